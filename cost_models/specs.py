@@ -1,0 +1,285 @@
+"""The shared vocabulary: what a model, a cluster and a workload are, in base SI units.
+
+`profiles` fills these from files; the cost models and the planner read nothing else. All are frozen and hold
+quantities only: efficiencies and fitted constants live in `rates.Rates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Attention of one layer: grouped-query (MHA and MQA included), or multi-head latent (MLA) with `kv_lora_rank`.
+
+    head_dim is the width of a query or key head (MLA: nope + rope part), value_head_dim that of a value head.
+    window: how many tokens a query sees at most (sliding window or chunk), None: all before it.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    window: int | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    norm_parameters: int = 0  # elements of query/key (and MLA latent) norms
+    sink_parameters: int = 0  # learned attention sinks (gpt-oss: one per head)
+    q_lora_rank: int | None = None  # MLA: rank of the query compression, None: direct projection
+    kv_lora_rank: int | None = None  # MLA: rank of the key/value compression; set = this is MLA
+    rope_head_dim: int = 0  # MLA: the part of head_dim that carries positions, shared by all heads in the key
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """Dense feed-forward block: two matrices, or three when gated (SwiGLU, GeGLU)."""
+
+    inner: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureOfExperts:
+    """Routed experts, `top_k` of `experts` per token, plus shared experts seen by every token (as one wide block)."""
+
+    experts: int
+    top_k: int
+    expert_inner: int
+    gated: bool = True
+    expert_bias: bool = False
+    router_bias: bool = False
+    shared_inner: int = 0
+    shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One kind of decoder layer. num_norms counts norms of size hidden in the layer (2 pre-norm, 4 gemma-2, 1 gptj)."""
+
+    attention: Attention
+    feed_forward: FeedForward | MixtureOfExperts
+    num_norms: int = 2
+    norm_bias: bool = False
+
+    @property
+    def is_moe(self) -> bool:
+        return isinstance(self.feed_forward, MixtureOfExperts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A decoder-only language model.
+
+    `kinds` are the distinct layers, `pattern[i]` says which kind layer i is. `learned_positions` is the number of rows
+    of a learned position table (0: RoPE or ALiBi). `embedding_dim` differs from hidden where the embedding is
+    projected (opt-350m). `mtp_layers`: multi-token-prediction modules, counted apart from the layers.
+    """
+
+    name: str
+    family: str
+    hidden: int
+    vocab: int
+    kinds: tuple[Layer, ...]
+    pattern: tuple[int, ...]
+    max_positions: int
+    tied_embeddings: bool = False
+    learned_positions: int = 0
+    embedding_norm: bool = False
+    final_norm: bool = True
+    norm_bias: bool = False  # of the final and embedding norm
+    head_bias: bool = False
+    embedding_dim: int | None = None
+    mtp_layers: int = 0
+    dropout: bool = False  # trained with dropout on hidden states: saves one-byte masks
+    source: str = ""
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.pattern)
+
+    @property
+    def is_moe(self) -> bool:
+        return any(kind.is_moe for kind in self.kinds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One accelerator, datasheet facts only. peak_flops_per_s: dense, per dtype; memory_bytes: what the driver shows.
+
+    unconfirmed: names of fields whose value no stored source confirms; plan_only: no target runs on it (TPU, Trainium,
+    Gaudi, Ascend).
+    """
+
+    name: str
+    vendor: str
+    arch: str
+    peak_flops_per_s: Mapping[str, float]
+    memory_bytes: float
+    memory_bw_bytes_per_s: float
+    link_bw_bytes_per_s: float  # to the other GPUs of its node, all links together, one direction
+    pcie_bw_bytes_per_s: float  # to the host, one direction
+    num_sms: int | None = None
+    tdp_w: float | None = None
+    plan_only: bool = False
+    unconfirmed: tuple[str, ...] = ()
+
+
+Topology = Literal["switch", "mesh", "torus", "pcie"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLevel:
+    """One level of the bandwidth hierarchy, innermost first.
+
+    size: GPUs joined at this level or below (8 for a node, 72 for an NVL72 rack, the whole cluster for the last).
+    bw_bytes_per_s: per GPU, one direction, when all GPUs below use it at once. topology `mesh`: a group of n of the
+    level's GPUs gets (n-1)/(size-1) of it, since each pair has a link of its own (MI300X); `switch`: all of it.
+    """
+
+    name: str
+    size: int
+    bw_bytes_per_s: float
+    latency_s: float
+    topology: Topology = "switch"
+    kind: str = ""  # nvlink4, pcie5, ndr-ib, roce, efa, slingshot, ethernet, wan ...: selects the measured curves
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGroup:
+    """Nodes that are alike."""
+
+    node: str
+    gpu: GpuSpec
+    num_nodes: int
+    gpus_per_node: int
+    host_memory_bytes: float | None = None
+    host_memory_bw_bytes_per_s: float | None = None
+    price_usd_per_node_hour: float | None = None
+    unconfirmed: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """Groups of nodes and the bandwidth hierarchy that joins them.
+
+    Where groups differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan made so
+    is safe on all of them, and the warnings of the plan say so.
+    """
+
+    name: str
+    groups: tuple[NodeGroup, ...]
+    levels: tuple[NetworkLevel, ...]
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def num_gpus(self) -> int:
+        return sum(group.num_gpus for group in self.groups)
+
+    @cached_property
+    def gpus_per_node(self) -> int:
+        return min(group.gpus_per_node for group in self.groups)
+
+    @cached_property
+    def gpu(self) -> GpuSpec:
+        """The GPU that limits a uniform plan: the least bf16 (else fp16) peak, then the least memory."""
+        return min((g.gpu for g in self.groups), key=lambda gpu: (max(gpu.peak_flops_per_s.get("bf16", 0.0),
+                   gpu.peak_flops_per_s.get("fp16", 0.0)), gpu.memory_bytes))  # fmt: skip
+
+    @property
+    def memory_bytes(self) -> float:
+        return min(group.gpu.memory_bytes for group in self.groups)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        prices = [g.price_usd_per_node_hour for g in self.groups]
+        if any(price is None for price in prices):
+            return None
+        return sum(p * g.num_nodes for p, g in zip(prices, self.groups, strict=True) if p is not None)
+
+
+OptimizerName = Literal["adamw", "adamw-bf16", "adamw-8bit", "sgd"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters of `rank` on the named projections; the base weights are frozen in `base_dtype`."""
+
+    rank: int
+    targets: tuple[str, ...]  # of: q k v o gate up down
+    base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One training step.
+
+    seq_len: tokens of the longest sequence (memory); mean_len and mean_square_len: E[s] and E[s^2] of the documents
+    in tokens and tokens^2 (attention). packed: documents fill sequences of seq_len, else each is padded to it.
+    trains_layers: how many of the last layers are trained (None: all; 0 only with lora).
+    """
+
+    seq_len: int
+    global_batch: int  # sequences
+    precision: Precision = "bf16"
+    optimizer: OptimizerName = "adamw"
+    mean_len: float | None = None
+    mean_square_len: float | None = None
+    packed: bool = True
+    lengths: tuple[tuple[int, float], ...] = ()  # histogram: (length, share of documents)
+    lora: Lora | None = None
+    trains_layers: int | None = None
+    total_tokens: float | None = None
+    objective: Literal["step", "cost", "memory"] = "step"
+    max_memory_bytes: float | None = None
+    kind: Literal["train"] = "train"
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Useful tokens per step: padding does not count."""
+        if self.packed or self.mean_len is None:
+            return float(self.seq_len * self.global_batch)
+        return self.mean_len * self.global_batch
+
+    @property
+    def context_tokens(self) -> float:
+        """Mean length of the causal context square per token, E[s^2]/E[s]; seq_len for one length."""
+        if self.mean_len is None or self.mean_square_len is None:
+            return float(self.seq_len)
+        return self.mean_square_len / self.mean_len
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackSpec:
+    """What the software that will run the plan can do (a file in profiles/stacks/, each value with its source).
+
+    Overlap shares in [0, 1]: the part of that communication hidden behind compute that is really there.
+    """
+
+    name: str
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
+    fused_elementwise: bool
+    tp_overlap: float
+    dp_overlap: float
+    fsdp_overlap: float
+    cp_overlap: float
+    ep_overlap: float
+    pp_overlap: float
+    gradient_dtype_bytes: int
+    logit_bytes: float  # bytes held per logit at the loss, all copies together
+    host_s_per_kernel: float
+    sources: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,27 @@
+"""meshwright: find the parallel layout that trains a large model fastest on the GPUs you have.
+
+The public names load on first use (PEP 562), so that `import meshwright` stays quick.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .planner.api import evaluate, load_plan, plan
+
+# In a checkout the subpackages lie beside this folder, not inside it (pyproject.toml, [tool.setuptools.package-dir]).
+if not (Path(__file__).parent / "planner").exists():
+    __path__.append(str(Path(__file__).parent.parent))
+
+_HOME = {"plan": "planner.api", "evaluate": "planner.api", "load_plan": "planner.api"}
+
+__all__ = ["__version__", "evaluate", "load_plan", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

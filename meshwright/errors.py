@@ -1,0 +1,107 @@
+"""Every error that a user can meet.
+
+MeshwrightError
+├── InputError            the request, a file or a flag is wrong              exit 2
+│   ├── UnknownNameError  a model, GPU, node, target ... that is not known    exit 2
+│   └── MissingExtraError an optional dependency is not installed             exit 2
+├── UnsupportedError      a target cannot express or run this plan            exit 2
+├── NoFeasibleLayoutError the answer is no: nothing fits or nothing is legal  exit 1
+└── SearchInterrupted     Ctrl-C before any layout was priced                 exit 130
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class MeshwrightError(Exception):
+    """Base of all errors; `hint` is the one thing to do about it, `code` its stable name in JSON."""
+
+    code = "error"
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in an input: where it stands and what is wrong with it."""
+
+    message: str
+    field: str = ""
+    file: str = ""
+    line: int = 0
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = ", ".join(
+            part for part in (self.file, f"line {self.line}" if self.line else "", self.field) if part
+        )
+        return f"{where}: {self.message}" if where else self.message
+
+
+class InputError(MeshwrightError):
+    """The input is wrong; all problems of a file are reported together."""
+
+    code = "invalid_input"
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> InputError:
+        """One error out of all `problems` of an input; the hint is the first that any of them carries."""
+        hint = next((p.hint for p in problems if p.hint), "")
+        message = "\n".join(str(p) for p in problems)
+        return cls(message, hint=hint, details={"problems": [str(p) for p in problems]})
+
+
+class UnknownNameError(InputError):
+    """A name that no catalogue holds; suggests the nearest ones."""
+
+    code = "unknown_name"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "", see: str = "") -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.55)
+        hint = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
+        if see:
+            hint = f"{hint} `{see}` lists all {len(known)}".strip()
+        super().__init__(
+            f"unknown {kind} `{name}`{f' in {where}' if where else ''}",
+            hint=hint,
+            details={"kind": kind, "name": name, "near": near},
+        )
+
+
+class MissingExtraError(InputError):
+    """An optional dependency is not installed."""
+
+    code = "missing_extra"
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs the `{extra}` extra", hint=f"pip install 'meshwright[{extra}]'")
+
+
+class UnsupportedError(MeshwrightError):
+    """A target cannot express or run what was asked."""
+
+    code = "unsupported"
+
+
+class NoFeasibleLayoutError(MeshwrightError):
+    """No layout fits: an answer, not a failure."""
+
+    code = "no_feasible_layout"
+    exit_code = 1
+
+
+class SearchInterrupted(MeshwrightError):
+    """Ctrl-C before any layout had been priced."""
+
+    code = "interrupted"
+    exit_code = 130
