@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+AttentionKernel = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,7 @@ class NetworkLevel:
     latency_s: float
     topology: Topology = "switch"
     kind: str = ""  # nvlink4, pcie5, ndr-ib, roce, efa, slingshot, ethernet, wan ...: selects the measured curves
+    source: str = ""  # where bandwidth and latency come from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,19 +269,25 @@ class Workload:
 class StackSpec:
     """What the software that will run the plan can do (a file in profiles/stacks/, each value with its source).
 
-    Overlap shares in [0, 1]: the part of that communication hidden behind compute that is really there.
+    Overlap shares in [0, 1]: the part of that communication which hides behind compute that is really there.
     """
 
     name: str
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
-    fused_elementwise: bool
+    attention: AttentionKernel
+    elementwise_traffic: float  # memory traffic of element-wise kernels over that of perfectly fused ones
+    fused_activation: bool  # gate, activation and product in one kernel: their intermediate is not kept
     tp_overlap: float
     dp_overlap: float
     fsdp_overlap: float
     cp_overlap: float
     ep_overlap: float
     pp_overlap: float
-    gradient_dtype_bytes: int
-    logit_bytes: float  # bytes held per logit at the loss, all copies together
+    gradient_bytes: int  # per parameter, as accumulated and reduced
+    logit_bytes: float  # held per logit at the loss, all copies together
+    loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward
+    kernels_per_layer: int  # launched per layer and forward pass
+    kernels_per_expert_block: int
     host_s_per_kernel: float
+    moe_imbalance: float  # tokens of the busiest expert rank over the mean
     sources: Mapping[str, str] = field(default_factory=dict)
+

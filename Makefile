@@ -1,0 +1,55 @@
+# Needs only make and Python 3.11 or later; everything else goes into $(VENV).
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help plan test test-fast lint format types figures docs check clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Editable, so that what runs is always what stands in the checkout.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) install -q -e .
+	@touch $@
+
+# torch first and alone: a later package could pull in another build of it.
+$(VENV)/.test-installed: pyproject.toml | $(BIN)/python
+	$(PIP) install -q 'torch>=2.6,<2.14'
+	$(PIP) install -q -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100 and write plan.json
+	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 -o plan.json --force
+
+test: $(VENV)/.test-installed  ## all tests
+	$(PYTEST)
+
+test-fast: $(VENV)/.test-installed  ## all tests but the slow ones
+	$(PYTEST) -m 'not slow'
+
+lint: $(VENV)/.test-installed  ## ruff, check only
+	$(BIN)/python -m ruff check .
+
+format: $(VENV)/.test-installed  ## let ruff fix what it can
+	$(BIN)/python -m ruff check --fix .
+
+types: $(VENV)/.test-installed  ## mypy --strict on sources and tests
+	$(BIN)/python tools/typecheck.py
+
+figures: $(VENV)/.test-installed  ## measure the speed figures into benchmarks/figures.json
+	$(BIN)/python benchmarks/figures.py
+
+docs: $(VENV)/.test-installed  ## write docs/reference/cli.md from --help
+	$(BIN)/python tools/gen_cli_reference.py
+
+check: lint types test  ## what has to pass before a change goes in
+
+clean:  ## remove what the gates leave behind (not $(VENV))
+	rm -rf build dist .typecheck .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,142 @@
+"""What `show` lists: the catalogues as plain rows in base units."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+Kind = Literal["gpus", "models", "clusters", "targets"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Row = dict[str, Any]
+
+# (header, key, scale); scale 0 means text.
+COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
+    "gpus": (
+        ("gpu", "name", 0),
+        ("GiB", "memory_bytes", 2**30),
+        ("TB/s", "memory_bw_bytes_per_s", 1e12),
+        ("TFLOP/s", "bf16_flops_per_s", 1e12),
+        ("link GB/s", "link_bw_bytes_per_s", 1e9),
+        ("efficiency", "efficiency", 0),
+    ),
+    "models": (
+        ("model", "name", 0),
+        ("params B", "parameters", 1e9),
+        ("active B", "active_parameters", 1e9),
+        ("layers", "layers", 1),
+        ("positions", "max_positions", 1),
+    ),
+    "clusters": (
+        ("node", "name", 0),
+        ("gpu", "gpu", 0),
+        ("GPUs", "gpus_per_node", 1),
+        ("NIC GB/s", "nic_bw_bytes_per_s", 1e9),
+        ("fabric", "fabric_kind", 0),
+        ("USD/h", "price_usd_per_node_hour", 1),
+    ),
+    "targets": (("target", "name", 0), ("version", "version", 0), ("runs", "summary", 0)),
+}
+
+
+def known(kind: str) -> list[str]:
+    """The names of a catalogue."""
+    from ..profiles import models, registry
+
+    if kind == "models":
+        return models.model_names()
+    if kind == "targets":
+        return [str(row["name"]) for row in _targets()]
+    return list(registry.gpu_names() if kind == "gpus" else registry.node_names())
+
+
+def rows(kind: Kind) -> list[Row]:
+    """All entries of a catalogue."""
+    if kind == "targets":
+        return _targets()
+    make = {"gpus": _gpu, "models": _model, "clusters": _node}[kind]
+    return [make(name) for name in known(kind)]
+
+
+def details(kind: Kind, name: str) -> Row:
+    """One entry in full, with the source of each value where the catalogue holds one. Raises UnknownNameError."""
+    from ..errors import UnknownNameError
+    from ..profiles import registry
+
+    if kind == "gpus":
+        return {"name": registry.gpu_name(name), "facts": registry.gpu_facts(name)}
+    if kind == "clusters":
+        return {"name": registry.node_name(name), "facts": registry.node_facts(name)}
+    if kind == "models":
+        return _model_in_full(name)
+    for row in _targets():
+        if row["name"] == name:
+            return row
+    raise UnknownNameError("target", name, known("targets"), see="meshwright show targets")
+
+
+def _gpu(name: str) -> Row:
+    from ..profiles import registry
+
+    gpu = registry.load_gpu(name)
+    peaks = gpu.peak_flops_per_s
+    return {
+        "name": gpu.name,
+        "vendor": gpu.vendor,
+        "memory_bytes": gpu.memory_bytes,
+        "memory_bw_bytes_per_s": gpu.memory_bw_bytes_per_s,
+        "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
+        "link_bw_bytes_per_s": gpu.link_bw_bytes_per_s,
+        "plan_only": gpu.plan_only,
+        "unconfirmed": list(gpu.unconfirmed),
+    }
+
+
+def _node(name: str) -> Row:
+    from ..profiles import registry
+
+    node = registry.load_node(name)
+    return {
+        "name": node.name,
+        "gpu": node.gpu,
+        "gpus_per_node": node.gpus_per_node,
+        "nics": node.nics,
+        "nic_bw_bytes_per_s": node.nic_bw_bytes_per_s,
+        "fabric_kind": node.fabric_kind or None,
+        "price_usd_per_node_hour": node.price_usd_per_node_hour,
+        "unconfirmed": list(node.unconfirmed),
+    }
+
+
+def _model(name: str) -> Row:
+    from ..cost_models import params
+    from ..profiles import models
+
+    model, _ = models.load_model(name)
+    return {
+        "name": model.name,
+        "family": model.family,
+        "parameters": params.total_parameters(model),
+        "active_parameters": params.active_parameters(model),
+        "layers": model.num_layers,
+        "hidden": model.hidden,
+        "max_positions": model.max_positions,
+    }
+
+
+def _model_in_full(name: str) -> Row:
+    from dataclasses import asdict
+
+    from ..profiles import models
+
+    model, warnings = models.load_model(name)
+    data = asdict(model)
+    kinds = data.pop("kinds")
+    pattern = data.pop("pattern")
+    data["layer kinds"] = [{"layers": pattern.count(index), **kind} for index, kind in enumerate(kinds)]
+    return {**_model(name), **data, "warnings": warnings}
+
+
+def _targets() -> list[Row]:
+    from ..planner.targets import registry
+
+    targets = registry.TARGETS.values()
+    return [{"name": each.name, "version": each.version, "summary": each.summary} for each in targets]

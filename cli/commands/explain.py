@@ -1,0 +1,83 @@
+"""`meshwright explain`: where the time goes, what binds, why not another layout."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .. import options, requests, tables
+from ..console import FORMAT_VERSION, Terminal
+
+
+def command(
+    context: typer.Context,
+    plan: options.PlanFile,
+    choice: Annotated[int, typer.Argument(metavar="#", help="Which layout of the plan [1].", show_default=False)] = 1,
+    why_not: Annotated[
+        str | None,
+        typer.Option("--why-not", metavar="ID", help="Compare this layout with the first.", show_default=False),
+    ] = None,
+    origins: Annotated[
+        bool, typer.Option("--origins", help="Where each value of the request came from.", show_default=False)
+    ] = False,
+) -> None:
+    """Explain a layout of a plan: time, memory, targets, and what was searched.
+
+    \b
+    Examples:
+      meshwright explain plan.json
+      meshwright explain plan.json 2
+      meshwright explain plan.json --why-not tp8-pp2-dp1-mbs1-z1-rsel
+    """
+    terminal: Terminal = context.obj
+    document = requests.load_plan(plan)
+    candidate = requests.candidate(document, choice)
+    if why_not is not None:
+        _why_not(terminal, document, why_not)
+        return
+    if origins:
+        where = origins_of(document)
+        if terminal.settings.json:
+            terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": where})
+        terminal.show([tables.origins_table(where)])
+        return
+    if terminal.settings.json:
+        terminal.write_json(_explanation(document, candidate))
+    terminal.show(tables.explain_screen(document, candidate, unicode=terminal.unicode))
+    requests.tell_warnings(terminal, document)
+
+
+def _explanation(document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": "explanation",
+        "candidate": candidate,
+        "certificate": document["certificate"],
+        "rejected": document["rejected"],
+    }
+
+
+def origins_of(document: dict[str, Any]) -> dict[str, str]:
+    """Every field of the request and where its value came from."""
+    known: dict[str, str] = document.get("origins") or {}
+
+    def origin(field: str) -> str:
+        return next((text for name, text in known.items() if field == name or field.startswith(f"{name}.")), "default")
+
+    return {field: origin(field) for field in tables.flatten(document["request"])}
+
+
+def _why_not(terminal: Terminal, document: dict[str, Any], layout: str) -> None:
+    from ...planner import api
+    from ...planner.request import request_from_dict
+
+    best = requests.candidate(document, 1)
+    other = next((each for each in document["candidates"] if each["layout_id"] == layout), None)
+    if other is None:
+        asked = request_from_dict(document["request"])
+        other = requests.candidate(api.evaluate(asked, layout).model_dump(mode="json"), 1)
+    if terminal.settings.json:
+        kind = {"format_version": FORMAT_VERSION, "kind": "comparison"}
+        terminal.write_json({**kind, "candidate": best, "other": other})
+    terminal.show(tables.why_not_screen(best, other))

@@ -1,0 +1,70 @@
+"""`meshwright plan`: the fastest layout that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from .. import options, requests, tables
+from ..console import Terminal, check_writable, to_json, write_file
+
+
+def command(
+    context: typer.Context,
+    request: options.RequestFile = None,
+    model: options.Model = None,
+    gpu: options.Gpu = None,
+    gpus: options.Gpus = None,
+    cluster: options.Cluster = None,
+    seq_len: options.SeqLen = None,
+    lengths: options.Lengths = None,
+    packed: options.Packed = None,
+    global_batch: options.GlobalBatch = None,
+    dtype: options.Dtype = None,
+    optimizer: options.Optimizer = None,
+    lora: options.LoraOption = None,
+    train_layers: options.TrainLayers = None,
+    total_tokens: options.TotalTokens = None,
+    objective: options.Objective = None,
+    max_memory: options.MaxMemory = None,
+    fix: options.FixOption = None,
+    set_: options.SetOption = None,
+    target: options.Target = None,
+    stack: options.Stack = None,
+    top: options.Top = None,
+    output: options.Output = None,
+    force: options.Force = False,
+) -> None:
+    """Find the fastest layout that fits, and the runners-up.
+
+    A request file, flags, or both: a flag wins over the file.
+
+    \b
+    Examples:
+      meshwright plan --model llama-3.1-8b --gpu h100-sxm-80gb --gpus 8
+      meshwright plan request.yaml --fix tp=8 --max-memory 70GiB -o plan.json
+    """
+    from ...planner import api
+
+    flags = {name: value for name, value in locals().items() if name in _FLAGS}
+    terminal: Terminal = context.obj
+    asked = requests.build(request, set_, flags)
+    if output is not None:
+        check_writable(output, force=force)
+    with terminal.progress("searching") as progress:
+        found = api.plan(asked, progress=progress)
+    document: dict[str, Any] = found.model_dump(mode="json")
+    if output is not None:
+        write_file(output, to_json(document), force=force)
+    if terminal.settings.json:
+        terminal.write_json(document)
+    terminal.show(tables.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
+    requests.tell_warnings(terminal, document)
+    if document["certificate"].get("stopped") == "interrupted":
+        terminal.interruption_told = True
+        terminal.warn("interrupted: this is the best layout so far")
+        raise typer.Exit(130)
+
+
+_FLAGS = options.WORKLOAD_FLAGS | {"total_tokens", "objective", "max_memory", "fix", "target", "stack", "top"}

@@ -1,0 +1,54 @@
+"""`meshwright show`: what is known, and from where."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import catalogues, tables
+from ..console import FORMAT_VERSION, Terminal
+
+if TYPE_CHECKING:
+    from ..tables import Part
+
+
+class Kind(StrEnum):
+    """The catalogues."""
+
+    gpus = "gpus"
+    models = "models"
+    clusters = "clusters"
+    targets = "targets"
+
+
+def command(
+    context: typer.Context,
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
+    ] = None,
+) -> None:
+    """List known GPUs, models, node types or targets; with a name, all about one.
+
+    \b
+    Examples:
+      meshwright show gpus
+      meshwright show models llama-3.1-8b
+    """
+    terminal: Terminal = context.obj
+    which: catalogues.Kind = kind.value
+    screen: list[Part]
+    if name is None:
+        items = catalogues.rows(which)
+        screen = [tables.items_table(items, catalogues.COLUMNS[which])]
+    else:
+        entry = catalogues.details(which, name)
+        items = [entry]
+        screen = [tables.facts_table(entry)]
+        if "facts" in entry:
+            screen = tables.sources_screen(entry["name"], entry["facts"])
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": which, "items": items})
+    terminal.show(screen)

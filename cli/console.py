@@ -1,0 +1,247 @@
+"""What reaches the user: data on stdout, talk on stderr.
+
+rich is loaded on first use only: `--help`, `--json` and errors do without it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+FORMAT_VERSION = "1.0"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_BEFORE_PROGRESS_S = 0.5
+
+
+def use_color(color: str, stream: IO[str], environ: Mapping[str, str] | None = None) -> bool:
+    """Whether escape codes go to `stream`: the flag, then NO_COLOR, then FORCE_COLOR, then whether it is a terminal."""
+    environ = os.environ if environ is None else environ
+    if color != "auto":
+        return color == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM", "") not in ("dumb", "unknown")
+
+
+class Terminal:
+    """The two streams and how to write on them, as the settings say."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.interruption_told = False
+
+    @cached_property
+    def out(self) -> Console:
+        return make_console(self.settings.color, sys.stdout)
+
+    @property
+    def unicode(self) -> bool:
+        """Whether stdout can write bars of eighth blocks."""
+        return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+    def show(self, screen: Iterable[RenderableType]) -> None:
+        """Prints the parts of a screen; nothing under --json, where only the document may stand on stdout."""
+        if self.settings.json or self.settings.quiet:
+            return
+        for part in screen:
+            print_part(self.out, part)
+
+    def write_json(self, document: Mapping[str, Any]) -> None:
+        """One JSON document on stdout."""
+        sys.stdout.write(to_json(document))
+
+    def talk(self, text: str) -> None:
+        """A line on stderr that is not an error."""
+        if not self.settings.quiet:
+            sys.stderr.write(f"{text}\n")
+
+    def verbose(self, text: str) -> None:
+        if self.settings.verbose:
+            self.talk(text)
+
+    def warn(self, message: str, hint: str = "") -> None:
+        """A warning on stderr, in the form of an error."""
+        if not self.settings.quiet:
+            self._write_problem("warning", "33", message, hint)
+
+    def error(self, code: str, message: str, hint: str, details: Mapping[str, Any]) -> None:
+        """An error: on stderr for people and, under --json, as the one document on stdout."""
+        self.interruption_told = True
+        problems = details.get("problems", ())
+        shown = message
+        if len(problems) > 1:
+            shown = f"{len(problems)} things are wrong\n\n" + "\n".join(str(problem) for problem in problems)
+        sys.stdout.flush()
+        self._write_problem("error", "31", shown, hint)
+        if self.settings.json:
+            document = {"format_version": FORMAT_VERSION, "kind": "error", "code": code, "message": message}
+            self.write_json({**document, "hint": hint, "details": dict(details)})
+
+    def _write_problem(self, label: str, color: str, message: str, hint: str) -> None:
+        first, *more = message.splitlines() or [""]
+        lines = [f"{self._styled(label, color)}: {first}"]
+        lines += [f"  {line}" if line and not line.startswith("  ") else line for line in more]
+        if hint:
+            lines += ["", f"{self._styled('hint', '36')}: {hint}"]
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
+
+    def _styled(self, text: str, color: str) -> str:
+        return f"\x1b[1;{color}m{text}\x1b[0m" if use_color(self.settings.color, sys.stderr) else text
+
+    @contextmanager
+    def progress(self, label: str) -> Iterator[Progress]:
+        """A bar on stderr: only on a terminal, only after half a second, gone at the end."""
+        quiet = self.settings.quiet or self.settings.json or self.settings.no_progress
+        bar = Progress(label, enabled=not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb")
+        try:
+            yield bar
+        finally:
+            bar.clear()
+
+
+class Progress:
+    """Called with (done, total) and an optional note; draws on one line of stderr."""
+
+    def __init__(self, label: str, *, enabled: bool) -> None:
+        self._label, self._enabled = label, enabled
+        self._started = time.monotonic()
+        self._next_s = _BEFORE_PROGRESS_S
+        self._drawn = False
+
+    def __call__(self, done: float, total: float, note: str = "") -> None:
+        elapsed = time.monotonic() - self._started
+        if not self._enabled or elapsed < self._next_s:
+            return
+        self._next_s = elapsed + 0.1
+        self._drawn = True
+        share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
+        sys.stderr.write(f"\r\x1b[K{self._label} {bar(share, 24, unicode=True):<24} {share:4.0%} {note}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def make_console(color: str, stream: IO[str]) -> Console:
+    """A rich console that writes escape codes only where use_color says so, and changes no text on its own.
+
+    It is wider than any table: at the terminal's width rich would silently cut numbers and drop columns.
+    """
+    from rich.console import Console
+
+    colored = use_color(color, stream)
+    return Console(
+        file=stream,
+        force_terminal=colored,
+        color_system="standard" if colored else None,
+        width=10_000,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def print_part(console: Console, part: RenderableType) -> None:
+    """Prints a text as it is or a table at its natural width, without blanks at the ends of lines."""
+    with console.capture() as capture:
+        console.print(part)
+    for line in capture.get().splitlines():
+        console.file.write(re.sub(r" +(\x1b\[0m)?$", r"\1", line) + "\n")
+
+
+def table(*columns: str, rows: Iterable[Sequence[Any]], right: Iterable[str] = ()) -> Table:
+    """A table without lines. `right`: the columns of numbers."""
+    from rich.table import Table
+
+    aligned = set(right)
+    result = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(columns), header_style="bold")
+    for column in columns:
+        result.add_column(column, justify="right" if column in aligned else "left", no_wrap=True)
+    for row in rows:
+        result.add_row(*row)
+    return result
+
+
+def bar(share: float, width: int, *, unicode: bool) -> str:
+    """A bar of `share` (0..1) of `width` cells, in eighths of a cell; in `#` where the encoding has no blocks."""
+    if not unicode:
+        return "#" * round(share * width)
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """Canonical JSON: sorted keys, floats to 9 significant digits, a newline at the end."""
+    return json.dumps(_rounded(document), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Raises InputError if `path` may not be written: asked before a long search, not after it."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", hint=f"name a file in it: `-o {path / 'plan.json'}`")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists", hint="`--force` overwrites it")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}", hint=f"`mkdir -p {path.parent}`")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: no permission in {path.parent}", hint="choose another `-o`")
+
+
+def write_file(path: Path, text: str, *, force: bool) -> None:
+    """Writes `text` whole or not at all. Raises InputError if the file exists (unless `force`) or cannot be written."""
+    check_writable(path, force=force)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _umask() -> int:
+    """The mask can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

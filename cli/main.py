@@ -1,0 +1,207 @@
+"""The command line: finds the command, runs it, and says what went wrong in one form.
+
+A command is a module of `cli/commands/` with a function `command`, loaded only when it is called: `meshwright --help`
+must not wait for the solvers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .._version import __version__
+from ..errors import MeshwrightError
+from .console import Terminal
+from .settings import HELP, Settings, UsageError, extract
+
+if TYPE_CHECKING:
+    import typer
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of the top-level help; its code is `commands/<module>.py`."""
+
+    section: str
+    summary: str
+    module: str
+
+
+COMMANDS = {
+    "plan": Command("Decide", "Find the fastest layout that fits", "plan"),
+    "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
+    "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
+    "diff": Command("Decide", "What changed between two plans", "diff"),
+    "show": Command("Know", "What is known of GPUs, models, clusters, targets", "show"),
+    "schema": Command("Know", "JSON schema of a request or a plan", "schema"),
+    "env": Command("Know", "Versions and paths, for bug reports", "env"),
+}
+
+_HEAD = """\
+Usage: meshwright COMMAND [OPTIONS]
+
+Find the parallel layout that trains your model fastest on your GPUs. No GPU
+needed.
+
+Start here:
+  meshwright plan --model llama-3.1-8b --gpu h100-sxm-80gb --gpus 8
+  meshwright plan --model llama-3-70b --cluster dgx-h100 --gpus 256 -o plan.json
+  meshwright explain plan.json
+
+"""
+_HELP_LINE = "  -h, --help        This text; `meshwright COMMAND --help` for more\n"
+_COMPLETION = ("--install-completion", "--show-completion")
+
+
+def app() -> None:
+    """Entry point of the `meshwright` script and of `python -m meshwright`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code (0 done, 1 no, 2 input, 3 our bug, 130 interrupted)."""
+    terminal = Terminal(Settings(json="--json" in argv))
+    try:
+        settings, words = extract(argv, os.environ)
+        terminal = Terminal(settings)
+        code = _run(terminal, words)
+        sys.stdout.flush()
+        return code
+    except MeshwrightError as error:
+        terminal.error(error.code, error.message, error.hint, error.details)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _interrupted(terminal)
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        return _our_bug(terminal, argv)
+
+
+def _run(terminal: Terminal, words: list[str]) -> int:
+    if terminal.settings.profiles_path is not None:
+        # The catalogues read the variable; the flag is the same thing said on the command line.
+        os.environ["MESHWRIGHT_PROFILES_PATH"] = terminal.settings.profiles_path
+    if terminal.settings.version:
+        sys.stdout.write(f"meshwright {__version__}\n")
+        return 0
+    if "_MESHWRIGHT_COMPLETE" in os.environ or (words and words[0] in _COMPLETION):
+        return _complete(words)
+    if not words and terminal.settings.json:
+        raise UsageError("no command given", hint="`meshwright --help` lists them")
+    if not words or words[0] in ("-h", "--help"):
+        sys.stdout.write(top_level_help())
+        return 0 if words else 2
+    name, *rest = words
+    if name not in COMMANDS:
+        raise _unknown(name)
+    return _invoke(terminal, name, rest)
+
+
+def top_level_help() -> str:
+    """The text of `meshwright --help`."""
+    sections: dict[str, list[str]] = {}
+    for name, command in COMMANDS.items():
+        sections.setdefault(command.section, []).append(name)
+    lines = [f"{section + ':':<9}  {'  '.join(names)}\n" for section, names in sections.items()]
+    return f"{_HEAD}{''.join(lines)}\nOptions:\n{HELP}{_HELP_LINE}"
+
+
+def _unknown(name: str) -> UsageError:
+    if name.startswith("-"):
+        hint = "options of a command come after it: `meshwright plan ...`"
+        return UsageError(f"unknown option `{name}` before the command", hint=hint)
+    near = difflib.get_close_matches(name, COMMANDS, n=2)
+    hint = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else "`meshwright --help` lists them"
+    return UsageError(f"unknown command `{name}`", hint=hint)
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The function behind a command."""
+    function: Callable[..., Any] = import_module(f".commands.{COMMANDS[name].module}", __package__).command
+    return function
+
+
+def command_app(names: Sequence[str], *, completion: bool = False) -> typer.Typer:
+    """A Typer app with these commands; with one, and no completion, it is that command itself."""
+    import typer
+
+    result = typer.Typer(
+        add_completion=completion,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    )
+    for name in names:
+        epilog = "Options of all commands (--json, --quiet, --color, ...): `meshwright --help`"
+        result.command(name, short_help=COMMANDS[name].summary, epilog=epilog)(load(name))
+    return result
+
+
+def _invoke(terminal: Terminal, name: str, words: list[str]) -> int:
+    import typer
+
+    try:
+        result = command_app([name])(words, prog_name=f"meshwright {name}", standalone_mode=False, obj=terminal)
+    except typer.Abort:
+        return _interrupted(terminal)
+    except SystemExit as exited:  # what Typer makes of a broken pipe, even outside its standalone mode
+        raise BrokenPipeError from exited
+    except Exception as error:
+        # Typer's own errors: their classes moved between its versions, their shape did not.
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+            raise
+        raise _usage_error(name, str(error.format_message())) from error
+    # Typer turns Ctrl-C into its exit code and returns it.
+    return _interrupted(terminal) if result == 130 and not terminal.interruption_told else int(result or 0)
+
+
+def _usage_error(name: str, message: str) -> UsageError:
+    """Typer's complaint in our form; its wording differs between versions, so only what is known is rewritten."""
+    guesses = re.search(r"[ .(]*(?:Did you mean|Possible options:?) (.+?)[?)]*$", message)
+    if guesses:
+        message = message[: guesses.start()]
+    message = message.strip().rstrip(".").replace("'", "`")
+    message = re.sub(r"^Invalid value for (`[^`]+`): ", r"\1: ", message)
+    number = r"Input should be a valid int.*|`\S*` is not a valid int(eger)?$"
+    message = re.sub(number, "must be a whole number", message)
+    message = message.replace("Value error, ", "").replace("option: --", "option --")
+    hint = f"`meshwright {name} --help` shows how it is called"
+    if guesses:
+        names = re.findall(r"[\w-]+", guesses[1])
+        hint = f"did you mean {' or '.join(f'`{each}`' for each in names)}?"
+    return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _complete(words: list[str]) -> int:
+    group = command_app(list(COMMANDS), completion=True)
+    group(words, prog_name="meshwright", standalone_mode=False)
+    return 0
+
+
+def _interrupted(terminal: Terminal) -> int:
+    terminal.error("interrupted", "interrupted", "", {})
+    return 130
+
+
+def _our_bug(terminal: Terminal, argv: Sequence[str]) -> int:
+    """Exit 3: the traceback goes to a file, since a screen of it says nothing to the one who meets it."""
+    handle, path = tempfile.mkstemp(prefix="meshwright-", suffix=".txt")
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(f"meshwright {__version__}, Python {sys.version}\n")
+        file.write(f"arguments: {list(argv)}\n\n{traceback.format_exc()}")
+    what = traceback.format_exc(limit=0).strip().splitlines()[-1]
+    message = f"meshwright broke: {what}\n\nthe traceback is in {path}"
+    hint = "please report this with that file; it is our bug, not yours"
+    terminal.error("internal_error", message, hint, {"traceback": path})
+    return 3

@@ -1,0 +1,107 @@
+"""Options that several commands share: one meaning everywhere (docs/reference/cli.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+# Parameters of a command that go into the request under their own names.
+WORKLOAD_FLAGS = frozenset(
+    ("model", "gpu", "gpus", "cluster", "seq_len", "lengths", "packed", "global_batch", "dtype", "optimizer", "lora")
+) | {"train_layers"}
+
+
+def _names(kind: str) -> Callable[[str], list[str]]:
+    """Shell completion out of a catalogue; silent where it cannot be read, as there is nobody to tell."""
+
+    def complete(incomplete: str) -> list[str]:
+        from .catalogues import known
+
+        try:
+            return [name for name in known(kind) if name.startswith(incomplete)]
+        except Exception:
+            return []
+
+    return complete
+
+
+def _option(*names: str, metavar: str, text: str, kind: str = "") -> Any:
+    complete = _names(kind) if kind else None
+    return typer.Option(*names, metavar=metavar, help=text, autocompletion=complete, show_default=False)
+
+
+RequestFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="REQUEST", help="Request file: YAML, JSON, TOML; - is YAML from stdin.", show_default=False),
+]
+RequestOrPlan = Annotated[
+    Path | None,
+    typer.Argument(metavar="REQUEST|PLAN", help="Request file, or plan written by `plan -o`.", show_default=False),
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan written by `plan -o`.", show_default=False)]
+
+Model = Annotated[
+    str | None,
+    _option("--model", metavar="NAME|FILE|DIR", text="Model: name, YAML, or folder with config.json.", kind="models"),
+]
+Gpu = Annotated[str | None, _option("--gpu", metavar="NAME", text="GPU, as in `show gpus`.", kind="gpus")]
+Gpus = Annotated[int | None, _option("--gpus", metavar="N", text="Number of GPUs.")]
+Cluster = Annotated[
+    str | None,
+    _option("--cluster", metavar="NAME|FILE", text="Cluster: YAML, NODE:NODES or NxGPU.", kind="clusters"),
+]
+SeqLen = Annotated[int | None, _option("--seq-len", metavar="N", text="Tokens per sequence [8192].")]
+Lengths = Annotated[
+    str | None,
+    _option("--lengths", metavar="L:W,..|FILE", text="Document lengths with weights, instead of one length."),
+]
+Packed = Annotated[
+    bool | None,
+    typer.Option(
+        "--packed/--pad", help="Pack documents into sequences, or pad each to its end [packed].", show_default=False
+    ),
+]
+GlobalBatch = Annotated[
+    str | None,
+    _option("--global-batch", metavar="N|'N tokens'", text="Sequences, or tokens, per step [about 4M tokens]."),
+]
+Dtype = Annotated[str | None, _option("--dtype", metavar="bf16|fp16|fp8|fp32", text="Compute precision [bf16].")]
+Optimizer = Annotated[
+    str | None,
+    _option("--optimizer", metavar="NAME", text="adamw, adamw-bf16, adamw-8bit or sgd [adamw]."),
+]
+LoraOption = Annotated[
+    str | None,
+    _option("--lora", metavar="RANK[:q,v[:nf4]]", text="Train adapters: rank, projections, base weights."),
+]
+TrainLayers = Annotated[int | None, _option("--train-layers", metavar="N", text="Train only the last N layers.")]
+TotalTokens = Annotated[
+    str | None, _option("--total-tokens", metavar="N", text="Tokens of the whole run (15T): gives days and cost.")
+]
+Objective = Annotated[
+    str | None, _option("--objective", metavar="step|cost|memory", text="What to minimise [step].")
+]
+MaxMemory = Annotated[str | None, _option("--max-memory", metavar="SIZE", text="Limit per GPU, as in 70GiB.")]
+FixOption = Annotated[
+    list[str] | None, _option("--fix", metavar="FIELD=VALUE", text="Fix a field of the layout; repeatable.")
+]
+SetOption = Annotated[
+    list[str] | None, _option("--set", metavar="FIELD=VALUE", text="Set any field of the request; repeatable.")
+]
+Target = Annotated[
+    str | None,
+    _option("--target", metavar="NAME|any", text="Framework that must be able to run it [meshwright].", kind="targets"),
+]
+Stack = Annotated[
+    str | None, _option("--stack", metavar="NAME|FILE", text="Software it will run on [that of the target].")
+]
+Top = Annotated[int | None, _option("--top", metavar="N", text="Layouts to show [5].")]
+LayoutId = Annotated[
+    str | None, _option("--layout", metavar="ID", text="A layout, spelled as `plan` prints it.")
+]
+Output = Annotated[Path | None, _option("-o", "--output", metavar="FILE", text="Write the plan here, as JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.", show_default=False)]
+Choice = Annotated[int, _option("--choice", metavar="#", text="Which layout of the plan [1].")]

@@ -1,0 +1,353 @@
+"""The screens, as lists of parts (text and tables) made from the JSON form of a plan. No arithmetic beyond sums.
+
+A part that is text is printed as it is; tables go at their natural width (`console.print_part`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import text
+from .console import bar, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    Part = str | Table
+
+Json = Mapping[str, Any]
+
+_BAR_CELLS = 25
+_MOST_TERMS = 10
+_MOST_STAGES = 5
+_TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes")
+
+
+def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> list[Part]:
+    """What `meshwright plan` prints: the layouts, where the time of the first goes, how sure that is."""
+    best = plan["candidates"][0]
+    return [
+        header(plan),
+        space_line(plan),
+        "",
+        candidates_table(plan["candidates"]),
+        "",
+        f"Where the {_step_text(best)} of layout 1 go",
+        terms_table(best, unicode=unicode),
+        "",
+        *closing_lines(plan),
+        f"Next: meshwright explain {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan",
+    ]
+
+
+def header(plan: Json) -> str:
+    """`llama-3-70b on 32 x 8 h100-sxm-80gb, 1,024 x 8,192 tokens per step, bf16`."""
+    work = plan["resolved"]["workload"]
+    line = f"{plan['resolved']['model']['name']} on {cluster_text(plan)}, "
+    line += f"{work['global_batch']:,} x {work['seq_len']:,} tokens per step, {work['precision']}"
+    lora = work.get("lora")
+    if lora:
+        line += f", LoRA rank {lora['rank']} on {lora['base_dtype']}"
+    elif work.get("trains_layers"):
+        line += f", last {work['trains_layers']} layers"
+    return line
+
+
+def cluster_text(plan: Json) -> str:
+    """`32 x 8 h100-sxm-80gb`, groups joined by `+`."""
+    groups = plan["resolved"]["cluster"]["groups"]
+    return " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
+
+
+def space_line(plan: Json) -> str:
+    """`4,212 layouts: 3,105 invalid, 846 out of memory, 261 priced`: the numbers add up to the first."""
+    space = plan["certificate"]["space"]
+    ruled_out = dict(space["ruled_out"])
+    memory = ruled_out.pop("memory", 0)
+    parts = [
+        (sum(ruled_out.values()), "ruled out"),
+        (memory, "out of memory"),
+        (space["dominated"], "dominated"),
+        (space["bounded"], "bounded away"),
+        (space["priced"], "priced"),
+    ]
+    return f"{text.count(space['total'])} layouts: " + ", ".join(f"{text.count(n)} {word}" for n, word in parts if n)
+
+
+def candidates_table(candidates: Sequence[Json]) -> Table:
+    steps = [candidate["step_s"] for candidate in candidates]
+    places = text.decimals(steps)
+    rows = [
+        (
+            str(candidate["choice"]),
+            candidate["layout_id"],
+            text.fixed(candidate["step_s"], places),
+            text.percent(candidate["mfu"]),
+            text.fixed(candidate["tokens_per_s_per_gpu"], 0),
+            text.gib(peak_bytes(candidate)),
+            "best" if candidate is candidates[0] else text.slower(candidate["step_s"] / steps[0] - 1),
+        )
+        for candidate in candidates
+    ]
+    columns = ("#", "layout", "step s", "MFU %", "tok/s/GPU", "mem GiB")
+    return table(*columns, "", rows=rows, right=columns[2:])
+
+
+def peak_bytes(candidate: Json) -> float:
+    """What the fullest GPU holds."""
+    return max(float(stage["device_bytes"]) for stage in candidate["memory"])
+
+
+def terms_table(candidate: Json, *, unicode: bool) -> Table:
+    """The exposed terms, longest first, with bars as shares of the step; short ones drawn together."""
+    terms = sorted((t for t in candidate["terms"] if t["exposed"]), key=lambda t: -t["seconds"])
+    step_s = candidate["step_s"]
+    places = text.decimals([step_s])
+    rows = [
+        (
+            f"  {term['name']}",
+            text.fixed(term["seconds"], places),
+            bar(term["seconds"] / step_s, _BAR_CELLS, unicode=unicode),
+            term["source"],
+        )
+        for term in terms[:_MOST_TERMS]
+        if float(text.fixed(term["seconds"], places).replace(",", ""))
+    ]
+    rest = terms[len(rows) :]
+    if rest:
+        seconds = text.fixed(sum(term["seconds"] for term in rest), places)
+        rows.append((f"  {len(rest)} more", seconds, "", text.listed(sorted({term["source"] for term in rest}))))
+    return _headless(rows, numbers=(1,))
+
+
+def _headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Table:
+    """A table without a header; `numbers`: indices of the columns to align on the right."""
+    names = [f"column {index}" for index in range(max((len(row) for row in rows), default=1))]
+    result = table(*names, rows=rows, right=[names[index] for index in numbers if index < len(names)])
+    result.show_header = False
+    return result
+
+
+def _step_text(candidate: Json) -> str:
+    return f"{text.significant(candidate['step_s'])} s"
+
+
+def closing_lines(plan: Json) -> list[Part]:
+    """How much of the time rests on measurements, which layouts the model cannot tell apart, what the search proved."""
+    lines = [sources_line(plan["candidates"][0]), *tie_lines(plan["candidates"]), certificate_line(plan)]
+    return [*lines, ""]
+
+
+def sources_line(candidate: Json) -> str:
+    shares: dict[str, float] = {}
+    for term in candidate["terms"]:
+        if term["exposed"]:
+            shares[term["source"]] = shares.get(term["source"], 0.0) + term["seconds"] / candidate["step_s"]
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    return "Sources of this time: " + ", ".join(f"{share:.0%} {name}".replace("%", " %") for name, share in ordered)
+
+
+def tie_lines(candidates: Sequence[Json]) -> list[str]:
+    """Layouts whose error bars reach that of the first."""
+    best = candidates[0]
+    high = best.get("step_s_high")
+    if high is None:
+        return []
+    ties = [c for c in candidates[1:] if (c.get("step_s_low") or c["step_s"]) <= high]
+    if not ties:
+        return []
+    error = max(high / best["step_s"] - 1, 0.0)
+    numbers = text.listed([str(c["choice"]) for c in (best, *ties)])
+    return [f"Layouts {numbers} differ by less than the model's error ({error:.0%}): try them.".replace("%", " %")]
+
+
+def certificate_line(plan: Json) -> str:
+    certificate = plan["certificate"]
+    if certificate.get("stopped"):
+        return f"The search was stopped ({certificate['stopped']}): a faster layout may exist."
+    if certificate["proven"]:
+        return "Proven: no other layout of this space is faster by this model."
+    return f"Not proven: a layout up to {certificate['gap']:.1%} faster may exist.".replace("%", " %")
+
+
+def memory_screen(plan: Json, candidate: Json) -> list[Part]:
+    """Buffers by name, a column per group of equal stages."""
+    return [
+        header(plan),
+        f"{candidate['layout_id']}: GiB per GPU, by pipeline stage",
+        "",
+        memory_table(candidate["memory"], _capacity(plan)),
+        *([f"{len(_stage_groups(candidate['memory']))} different stages; the fullest are shown, `--json` has all"]
+          if len(_stage_groups(candidate["memory"])) > _MOST_STAGES else []),
+    ]  # fmt: skip
+
+
+def memory_table(stages: Sequence[Json], capacity: float) -> Table:
+    """Rows are buffers, columns are groups of stages that hold the same bytes."""
+    groups = _stage_groups(stages)
+    if len(groups) > _MOST_STAGES:
+        fullest = sorted(groups, key=lambda group: -group[1]["device_bytes"])[:_MOST_STAGES]
+        groups = [group for group in groups if group in fullest]
+    names = [name for name in stages[0] if name.endswith("_bytes") and name not in _TOTALS]
+    shown = [name for name in names if any(stage[name] for _, stage in groups)]
+    rows = [[text.words(name), *(text.gib(stage[name]) for _, stage in groups)] for name in shown]
+    for name in _TOTALS:
+        rows.append([text.words(name), *(text.gib(stage[name]) for _, stage in groups)])
+    rows.append(["GPU has", *(text.gib(capacity) for _ in groups)])
+    columns = [f"stage {text.ranges(numbers)}" for numbers, _ in groups]
+    return table("buffer", *columns, rows=rows, right=columns)
+
+
+def _stage_groups(stages: Sequence[Json]) -> list[tuple[list[int], Json]]:
+    groups: dict[tuple[Any, ...], tuple[list[int], Json]] = {}
+    for stage in stages:
+        key = tuple(value for name, value in stage.items() if name != "stage")
+        groups.setdefault(key, ([], stage))[0].append(stage["stage"])
+    return list(groups.values())
+
+
+def _capacity(plan: Json) -> float:
+    return float(min(group["gpu"]["memory_bytes"] for group in plan["resolved"]["cluster"]["groups"]))
+
+
+def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
+    """One layout: terms with sources, what hides behind what, memory, targets, what was searched and assumed."""
+    places = text.decimals([candidate["step_s"]])
+    hidden = [t for t in candidate["terms"] if not t["exposed"] and t["seconds"] > 0]
+    parts: list[Part] = [
+        header(plan),
+        f"{candidate['layout_id']}: {_step_text(candidate)} per step, MFU {text.percent(candidate['mfu'])} %, "
+        f"HFU {text.percent(candidate['hfu'])} %",
+        "",
+        f"Where the {_step_text(candidate)} go",
+        terms_table(candidate, unicode=unicode),
+    ]
+    if hidden:
+        rows = [
+            (f"  {t['name']}", text.fixed(t["seconds"], places), f"behind {text.listed(t['overlaps'])}", t["source"])
+            for t in sorted(hidden, key=lambda t: -t["seconds"])
+        ]
+        parts += ["", "Hidden, not part of the step", _headless(rows, numbers=(1,))]
+    parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(_capacity(plan))} GiB"]
+    parts += ["", "Targets", targets_table(candidate["targets"])]
+    parts += ["", "Search", _search_table(plan), certificate_line(plan)]
+    return parts
+
+
+def targets_table(targets: Mapping[str, str | None]) -> Table:
+    rows = [(f"  {name}", "yes" if reason is None else f"no: {reason}") for name, reason in sorted(targets.items())]
+    return _headless(rows)
+
+
+def _search_table(plan: Json) -> Table:
+    space = plan["certificate"]["space"]
+    rows = [("  in the space", space["total"])]
+    rows += [(f"  ruled out: {text.words(rule)}", number) for rule, number in space["ruled_out"].items() if number]
+    rows += [(f"  {word}", space[word]) for word in ("dominated", "bounded", "priced") if space[word]]
+    return _headless([(name, text.count(number)) for name, number in rows], numbers=(1,))
+
+
+def why_not_screen(best: Json, other: Json) -> list[Part]:
+    """Why a layout that fits was not chosen: the terms in which it differs from the first, largest first."""
+    behind = other["step_s"] - best["step_s"]
+    relation = f"{text.significant(behind)} s more than" if behind > 0 else f"{text.significant(-behind)} s less than"
+    peak = text.gib(peak_bytes(other))
+    first = f"{other['layout_id']} is valid and fits ({peak} GiB), but takes {_step_text(other)},"
+    changes = sorted(_term_changes(best, other).items(), key=lambda item: -abs(item[1]))
+    places = text.decimals([abs(behind)] if behind else [best["step_s"]])
+    rows = [
+        (f"  {'+' if change > 0 else '-'}{text.fixed(abs(change), places)} s", name)
+        for name, change in changes
+        if float(text.fixed(abs(change), places).replace(",", ""))
+    ]
+    return [first, f"{relation} layout {best['choice']}:", _headless(rows, numbers=(0,))]
+
+
+def _term_changes(best: Json, other: Json) -> dict[str, float]:
+    changes: dict[str, float] = {}
+    for candidate, sign in ((best, -1), (other, 1)):
+        for term in candidate["terms"]:
+            if term["exposed"]:
+                changes[term["name"]] = changes.get(term["name"], 0.0) + sign * term["seconds"]
+    return changes
+
+
+def origins_table(origins: Mapping[str, str]) -> Table:
+    return table("field", "from", rows=sorted(origins.items()))
+
+
+def diff_screen(changes: Sequence[Json], names: tuple[str, str]) -> list[Part]:
+    """A row per field that differs between two plans."""
+    if not changes:
+        return ["The plans are equal."]
+    rows = [(change["field"], _value(change["before"]), _value(change["after"])) for change in changes]
+    return [table("field", *names, rows=rows)]
+
+
+def _value(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(item) for item in value) or "-"
+    return text.significant(value, 4) if isinstance(value, float) else str(value)
+
+
+def items_table(items: Sequence[Json], columns: Sequence[tuple[str, str, float]]) -> Table:
+    """A table of `show`: columns are (header, key, scale); scale 0 means text."""
+    rows = [
+        [
+            _scaled(item.get(key), scale) if scale else _value(item.get(key))
+            for _, key, scale in columns
+        ]
+        for item in items
+    ]
+    return table(*(head for head, _, _ in columns), rows=rows, right=[head for head, _, scale in columns if scale])
+
+
+def _scaled(value: float | None, scale: float) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and scale == 1 else text.significant(value / scale)
+
+
+def sources_screen(name: str, facts: Mapping[str, Json]) -> list[Part]:
+    """Each fact with its value and the numbers of its sources, which are listed below."""
+    numbers: dict[str, int] = {}
+    rows = []
+    for field, fact in facts.items():
+        sources = [part.strip() for part in str(fact.get("source") or "").split("; ") if part.strip()]
+        marks = " ".join(f"[{numbers.setdefault(source, len(numbers) + 1)}]" for source in sources)
+        doubt = "unconfirmed" if fact.get("confirmed") is False else ""
+        rows.append((field, _value(fact["value"]), " ".join(part for part in (marks, doubt) if part)))
+    notes = [f"{field}: {fact['note']}" for field, fact in facts.items() if fact.get("note")]
+    parts: list[Part] = [name, "", table("fact", "value", "source", rows=rows)]
+    parts += ["", *notes] if notes else []
+    return [*parts, "", *(f"[{number}] {source}" for source, number in numbers.items())]
+
+
+def facts_table(facts: Json) -> Table:
+    """One thing in full: a row per field, nested fields dotted."""
+    return _headless([(name, _value(value)) for name, value in flatten(facts).items()])
+
+
+def environment_screen(facts: Json) -> list[Part]:
+    return [facts_table(facts)]
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings and lists as dotted names -> values: `terms[0].seconds`."""
+    if isinstance(data, Mapping) and data:
+        pairs = [(f"{prefix}.{key}" if prefix else str(key), value) for key, value in data.items()]
+    elif isinstance(data, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in data):
+        pairs = [(f"{prefix}[{index}]", value) for index, value in enumerate(data)]
+    elif isinstance(data, list | tuple):
+        return {prefix: ", ".join(map(str, data)) or None}
+    else:
+        return {prefix: None if isinstance(data, Mapping) else data}
+    flat: dict[str, Any] = {}
+    for name, value in pairs:
+        flat.update(flatten(value, name))
+    return flat

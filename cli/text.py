@@ -1,0 +1,77 @@
+"""Numbers and names as people read them. Every number on a screen goes through here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+GIB = 2**30
+
+
+def decimals(values: Iterable[float], digits: int = 3) -> int:
+    """Decimal places at which the smallest positive value still shows `digits` digits, at most 6; 0 for large ones."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(6, max(0, digits - 1 - math.floor(math.log10(smallest))))
+
+
+def fixed(value: float | None, places: int) -> str:
+    """`33.4`; `-` for what is not known."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:,.{places}f}"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """`989`, `3.35`, `0.0312`: that many digits, thousands with commas."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return fixed(value, decimals([abs(value)], digits))
+
+
+def gib(num_bytes: float | None) -> str:
+    """Bytes in GiB with one decimal."""
+    return fixed(None if num_bytes is None else num_bytes / GIB, 1)
+
+
+def percent(share: float | None, places: int = 1) -> str:
+    return fixed(None if share is None else share * 100, places)
+
+
+def slower(share: float) -> str:
+    """How much slower than the best: `+1.5 %`, `+11 %`."""
+    return f"+{share * 100:.1f} %" if share < 0.0995 else f"+{share * 100:,.0f} %"
+
+
+def count(number: float) -> str:
+    """`4,212`, from 10 million on `123 million`: more digits are not read."""
+    for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if number >= 10 * scale:
+            return f"{number / scale:,.3g} {word}" if number < 1000 * scale else f"{number / scale:,.0f} {word}"
+    return f"{number:,.0f}"
+
+
+def words(name: str) -> str:
+    """`optimizer_states_bytes` -> `optimizer states`."""
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """`a, b and c`."""
+    return f"{', '.join(items[:-1])} {last} {items[-1]}" if len(items) > 1 else "".join(items)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0`, `1-6`, `1-3,7`: consecutive numbers drawn together."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def duration(seconds: float) -> str:
+    """`33.4 s`, `5.2 h`, `12.3 days`."""
+    for scale, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * scale:
+            return f"{significant(seconds / scale)} {unit}"
+    return f"{significant(seconds)} s" if seconds >= 1 else f"{significant(seconds * 1e3)} ms"

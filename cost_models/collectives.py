@@ -1,0 +1,206 @@
+"""Seconds of collectives on a hierarchy of links, as curves over the bytes of the tensor.
+
+What a group sees depends on how many of its members share a domain (a node, a rack), at each of any number of levels. The
+constants per kind of link and operation are fitted by `profiles/fit.py`; here stand only some for sketches, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .specs import NetworkLevel
+
+Floats = NDArray[np.float64]
+Levels = tuple[NetworkLevel, ...]  # innermost first
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast"]
+OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one call over the bytes S of the tensor: latency + slope S + ramp sqrt(latency slope S).
+
+    The last term is what pipelining costs between the two regimes: a library that cuts S into chunks (or changes
+    its protocol) so as to minimise steps x (start + chunk/bandwidth) pays 2 sqrt(latency x transfer) at best.
+    Arrays that broadcast against each other. A group of one rank has all zero.
+    """
+
+    latency_s: Floats
+    s_per_byte: Floats
+    ramp: Floats
+
+
+def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Floats:
+    """Seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
+    num_bytes = np.asarray(num_bytes, dtype=np.float64)
+    transfer = curve.s_per_byte * num_bytes
+    one = curve.latency_s + transfer + curve.ramp * np.sqrt(curve.latency_s * transfer)
+    return np.asarray(np.where(num_bytes > 0, one, 0.0) * np.asarray(calls, dtype=np.float64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRates:
+    """Constants of one operation on one kind of link.
+
+    base_s: start of a call (a level above the innermost adds its own on top); hop_s: each further rank (innermost)
+    or domain (levels above) on the path; efficiency: share of NetworkLevel.bw_bytes_per_s that a large group reaches;
+    pair_excess: work beyond the wire, in shards of 1/n of the tensor (+: each rank copies its own shard, which weighs
+    in small groups; -: a pair under one PCIe switch avoids the host bridge); ramp: see Curve.
+    """
+
+    base_s: float
+    hop_s: float
+    efficiency: float
+    pair_excess: float = 0.0
+    ramp: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRates:
+    """Constants of one kind of link. switch_efficiency: share of the bandwidth that a reduction done by the switch
+    itself reaches (NVLS, SHARP in the node), 0 where there is none."""
+
+    ops: Mapping[str, OpRates]
+    switch_efficiency: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRates:
+    """Constants per NetworkLevel.kind; `inner` and `outer` serve kinds that are not in the table."""
+
+    kinds: Mapping[str, LevelRates]
+    inner: LevelRates
+    outer: LevelRates
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def level(self, kind: str, depth: int) -> LevelRates:
+        """The constants of the level of this kind at this depth (0: innermost).
+
+        Falls back to the family that a part of the kind names: `xdr-ib` to `ib`, `efa-v2` to `efa`, `pcie6` to `pcie`.
+        """
+        words = kind.removesuffix("-rail-only").split("-")
+        for name in (kind, "-".join(words), *words, *(word.rstrip("0123456789") for word in words)):
+            if name in self.kinds:
+                return self.kinds[name]
+        return self.outer if depth else self.inner
+
+
+def members(size: ArrayLike, stride: ArrayLike, domain: int) -> Floats:
+    """Least number of members of a group that share a domain of `domain` consecutive ranks.
+
+    The group is `size` ranks, `stride` apart. All groups of that shape tile the ranks, so it lies inside if
+    size x stride divides the domain; otherwise every domain holds gcd(size x stride, domain) / stride, at least one.
+    """
+    size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
+    span = size * stride
+    inside = (span <= domain) & (domain % np.maximum(span, 1) == 0)
+    shared = np.clip(np.gcd(span, domain) // np.maximum(stride, 1), 1, size)
+    return np.asarray(np.where(inside, size, shared), dtype=np.float64)
+
+
+def curve(rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike) -> Curve:
+    """The curve of `op` for groups of `size` ranks, `stride` apart in global rank.
+
+    The bytes of the curve: all_reduce and broadcast the tensor; all_gather and reduce_scatter the full (gathered,
+    unscattered) tensor; all_to_all the buffer of one rank; p2p the message. All groups run at once, so each GPU
+    has just its own share of every link (`bw_bytes_per_s`).
+    """
+    size, stride = (np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in np.broadcast_arrays(size, stride))
+    counts = [members(size, stride, level.size) for level in levels[:-1]] + [size.astype(np.float64)]
+    slope = _direct_slope if op in ("all_to_all", "p2p") else _ring_slope
+    latency, per_byte, ramp = (np.zeros(size.shape) for _ in range(3))
+    below = np.ones(size.shape)  # members that already share a domain of the level below
+    for depth, (level, within) in enumerate(zip(levels, counts, strict=True)):
+        op_rates = rates.level(level.kind, depth).ops[op]
+        crossed = within > below
+        hops = _hops(op, below, within, depth)
+        start = op_rates.base_s + hops * np.maximum(op_rates.hop_s, level.latency_s if depth else 0.0)
+        latency = latency + np.where(crossed, start, 0.0)
+        here = slope(rates, levels, depth, op, size.astype(np.float64), below, within)
+        per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
+        ramp = np.where(crossed, op_rates.ramp, ramp)
+        below = np.maximum(below, within)
+    alone = size <= 1
+    return Curve(np.where(alone, 0.0, latency), np.where(alone, 0.0, per_byte), np.where(alone, 0.0, ramp))
+
+
+def _hops(op: Op, below: Floats, within: Floats, depth: int) -> Floats:
+    """Steps of latency at one level: p2p one; rings domains - 1 (all-reduce twice, or the tree where it is shorter)."""
+    domains = np.maximum(np.ceil(within / below), 1.0)
+    if op == "p2p":
+        return np.ones_like(domains)
+    tree = np.log2(domains)
+    if op == "broadcast":
+        return np.asarray(np.minimum(domains - 1.0, 2.0 * tree + 1.0))
+    if op != "all_reduce":
+        return domains - 1.0
+    if depth == 0:  # hop_s is fitted on 2, 4, 8 ranks as one up-and-down step per rank
+        return np.asarray(np.minimum(domains - 1.0, 2.0 * tree + 1.0))
+    return np.asarray(np.minimum(2.0 * (domains - 1.0), 2.0 * tree))
+
+
+def _ring_slope(
+    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Floats, below: Floats, within: Floats
+) -> Floats:
+    """Seconds per byte of a ring through all n ranks, at one level: wire bytes over the rings' bandwidth there.
+
+    Innermost: one GPU's link. Above: every member of a domain brings its own share of the links that leave it.
+    """
+    level, constants = levels[depth], rates.level(levels[depth].kind, depth)
+    op_rates = constants.ops[op]
+    bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
+    wire = (n - 1.0 + (op_rates.pair_excess if depth == 0 else 0.0)) / n
+    if op == "all_reduce":
+        ring = 2.0 * wire / (bandwidth * below)
+        if depth or not constants.switch_efficiency:
+            return np.asarray(ring)
+        # The switch adds: each GPU sends its data once and receives the sum once, but for its own 1/n share.
+        through_switch = (1.0 + 1.0 / within) / (level.bw_bytes_per_s * constants.switch_efficiency)
+        return np.asarray(np.minimum(ring, through_switch))
+    if op == "broadcast":
+        return np.asarray(1.0 / (bandwidth * below))
+    return np.asarray(wire / (bandwidth * below))
+
+
+def _direct_slope(
+    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Floats, below: Floats, within: Floats
+) -> Floats:
+    """Seconds per byte where every rank talks to its peers itself, over its own share of the link only."""
+    level = levels[depth]
+    op_rates = rates.level(level.kind, depth).ops[op]
+    if op == "p2p":
+        one_link = 1.0 / (level.size - 1.0) if level.topology == "mesh" and level.size > 1 else 1.0
+        return np.full(n.shape, 1.0 / (level.bw_bytes_per_s * one_link * op_rates.efficiency))
+    bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
+    excess = op_rates.pair_excess if depth == 0 else 0.0
+    leaving = (n - below + excess) / n if depth else (within - 1.0 + excess) / n
+    if depth == 0 and any("rail-only" in outer.kind for outer in levels[1:]):
+        # No spine: what goes to another rail is first handed to the GPU of this node that sits on that rail.
+        leaving = leaving + (n - within) / n * (level.size - 1.0) / level.size
+    return np.asarray(leaving / bandwidth)
+
+
+def _mesh_share(level: NetworkLevel, group: Floats, depth: int) -> Floats | float:
+    """A full mesh has one link per pair: a group of g uses g-1 of the size-1 links of each GPU (MI300X)."""
+    if level.topology != "mesh" or depth or level.size <= 1:
+        return 1.0
+    return np.clip((group - 1.0) / (level.size - 1.0), 1.0 / (level.size - 1.0), 1.0)
+
+
+def _table(base_s: float, hop_s: float, efficiency: float, ramp: float, pair_excess: float) -> dict[str, OpRates]:
+    one = OpRates(base_s=base_s, hop_s=hop_s, efficiency=efficiency, ramp=ramp, pair_excess=pair_excess)
+    return {op: one for op in OPS}
+
+
+# Plausible numbers for code that has no profile at hand; `profiles.rates.collective_rates` has the fitted ones.
+DEFAULT_RATES = CollectiveRates(
+    kinds={},
+    inner=LevelRates(ops=_table(5e-6, 1.2e-6, 0.79, 1.4, 0.3), source="H100 node"),
+    outer=LevelRates(ops=_table(10e-6, 10e-6, 0.93, 1.3, 0.0), source="400 Gb/s InfiniBand"),
+)

@@ -1,0 +1,278 @@
+"""What a layout is: one field table, from which the columns, the id, `--fix` and the JSON schema are made.
+
+A batch of layouts is a `Layouts`: one NumPy array per field, so that a million of them are priced without a Python
+loop. A single one is a `Layout`; `str(layout)` is its id (`tp8-pp4-vpp5-dp8-mbs1-z1-rsel`), `parse` reads it back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+CP_ALGORITHMS = ("ring", "allgather", "ulysses", "ring+ulysses")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
+RECOMPUTE_MODES = ("none", "selective", "full")
+OFFLOADS = ("none", "opt", "act", "opt+act")
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
+# What selective recompute can drop: core attention, norm outputs, activation-function outputs, expert blocks, MLA up-projections.
+MODULES = ("attn", "norm", "act", "moe", "mla")
+SELECTIVE_DEFAULT = ("attn",)
+
+# Schedules whose device holds two chunks in a V: chunk i and chunk 2p-1-i.
+V_SCHEDULES = ("zb-v", "dualpipe-v")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One decision. `choices` are the names behind the integer codes of a categorical column."""
+
+    name: str
+    default: int
+    help: str
+    choices: tuple[str, ...] = ()
+    token: str = ""
+
+
+FIELDS = (
+    Field("tp", 1, "tensor-parallel ranks", token="tp"),
+    Field("sequence_parallel", 1, "shard activations between tensor-parallel regions (default: tp > 1)"),
+    Field("cp", 1, "context-parallel ranks", token="cp"),
+    Field("cp_algorithm", 0, "how context-parallel ranks exchange keys and values", CP_ALGORITHMS),
+    Field("pp", 1, "pipeline stages", token="pp"),
+    Field("schedule", 0, "pipeline schedule", SCHEDULES),
+    Field("vpp", 1, "chunks of layers per pipeline stage", token="vpp"),
+    Field("dp", 1, "data-parallel ranks, sharded ones included", token="dp"),
+    Field("shard", 1, "data-parallel ranks that share one copy of the sharded states (default: dp)", token="sh"),
+    Field("ep", 1, "expert-parallel ranks", token="ep"),
+    Field("etp", 1, "tensor-parallel ranks inside an expert", token="etp"),
+    Field("micro_batch", 1, "sequences per micro-batch", token="mbs"),
+    Field("zero", 0, "ZeRO stage: shard optimizer (1), gradients (2), weights (3)", token="z"),
+    Field("recompute", 0, "what is recomputed in the backward pass", RECOMPUTE_MODES),
+    Field("recompute_modules", 0, "modules of selective recompute, a bit mask over MODULES"),
+    Field("recompute_layers", 0, "layers per stage under full recompute (0: all of them)"),
+    Field("offload", 0, "what lives in host memory", OFFLOADS),
+    Field("precision", 0, "compute dtype", PRECISIONS),
+)
+FIELD_NAMES = tuple(field.name for field in FIELDS)
+_FIELD = {field.name: field for field in FIELDS}
+
+Column = NDArray[Any]
+
+
+class Layouts(Mapping[str, Column]):
+    """A batch of layouts: field name -> int64 column, all of one length."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = {name: np.asarray(columns[name], dtype=np.int64) for name in FIELD_NAMES}
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FIELD_NAMES)
+
+    def __len__(self) -> int:
+        """Number of layouts (not of fields)."""
+        return len(self._columns["tp"])
+
+    def take(self, rows: Column) -> Layouts:
+        """The layouts at `rows` (indices or mask)."""
+        return Layouts({name: column[rows] for name, column in self._columns.items()})
+
+    def layout(self, row: int) -> Layout:
+        """The layout at `row`, as one object."""
+        return Layout(**{name: int(column[row]) for name, column in self._columns.items()})
+
+    @classmethod
+    def of(cls, layouts: Iterable[Layout]) -> Layouts:
+        """Columns out of single layouts."""
+        rows = list(layouts)
+        return cls({name: np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in FIELD_NAMES})
+
+    @classmethod
+    def concatenate(cls, batches: Iterable[Layouts]) -> Layouts:
+        batches = list(batches)
+        return cls({name: np.concatenate([batch[name] for batch in batches]) for name in FIELD_NAMES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One layout, fields as the integer codes of FIELDS. `str()` gives the id, `as_dict()` the JSON form."""
+
+    tp: int = 1
+    sequence_parallel: int = 0
+    cp: int = 1
+    cp_algorithm: int = 0
+    pp: int = 1
+    schedule: int = 0
+    vpp: int = 1
+    dp: int = 1
+    shard: int = 1
+    ep: int = 1
+    etp: int = 1
+    micro_batch: int = 1
+    zero: int = 0
+    recompute: int = 0
+    recompute_modules: int = 0
+    recompute_layers: int = 0
+    offload: int = 0
+    precision: int = 0
+
+    def __str__(self) -> str:
+        return "-".join(token for token in self._tokens() if token)
+
+    def _tokens(self) -> Iterator[str]:
+        yield f"tp{self.tp}" if self.tp > 1 else ""
+        yield "nosp" if self.tp > 1 and not self.sequence_parallel else ""
+        yield f"cp{self.cp}{_CP_TOKENS[self.cp_algorithm]}" if self.cp > 1 else ""
+        yield f"pp{self.pp}" if self.pp > 1 else ""
+        yield "" if self.schedule == default_schedule(self.pp, self.vpp) else _SCHEDULE_TOKENS[self.schedule]
+        yield f"vpp{self.vpp}" if self.vpp > 1 else ""
+        yield f"dp{self.dp}"
+        yield f"sh{self.shard}" if self.shard != self.dp else ""
+        yield f"ep{self.ep}" if self.ep > 1 else ""
+        yield f"etp{self.etp}" if self.etp > 1 else ""
+        yield f"mbs{self.micro_batch}"
+        yield f"z{self.zero}"
+        yield self._recompute_token()
+        yield f"o{OFFLOADS[self.offload]}" if self.offload else ""
+        yield PRECISIONS[self.precision] if self.precision else ""
+
+    def _recompute_token(self) -> str:
+        mode = RECOMPUTE_MODES[self.recompute]
+        if mode == "full":
+            return f"rfull{self.recompute_layers}" if self.recompute_layers else "rfull"
+        if mode == "selective":
+            names = modules_of(self.recompute_modules)
+            return "rsel" if names == SELECTIVE_DEFAULT else f"rsel({'+'.join(names)})"
+        return "rnone"
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.cp * self.pp * self.dp
+
+    def as_dict(self) -> dict[str, Any]:
+        """The layout in the words of the JSON schema: names instead of codes."""
+        return {
+            "tp": self.tp, "sequence_parallel": bool(self.sequence_parallel), "cp": self.cp,
+            "cp_algorithm": CP_ALGORITHMS[self.cp_algorithm], "pp": self.pp, "schedule": SCHEDULES[self.schedule],
+            "vpp": self.vpp, "dp": self.dp, "shard": self.shard, "ep": self.ep, "etp": self.etp,
+            "micro_batch": self.micro_batch, "zero": self.zero,
+            "recompute": {"mode": RECOMPUTE_MODES[self.recompute], "modules": list(modules_of(self.recompute_modules)),
+                          "layers": self.recompute_layers or None},
+            "offload": OFFLOADS[self.offload], "precision": PRECISIONS[self.precision],
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Layout:
+        """The inverse of `as_dict`; absent fields take their defaults."""
+        known: dict[str, Any] = {"dp": 1, **data}
+        recompute = known.pop("recompute", None) or {}
+        values = {name: encode(name, value) for name, value in known.items()}
+        values["recompute"] = encode("recompute", recompute.get("mode", "none"))
+        values["recompute_modules"] = module_mask(recompute.get("modules", ()))
+        values["recompute_layers"] = int(recompute.get("layers") or 0)
+        if "sequence_parallel" not in data:
+            values["sequence_parallel"] = int(values.get("tp", 1) > 1)
+        values.setdefault("shard", values["dp"])
+        values.setdefault("schedule", default_schedule(values.get("pp", 1), values.get("vpp", 1)))
+        return cls(**values)
+
+
+_CP_TOKENS = ("r", "g", "u", "ru")
+_SCHEDULE_TOKENS = ("1f1b", "gpipe", "int", "zbh1", "zbv", "dpv")
+_ID = re.compile(
+    r"(?:tp(?P<tp>\d+))?(?P<nosp>-nosp)?(?:-?cp(?P<cp>\d+)(?P<cpa>ru|r|g|u))?(?:-?pp(?P<pp>\d+))?"
+    r"(?:-(?P<schedule>1f1b|gpipe|int|zbh1|zbv|dpv))?(?:-vpp(?P<vpp>\d+))?-?dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
+    r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
+    r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
+    r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp8|fp16|fp32|bf16))?"
+)
+
+
+def default_schedule(pp: int, vpp: int) -> int:
+    """Code of the schedule that an id leaves out: interleaved when vpp > 1, else 1f1b."""
+    return SCHEDULES.index("interleaved" if vpp > 1 and pp > 1 else "1f1b")
+
+
+def modules_of(mask: int) -> tuple[str, ...]:
+    """Names of the modules in a bit mask, in the order of MODULES."""
+    return tuple(name for bit, name in enumerate(MODULES) if mask >> bit & 1)
+
+
+def module_mask(names: Iterable[str]) -> int:
+    """Bit mask of module names. Raises InputError for an unknown one."""
+    names = list(names)
+    if unknown := [name for name in names if name not in MODULES]:
+        raise InputError(f"unknown recompute module `{unknown[0]}`", hint=f"known: {', '.join(MODULES)}")
+    return sum(1 << MODULES.index(name) for name in set(names))
+
+
+def encode(name: str, value: Any) -> int:
+    """The integer code of a field's value as users write it (`schedule=zb-v`, `sequence_parallel=true`, `tp=8`)."""
+    if name not in _FIELD:
+        raise InputError(f"unknown layout field `{name}`", hint=f"fields: {', '.join(FIELD_NAMES)}")
+    if name == "recompute_modules" and not isinstance(value, int):
+        return module_mask(value.split("+") if isinstance(value, str) else value)
+    choices = _FIELD[name].choices
+    if choices:
+        if str(value) in choices:
+            return choices.index(str(value))
+        raise InputError(f"{name}: `{value}` is none of {', '.join(choices)}", hint=f"write `{name}={choices[0]}`")
+    if name == "sequence_parallel" and str(value).lower() in ("true", "false", "yes", "no"):
+        return int(str(value).lower() in ("true", "yes"))
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: `{value}` is not a whole number", hint=f"write `{name}=1`") from None
+    lowest = 0 if name in ("zero", "sequence_parallel", "recompute_modules", "recompute_layers") else 1
+    if number < lowest or (name == "zero" and number > 3):
+        raise InputError(f"{name}: {number} is out of range", hint="degrees are 1 or more, zero is 0 to 3")
+    return number
+
+
+def parse(text: str) -> Layout:
+    """The layout that an id names. Raises InputError for anything that is not an id of the grammar."""
+    text = text.strip()
+    if re.search(r"-x[0-9a-f]{6}$", text):
+        raise InputError(
+            f"`{text}` names a layout with uneven stages, per-layer strategies or a rank map",
+            hint="such an id resolves only inside its plan: give the plan file and its number",
+        )
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise InputError(f"`{text}` is not a layout id", hint="an id looks like `tp8-pp4-vpp5-dp8-mbs1-z1-rsel`")
+    part = match.groupdict()
+    number = {name: int(part[name] or 1) for name in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "micro_batch")}
+    mode = "full" if part["recompute"].startswith("full") else ("selective" if part["recompute"] != "none" else "none")
+    modules = (part["modules"] or "+".join(SELECTIVE_DEFAULT)).split("+") if mode == "selective" else []
+    schedule = part["schedule"]
+    layout = Layout(
+        **number,
+        sequence_parallel=int(number["tp"] > 1 and not part["nosp"]),
+        cp_algorithm=_CP_TOKENS.index(part["cpa"]) if part["cpa"] else 0,
+        schedule=_SCHEDULE_TOKENS.index(schedule) if schedule else default_schedule(number["pp"], number["vpp"]),
+        shard=int(part["shard"] or part["dp"]),
+        zero=int(part["zero"]),
+        recompute=RECOMPUTE_MODES.index(mode),
+        recompute_modules=module_mask(modules),
+        recompute_layers=int(part["layers"] or 0),
+        offload=OFFLOADS.index(part["offload"] or "none"),
+        precision=PRECISIONS.index(part["precision"] or "bf16"),
+    )
+    if min(number.values()) < 1 or layout.shard < 1:
+        raise InputError(f"`{text}`: a degree of 0", hint="degrees are 1 or more")
+    return layout
+
+
+if tuple(field.name for field in fields(Layout)) != FIELD_NAMES:  # the table above is the one definition
+    raise RuntimeError("Layout and FIELDS disagree")

@@ -1,0 +1,264 @@
+"""A batch of layouts as quantities: layers per stage, micro-batches in flight, bytes per buffer, collective calls.
+
+No bandwidth, efficiency or fitted constant appears here. Arrays over the batch are [n]; per stage profile (stages.py)
+they are lists over J of [n].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES, Layouts
+from .stages import Splits, build_splits, in_flight
+from .tables import Problem, Tables
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Megatron-LM DistributedDataParallelConfig: gradients are reduced in buckets of max(40M, 1M x dp) parameters.
+BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK = 40e6, 1e6
+
+BUFFERS = ("weights", "gradients", "optimizer", "activations", "logits", "gathered", "exchange", "workspace")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Data-parallel groups of each layout: ranks and their distance, dense and expert; sharded and replicated."""
+
+    shard: Ints
+    shard_stride: Ints
+    replicate: Ints
+    replicate_stride: Ints
+
+    @classmethod
+    def dense(cls, x: Layouts) -> Groups:
+        """shard x cp ranks share the states of a rank's dense parameters, dp/shard such groups hold copies."""
+        sharded = x["zero"] > 0
+        shard = np.where(sharded, x["shard"] * x["cp"], 1)
+        return cls(shard, x["tp"], x["dp"] * x["cp"] // shard, np.where(sharded, x["tp"] * shard, x["tp"]))
+
+    @classmethod
+    def experts(cls, x: Layouts) -> Groups:
+        """Folded: tp x cp x dp = etp x ep x edp; the shard group holds shard x cp x tp / (ep x etp) of the edp ranks."""
+        folded, sharded = x["ep"] * x["etp"], x["zero"] > 0
+        shard = np.where(sharded, np.maximum(x["shard"] * x["cp"] * x["tp"] // folded, 1), 1)
+        total = np.maximum(x["dp"] * x["cp"] * x["tp"] // folded, 1)
+        return cls(shard, folded, np.maximum(total // shard, 1), folded * shard)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Quantities of a batch. `key`, `code`, `split`: row -> shard key, recompute code, split."""
+
+    problem: Problem
+    tables: Tables
+    layouts: Layouts
+    key: Ints
+    codes: tuple[tuple[int, int], ...]
+    code: Ints
+    splits: Splits
+    split: Ints
+
+    @cached_property
+    def m(self) -> Array:
+        """[n] micro-batches per pipeline and step: B / (dp x micro batch)."""
+        return np.asarray(
+            self.problem.workload.global_batch / (self.layouts["dp"] * self.layouts["micro_batch"]), dtype=np.float64
+        )
+
+    @property
+    def num_profiles(self) -> int:
+        return int(self.splits.first.shape[1])
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """Kinds that occur at all (there is mostly no MTP projection)."""
+        return tuple(k for k in range(self.splits.counts.shape[2]) if self.splits.counts[:, :, k].any())
+
+    @cached_property
+    def counts(self) -> list[dict[int, Array]]:
+        """Per profile: kind -> [n] layers of that kind on the device."""
+        return [{k: self.splits.counts[:, j, k][self.split] for k in self.kinds} for j in range(self.num_profiles)]
+
+    @cached_property
+    def totals(self) -> dict[int, Array]:
+        """Kind -> [n] layers of that kind over all devices."""
+        return {k: self.splits.total[:, k][self.split] for k in self.kinds}
+
+    @cached_property
+    def layers(self) -> list[Array]:
+        """Per profile: [n] decoder layers on the device."""
+        return [self.splits.layers[:, j][self.split] for j in range(self.num_profiles)]
+
+    def share(self, j: int) -> Array:
+        """[n] share of the profile's layers under recompute: 1, or n/layers for full recompute of n layers."""
+        wanted = self.layouts["recompute_layers"]
+        return np.asarray(np.where(wanted > 0, np.minimum(wanted / np.maximum(self.layers[j], 1.0), 1.0), 1.0))
+
+    def per_kind(self, table: Array) -> dict[int, Array]:
+        """Rows of a [kind, key] table for the batch: kind -> [n]."""
+        return {k: table[k][self.key] for k in self.kinds}
+
+    def per_code(self, tables: Array) -> dict[int, Array]:
+        """Rows of a [code, kind, key] table: kind -> [n]."""
+        return {k: tables[self.code, k, self.key] for k in self.kinds}
+
+    def on_profile(self, j: int, rows: dict[int, Array]) -> Array:
+        """Sum over the kinds of profile j: [n]."""
+        return _weighted(self.counts[j], rows)
+
+    def over_devices(self, rows: dict[int, Array]) -> Array:
+        """Sum over all devices of the pipeline: [n]."""
+        return _weighted(self.totals, rows)
+
+    @cached_property
+    def dense_groups(self) -> Groups:
+        return Groups.dense(self.layouts)
+
+    @cached_property
+    def expert_groups(self) -> Groups:
+        return Groups.experts(self.layouts)
+
+    @cached_property
+    def trained(self) -> list[tuple[Array, Array]]:
+        """Per profile: trained (dense, expert) parameters of a rank before ZeRO."""
+        dense = self.per_kind(self.tables.parameters["trained_dense"])
+        experts = self.per_kind(self.tables.parameters["trained_experts"])
+        has_experts = self.problem.model.is_moe
+        zero = np.zeros(len(self.layouts))
+        return [
+            (self.on_profile(j, dense), self.on_profile(j, experts) if has_experts else zero)
+            for j in range(self.num_profiles)
+        ]
+
+    @cached_property
+    def updated(self) -> list[Array]:
+        """Per profile: parameters a rank's optimizer steps over."""
+        dense, experts = self.dense_groups.shard, self.expert_groups.shard
+        return [d / dense + e / experts for d, e in self.trained]
+
+    @cached_property
+    def buckets(self) -> Array:
+        """[n] calls of a bucketed gradient reduction."""
+        size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * self.layouts["dp"])
+        largest = np.max([dense + experts for dense, experts in self.trained], axis=0)
+        return np.asarray(np.maximum(np.ceil(largest / size), 1.0))
+
+    @cached_property
+    def offloads_optimizer(self) -> NDArray[np.bool_]:
+        return np.isin(self.layouts["offload"], (OFFLOADS.index("opt"), OFFLOADS.index("opt+act")))
+
+    @cached_property
+    def offloads_activations(self) -> NDArray[np.bool_]:
+        return np.isin(self.layouts["offload"], (OFFLOADS.index("act"), OFFLOADS.index("opt+act")))
+
+    @cached_property
+    def saved_tables(self) -> Array:
+        """[code, kind, key] bytes saved per micro-batch."""
+        return np.array([self.tables.saved(mode, modules) for mode, modules in self.codes])
+
+    @cached_property
+    def saved(self) -> list[Array]:
+        """Per profile: bytes of activations per micro-batch."""
+        rows = self.per_code(self.saved_tables)
+        partial = self.layouts["recompute_layers"] > 0
+        if not partial.any():
+            return [self.on_profile(j, rows) for j in range(self.num_profiles)]
+        kept = self.per_kind(self.tables.saved(0, 0))
+        out = []
+        for j in range(self.num_profiles):
+            share = self.share(j)
+            out.append(share * self.on_profile(j, rows) + (1.0 - share) * self.on_profile(j, kept))
+        return out
+
+    def memory(self, j: int) -> dict[str, Array]:
+        """Bytes of every buffer (BUFFERS) on the device of profile j: [n] each."""
+        x, states = self.layouts, self.problem.state_bytes
+        zero, dense, experts = x["zero"], self.dense_groups.shard, self.expert_groups.shard
+        trained_dense, trained_experts = self.trained[j]
+        all_dense = self.on_profile(j, self.per_kind(self.tables.parameters["dense"]))
+        all_experts = np.zeros(len(x))
+        if self.problem.model.is_moe:
+            all_experts = self.on_profile(j, self.per_kind(self.tables.parameters["experts"]))
+        weight_shards = [np.where(zero == 3, shard, 1) for shard in (dense, experts)]
+        gradient_shards = [np.where(zero >= 2, shard, 1) for shard in (dense, experts)]
+        held = all_dense / weight_shards[0] + all_experts / weight_shards[1]
+        per_weight = states.weight if self.problem.trains_everything else states.frozen_weight
+        adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
+        gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
+        optimizer = np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer)
+        on_last = self.counts[j].get(self.splits.counts.shape[2] - 2, np.zeros(len(x)))
+        return {
+            "weights": held * (per_weight + states.fp8_copy) + adapters,
+            "gradients": gradient * states.gradient,
+            "optimizer": optimizer,
+            "activations": self._activations(j),
+            "logits": np.where(on_last > 0, self.tables.logits[self.key], 0.0),
+            "gathered": np.where(zero == 3, 2 * states.weight * self._largest_layer, 0.0),
+            "exchange": 2 * self.tables.exchange_buffers[self.key],
+            "workspace": self._workspace,
+        }
+
+    def _activations(self, j: int) -> Array:
+        """Saved bytes x micro-batches in flight; offloaded activations keep two layers on the GPU (double buffer)."""
+        x = self.layouts
+        device = self.splits.first[:, j][self.split]
+        held = self.saved[j] * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
+        two_layers = 2 * self.saved[j] / np.maximum(self.layers[j], 1.0)
+        return np.asarray(np.where(self.offloads_activations, np.minimum(held, two_layers), held))
+
+    @cached_property
+    def _largest_layer(self) -> Array:
+        """[n] parameters of the largest layer of a rank: what ZeRO-3 gathers, twice with prefetch."""
+        parameters = self.tables.parameters
+        layers = (parameters["dense"] + parameters["experts"])[: self.problem.num_kinds]
+        return np.asarray(layers.max(axis=0)[self.key])
+
+    @cached_property
+    def _workspace(self) -> Array:
+        full = self.layouts["recompute"] == RECOMPUTE_MODES.index("full")
+        return np.asarray(self.tables.workspace[self.key] + np.where(full, self.tables.working[self.key], 0.0))
+
+    @cached_property
+    def communicators(self) -> Array:
+        """[n] process groups with buffers of their own."""
+        x = self.layouts
+        return np.asarray(sum((x[name] > 1).astype(np.float64) for name in ("tp", "cp", "pp", "dp", "ep", "etp")))
+
+
+def _weighted(counts: dict[int, Array], rows: dict[int, Array]) -> Array:
+    total: Array | float = 0.0
+    for kind, count in counts.items():
+        total = total + count * rows[kind]
+    return np.asarray(total)
+
+
+def split_keys(layouts: Layouts) -> tuple[list[tuple[int, int, str]], Ints]:
+    """Distinct (pp, vpp, schedule shape) of a batch and the index of each row's."""
+    v_shaped = np.isin(layouts["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+    vpp = np.where(layouts["pp"] > 1, layouts["vpp"], 1)
+    code = (layouts["pp"] << 21 | vpp << 1) + v_shaped
+    distinct, inverse = np.unique(code, return_inverse=True)
+    keys = [(int(c >> 21), int(c >> 1 & 0xFFFFF), V_SCHEDULES[0] if c & 1 else "1f1b") for c in distinct]
+    return keys, inverse.astype(np.int64)
+
+
+def build_totals(problem: Problem) -> Array:
+    """[kind] layers, embedding, head and MTP projections of the whole model."""
+    return np.asarray(build_splits(problem.pattern, problem.num_kinds, problem.model.mtp_layers, [(1, 1, "1f1b")]).total[0])
+
+
+def build(problem: Problem, tables: Tables, layouts: Layouts, key: Ints) -> Ledger:
+    """The ledger of a batch whose rows use the shard keys `key` of `tables`."""
+    splits, split = split_keys(layouts)
+    code = layouts["recompute"] << 8 | layouts["recompute_modules"]
+    distinct, inverse = np.unique(code, return_inverse=True)
+    return Ledger(
+        problem=problem, tables=tables, layouts=layouts, key=key,
+        codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
+        splits=build_splits(problem.pattern, problem.num_kinds, problem.model.mtp_layers, splits), split=split,
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Bytes of model states and buffers on one GPU.
+
+States per trained parameter (FORMULAS 5.1): weight (2 in bf16, 4 in fp32), gradient (as the stack accumulates it),
+optimizer (`OPTIMIZER_BYTES`). ZeRO shards the optimizer (1), gradients (2) and weights (3) over shard x cp ranks;
+routed experts over their own data-parallel ranks, shard x cp x tp / (ep x etp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import params
+from .specs import Layer, ModelSpec, Workload
+
+Array = NDArray[np.float64]
+
+# Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
+OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0}
+MASTER_BYTES = 4.0
+BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 0.0645}  # nf4: 4 bits + double-quantised scales (QLoRA, 2305.14314: 0.127 bits + fp32 block constants)
+REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate")
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter of each state, and of a frozen base weight."""
+
+    weight: float
+    frozen_weight: float
+    gradient: float
+    optimizer: float
+    fp8_copy: float
+
+    @classmethod
+    def of(cls, workload: Workload, gradient_bytes: int) -> StateBytes:
+        fp32 = workload.precision == "fp32"
+        base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
+        return cls(
+            weight=4.0 if fp32 else 2.0,
+            frozen_weight=4.0 if fp32 else base,
+            gradient=4.0 if fp32 else float(gradient_bytes),
+            optimizer=OPTIMIZER_BYTES[workload.optimizer] + (0.0 if fp32 else MASTER_BYTES),
+            fp8_copy=2.0 if workload.precision == "fp8" else 0.0,  # fp8 weight and its transpose (TransformerEngine)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KindParameters:
+    """Parameters of one layer kind: split over tp, replicated over tp, routed experts; and how many of them train."""
+
+    sharded: float
+    replicated: float
+    experts: float
+    trained_sharded: float
+    trained_replicated: float
+    trained_experts: float
+    frozen: bool
+
+
+def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workload) -> KindParameters:
+    """Parameters of a decoder layer; `trains` as in operations.Trains."""
+    named = params.layer_parameters(model, kind)
+    experts = float(params.expert_parameters(model, kind))
+    replicated = float(sum(named.get(name, 0) for name in REPLICATED))
+    sharded = sum(named.values()) - experts - replicated
+    if trains == "all":
+        return KindParameters(sharded, replicated, experts, sharded, replicated, experts, False)
+    adapters = adapter_parameters(model, kind, workload) if trains == "lora" else 0.0
+    return KindParameters(sharded, replicated, experts, adapters, 0.0, 0.0, True)
+
+
+def adapter_parameters(model: ModelSpec, kind: Layer, workload: Workload) -> float:
+    """LoRA (arXiv 2106.09685): rank x (inputs + outputs) per targeted projection of a layer."""
+    if workload.lora is None:
+        return 0.0
+    h, att, block = model.hidden, kind.attention, kind.feed_forward
+    inner = getattr(block, "inner", 0) or getattr(block, "shared_inner", 0)
+    shapes: Mapping[str, tuple[int, int]] = {
+        "q": (h, att.heads * att.head_dim), "k": (h, att.kv_heads * att.head_dim),
+        "v": (h, att.kv_heads * att.value_head_dim), "o": (att.heads * att.value_head_dim, h),
+        "gate": (h, inner), "up": (h, inner), "down": (inner, h),
+    }  # fmt: skip
+    return float(sum(workload.lora.rank * sum(shapes[t]) for t in workload.lora.targets if min(shapes[t]) > 0))
+
+
+def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, KindParameters, KindParameters]:
+    """Embedding, head (tied ones are held twice when they are on different stages) and MTP projection."""
+    embedding = float(params.embedding_parameters(model))
+    head = float(model.vocab * (model.embedding_dim or model.hidden) if model.tied_embeddings else 0)
+    head += params.head_parameters(model)
+    norm = float(params.final_norm_parameters(model))
+    mtp = float(2 * model.hidden * model.hidden + 2 * model.hidden) if model.mtp_layers else 0.0
+
+    def one(sharded: float, replicated: float) -> KindParameters:
+        share = 1.0 if trains_all else 0.0
+        return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
+
+    return one(embedding, 0.0), one(head, norm), one(0.0, mtp)

@@ -1,0 +1,384 @@
+"""Table 1: (layer kind x shard key) -> shapes, FLOPs, bytes and saved tensors of one micro-batch on one rank.
+
+A shard key is the columns that shapes depend on (KEY_FIELDS). A search has thousands of keys however many million
+layouts, so everything here is an array over keys, and efficiencies are looked up once per key, never per layout.
+Quantities only: no bandwidth, no efficiency (`rates` turns these into seconds).
+
+Symbols: T tokens of the rank's micro-batch after context parallelism (b*s/c), h hidden, a heads, g KV heads, d head
+dim, f FFN inner size, t tensor-parallel ranks, w bytes per activation element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collectives import Op
+from .layouts import CP_ALGORITHMS, MODULES
+from .specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, StackSpec, Workload
+
+KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch")
+
+Array = NDArray[np.float64]
+Axis = Literal["tp", "cp", "ep"]
+Trains = Literal["all", "lora", "passes", "frozen"]
+# "all": weights train; "lora": only adapters; "passes": frozen, but gradients flow through; "frozen": no backward.
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """`count` products of [m, k] x [k, n] in the forward pass; backward: [m, n] x [n, k] and, if weights train, [n, m] x [m, k]."""
+
+    name: str
+    m: Array
+    n: Array
+    k: Array
+    count: Array
+    tag: int = 0
+    has_wgrad: bool = True
+    weight_bytes_factor: float = 0.0  # dequantisation traffic per weight element (QLoRA)
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Core attention: forward model FLOPs of the causal half; the backward pass has twice as many."""
+
+    flops: Array
+    context: float
+    head_dim: int
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A memory-bound operation: bytes read and written, forward and backward."""
+
+    name: str
+    forward_bytes: Array
+    backward_bytes: Array
+    tag: int = 0
+    fusable: bool = True  # eager stacks move more bytes for it
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Collectives of `num_bytes` (full tensor) each over `size` ranks `stride` apart; calls forward and backward."""
+
+    axis: Axis
+    op: Op
+    num_bytes: Array
+    size: Array
+    stride: Array
+    forward_calls: Array | float
+    backward_calls: Array | float
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor kept for the backward pass."""
+
+    name: str
+    num_bytes: Array
+    tag: int = 0
+
+
+@dataclass(slots=True)
+class LayerOperations:
+    """All operations of one layer kind (or of the embedding, head or MTP projection) for every key."""
+
+    name: str
+    trains: Trains = "all"
+    gemms: list[Gemm] = field(default_factory=list)
+    cores: list[Core] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
+    kernels: float = 0.0  # launched per forward pass
+
+
+def tag(*modules: str) -> int:
+    """Bit mask of the recompute modules that would redo an operation and drop its result."""
+    return sum(1 << MODULES.index(name) for name in modules)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The shard keys as float columns, with what follows from them (T, the sequence-parallel factor, CP degrees)."""
+
+    tp: Array
+    sp: Array
+    cp: Array
+    ulysses: Array
+    ring: Array
+    allgather: NDArray[np.bool_]
+    ep: Array
+    etp: Array
+    batch: Array
+    tokens: Array  # T
+    sp_tokens: Array  # T/t where activations are sequence-parallel, else T
+
+    @classmethod
+    def of(cls, keys: Mapping[str, NDArray[np.int64]], model: ModelSpec, workload: Workload) -> Shard:
+        col = {name: np.asarray(keys[name]).astype(np.float64) for name in KEY_FIELDS}
+        algorithm = np.asarray(keys["cp_algorithm"])
+        ulysses = ulysses_degree(model, keys)
+        tokens = col["micro_batch"] * workload.seq_len / col["cp"]
+        return cls(
+            tp=col["tp"], sp=col["sequence_parallel"], cp=col["cp"], ulysses=ulysses, ring=col["cp"] / ulysses,
+            allgather=algorithm == CP_ALGORITHMS.index("allgather"), ep=col["ep"], etp=col["etp"],
+            batch=col["micro_batch"], tokens=tokens,
+            sp_tokens=np.where(col["sequence_parallel"] > 0, tokens / col["tp"], tokens),
+        )  # fmt: skip
+
+
+def ulysses_degree(model: ModelSpec, keys: Mapping[str, NDArray[np.int64]]) -> Array:
+    """Ranks that exchange heads instead of keys and values: cp under ulysses, a proper divisor under ring+ulysses.
+
+    The hybrid (USP, arXiv 2405.07719) takes the largest divisor of cp, below cp, that divides the KV heads of a rank.
+    """
+    cp, tp, algorithm = (np.asarray(keys[name]) for name in ("cp", "tp", "cp_algorithm"))
+    degree = np.ones(len(cp))
+    degree[algorithm == CP_ALGORITHMS.index("ulysses")] = cp[algorithm == CP_ALGORITHMS.index("ulysses")]
+    hybrid = np.flatnonzero((algorithm == CP_ALGORITHMS.index("ring+ulysses")) & (cp > 1))
+    kv_heads = min(kind.attention.kv_heads for kind in model.kinds)
+    for pair in set(zip(cp[hybrid].tolist(), tp[hybrid].tolist(), strict=True)):
+        per_rank = max(1, kv_heads // pair[1])
+        best = max(u for u in range(1, pair[0]) if pair[0] % u == 0 and per_rank % u == 0)
+        degree[hybrid[(cp[hybrid] == pair[0]) & (tp[hybrid] == pair[1])]] = best
+    return degree
+
+
+def activation_bytes(workload: Workload) -> float:
+    """Bytes per activation element: 2, or 4 in fp32 training (fp8 training keeps activations in bf16)."""
+    return 4.0 if workload.precision == "fp32" else 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Builds the operations of every layer kind for a batch of shard keys."""
+
+    model: ModelSpec
+    workload: Workload
+    stack: StackSpec
+    shard: Shard
+
+    def layer(self, kind: Layer, trains: Trains = "all") -> LayerOperations:
+        """Operations of one decoder layer of `kind`."""
+        ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains)
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        ops.input_bytes = w * h * shard.sp_tokens
+        ops.kernels = self.stack.kernels_per_layer
+        self._norms(ops, kind)
+        self._attention(ops, kind.attention)
+        if isinstance(kind.feed_forward, MixtureOfExperts):
+            self._experts(ops, kind.feed_forward)
+        else:
+            self._dense(ops, kind.feed_forward.inner, kind.feed_forward.gated)
+        if self.model.dropout:  # two one-byte masks (after attention, after the feed-forward block)
+            ops.saved.append(Saved("dropout masks", 2.0 * h * shard.sp_tokens))
+        self._tensor_parallel(ops, blocks=2 if isinstance(kind.feed_forward, FeedForward) else 1)
+        if self.workload.precision == "fp8":
+            self._casts(ops)
+        if trains == "lora" and self.workload.lora is not None:
+            self._adapters(ops)
+        return ops
+
+    def _norms(self, ops: LayerOperations, kind: Layer) -> None:
+        # Each block's norm keeps its input (the residual stream) and its output (the input of the next product).
+        h, w, tokens = self.model.hidden, activation_bytes(self.workload), self.shard.sp_tokens
+        for block in ("attention", "feed-forward"):
+            ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
+            ops.saved.append(Saved(f"{block} norm output", w * h * tokens, tag("norm")))
+        one = w * h * tokens
+        ops.traffic.append(Traffic("norms", kind.num_norms * 2 * one, kind.num_norms * 4 * one, tag("norm")))
+        ops.traffic.append(Traffic("residuals", 2 * 3 * one, 2 * 2 * one))
+
+    def _attention(self, ops: LayerOperations, attention: Attention) -> None:
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        tokens, a, d, dv = shard.tokens, attention.heads / shard.tp, attention.head_dim, attention.value_head_dim
+        g = np.maximum(attention.kv_heads / shard.tp, 1.0)
+        if attention.is_mla:
+            self._latent_projections(ops, attention)
+            g = a  # MLA decompresses keys and values for every head before the core
+        else:
+            self._gemm(ops, "qkv", tokens, a * d + g * (d + dv), h)
+        self._gemm(ops, "attention output", tokens, h, a * dv)
+        context = self.context(attention)
+        flops = 2.0 * tokens * a * (d + dv) * context / 2  # causal half of QK^T and PV
+        ops.cores.append(Core(flops, context, d, tag("attn")))
+        heads_bytes = w * tokens * (a * d + g * (d + dv))
+        ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0))
+        ops.saved.append(Saved("attention output", w * tokens * a * dv))
+        ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
+        if self.stack.attention == "unfused":
+            # softmax output (w), dropout mask (1) and dropout output (w) per score: 5*a*s/h of Korthikanti
+            per_score = (2 * w + 1) if self.model.dropout else w
+            scores = tokens * a * self.workload.seq_len  # the whole square is materialised
+            ops.saved.append(Saved("attention scores", per_score * scores, tag("attn")))
+        else:
+            ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
+        self._context_parallel(ops, a * d, g * d, g * dv)
+
+    def _latent_projections(self, ops: LayerOperations, attention: Attention) -> None:
+        """MLA: the down projections are replicated over tp, the up projections split by heads."""
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        a, rank, rope = attention.heads / shard.tp, attention.kv_lora_rank or 0, attention.rope_head_dim
+        latent = rank + rope
+        if attention.q_lora_rank:
+            self._gemm(ops, "query down", shard.sp_tokens, attention.q_lora_rank, h)
+            self._gemm(ops, "query up", shard.tokens, a * attention.head_dim, attention.q_lora_rank, tag("mla"))
+            latent += attention.q_lora_rank
+        else:
+            self._gemm(ops, "query", shard.tokens, a * attention.head_dim, h)
+        nope_and_value = attention.head_dim - rope + attention.value_head_dim
+        self._gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
+        self._gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
+        ops.saved.append(Saved("latent", 2 * w * shard.sp_tokens * latent))
+
+    def context(self, attention: Attention) -> float:
+        """Mean causal span in tokens: a query sees half of it. A window W of a long context C counts 2W - W^2/C."""
+        full = self.workload.context_tokens
+        if attention.window is None or attention.window >= full:
+            return full
+        return 2 * attention.window - attention.window**2 / full
+
+    def _context_parallel(self, ops: LayerOperations, q_width: Array, k_width: Array, v_width: Array) -> None:
+        """Ring: KV travels c-1 hops, and again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of QKVO."""
+        shard, w = self.shard, activation_bytes(self.workload)
+        kv = w * shard.tokens * (k_width + v_width)
+        ring = np.where(shard.allgather, 1.0, shard.ring)
+        if (ring > 1).any():
+            hops, stride = ring - 1, shard.tp * shard.ulysses
+            ops.exchanges.append(Exchange("cp", "p2p", kv, ring, stride, hops, 2 * hops, tag("attn")))
+        gathered = np.where(shard.allgather, shard.cp, 1.0)
+        if (gathered > 1).any():
+            full = np.where(gathered > 1, kv * shard.cp, 0.0)
+            ops.exchanges.append(Exchange("cp", "all_gather", full, gathered, shard.tp, 1, 1, tag("attn")))
+            ops.exchanges.append(Exchange("cp", "reduce_scatter", full, gathered, shard.tp, 0, 1))
+        if (shard.ulysses > 1).any():
+            heads = np.where(shard.ulysses > 1, w * shard.tokens * (2 * q_width + k_width + v_width), 0.0)
+            ops.exchanges.append(Exchange("cp", "all_to_all", heads, shard.ulysses, shard.tp, 1, 1, tag("attn")))
+
+    def _dense(self, ops: LayerOperations, inner: float, gated: bool) -> None:
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        f, tokens = inner / shard.tp, shard.tokens
+        self._gemm(ops, "up", tokens, f * (2 if gated else 1), h)
+        self._gemm(ops, "down", tokens, h, f)
+        self._activation(ops, tokens * f, gated, tag("act"), w)
+
+    def _activation(self, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float) -> None:
+        parts = 2 if gated else 1
+        # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
+        outer = tags & ~tag("act")
+        ops.saved.append(Saved("activation input", parts * w * elements, outer))
+        ops.saved.append(Saved("activation output", w * elements, tags))
+        if gated and not self.stack.fused_activation:
+            ops.saved.append(Saved("activation of the gate", w * elements, tags))
+        moved = (parts + 1) * w * elements
+        ops.traffic.append(Traffic("activation", moved, (2 * parts + 1) * w * elements, tags))
+
+    def _experts(self, ops: LayerOperations, block: MixtureOfExperts) -> None:
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        load = self.stack.moe_imbalance
+        local = shard.sp_tokens  # with tp > 1, experts need sequence parallelism: each rank routes its own tokens
+        routed = block.top_k * local * load  # tokens that arrive at a rank of the expert group
+        rows = routed * shard.etp  # gathered over expert-tensor ranks
+        num_local = block.experts / shard.ep
+        inner = block.expert_inner / shard.etp
+        parts, moe = (2 if block.gated else 1), tag("moe")
+        self._gemm(ops, "router", local, float(block.experts), h)
+        self._gemm(ops, "experts up", rows / num_local, inner * parts, h, moe, count=num_local)
+        self._gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
+        self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w)
+        ops.saved.append(Saved("dispatched tokens", w * rows * h, moe))
+        ops.saved.append(Saved("expert outputs", w * routed * h, moe))
+        ops.saved.append(Saved("router", 4.0 * local * block.experts))
+        ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
+        ops.kernels += self.stack.kernels_per_expert_block
+        dispatch = Exchange("ep", "all_to_all", w * routed * h, shard.ep, shard.etp, 2, 2, moe)
+        ops.exchanges.append(dispatch)
+        if (shard.etp > 1).any():
+            full = np.where(shard.etp > 1, w * rows * h, 0.0)
+            ops.exchanges.append(Exchange("ep", "all_gather", full, shard.etp, np.ones_like(full), 1, 1, moe))
+            ops.exchanges.append(Exchange("ep", "reduce_scatter", full, shard.etp, np.ones_like(full), 1, 1, moe))
+        if block.shared_inner:
+            self._dense(ops, float(block.shared_inner), block.gated)
+            self._tensor_parallel(ops, blocks=1)
+
+    def _tensor_parallel(self, ops: LayerOperations, blocks: int) -> None:
+        """Per block: all-gather in and reduce-scatter out with sequence parallelism, else one all-reduce; same backward."""
+        shard = self.shard
+        full = np.where(shard.tp > 1, activation_bytes(self.workload) * self.model.hidden * shard.tokens, 0.0)
+        with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
+        one = np.ones_like(full)
+        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, one, blocks, blocks))
+        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, one, blocks, blocks))
+        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, blocks))
+
+    def _casts(self, ops: LayerOperations) -> None:
+        """fp8: every product's operands are read in bf16 and written in fp8, 4 bytes per element with the transpose."""
+        for gemm in list(ops.gemms):
+            forward = 4.0 * gemm.count * (gemm.m * gemm.k + gemm.n * gemm.k)
+            backward = 4.0 * gemm.count * gemm.m * gemm.n
+            ops.traffic.append(Traffic(f"fp8 casts of {gemm.name}", forward, backward, gemm.tag, fusable=False))
+
+    def _adapters(self, ops: LayerOperations) -> None:
+        """LoRA: two thin products beside each targeted projection; their inputs are saved already."""
+        lora = self.workload.lora
+        if lora is None:
+            return
+        names = {"q": "qkv", "k": "qkv", "v": "qkv", "o": "attention output", "gate": "up", "up": "up", "down": "down"}
+        wanted = {names[target] for target in lora.targets}
+        for gemm in [g for g in ops.gemms if g.name in wanted]:
+            rank = np.full_like(gemm.m, float(lora.rank))
+            ops.gemms.append(Gemm(f"adapter in {gemm.name}", gemm.m, rank, gemm.k, gemm.count, gemm.tag))
+            ops.gemms.append(Gemm(f"adapter out {gemm.name}", gemm.m, gemm.n, rank, gemm.count, gemm.tag))
+        dequantised = {"bf16": 0.0, "int8": 3.0, "nf4": 2.5}[lora.base_dtype]  # read packed, write bf16
+        if dequantised:
+            elements = sum(g.count * g.n * g.k for g in ops.gemms if not g.name.startswith("adapter"))
+            moved = dequantised * np.asarray(elements)
+            ops.traffic.append(Traffic("dequantisation", moved, moved, fusable=False))
+
+    def embedding(self, trains: Trains = "all") -> LayerOperations:
+        """Token lookup: memory-bound; its gradient is a scatter-add."""
+        moved = 2 * activation_bytes(self.workload) * self.model.hidden * self.shard.tokens
+        ops = LayerOperations(name="embedding", trains=trains, kernels=3.0)
+        ops.traffic.append(Traffic("embedding", moved, 2 * moved))
+        if self.model.dropout:
+            ops.saved.append(Saved("dropout mask", self.model.hidden * self.shard.sp_tokens))
+        return ops
+
+    def head(self, trains: Trains = "all") -> LayerOperations:
+        """Final norm, output projection and loss, vocabulary split over tp. The logits are a buffer of their own."""
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        ops = LayerOperations(name="head", trains=trains, kernels=10.0)
+        self._gemm(ops, "head", shard.tokens, self.model.vocab / shard.tp, h)
+        logits = shard.tokens * self.model.vocab / shard.tp
+        half = self.stack.loss_traffic_bytes / 2
+        ops.traffic.append(Traffic("loss", half * logits, half * logits, fusable=False))
+        ops.saved.append(Saved("final norm", 2 * w * h * shard.sp_tokens))
+        ops.traffic.append(Traffic("final norm", 2 * w * h * shard.sp_tokens, 4 * w * h * shard.sp_tokens))
+        self._tensor_parallel(ops, blocks=1)
+        return ops
+
+    def mtp_projection(self, trains: Trains = "all") -> LayerOperations:
+        """A multi-token-prediction module beside its layer and head: two norms and a 2h -> h product (DeepSeek-V3, 2.2)."""
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        ops = LayerOperations(name="mtp projection", trains=trains, kernels=6.0)
+        self._gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h)
+        ops.saved.append(Saved("mtp input", 4 * w * h * shard.sp_tokens))
+        return ops
+
+    def _gemm(
+        self, ops: LayerOperations, name: str, m: Array, n: Array | float, k: Array | float, tags: int = 0,
+        count: Array | float = 1.0,
+    ) -> None:  # fmt: skip
+        shape = self.shard.tokens.shape
+        wide = [np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (m, n, k, count)]
+        ops.gemms.append(Gemm(name, *wide, tag=tags, has_wgrad=ops.trains == "all"))

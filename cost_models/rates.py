@@ -1,0 +1,172 @@
+"""Table 2: operations x Rates -> seconds per layer kind and shard key.
+
+Every measured, fitted or assumed constant is in `Rates`; quantities come from `operations`. Search, calibration and
+what-if share this path: a changed constant needs only this step again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import collectives
+from .collectives import CollectiveRates
+from .operations import Exchange, LayerOperations
+from .specs import NetworkLevel, StackSpec
+from .surfaces import AttentionSurface, GemmSurface, attention_seconds, gemm_seconds
+
+Array = NDArray[np.float64]
+
+# What the seconds of a layer are made of, in the order of the component axis.
+COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
+_AXES = {"tp": 3, "cp": 4, "ep": 5}
+_HOST = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOverheads:
+    """Bytes that no tensor accounts for. context: CUDA context and libraries; communicator: NCCL buffers per group;
+    reserve_share: of the allocated bytes, lost to fragmentation."""
+
+    context_bytes: float
+    communicator_bytes: float
+    reserve_share: float
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Seconds per unit of everything, for one GPU, its links and one software stack."""
+
+    gemm: GemmSurface
+    attention: AttentionSurface
+    memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
+    peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU
+    collectives: CollectiveRates
+    levels: tuple[NetworkLevel, ...]
+    pcie_bw_bytes_per_s: float
+    host_memory_bw_bytes_per_s: float  # per GPU, for an optimizer that runs on the host
+    stack: StackSpec
+    overheads: MemoryOverheads
+    element_bytes: float = 2.0  # of matmul operands
+    host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
+    sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSeconds:
+    """Seconds of one kind per micro-batch: arrays [component, key]; `weight` is the part of backward matmul that
+    makes weight gradients [key]; `redo` maps a tag to what recomputing it costs."""
+
+    forward: Array
+    backward: Array
+    weight: Array
+    redo: Mapping[int, Array]
+
+    def recompute(self, modules: int) -> Array:
+        """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
+        chosen = [seconds for tag, seconds in self.redo.items() if tag & modules]
+        return np.asarray(sum(chosen)) if chosen else np.zeros_like(self.forward)
+
+
+class _Sums:
+    """Accumulates component seconds, in all and per recompute tag."""
+
+    def __init__(self, num_keys: int) -> None:
+        self.all = np.zeros((len(COMPONENTS), num_keys))
+        self.tagged: dict[int, Array] = {}
+
+    def add(self, component: int, seconds: Array, tag: int) -> None:
+        self.all[component] += seconds
+        if tag:
+            self.tagged.setdefault(tag, np.zeros_like(self.all))[component] += seconds
+
+
+def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSeconds:
+    """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
+    forward, backward = _Sums(num_keys), _Sums(num_keys)
+    weight = np.zeros(num_keys)
+    _price_gemms(ops, rates, forward, backward, weight)
+    _price_memory_bound(ops, rates, forward, backward)
+    for exchange in ops.exchanges:
+        one = exchange_seconds(exchange, rates)
+        forward.add(_AXES[exchange.axis], one * exchange.forward_calls, exchange.tag)
+        backward.add(_AXES[exchange.axis], one * exchange.backward_calls, 0)
+    if ops.trains == "frozen":
+        backward = _Sums(num_keys)
+    _hide(forward, rates.stack)
+    _hide(backward, rates.stack)
+    _host_floor(forward, ops.kernels * rates.stack.host_s_per_kernel, rates.host_exponent)
+    if ops.trains != "frozen":
+        _host_floor(backward, 2 * ops.kernels * rates.stack.host_s_per_kernel, rates.host_exponent)
+    return LayerSeconds(forward.all, backward.all, weight, forward.tagged)
+
+
+def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:
+    for gemm in ops.gemms:
+        w = rates.element_bytes
+        forward.add(0, gemm.count * gemm_seconds(rates.gemm, gemm.m, gemm.n, gemm.k, w), gemm.tag)
+        backward.add(0, gemm.count * gemm_seconds(rates.gemm, gemm.m, gemm.k, gemm.n, w), 0)
+        if gemm.has_wgrad:
+            wgrad = gemm.count * gemm_seconds(rates.gemm, gemm.n, gemm.k, gemm.m, w)
+            backward.add(0, wgrad, 0)
+            weight += wgrad
+    for core in ops.cores:
+        flops, context, head = core.flops, core.context, core.head_dim
+        forward.add(1, attention_seconds(rates.attention, flops, context, head, False), core.tag)
+        backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
+
+
+def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums) -> None:
+    for traffic in ops.traffic:
+        factor = rates.stack.elementwise_traffic if traffic.fusable else 1.0
+        scale = factor / rates.memory_bw_bytes_per_s
+        forward.add(2, traffic.forward_bytes * scale, traffic.tag)
+        backward.add(2, traffic.backward_bytes * scale, 0)
+
+
+def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
+    """Seconds of one call, before overlap. The curve is looked up once per distinct (size, stride)."""
+    code = exchange.size.astype(np.int64) << 32 | exchange.stride.astype(np.int64)
+    distinct, inverse = np.unique(code, return_inverse=True)
+    curve = collectives.curve(
+        rates.collectives, rates.levels, exchange.op, distinct >> 32, distinct & 0xFFFFFFFF
+    )
+    gathered = collectives.Curve(curve.latency_s[inverse], curve.s_per_byte[inverse], curve.ramp[inverse])
+    return collectives.seconds(gathered, exchange.num_bytes)
+
+
+def _hide(sums: _Sums, stack: StackSpec) -> None:
+    """Leave only what does not hide: a share of the communication, at most of the compute that runs beside it.
+
+    tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer.
+    """
+    matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]
+    room = {"tp": matmul, "cp": attention, "ep": matmul + attention + memory}
+    share = {"tp": stack.tp_overlap, "cp": stack.cp_overlap, "ep": stack.ep_overlap}
+    for axis, index in _AXES.items():
+        total = sums.all[index]
+        exposed = total - np.minimum(share[axis] * total, room[axis])
+        left = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
+        sums.all[index] = exposed
+        for seconds in sums.tagged.values():
+            seconds[index] *= left
+
+
+def _host_floor(sums: _Sums, host_s: float, exponent: float) -> None:
+    """Kernels are launched one after another by the host: a layer takes the soft maximum of device and host time."""
+    device = sums.all.sum(axis=0)
+    high, low = np.maximum(device, host_s), np.minimum(device, host_s)
+    both = high * (1.0 + np.divide(low, high, out=np.zeros_like(high), where=high > 0) ** exponent) ** (1 / exponent)
+    sums.all[_HOST] += both - device
+
+
+def stage_sum(counts: Array, per_kind: Sequence[Array]) -> Array:
+    """Sum over kinds of counts[..., kind] * per_kind[kind]: the one place that multiplies layers by their cost."""
+    total = counts[..., 0] * per_kind[0]
+    for kind in range(1, len(per_kind)):
+        total = total + counts[..., kind] * per_kind[kind]
+    return np.asarray(total)

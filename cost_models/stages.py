@@ -1,0 +1,114 @@
+"""Which layers sit on which pipeline stage, and how many micro-batches each stage holds.
+
+A split is described by its distinct *profiles*: devices with the same layer counts and the same embedding and head
+share one, so a pipeline of 64 stages is priced from about four rows. The profile keeps the first device that has it,
+which holds the most micro-batches in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layouts import SCHEDULES, V_SCHEDULES
+
+Array = NDArray[np.float64]
+
+
+def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
+    """Layers per chunk, as even as possible; the chunks in the middle take the remainder.
+
+    The first and the last chunk also hold the embedding and the head, so they are the last to get an extra layer.
+    """
+    base, extra = divmod(num_layers, num_chunks)
+    middle_first = sorted(range(num_chunks), key=lambda i: (abs(2 * i - (num_chunks - 1)), i))
+    longer = set(middle_first[:extra])
+    return [base + (i in longer) for i in range(num_chunks)]
+
+
+def chunk_devices(pp: int, vpp: int, schedule: str) -> list[int]:
+    """Device of each chunk in the order of the layers: round robin, or there and back for the V schedules."""
+    if schedule in V_SCHEDULES:
+        return [*range(pp), *reversed(range(pp))]
+    return [chunk % pp for chunk in range(pp * vpp)]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Profiles of a set of (pp, vpp, V-shaped?) splits, padded to the same number J of profiles.
+
+    counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
+    that profile; total: [split, kind].
+    """
+
+    counts: Array
+    first: Array
+    total: Array
+
+    @cached_property
+    def layers(self) -> Array:
+        """[split, J] decoder layers per device."""
+        return np.asarray(self.counts[:, :, :-EXTRA_KINDS].sum(axis=2))
+
+
+EXTRA_KINDS = 3  # embedding, head, MTP projection: the last columns of `counts`
+
+
+@lru_cache(maxsize=4096)
+def _profiles(
+    pattern: tuple[int, ...], num_kinds: int, mtp_layers: int, pp: int, vpp: int, schedule: str
+) -> tuple[Array, NDArray[np.int64], Array]:
+    """Distinct rows of a split, the first device of each, and the sum over devices."""
+    rows = split_rows(pattern, num_kinds, mtp_layers, pp, vpp, schedule)
+    distinct, first = np.unique(rows, axis=0, return_index=True)
+    return distinct, first, rows.sum(axis=0)
+
+
+def split_rows(pattern: Sequence[int], num_kinds: int, mtp_layers: int, pp: int, vpp: int, schedule: str) -> Array:
+    """[pp, num_kinds + EXTRA_KINDS] counts of one split. MTP modules (with a head of their own) sit beside the head."""
+    rows = np.zeros((pp, num_kinds + EXTRA_KINDS))
+    start = 0
+    devices = chunk_devices(pp, vpp, schedule)
+    for device, size in zip(devices, chunk_sizes(len(pattern), len(devices)), strict=True):
+        for kind in pattern[start : start + size]:
+            rows[device, kind] += 1
+        start += size
+    rows[devices[0], -3] += 1
+    rows[devices[-1], -2] += 1 + mtp_layers
+    rows[devices[-1], -1] += mtp_layers
+    rows[devices[-1], pattern[-1]] += mtp_layers
+    return rows
+
+
+def build_splits(pattern: Sequence[int], num_kinds: int, mtp_layers: int, keys: Sequence[tuple[int, int, str]]) -> Splits:
+    """Splits for each (pp, vpp, schedule) of `keys`."""
+    found = [_profiles(tuple(pattern), num_kinds, mtp_layers, *key) for key in keys]
+    profiles, firsts, totals = zip(*found, strict=True)
+    width = max(len(rows) for rows in profiles)
+    counts = np.zeros((len(keys), width, num_kinds + EXTRA_KINDS))
+    first_device = np.zeros((len(keys), width))
+    for i, (rows, first) in enumerate(zip(profiles, firsts, strict=True)):
+        counts[i, : len(rows)] = rows
+        counts[i, len(rows) :] = rows[-1]  # padding repeats a real profile: maxima do not change
+        first_device[i, : len(rows)] = first
+        first_device[i, len(rows) :] = first[-1]
+    return Splits(counts, first_device, np.array(totals))
+
+
+def in_flight(schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, device: Array) -> Array:
+    """Micro-batches whose activations device `device` holds at its peak, in units of all its chunks.
+
+    gpipe m; 1f1b min(m, p-i); interleaved min(m v, 2(p-i-1) + (v-1)p + 1)/v (stage 0: p(1 + (p-1)/(p v)), Megatron-LM
+    theoretical_memory_usage.py); zb-h1 and zb-v p (zero-bubble README); dualpipe-v (2p+1)/2 (DualPipe README, PP = 2p).
+    """
+    code = {name: i for i, name in enumerate(SCHEDULES)}
+    one_f_one_b = pp - device
+    held = np.where(schedule == code["gpipe"], m, one_f_one_b)
+    held = np.where(schedule == code["interleaved"], (2 * (one_f_one_b - 1) + (vpp - 1) * pp + 1) / vpp, held)
+    held = np.where((schedule == code["zb-h1"]) | (schedule == code["zb-v"]), pp, held)
+    held = np.where(schedule == code["dualpipe-v"], pp + 0.5, held)
+    return np.asarray(np.minimum(held, m))

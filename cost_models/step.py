@@ -1,0 +1,283 @@
+"""Ledger x rates -> step time and memory: the only place that adds terms up.
+
+A term is exposed seconds of a step; their sum is the step time. Memory is the fullest stage's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import collectives
+from .collectives import Curve, Op
+from .ledger import BUFFERS, Ints, Ledger
+from .layouts import SCHEDULES
+from .pipeline import bubble_s, exposed_hops
+from .rates import COMPONENTS, Rates
+
+Array = NDArray[np.float64]
+
+# name -> (words for people, what it may hide behind)
+TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "matmul": ("matmul", ()),
+    "attention": ("attention", ()),
+    "memory": ("norms, elementwise", ()),
+    "tp": ("tp comm, exposed", ("matmul",)),
+    "cp": ("cp comm, exposed", ("attention",)),
+    "ep": ("ep comm, exposed", ("matmul", "attention", "memory")),
+    "host": ("kernel launches", ("matmul",)),
+    "fsdp": ("gather and scatter, exposed", ("matmul", "attention", "memory")),
+    "bubble": ("pipeline bubble", ()),
+    "pp": ("pp comm, exposed", ()),
+    "dp": ("dp comm, exposed", ("matmul", "attention", "memory")),
+    "optimizer": ("optimizer", ()),
+    "offload": ("offload, exposed", ("matmul", "attention")),
+}
+HOST_ADAM_BYTES = 28.0  # moved in host memory per parameter by Adam on the CPU (FORMULAS 9.2)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """[n] step seconds and bytes of the fullest GPU; `terms` sum to step_s; `slowest`, `fullest`: profile indices."""
+
+    step_s: Array
+    device_bytes: Array
+    terms: dict[str, Array]
+    slowest: Ints
+    fullest: Ints
+
+
+def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
+    """Step time and memory of every layout of the ledger. `detail` splits compute into COMPONENTS."""
+    x, m = ledger.layouts, ledger.m
+    stage = _stages(ledger, rates)
+    slowest = np.argmax(stage.cycle, axis=0)
+    pick = np.arange(len(x))
+    cycle, forward, backward = (a[slowest, pick] for a in (stage.cycle, stage.forward, stage.backward))
+    compute = forward + backward
+    terms: dict[str, Array] = {"compute": m * compute, "fsdp": m * stage.fsdp[slowest, pick]}
+    terms["offload"] = m * stage.offload[slowest, pick]
+    terms["bubble"] = _bubble(ledger, stage, slowest, cycle)
+    terms["pp"] = _pipeline_exchange(ledger, rates)
+    terms["dp"] = _data_parallel(ledger, rates, forward, backward)
+    terms["optimizer"] = _optimizer(ledger, rates)
+    if detail:
+        terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
+    step_s = np.asarray(sum(terms.values()))
+    device_bytes, fullest = device_memory(ledger, rates)
+    return Estimate(step_s, device_bytes, terms, slowest, fullest)
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), exposed FSDP and offload
+    traffic, and their sum (cycle)."""
+
+    forward: Array
+    backward: Array
+    fsdp: Array
+    offload: Array
+    cycle: Array
+
+
+def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bool = True) -> _Stages:
+    tables, profiles = ledger.tables, range(ledger.num_profiles)
+    forward_rows, backward_rows = ledger.per_kind(tables.forward_s), ledger.per_kind(tables.backward_s)
+    redo_tables = np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes])
+    redo_rows = ledger.per_code(redo_tables)
+    forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
+    backward = np.array([
+        ledger.on_profile(j, backward_rows) + ledger.share(j) * ledger.on_profile(j, redo_rows) for j in profiles
+    ])  # fmt: skip
+    fsdp, offload = np.zeros_like(forward), np.zeros_like(forward)
+    sharded = np.flatnonzero(ledger.layouts["zero"] >= 2)
+    if fsdp_known and len(sharded):
+        _fsdp_exchange(ledger, rates, sharded, forward, backward, fsdp)
+    moved = np.flatnonzero(ledger.offloads_activations & states)
+    for j in profiles if len(moved) else ():
+        one_way = ledger.saved[j][moved] / rates.pcie_bw_bytes_per_s
+        hidden = np.minimum(one_way, forward[j][moved]) + np.minimum(one_way, backward[j][moved])
+        offload[j][moved] = 2 * one_way - hidden
+    return _Stages(forward, backward, fsdp, offload, forward + backward + fsdp + offload)
+
+
+def _fsdp_exchange(
+    ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array
+) -> None:
+    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer.
+
+    What does not hide: beyond `fsdp_overlap` of the compute beside it, and the first layer's gather.
+    """
+    states, overlap = ledger.problem.state_bytes, rates.stack.fsdp_overlap
+    stage3 = (ledger.layouts["zero"][rows] == 3).astype(np.float64)
+    dense, experts = ledger.dense_groups, ledger.expert_groups
+    gather_d, scatter_d = (_curve(rates, op, dense.shard[rows], dense.shard_stride[rows]) for op in _GATHER_SCATTER)
+    gather_e, scatter_e = (_curve(rates, op, experts.shard[rows], experts.shard_stride[rows]) for op in _GATHER_SCATTER)
+    for j in range(ledger.num_profiles):
+        calls = np.maximum(ledger.layers[j][rows], 1.0)
+        weights_d = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["dense"]))[rows] * states.weight
+        weights_e = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["experts"]))[rows] * states.weight
+        gather = stage3 * (_calls(gather_d, weights_d, calls) + _calls(gather_e, weights_e, calls))
+        trained_d, trained_e = (part[rows] * states.gradient for part in ledger.trained[j])
+        scatter = _calls(scatter_d, trained_d, calls) + _calls(scatter_e, trained_e, calls)
+        exposed_forward = np.maximum(gather - overlap * forward[j][rows], gather / calls)
+        exposed_backward = np.maximum(gather + scatter - overlap * backward[j][rows], (gather + scatter) / calls)
+        out[j][rows] = exposed_forward + exposed_backward
+
+
+_GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
+
+
+def _curve(rates: Rates, op: Op, size: Ints, stride: Ints) -> Curve:
+    """The curve of each row's group, computed once per distinct group."""
+    distinct, inverse = np.unique(size << 32 | stride, return_inverse=True)
+    found = collectives.curve(rates.collectives, rates.levels, op, distinct >> 32, distinct & 0xFFFFFFFF)
+    return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+
+
+def _calls(curve: Curve, total_bytes: Array, calls: Array) -> Array:
+    """`total_bytes` in `calls` equal pieces."""
+    return collectives.seconds(curve, total_bytes / calls, calls)
+
+
+def _bubble(ledger: Ledger, stage: _Stages, slowest: Ints, cycle: Array) -> Array:
+    """Fill and drain: the work of all devices but the slowest, in the form of each schedule."""
+    x = ledger.layouts
+    if not (x["pp"] > 1).any():
+        return np.zeros(len(cycle))
+    forward, backward, exposed = _device_sums(ledger, stage, slowest)
+    others_c = np.maximum(forward + backward + exposed - cycle, 0.0)
+    # B and W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
+    all_but_one = 1.0 - 1.0 / x["pp"]
+    others_b = backward * all_but_one
+    others_w = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s)) * all_but_one
+    bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_b, others_w)
+    return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
+
+
+def _device_sums(ledger: Ledger, stage: _Stages, slowest: Ints) -> tuple[Array, Array, Array]:
+    """Sums over all devices of forward, backward and exposed per-micro-batch traffic (the last: p x the slowest's)."""
+    tables, pick = ledger.tables, np.arange(len(slowest))
+    forward = ledger.over_devices(ledger.per_kind(tables.forward_s))
+    backward = ledger.over_devices(ledger.per_kind(tables.backward_s))
+    redo = np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes])
+    partial = ledger.layouts["recompute_layers"]
+    devices, all_layers = ledger.layouts["pp"], np.maximum(ledger.problem.model.num_layers, 1)
+    share = np.where(partial > 0, np.minimum(partial * devices / all_layers, 1.0), 1.0)
+    backward = backward + share * ledger.over_devices(ledger.per_code(redo))
+    exposed = (stage.fsdp + stage.offload)[slowest, pick] * devices
+    return forward, backward, np.asarray(exposed)
+
+
+def _pipeline_exchange(ledger: Ledger, rates: Rates) -> Array:
+    """Stage-to-stage messages that nothing hides, and the gradient sum of tied embeddings on the first and last stage."""
+    x, num_gpus = ledger.layouts, ledger.problem.num_gpus
+    if not (x["pp"] > 1).any():
+        return np.zeros(len(x))
+    distance = num_gpus // x["pp"]
+    hop = collectives.seconds(_curve(rates, "p2p", x["pp"], distance), ledger.tables.message[ledger.key])
+    vpp = x["vpp"].astype(np.float64)
+    total = exposed_hops(x["schedule"], x["pp"].astype(np.float64), vpp, ledger.m) * hop
+    if ledger.problem.model.tied_embeddings and ledger.problem.trains_everything:
+        apart = (x["pp"] > 1) & (x["schedule"] < SCHEDULES.index("zb-v"))
+        size = np.where(apart, 2, 1)
+        model = ledger.problem.model
+        embedding_bytes = model.vocab * model.hidden / x["tp"] * ledger.problem.state_bytes.gradient
+        total = total + collectives.seconds(_curve(rates, "all_reduce", size, (x["pp"] - 1) * distance), embedding_bytes)
+    return np.asarray(total)
+
+
+def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array) -> Array:
+    """Once per step: gradients reduced after the last backward, updated weights gathered before the first forward.
+
+    Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline under p(v-1)/v of it.
+    """
+    x, states = ledger.layouts, ledger.problem.state_bytes
+    if not ((x["dp"] > 1) | (x["cp"] > 1)).any():
+        return np.zeros(len(x))
+    dense, experts = ledger.dense_groups, ledger.expert_groups
+    reduce_s, gather_s = np.zeros(len(x)), np.zeros(len(x))
+    for part, groups in ((0, dense), (1, experts)):
+        if part and not ledger.problem.model.is_moe:
+            continue
+        largest = np.max([trained[part] for trained in ledger.trained], axis=0)
+        gradient, weight = largest * states.gradient, largest * states.weight
+        once = (x["zero"] == 1).astype(np.float64)  # ZeRO-2 and 3 scatter per micro-batch
+        scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
+        replicas = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
+        gather = _curve(rates, "all_gather", groups.shard, groups.shard_stride)
+        reduce_s += once * _calls(scatter, gradient, ledger.buckets)
+        reduce_s += _calls(replicas, gradient / groups.shard, ledger.buckets)
+        gather_s += np.where((x["zero"] == 1) | (x["zero"] == 2), _calls(gather, weight, ledger.buckets), 0.0)
+    window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
+    overlap = rates.stack.dp_overlap * window
+    return np.asarray(np.maximum(reduce_s - overlap * backward, 0.0) + np.maximum(gather_s - overlap * forward, 0.0))
+
+
+def _optimizer(ledger: Ledger, rates: Rates) -> Array:
+    """Seconds of the optimizer where it is."""
+    on_gpu, on_host = _optimizer_places(ledger, rates)
+    return np.asarray(np.where(ledger.offloads_optimizer, on_host, on_gpu))
+
+
+def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
+    """On the GPU: read gradient and states, write states and weight. On the host: down and up over PCIe, and Adam there."""
+    states = ledger.problem.state_bytes
+    updated = np.max(ledger.updated, axis=0)
+    on_gpu = updated * (states.gradient + 2 * states.optimizer + states.weight) / rates.memory_bw_bytes_per_s
+    over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
+    return on_gpu, over_pcie + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+
+
+def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = True) -> tuple[Array, Array]:
+    """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
+
+    The rows must carry shard = dp, and unless `states_known` the smallest states (ZeRO-3, all offloaded). Time:
+    communication of data parallelism hides fully, the optimizer runs where it is faster. Every other term is exact,
+    and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
+    """
+    stage = _stages(ledger, rates, fsdp_known=False, states=states_known)
+    slowest = np.argmax(stage.cycle, axis=0)
+    cycle = stage.cycle[slowest, np.arange(len(slowest))]
+    step_s = ledger.m * cycle + _bubble(ledger, stage, slowest, cycle) + _pipeline_exchange(ledger, rates)
+    on_gpu, on_host = _optimizer_places(ledger, rates)
+    least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
+    if not memory:
+        return step_s + least, fixed_bytes(ledger, rates)
+    device_bytes, _ = device_memory(ledger, rates, gathered=states_known)
+    return step_s + least, device_bytes
+
+
+def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]:
+    """The slowest stage's compute, by component: m micro-batches of forward, backward and recomputation."""
+    out = {}
+    pick = np.arange(len(slowest))
+    redo = [ledger.tables.redo(mode, modules) for mode, modules in ledger.codes]
+    for index, name in enumerate(COMPONENTS):
+        rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in ledger.tables.seconds]))
+        again = ledger.per_code(np.array([table[:, index] for table in redo]))
+        stages = np.array([
+            ledger.on_profile(j, rows) + ledger.share(j) * ledger.on_profile(j, again)
+            for j in range(ledger.num_profiles)
+        ])  # fmt: skip
+        out[name] = ledger.m * stages[slowest, pick]
+    return out
+
+
+def device_memory(ledger: Ledger, rates: Rates, *, gathered: bool = True) -> tuple[Array, Ints]:
+    """[n] bytes of the fullest stage as the driver would show them, and its profile; `gathered`: count that buffer."""
+    names = [name for name in BUFFERS if gathered or name != "gathered"]
+    buffers = [ledger.memory(j) for j in range(ledger.num_profiles)]
+    totals = np.array([sum(held[name] for name in names) for held in buffers])
+    fullest = np.argmax(totals, axis=0)
+    allocated = totals[fullest, np.arange(len(ledger.layouts))]
+    return allocated * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates), fullest
+
+
+def fixed_bytes(ledger: Ledger, rates: Rates) -> Array:
+    """[n] bytes outside the allocator: context and communicators."""
+    over = rates.overheads
+    return np.asarray(over.context_bytes + over.communicator_bytes * ledger.communicators)

@@ -1,0 +1,213 @@
+"""The tables that a search or an evaluation prices layouts from: quantities and seconds per kind and shard key.
+
+Built once per set of shard keys; a layout then only looks up its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import memory
+from .layouts import RECOMPUTE_MODES
+from .memory import KindParameters, StateBytes
+from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains, activation_bytes
+from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
+from .specs import ModelSpec, StackSpec, Workload
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A layer kind and how much of it trains; layers of one kind differ when only the last n train."""
+
+    kind: int
+    trains: Trains
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is priced: model, workload, software and number of GPUs. No rate is in it."""
+
+    model: ModelSpec
+    workload: Workload
+    stack: StackSpec
+    num_gpus: int
+    gpus_per_node: int
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(dict.fromkeys(self._variant_of_layer))
+
+    @cached_property
+    def pattern(self) -> tuple[int, ...]:
+        """Index into `variants` for every layer."""
+        index = {variant: i for i, variant in enumerate(self.variants)}
+        return tuple(index[variant] for variant in self._variant_of_layer)
+
+    @cached_property
+    def _variant_of_layer(self) -> tuple[Variant, ...]:
+        last = self.workload.trains_layers
+        mode: Trains = "lora" if self.workload.lora else "all"
+        first_trained = 0 if last is None else self.model.num_layers - last
+        modes: list[Trains] = [mode if i >= first_trained else "frozen" for i in range(self.model.num_layers)]
+        return tuple(Variant(kind, mode) for kind, mode in zip(self.model.pattern, modes, strict=True))
+
+    @property
+    def trains_everything(self) -> bool:
+        return self.workload.lora is None and self.workload.trains_layers is None
+
+    @cached_property
+    def parameters(self) -> tuple[KindParameters, ...]:
+        """Per variant, then embedding, head, MTP projection."""
+        layers = tuple(
+            memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload) for v in self.variants
+        )
+        return layers + memory.edge_parameters(self.model, self.trains_everything)
+
+    @cached_property
+    def state_bytes(self) -> StateBytes:
+        return StateBytes.of(self.workload, self.stack.gradient_bytes)
+
+    @property
+    def num_kinds(self) -> int:
+        return len(self.variants)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Per kind (variants, embedding, head, MTP projection) and shard key.
+
+    Seconds: forward, backward [kind, component, key], weight [kind, key]. Bytes: saved[code] [kind, key] of a
+    micro-batch under the recompute code; working [key] of the layer that is in the backward pass.
+    """
+
+    problem: Problem
+    keys: Mapping[str, NDArray[np.int64]]
+    seconds: tuple[LayerSeconds, ...]
+    operations: tuple[LayerOperations, ...]
+
+    @property
+    def num_keys(self) -> int:
+        return len(self.keys["tp"])
+
+    @cached_property
+    def forward_s(self) -> Array:
+        """[kind, key] seconds, all components."""
+        return np.array([kind.forward.sum(axis=0) for kind in self.seconds])
+
+    @cached_property
+    def backward_s(self) -> Array:
+        return np.array([kind.backward.sum(axis=0) for kind in self.seconds])
+
+    @cached_property
+    def weight_s(self) -> Array:
+        return np.array([kind.weight for kind in self.seconds])
+
+    def redo(self, mode: int, modules: int) -> Array:
+        """[kind, component, key] seconds of recomputation; embedding, head and MTP projection are never recomputed."""
+        zeros = np.zeros((len(self.seconds), len(COMPONENTS), self.num_keys))
+        for i, variant in enumerate(self.problem.variants):
+            if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
+                continue
+            kind = self.seconds[i]
+            zeros[i] = kind.forward if RECOMPUTE_MODES[mode] == "full" else kind.recompute(modules)
+        return zeros
+
+    def saved(self, mode: int, modules: int) -> Array:
+        """[kind, key] bytes kept per micro-batch."""
+        rows = []
+        for i, ops in enumerate(self.operations):
+            is_layer = i < self.problem.num_kinds
+            if ops.trains == "frozen":
+                rows.append(np.zeros(self.num_keys))
+            elif is_layer and RECOMPUTE_MODES[mode] == "full":
+                rows.append(np.broadcast_to(ops.input_bytes, (self.num_keys,)))
+            else:
+                dropped = modules if is_layer and RECOMPUTE_MODES[mode] == "selective" else 0
+                kept = [saved.num_bytes for saved in ops.saved if not saved.tag & dropped]
+                rows.append(np.asarray(sum(kept)) + np.zeros(self.num_keys))
+        return np.array(rows)
+
+    @cached_property
+    def working(self) -> Array:
+        """[key] bytes of one layer's activations while it is recomputed or differentiated: the largest layer's."""
+        layers = self.saved(0, 0)[: self.problem.num_kinds]
+        return np.asarray(layers.max(axis=0))
+
+    @cached_property
+    def logits(self) -> Array:
+        """[key] bytes of the logits at the loss, vocabulary split over tp."""
+        shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
+        return np.asarray(shard.tokens * self.problem.model.vocab / shard.tp * self.problem.stack.logit_bytes)
+
+    @cached_property
+    def message(self) -> Array:
+        """[key] bytes of a stage-to-stage message: the hidden states of a micro-batch."""
+        shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
+        return np.asarray(activation_bytes(self.problem.workload) * self.problem.model.hidden * shard.sp_tokens)
+
+    @cached_property
+    def exchange_buffers(self) -> Array:
+        """[key] bytes of the largest collective's destination: a gathered sequence, or dispatched tokens twice."""
+        largest = np.zeros(self.num_keys)
+        for ops in self.operations[: self.problem.num_kinds]:
+            for exchange in ops.exchanges:
+                if exchange.axis in ("tp", "cp") and exchange.op in ("all_gather", "p2p", "all_to_all"):
+                    largest = np.maximum(largest, exchange.num_bytes)
+        return largest
+
+    @cached_property
+    def workspace(self) -> Array:
+        """[key] bytes of the gradients of the widest product's input and output, alive at once in the backward pass."""
+        w = activation_bytes(self.problem.workload)
+        widest = np.zeros(self.num_keys)
+        for ops in self.operations[: self.problem.num_kinds]:
+            for gemm in ops.gemms:
+                widest = np.maximum(widest, w * gemm.count * gemm.m * (gemm.n + gemm.k))
+        return widest
+
+    @cached_property
+    def parameters(self) -> dict[str, Array]:
+        """[kind, key] parameters per rank before ZeRO: dense, experts, and the trained ones of each."""
+        tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
+                            (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
+        rows = self.problem.parameters
+        return {
+            "dense": np.array([p.sharded / tp + p.replicated for p in rows]),
+            "experts": np.array([p.experts / expert_ranks for p in rows]),
+            "trained_dense": np.array([p.trained_sharded / tp + p.trained_replicated for p in rows]),
+            "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
+        }
+
+
+def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates) -> Tables:
+    """Operations and seconds for every shard key (columns KEY_FIELDS)."""
+    keys = {name: np.asarray(keys[name], dtype=np.int64) for name in KEY_FIELDS}
+    shard = Shard.of(keys, problem.model, problem.workload)
+    builder = Builder(problem.model, problem.workload, problem.stack, shard)
+    ops = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
+    edge: Trains = "all" if problem.trains_everything else "passes"
+    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge), builder.mtp_projection(edge)]
+    seconds = tuple(layer_seconds(one, rates, len(shard.tp)) for one in ops)
+    return Tables(problem, keys, seconds, tuple(ops))
+
+
+def key_code(columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """One integer per row that is equal where the shard keys are: mixed radix over KEY_FIELDS."""
+    code = np.zeros(len(columns["tp"]), dtype=np.int64)
+    for name in KEY_FIELDS:
+        column = np.asarray(columns[name], dtype=np.int64)
+        code = code * (int(column.max(initial=0)) + 1) + column
+    return code
+
+
+def index_keys(columns: Mapping[str, NDArray[np.int64]]) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
+    """The distinct shard keys of a batch, and for each row the index of its key."""
+    _, first, inverse = np.unique(key_code(columns), return_index=True, return_inverse=True)
+    return {name: np.asarray(columns[name])[first] for name in KEY_FIELDS}, inverse.astype(np.int64)

@@ -1,0 +1,209 @@
+"""How many layouts grow from a mesh after all rules, without forming them.
+
+Meshes that the remaining rules cannot tell apart share a *signature*. Per signature: the schedules, recomputes and
+shard sizes that pass the rules of their own level, and which (schedule, recompute mode, ZeRO stage, offload)
+categories pass the rules that join levels. Rules that join levels may read only those categories and the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES
+from .constraints import Mask, Rule
+from .space import (
+    MESH_FIELDS,
+    RECOMPUTE_FIELDS,
+    SCHEDULE_FIELDS,
+    Columns,
+    Count,
+    Ints,
+    Space,
+    allowed,
+    cross,
+    select,
+)
+
+Counts = NDArray[np.int64]
+_CATEGORIES = (len(SCHEDULES), len(RECOMPUTE_MODES), 4, len(OFFLOADS))
+_CATEGORY_FIELDS = {"schedule", "recompute", "zero", "offload"}
+
+
+@dataclass(frozen=True)
+class Census:
+    """Counts for the meshes of a search. `dominated` lists recompute options (mode, modules) never worth forming."""
+
+    space: Space
+    meshes: Columns
+    dominated: frozenset[tuple[int, int]] = frozenset()
+
+    @cached_property
+    def level_rules(self) -> dict[str, list[Rule]]:
+        """Rules by the level they belong to; `joint` reads categories of several levels."""
+        out: dict[str, list[Rule]] = {"schedule": [], "recompute": [], "state": [], "joint": []}
+        mesh = set(MESH_FIELDS)
+        levels = (("schedule", set(SCHEDULE_FIELDS)), ("recompute", set(RECOMPUTE_FIELDS)), ("state", {"zero", "shard"}))
+        for rule in self.space.rules:
+            rest = set(rule.fields) - mesh
+            if not rest:
+                continue
+            home = next((name for name, fields in levels if rest <= fields), "joint")
+            if home == "joint" and not rest <= _CATEGORY_FIELDS:
+                raise ValueError(f"rule {rule.name} joins {sorted(rest)}: only {sorted(_CATEGORY_FIELDS)} may be joined")
+            out[home].append(rule)
+        return out
+
+    @cached_property
+    def _signature(self) -> tuple[Columns, Ints]:
+        """Distinct mesh columns that the remaining rules and option lists read, and each mesh's signature."""
+        fields = {"pp", "dp", "cp"}.union(*(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs))
+        code = np.zeros(len(self.meshes["tp"]), dtype=np.int64)
+        for name in sorted(fields):
+            column = self.meshes[name]
+            code = code * (int(column.max(initial=0)) + 1) + column
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return select(self.meshes, first), inverse.astype(np.int64)
+
+    @property
+    def signature(self) -> Ints:
+        """[mesh] index into the per-signature arrays."""
+        return self._signature[1]
+
+    @cached_property
+    def num_schedules(self) -> Counts:
+        """[signature, schedule] options that pass."""
+        return self._per_pp(self.space.schedules, "schedule", len(SCHEDULES), self.level_rules["schedule"])
+
+    @cached_property
+    def num_recomputes(self) -> Counts:
+        """[signature, mode] options that pass and are not dominated."""
+        passing = self._per_pp(self.space.recomputes, "recompute", len(RECOMPUTE_MODES), self.level_rules["recompute"])
+        return passing - self._num_dominated
+
+    @cached_property
+    def _num_dominated(self) -> Counts:
+        out = np.zeros((len(self._signature[0]["pp"]), len(RECOMPUTE_MODES)), dtype=np.int64)
+        for i, pp in enumerate(self._signature[0]["pp"].tolist()):
+            options = self.space.recomputes(pp)
+            dropped = self.dominated_mask(options)
+            if not dropped.any():
+                return out  # the same modules for every pp
+            ok = allowed(self.level_rules["recompute"], cross(select(self._signature[0], np.array([i])), options),
+                         self.space.problem)  # fmt: skip
+            np.add.at(out[i], options["recompute"][dropped & ok], 1)
+        return out
+
+    def dominated_mask(self, options: Columns) -> Mask:
+        """Which recompute options are dominated."""
+        pairs = zip(options["recompute"].tolist(), options["recompute_modules"].tolist(), strict=True)
+        return np.array([pair in self.dominated for pair in pairs])
+
+    def _per_pp(self, options_of: object, field: str, width: int, rules: Sequence[Rule]) -> Counts:
+        rows = self._signature[0]
+        out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
+        for pp in np.unique(rows["pp"]).tolist():
+            which = np.flatnonzero(rows["pp"] == pp)
+            options: Columns = options_of(pp)  # type: ignore[operator]
+            size = len(options[field])
+            if rules:
+                ok = allowed(rules, cross(select(rows, which), options), self.space.problem).reshape(len(which), size)
+            else:
+                ok = np.ones((len(which), size), dtype=bool)
+            for code in range(width):
+                out[which, code] = ok[:, options[field] == code].sum(axis=1)
+        return out
+
+    @cached_property
+    def num_shards(self) -> Counts:
+        """[signature, zero] sizes of the shard group that pass."""
+        rows, rules = self._signature[0], self.level_rules["state"]
+        out = np.zeros((len(rows["pp"]), 4), dtype=np.int64)
+        pairs, inverse = np.unique(rows["dp"] << 32 | rows["cp"], return_inverse=True)
+        for index, pair in enumerate(pairs.tolist()):
+            dp, cp = pair >> 32, pair & 0xFFFFFFFF
+            which = np.flatnonzero(inverse == index)
+            for zero in sorted(set(self.space.states(dp * cp)["zero"].tolist())):
+                shards = np.array(self.space.shards(dp, cp, zero), dtype=np.int64)
+                options = {"shard": shards, "zero": np.full(len(shards), zero)}
+                ok = allowed(rules, cross(select(rows, which), options), self.space.problem)
+                out[which, zero] = ok.reshape(len(which), len(shards)).sum(axis=1)
+        return out
+
+    @cached_property
+    def categories(self) -> NDArray[np.bool_]:
+        """[signature, schedule, mode, zero, offload] passes the joint rules."""
+        grid = np.indices(_CATEGORIES).reshape(4, -1)
+        options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
+        rows, rules = self._signature[0], self.level_rules["joint"]
+        if not rules:
+            return np.ones((len(rows["pp"]), *_CATEGORIES), dtype=bool)
+        return allowed(rules, cross(rows, options), self.space.problem).reshape(len(rows["pp"]), *_CATEGORIES)
+
+    @cached_property
+    def num_states(self) -> Counts:
+        """[signature, schedule, mode] choices of ZeRO stage, offload and shard size."""
+        return np.asarray(np.einsum("usrzo,uz->usr", self.categories.astype(np.int64), self.num_shards))
+
+    @cached_property
+    def weight(self) -> Counts:
+        """[mesh] layouts that pass every rule and are not dominated."""
+        per_signature = np.einsum("us,ur,usr->u", self.num_schedules, self.num_recomputes, self.num_states)
+        return np.asarray(per_signature[self.signature])
+
+    def tally(self, count: Count) -> None:
+        """Add what the rules below the mesh exclude, and what is dominated, to `count`."""
+        meshes_of = np.bincount(self.signature, minlength=len(self._signature[0]["pp"]))
+        bare = _without_rules(self)
+        sizes = {
+            "schedule": bare.num_schedules.sum(axis=1),
+            "recompute": bare.num_recomputes.sum(axis=1),
+            "state": bare.num_shards.sum(axis=1) * len(OFFLOADS),
+        }
+        left = sizes["schedule"] * sizes["recompute"] * sizes["state"]
+        for level in ("schedule", "recompute", "state"):
+            for index in range(len(self.level_rules[level])):
+                partial = _with_rules(self, level, index + 1)
+                sizes[level] = _level_size(partial, level)
+                now = sizes["schedule"] * sizes["recompute"] * sizes["state"]
+                count.exclude(self.level_rules[level][index].name, int(((left - now) * meshes_of).sum()))
+                left = now
+        for index in range(len(self.level_rules["joint"])):
+            now = _with_rules(self, "joint", index + 1)._undominated_total()
+            count.exclude(self.level_rules["joint"][index].name, int(((left - now) * meshes_of).sum()))
+            left = now
+        count.dominated += int((left * meshes_of).sum()) - int(self.weight.sum())
+
+    def _undominated_total(self) -> Counts:
+        recomputes = self.num_recomputes + self._num_dominated
+        return np.asarray(np.einsum("us,ur,usr->u", self.num_schedules, recomputes, self.num_states))
+
+
+def _level_size(census: Census, level: str) -> Counts:
+    if level == "schedule":
+        return np.asarray(census.num_schedules.sum(axis=1))
+    if level == "recompute":
+        return np.asarray((census.num_recomputes + census._num_dominated).sum(axis=1))
+    return np.asarray(census.num_shards.sum(axis=1) * len(OFFLOADS))
+
+
+def _with_rules(census: Census, level: str, number: int) -> Census:
+    """The same meshes and signatures with only the first `number` rules of `level`, and none of the later levels."""
+    order = ("schedule", "recompute", "state", "joint")
+    kept = {name: census.level_rules[name] for name in order[: order.index(level)]}
+    kept[level] = census.level_rules[level][:number]
+    partial = Census(census.space, census.meshes, census.dominated)
+    partial.__dict__["_signature"] = census._signature
+    partial.__dict__["level_rules"] = {name: kept.get(name, []) for name in order}
+    return partial
+
+
+def _without_rules(census: Census) -> Census:
+    bare = Census(census.space, census.meshes, frozenset())
+    bare.__dict__["_signature"] = census._signature
+    bare.__dict__["level_rules"] = {name: [] for name in ("schedule", "recompute", "state", "joint")}
+    return bare

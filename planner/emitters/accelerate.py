@@ -1,0 +1,22 @@
+"""Hugging Face accelerate: FSDP2 YAML with parallelism_config."""
+
+from .base import Target, only
+
+_N = "accelerate"
+TARGET = Target(
+    _N,
+    "accelerate (FSDP2, parallelism_config)",
+    "torch-fsdp",
+    "accelerate 16cb6eb8 (2026-07-24), src/accelerate/parallelism_config.py and commands/launch.py",
+    rules=(
+        only(_N, "pp", (1,), "accelerate has no pipeline (pp {pp})"),
+        only(_N, "ep", (1,), "accelerate has no expert parallelism (ep {ep})"),
+        only(_N, "etp", (1,), "accelerate has no expert-tensor parallelism (etp {etp})"),
+        only(_N, "cp_algorithm", ("ring", "allgather"), "accelerate's context parallelism has no {algorithm}"),
+        only(_N, "zero", (0, 2, 3), "FSDP2 shards gradients and weights; optimizer alone (z1) is not an option"),
+        only(_N, "recompute", ("none", "full"), "fsdp_activation_checkpointing is all layers or none"),
+        only(_N, "recompute_layers", (0,), "fsdp_activation_checkpointing is all layers or none"),
+        only(_N, "offload", ("none",), "fsdp_offload_params also moves the weights, which this plan keeps on the GPU"),
+        only(_N, "precision", ("bf16", "fp16", "fp32"), "its fp8 recipes are not in the YAML"),
+    ),
+)

@@ -1,0 +1,5 @@
+"""No target: every layout that is legal, whoever can run it."""
+
+from .base import Target
+
+TARGET = Target("any", "the whole space, whoever can run it", "generic", "no limits beyond what the model and batch allow")

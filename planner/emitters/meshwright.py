@@ -1,0 +1,32 @@
+"""Our own torch runtime: data, tensor and pipeline parallelism with ZeRO 0-3."""
+
+import numpy as np
+
+from ...cost_models.tables import Problem
+from ..constraints import Columns, Mask, Rule
+from .base import Target, only
+
+
+_N = "meshwright"
+
+
+def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["tp"] == 1) | (columns["sequence_parallel"] == 1))
+
+
+TARGET = Target(
+    _N,
+    "the torch runtime of this package",
+    "torch-fsdp",
+    "docs/architecture.md, runtime",
+    rules=(
+        Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _sequence_parallel,
+             "the runtime's tensor parallelism is always sequence-parallel"),
+        only(_N, "cp", (1,), "the runtime has no context parallelism yet (cp {cp})"),
+        only(_N, "ep", (1,), "the runtime has no expert parallelism yet (ep {ep})"),
+        only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
+        only(_N, "schedule", ("1f1b", "gpipe", "interleaved"), "the runtime has no {schedule_name} schedule yet"),
+        only(_N, "offload", ("none",), "the runtime does not offload yet"),
+        only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
+    ),
+)

@@ -1,0 +1,319 @@
+"""Exact search: best-first branch and bound over the tree of choices.
+
+A node fixes the choices of the levels above (`space.LEVELS`). Its bound is the step time (and memory) that nothing
+below can beat (`step.bound`; for a mesh alone `_mesh_bounds`). Nodes are expanded in the order of their bounds, all
+arrays, until no bound beats the k-th best layout found. Every layout is counted once: ruled out, dominated, out of
+memory by bound, bounded away, or priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models import ledger, step
+from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
+from ...cost_models.rates import Rates
+from ...cost_models.tables import Problem, Tables, build, index_keys
+from ..census import Census
+from ..space import Columns, Count, Ints, Space, allowed, cross, select
+
+Array = NDArray[np.float64]
+Progress = Callable[[Count, float], None]
+
+# Layouts within this share of one another count as equal and are ordered by id (docs/architecture.md, 8).
+TIE = 1e-9
+_ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
+_KEYS = 1 << 13  # shard keys per table
+_FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as large
+
+
+@dataclass
+class Found:
+    """The best layouts so far, by value (seconds, or bytes) and then by id."""
+
+    limit: int
+    rows: list[tuple[float, str, Layout]] = field(default_factory=list)
+
+    @property
+    def threshold(self) -> float:
+        """A bound above this cannot enter the list."""
+        return self.rows[-1][0] * (1 + 2 * TIE) if len(self.rows) == self.limit else np.inf
+
+    def offer(self, values: Array, layouts: Layouts) -> None:
+        """Take what belongs in the list."""
+        candidates = np.flatnonzero(values <= self.threshold)
+        if len(candidates) > 4 * self.limit:
+            ceiling = np.partition(values[candidates], self.limit - 1)[self.limit - 1] * (1 + 2 * TIE)
+            candidates = candidates[values[candidates] <= ceiling]
+        for row in candidates.tolist():
+            layout = layouts.layout(row)
+            self.rows.append((float(f"{values[row]:.9g}"), str(layout), layout))
+        self.rows.sort(key=lambda row: row[:2])
+        del self.rows[self.limit :]
+
+
+@dataclass
+class Outcome:
+    """What a search found, and the proof: `lower_bound` is below every layout that was not priced."""
+
+    found: Found
+    count: Count
+    lower_bound: float
+    stopped: str | None = None
+    smallest: tuple[float, Layout] | None = None  # least memory seen among priced layouts (bytes)
+
+
+class Search:
+    """One search. `memory_bytes`: what a GPU has; `objective` minimises seconds or bytes; `should_stop` cuts it."""
+
+    def __init__(
+        self, space: Space, rates: Rates, *, memory_bytes: float, top: int = 1, objective: str = "step",
+        progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
+        incumbent: float = np.inf,
+    ) -> None:  # fmt: skip
+        self.space, self.rates, self.problem = space, rates, space.problem
+        self.memory_bytes, self.objective = memory_bytes, objective
+        self.count, self.found = Count(), Found(top)
+        self.progress, self.should_stop, self.incumbent = progress, should_stop, incumbent
+        self.stopped: str | None = None
+        self.smallest: tuple[float, Layout] | None = None
+        self.open_bound = np.inf  # least bound of what an interrupted search left
+
+    @property
+    def threshold(self) -> float:
+        return min(self.found.threshold, self.incumbent)
+
+    def run(self) -> Outcome:
+        """Search the whole space; Ctrl-C keeps the best so far and says so."""
+        meshes = self.space.meshes(self.count)
+        self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
+        if len(meshes["tp"]):
+            self.census.tally(self.count)
+            try:
+                self._descend(meshes)
+            except KeyboardInterrupt:
+                self.stopped = "interrupted"
+        best = self.found.rows[0][0] if self.found.rows else np.inf
+        bound = best if self.stopped is None else min(best, self.open_bound)
+        return Outcome(self.found, self.count, bound, self.stopped, self.smallest)
+
+    def _descend(self, meshes: Columns) -> None:
+        seconds, needed = self._mesh_bounds(meshes)
+        bounds = needed if self.objective == "memory" else seconds
+        too_big = needed > self.memory_bytes
+        self.count.out_of_memory += int(self.census.weight[too_big].sum())
+        order = np.flatnonzero(~too_big)
+        order = order[np.argsort(bounds[order], kind="stable")]
+        start, size = 0, _FIRST_MESHES
+        while start < len(order):
+            batch = order[start : start + size]
+            self.open_bound = float(bounds[batch[0]])
+            if bounds[batch[0]] > self.threshold:
+                self.count.bounded += int(self.census.weight[order[start:]].sum())
+                break
+            alive = bounds[batch] <= self.threshold
+            self.count.bounded += int(self.census.weight[batch[~alive]].sum())
+            self._expand_meshes(select(meshes, batch[alive]), self.census.signature[batch[alive]])
+            start, size = start + size, min(2 * size, 1024)
+            if self._interrupted():
+                break
+        self.open_bound = np.inf if self.stopped is None else self.open_bound
+
+    def _interrupted(self) -> bool:
+        if self.progress is not None:
+            self.progress(self.count, self.found.rows[0][0] if self.found.rows else np.inf)
+        if self.should_stop is not None and self.should_stop():
+            self.stopped = "time limit"
+        return self.stopped is not None
+
+    def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
+        """[mesh] seconds and bytes that no layout on the mesh beats.
+
+        Seconds: the mean device's forward and backward, m times, and the part of the fill that even the deepest
+        interleaving keeps (none where a zero-bubble schedule passes): m*mean <= m*max, and the rest only adds.
+        Bytes: the mean device's states fully sharded, and the buffers that no choice below removes.
+        """
+        keys, index = index_keys(meshes)
+        totals = ledger.build_totals(self.problem)
+        work, states, fixed = (np.empty(len(keys["tp"])) for _ in range(3))
+        for start in range(0, len(work), _KEYS):
+            part = slice(start, start + _KEYS)
+            tables = build(self.problem, {name: column[part] for name, column in keys.items()}, self.rates)
+            work[part] = totals @ (tables.forward_s + tables.backward_s)
+            states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
+            fixed[part] = 2 * tables.exchange_buffers + tables.workspace
+        pp = meshes["pp"].astype(np.float64)
+        m = self.problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
+        passing = self.census.num_schedules[self.census.signature]
+        names = {name: passing[:, code] for code, name in enumerate(SCHEDULES)}
+        without_bubble = (names["zb-h1"] + names["zb-v"] + names["dualpipe-v"]) > 0
+        deepest = np.where(names["interleaved"] > 0, self.problem.model.num_layers // meshes["pp"], 1)
+        mean = work[index] / pp
+        fill = np.where(without_bubble, 0.0, (work[index] - mean) / deepest)
+        overheads = self.rates.overheads
+        least = states[index] / pp / (meshes["dp"] * meshes["cp"] * meshes["tp"]) * self._least_state_bytes
+        needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes
+        return m * mean + fill, needed
+
+    @cached_property
+    def _least_state_bytes(self) -> float:
+        # A parameter that does not train keeps only its weight; sharding divides by at most tp x cp x dp.
+        states = self.problem.state_bytes
+        return min(states.weight, states.frozen_weight)
+
+    def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
+        """Schedules for each mesh, then recomputes, states and shards."""
+        keys, index = index_keys(meshes)
+        for start in range(0, len(keys["tp"]), _KEYS):
+            chosen = (index >= start) & (index < start + _KEYS)
+            tables = build(self.problem, {n: c[start : start + _KEYS] for n, c in keys.items()}, self.rates)
+            part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
+            self._expand(tables, part, 0)
+
+    def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
+        """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
+        for pp in np.unique(nodes[_GROUPED_BY[level]]).tolist() if level < 2 else [0]:
+            group = select(nodes, nodes[_GROUPED_BY[level]] == pp) if level < 2 else nodes
+            for children in self._children(group, level, pp):
+                if level == 3:
+                    self._price(tables, children)
+                else:
+                    self._bound(tables, children, level)
+
+    def _children(self, group: Columns, level: int, pp: int) -> list[Columns]:
+        if level == 0:
+            options = [(group, self.space.schedules(pp))]
+        elif level == 1:
+            recomputes = self.space.recomputes(pp)
+            options = [(group, select(recomputes, ~self.census.dominated_mask(recomputes)))]
+        elif level == 2:
+            alone = group["dp"] * group["cp"] == 1
+            options = [(select(group, alone == one), self.space.states(1 if one else 2)) for one in (True, False)]
+        else:
+            options = [self._shards(group)]
+        rules = self.census.level_rules[("schedule", "recompute", "joint", "state")[level]]
+        out = []
+        for rows, choices in options:
+            if not len(rows["tp"]):
+                continue
+            columns = cross(rows, choices) if choices else rows
+            out.append(select(columns, allowed(rules, columns, self.problem)) if rules else columns)
+        return out
+
+    def _shards(self, group: Columns) -> tuple[Columns, Columns]:
+        """Every size of the shard group for each row: rows repeat by their number of options."""
+        code = group["dp"] << 34 | group["cp"] << 2 | group["zero"]
+        distinct, inverse = np.unique(code, return_inverse=True)
+        options = [self.space.shards(int(c >> 34), int(c >> 2 & 0xFFFFFFFF), int(c & 3)) for c in distinct]
+        lengths = np.array([len(sizes) for sizes in options])[inverse]
+        rows = np.repeat(np.arange(len(code)), lengths)
+        columns = select(group, rows)
+        columns["shard"] = np.concatenate([np.array(options[i], dtype=np.int64) for i in inverse.tolist()])
+        return columns, {}
+
+    def _relaxed(self, columns: Columns, level: int) -> Columns:
+        """`columns` with the choices below `level` at the value that no other beats in any term of the bound."""
+        n = len(columns["tp"])
+        free: Columns = {}
+        if level < 1:
+            free.update({name: np.zeros(n, dtype=np.int64) for name in ("recompute", "recompute_modules", "recompute_layers")})
+        if level < 2:
+            free["zero"] = np.where(columns["dp"] * columns["cp"] > 1, 3, 0)
+            free["offload"] = np.full(n, OFFLOADS.index("opt+act"))
+        free["shard"] = columns["dp"]
+        return {**columns, **free}
+
+    def _bound(self, tables: Tables, children: Columns, level: int) -> None:
+        """Bound children in batches, drop those that cannot win or fit, and expand the rest best first."""
+        n = len(children["tp"])
+        seconds, needed = np.empty(n), np.empty(n)
+        for start in range(0, n, _ROWS):
+            part = slice(start, start + _ROWS)
+            rows = {name: column[part] for name, column in children.items()}
+            batch = ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
+            seconds[part], needed[part] = step.bound(batch, self.rates, states_known=level == 2, memory=level > 0)
+        weight = self._weight(children, level)
+        too_big = needed > self.memory_bytes
+        self.count.out_of_memory += int(weight[too_big].sum())
+        value = needed if self.objective == "memory" else seconds
+        order = np.flatnonzero(~too_big)
+        order = order[np.argsort(value[order], kind="stable")]
+        start, size = 0, _FIRST_ROWS[level]
+        while start < len(order):
+            batch_rows = order[start : start + size]
+            alive = batch_rows[value[batch_rows] <= self.threshold]
+            self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
+            if not len(alive):
+                self.count.bounded += int(weight[order[start + size :]].sum())
+                return
+            self._expand(tables, select(children, alive), level + 1)
+            start, size = start + size, min(4 * size, _MOST_ROWS[level])
+
+    def _weight(self, columns: Columns, level: int) -> Ints:
+        """Layouts that grow from each node, by the census."""
+        census, signature = self.census, columns["_signature"]
+        if level == 2:
+            return np.asarray(census.num_shards[signature, columns["zero"]])
+        states = census.num_states[signature, columns["schedule"]]
+        if level == 1:
+            return np.asarray(states[np.arange(len(signature)), columns["recompute"]])
+        return np.asarray((states * census.num_recomputes[signature]).sum(axis=1))
+
+    def _price(self, tables: Tables, columns: Columns) -> None:
+        for start in range(0, len(columns["tp"]), _ROWS):
+            part = slice(start, start + _ROWS)
+            layouts = Layouts({name: column[part] for name, column in columns.items()})
+            batch = ledger.build(self.problem, tables, layouts, columns["_key"][part])
+            estimate = step.price(batch, self.rates)
+            self.count.priced += len(layouts)
+            value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
+            self.found.offer(np.where(estimate.device_bytes <= self.memory_bytes, value, np.inf), layouts)
+            least = int(np.argmin(estimate.device_bytes))
+            if self.smallest is None or estimate.device_bytes[least] < self.smallest[0]:
+                self.smallest = (float(estimate.device_bytes[least]), layouts.layout(least))
+
+
+_GROUPED_BY = ("pp", "pp")
+# Nodes expanded at once per level: few at first, so that a good layout is found early and prunes the rest.
+_FIRST_ROWS = (64, 128, 512)
+_MOST_ROWS = (2048, 8192, 16384)
+
+
+def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
+    """(mode, modules) that the ledger orders behind another: no less recomputed, nothing less kept.
+
+    A set of modules is dominated if dropping one of them recomputes the same or less and keeps no byte more. Compared
+    on the quantities of every layer kind: saved bytes per tag; operations per tag.
+    """
+    one = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
+    tables = build(space.problem, {name: np.array([value]) for name, value in one.items()}, rates)
+    selective = RECOMPUTE_MODES.index("selective")
+    masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
+    layers = tables.operations[: space.problem.num_kinds]
+
+    def saves(mask: int, ops: object) -> set[int]:
+        return {saved.tag for saved in ops.saved if saved.tag & mask and float(saved.num_bytes[0]) > 0}  # type: ignore[attr-defined]
+
+    def redoes(mask: int, index: int) -> set[int]:
+        return {tag for tag in tables.seconds[index].redo if tag & mask}
+
+    out = set()
+    for mask in masks:
+        for smaller in (mask & ~bit for bit in space.modules if mask & bit and mask & ~bit):
+            same_kept = all(saves(smaller, ops) == saves(mask, ops) for ops in layers)
+            redone = all(redoes(smaller, i) <= redoes(mask, i) for i in range(len(layers)))
+            if same_kept and redone:
+                out.add((selective, mask))
+    return frozenset(out)
+
+
+def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:
+    """Price single layouts in detail, by the same path as the search."""
+    keys, index = index_keys(layouts)
+    batch = ledger.build(problem, build(problem, keys, rates), layouts, index)
+    return batch, step.price(batch, rates, detail=True)

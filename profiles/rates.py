@@ -1,0 +1,290 @@
+"""Efficiencies of a device and of the links: fits and hand-written assumptions, made into the cost models' types.
+
+A device that no table measures borrows from the nearest that one does, scaled by peak and bandwidth, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from ..cost_models.collectives import OPS, CollectiveRates, LevelRates, OpRates
+from ..cost_models.specs import AttentionKernel, GpuSpec
+from ..cost_models.surfaces import AttentionSurface, GemmSurface
+
+KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
+_MEASURED = Path(__file__).parent / "measured"
+_TABLES = "aiconfigurator tables (Apache-2.0)"
+# Generation, bf16 peak, memory bandwidth and multiprocessors of the measured devices: what finding the nearest needs
+# without the registry. profiles/fit_base.py holds the same numbers for the fit (a test compares them).
+_DONORS: dict[str, tuple[str, float, float, float]] = {
+    "a100-sxm-80gb": ("ampere", 312e12, 2.039e12, 108),
+    "a100-pcie-80gb": ("ampere", 312e12, 1.935e12, 108),
+    "h100-sxm-80gb": ("hopper", 989.5e12, 3.35e12, 132),
+    "h200-sxm-141gb": ("hopper", 989.5e12, 4.8e12, 132),
+    "b200-sxm-180gb": ("blackwell", 2250e12, 7.7e12, 148),
+    "b300-sxm-288gb": ("blackwell", 2250e12, 7.75e12, 148),
+    "gb200-186gb": ("blackwell", 2500e12, 8e12, 152),
+    "gb300-288gb": ("blackwell", 2500e12, 8e12, 152),
+    "l40s": ("ada", 362e12, 864e9, 142),
+    "rtx-pro-6000-server": ("blackwell-rtx", 467.8e12, 1.792e12, 188),
+}
+_DONOR_VENDOR = "nvidia"
+_ELDERS = {"volta": "ampere", "turing": "ampere", "pascal": "ampere"}  # generations that no table has
+_CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRates:
+    """Efficiencies of one GPU. `gemm` per number format, `attention` per kernel of StackSpec.
+
+    fused_memory_efficiency, eager_memory_efficiency: share of the memory bandwidth that element-wise kernels reach.
+    provenance: "measured", or "assumed from <device>".
+    """
+
+    gemm: Mapping[str, GemmSurface]
+    attention: Mapping[str, AttentionSurface]
+    fused_memory_efficiency: float
+    eager_memory_efficiency: float
+    provenance: str
+    sources: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def _files() -> tuple[dict[str, Any], dict[str, Any]]:
+    """fits.yaml and assumptions.yaml; both are ours, so a plain reader serves."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    fits, assumed = (
+        yaml.load((_MEASURED / name).read_text(encoding="utf-8"), Loader=loader)
+        for name in ("fits.yaml", "assumptions.yaml")
+    )
+    return fits, assumed
+
+
+def fit_errors() -> dict[str, dict[str, float]]:
+    """Median and p90 relative error and number of rows of every fit, by its label."""
+    errors: dict[str, dict[str, float]] = _files()[0]["errors"]
+    return errors
+
+
+def generation(arch: str) -> str:
+    """`hopper (sm_90)` -> `hopper`; Blackwell's workstation parts (sm_120) are a generation of their own."""
+    if "sm_120" in arch:
+        return "blackwell-rtx"
+    return arch.lower().split()[0].removesuffix("-ultra") if arch.strip() else ""
+
+
+def donor(gpu: GpuSpec) -> tuple[str, str]:
+    """The measured device that `gpu` takes its efficiencies from, and the provenance to show.
+
+    Itself; else the nearest in peak and bandwidth of its generation; else of its vendor; else the A100, which stands
+    for any device.
+    """
+    if gpu.name in _DONORS:
+        return gpu.name, "measured"
+    family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else ""
+    family = _ELDERS.get(family, family)
+    # The A100-PCIe was measured by large training products alone: it speaks for cards like it, not for all A100s.
+    lenders = [name for name in _DONORS if name != "a100-pcie-80gb" or "pcie" in gpu.name]
+    near = [name for name in lenders if _DONORS[name][0] == family]
+    if not near and gpu.vendor.lower() == _DONOR_VENDOR:
+        near = lenders
+    if not near:
+        return "a100-sxm-80gb", "assumed from a100-sxm-80gb"
+    peak, bandwidth = _base_peak(gpu), gpu.memory_bw_bytes_per_s
+
+    def distance(name: str) -> tuple[float, str]:
+        _, donor_peak, donor_bandwidth, _ = _DONORS[name]
+        return abs(math.log(peak / donor_peak)) + abs(math.log(bandwidth / donor_bandwidth)), name
+
+    name = min(near, key=distance)
+    return name, f"assumed from {name}"
+
+
+def _base_peak(gpu: GpuSpec) -> float:
+    """The 16-bit peak, which all surfaces are measured in; the greatest there is where a device has none."""
+    peaks = gpu.peak_flops_per_s
+    return peaks.get("bf16") or peaks.get("fp16") or max(peaks.values())
+
+
+@lru_cache(maxsize=64)
+def _surfaces_for(gpu_key: tuple[Any, ...]) -> DeviceRates:
+    gpu = GpuSpec(
+        name=gpu_key[0], vendor=gpu_key[1], arch=gpu_key[2], peak_flops_per_s=dict(gpu_key[3]), memory_bytes=0.0,
+        memory_bw_bytes_per_s=gpu_key[4], link_bw_bytes_per_s=0.0, pcie_bw_bytes_per_s=0.0, num_sms=gpu_key[5],
+    )  # fmt: skip
+    _, assumed = _files()
+    name, provenance = donor(gpu)
+    memory = _entry(assumed["memory_efficiency"], gpu.name, name)
+    return DeviceRates(
+        gemm=_gemms(gpu, name, provenance),
+        attention=_attentions(gpu, name, provenance, float(memory["eager"])),
+        fused_memory_efficiency=float(memory["fused"]),
+        eager_memory_efficiency=float(memory["eager"]),
+        provenance=provenance,
+        sources={
+            key: assumed[key]["source"] for key in ("training_factor", "memory_efficiency", "fp8_factor", "unaligned")
+        },
+    )
+
+
+def surfaces_for(gpu: GpuSpec) -> DeviceRates:
+    """The efficiencies of `gpu`: its own where it was measured, else scaled from the nearest device that was."""
+    peaks = tuple(sorted(gpu.peak_flops_per_s.items()))
+    return _surfaces_for((gpu.name, gpu.vendor, gpu.arch, peaks, gpu.memory_bw_bytes_per_s, gpu.num_sms))
+
+
+def _entry(block: Mapping[str, Any], *names: str) -> Any:
+    """The first of `names` that a block of assumptions holds, else its default."""
+    return next((block[name] for name in names if name in block), block["default"])
+
+
+def _scale(gpu: GpuSpec) -> float:
+    """Best product of a device outside the tables over the best of an H100, both as shares of the peak; else 1."""
+    best = _files()[1]["best_gemm_flops_per_s"]
+    if gpu.name in _DONORS or gpu.name not in best:
+        return 1.0
+    return float(best[gpu.name] / _base_peak(gpu) / (best["h100-sxm-80gb"] / _DONORS["h100-sxm-80gb"][1]))
+
+
+def _num_sms(gpu: GpuSpec, name: str) -> float:
+    """Multiprocessors; where unknown, those of the donor: what matters is how tiles divide, not a rate."""
+    return float(gpu.num_sms or _DONORS[name][3])
+
+
+def _gemms(gpu: GpuSpec, name: str, provenance: str) -> dict[str, GemmSurface]:
+    fits, assumed = _files()
+    fitted = fits["gemm"][name]
+    aligned = _entry(assumed["unaligned"], generation(gpu.arch))
+    base_peak, scale = _base_peak(gpu), _scale(gpu)
+    source = _TABLES if provenance == "measured" else provenance
+    surfaces = {}
+    for dtype, peak in gpu.peak_flops_per_s.items():
+        factor = float(_entry(assumed["fp8_factor"], gpu.name, name)) if dtype in ("fp8", "fp4") else 1.0
+        surfaces[dtype] = GemmSurface(
+            peak_flops_per_s=peak,
+            memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s,
+            num_sms=_num_sms(gpu, name),
+            efficiency=fitted["efficiency"] * factor * scale,
+            # Filling a tile takes time, not columns: twice the rate passes twice the columns meanwhile.
+            ramp_k=fitted["ramp_k"] * peak / base_peak,
+            fixed_s=fitted["fixed_s"],
+            small_tile_factor=fitted["small_tile_factor"],
+            wave_quantisation=fitted["wave_quantisation"],
+            memory_efficiency=fitted["memory_efficiency"],
+            training_factor=float(_entry(assumed["training_factor"], gpu.name, name)["gemm"]),
+            source=source if dtype in ("bf16", "fp16") else f"{source}, {dtype} from its peak",
+            **aligned,
+        )
+    return surfaces
+
+
+def _attentions(gpu: GpuSpec, name: str, provenance: str, eager: float) -> dict[str, AttentionSurface]:
+    fits, assumed = _files()
+    family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else "default"
+    kernels = assumed["attention"].get(family) or assumed["attention"]["default"]
+    training = float(_entry(assumed["training_factor"], gpu.name, name)["attention"])
+    surfaces = {}
+    for kernel in (k for k in KERNELS if k != "unfused"):
+        # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.
+        own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1") else kernels["native"]]
+        measured = _native(name, own["of"])
+        backward = own.get("backward") or fits["backward_over_forward"][own["measured_backward"]]
+        forward = measured["forward_efficiency"] * own["forward"] * _scale(gpu)
+        surfaces[kernel] = AttentionSurface(
+            peak_flops_per_s=_base_peak(gpu),
+            memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s,
+            num_sms=_num_sms(gpu, name),
+            forward_efficiency=forward,
+            backward_efficiency=forward * backward,
+            half_context=measured["half_context"],
+            narrow_head_factor=measured["narrow_head_factor"],
+            longest_block=measured["longest_block"],
+            fixed_s=measured["fixed_s"],
+            training_factor=training,
+            source=provenance if own["forward"] == 1.0 else f"{provenance}, {kernel} scaled from {own['of']}",
+        )
+    surfaces["unfused"] = _unfused(surfaces["flash2"], assumed["unfused"], _scale(gpu), eager)
+    return surfaces
+
+
+def _native(name: str, kernel: str) -> dict[str, float]:
+    """The fit of `kernel` on a measured device. FlashAttention's own charts, where they are, hold dense training shapes
+    (the tables: serving with paged keys): then the tables only say how devices of the generation compare."""
+    fits, _ = _files()
+    family = _DONORS[name][0]
+    table = fits["attention"].get(name) or fits["attention"][_CHART_DEVICES[family]]
+    chart_device = _CHART_DEVICES.get(family, "")
+    chart = fits["charts"].get(f"{kernel} {chart_device}")
+    if chart is None:
+        return dict(table)
+    relative = table["forward_efficiency"] / fits["attention"][chart_device]["forward_efficiency"]
+    return {**table, **chart, "forward_efficiency": chart["forward_efficiency"] * relative}
+
+
+def _unfused(flash: AttentionSurface, block: Mapping[str, Any], scale: float, eager: float) -> AttentionSurface:
+    return replace(
+        flash,
+        memory_bw_bytes_per_s=flash.memory_bw_bytes_per_s * eager,
+        forward_efficiency=float(block["efficiency"]) * scale,
+        backward_efficiency=float(block["efficiency"]) * scale,
+        half_context=0.0,
+        narrow_head_factor=1.0,
+        longest_block=0.0,
+        misaligned_head_factor=float(block["misaligned_head_factor"]),
+        backward_work=1.0,
+        square=2.0,
+        forward_bytes_per_score=float(block["forward_bytes_per_score"]),
+        backward_bytes_per_score=float(block["backward_bytes_per_score"]),
+        source="assumed: " + str(block["source"]),
+    )
+
+
+@lru_cache(maxsize=1)
+def collective_rates() -> CollectiveRates:
+    """Constants of every kind of link: fitted inside a node, assumed (but for the ramp) between nodes."""
+    fits, assumed = _files()
+    links, fabrics = assumed["links"], assumed["fabrics"]
+    copies = links["copy_efficiency"]
+    kinds = {kind: _measured_link(entry, _entry(copies, kind)) for kind, entry in fits["links"].items()}
+    kinds.update({kind: _assumed_link(entry) for kind, entry in links.items() if "base_s" in entry})
+    newest = {"nvlink": kinds["nvlink5"], "pcie": kinds["pcie5"]}  # families, for a generation that is not listed
+    ramp = float(fits["fabric"]["ramp"])
+    outside = {kind: _fabric(entry, ramp, fabrics["source"]) for kind, entry in fabrics.items() if kind != "source"}
+    outer = outside.pop("default")
+    sources = {kind: level.source for kind, level in {**kinds, **outside}.items()}
+    return CollectiveRates(kinds={**kinds, **newest, **outside}, inner=kinds["nvlink4"], outer=outer, sources=sources)
+
+
+def _measured_link(entry: Mapping[str, Any], copy_efficiency: float) -> LevelRates:
+    """Fitted operations; an all-reduce alone (V100) also stands for the rest, at half its steps."""
+    ops = {op: OpRates(**values) for op, values in entry["ops"].items()}
+    whole = ops["all_reduce"]
+    half = replace(whole, hop_s=whole.hop_s / 2)
+    for op in OPS:
+        ops.setdefault(op, replace(ops.get("all_gather", half), efficiency=copy_efficiency if op == "p2p" else
+                                   ops.get("all_gather", half).efficiency))  # fmt: skip
+    return LevelRates(ops=ops, switch_efficiency=float(entry["switch_efficiency"]), source=f"fitted, {_TABLES}")
+
+
+def _assumed_link(entry: Mapping[str, Any]) -> LevelRates:
+    one = OpRates(**{key: float(entry[key]) for key in ("base_s", "hop_s", "efficiency", "ramp")})
+    return LevelRates(
+        ops={op: replace(one, efficiency=float(entry["copy"])) if op == "p2p" else one for op in OPS},
+        source=f"assumed: {entry['source']}",
+    )
+
+
+def _fabric(entry: Mapping[str, Any], ramp: float, source: str) -> LevelRates:
+    one = OpRates(**{key: float(entry[key]) for key in ("base_s", "hop_s", "efficiency")}, ramp=ramp)
+    direct = replace(one, efficiency=float(entry["all_to_all"]))
+    # One message has no ring to fill: it starts once, and its ramp is that of a plain copy.
+    message = replace(one, base_s=one.base_s / 2, ramp=1.0)
+    special = {"all_to_all": direct, "p2p": message}
+    return LevelRates(ops={op: special.get(op, one) for op in OPS}, source=f"assumed: {source}")

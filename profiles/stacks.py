@@ -1,0 +1,89 @@
+"""Software stacks, and the one place where a cluster, a stack and the fitted efficiencies become `Rates`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..cost_models import units
+from ..cost_models.rates import MemoryOverheads, Rates
+from ..cost_models.specs import ClusterSpec, Precision, StackSpec
+from ..errors import InputError, UnknownNameError
+from .rates import collective_rates, surfaces_for
+from .reader import read_document
+
+_FOLDER = Path(__file__).with_name("stacks")
+_FIELDS = tuple(name for name in StackSpec.__dataclass_fields__ if name not in ("name", "sources"))
+
+# Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels
+# (2 x 460 GB/s peak), of which Adam on the CPU reaches about half.
+ASSUMED_HOST_BW_BYTES_PER_S = 2 * 460e9 / 2 / 8
+OVERHEADS = MemoryOverheads(
+    context_bytes=1.5 * 2**30,
+    communicator_bytes=0.15 * 2**30,
+    reserve_share=0.05,
+    source="assumed: CUDA context and libraries 1.5-2 GiB by nvidia-smi on published runs; NCCL 8-16 channels of "
+    "4-10 MiB per communicator; 3-8 % of fragmentation with expandable segments (FORMULAS 5.4)",
+)
+
+
+def stack_names() -> list[str]:
+    """Names of all stacks."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+@cache
+def load_stack(name: str) -> StackSpec:
+    """The stack `name`, with what it inherits. Raises UnknownNameError."""
+    if name not in stack_names():
+        raise UnknownNameError("stack", name, stack_names(), see="meshwright show stacks")
+    facts = _facts(name)
+    values = {field: facts[field]["value"] for field in _FIELDS}
+    values["host_s_per_kernel"] = units.parse(values["host_s_per_kernel"], "s")
+    return StackSpec(name=name, sources={field: facts[field]["source"] for field in _FIELDS}, **values)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    own: dict[str, Any] = dict(read_document(_FOLDER / f"{name}.yaml").data)
+    parent = own.pop("inherits", None)
+    return {**(_facts(parent) if parent else {}), **own}
+
+
+def rates_for(cluster: ClusterSpec, stack: StackSpec, precision: Precision) -> Rates:
+    """Rates of the cluster's limiting GPU and links under `stack`. Raises InputError if the GPU lacks the dtype."""
+    gpu = cluster.gpu
+    device = surfaces_for(gpu)
+    dtype = precision if precision in device.gemm else ("bf16" if precision == "fp16" else precision)
+    if dtype not in device.gemm:
+        known = ", ".join(sorted(set(device.gemm) & {"bf16", "fp16", "fp8", "fp32"}))
+        raise InputError(f"{gpu.name} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
+    host = [group.host_memory_bw_bytes_per_s for group in cluster.groups]
+    per_gpu = [bw / group.gpus_per_node for bw, group in zip(host, cluster.groups, strict=True) if bw]
+    return Rates(
+        gemm=device.gemm[dtype],
+        attention=device.attention[stack.attention],
+        memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency,
+        peak_flops_per_s=gpu.peak_flops_per_s[dtype],
+        collectives=collective_rates(),
+        levels=cluster.levels,
+        pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s,
+        host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
+        stack=stack,
+        overheads=OVERHEADS,
+        element_bytes={"fp8": 1.0, "fp32": 4.0}.get(dtype, 2.0),
+        sources=_term_sources(device.provenance, cluster),
+    )
+
+
+def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
+    """Where the seconds of each term come from: the weakest source among its parts."""
+    compute = "measured" if provenance == "measured" else "assumed"
+    fabric = collective_rates()
+    spans = [fabric.level(level.kind, depth).source.split(",")[0].split(":")[0] for depth, level in enumerate(cluster.levels)]
+    network = "assumed" if "assumed" in spans else "fitted"
+    return {
+        "matmul": compute, "attention": compute, "memory": compute, "host": "assumed", "tp": network, "cp": network,
+        "ep": network, "fsdp": network, "pp": network, "dp": network, "bubble": "formula", "optimizer": compute,
+        "offload": "datasheet",
+    }  # fmt: skip
