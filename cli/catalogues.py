@@ -33,7 +33,7 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("fabric", "fabric_kind", 0),
         ("USD/h", "price_usd_per_node_hour", 1),
     ),
-    "targets": (("target", "name", 0), ("version", "version", 0), ("runs", "summary", 0)),
+    "targets": (("target", "name", 0), ("stack", "stack", 0), ("runs it", "runs", 0)),
 }
 
 
@@ -74,7 +74,7 @@ def details(kind: Kind, name: str) -> Row:
 
 
 def _gpu(name: str) -> Row:
-    from ..profiles import registry
+    from ..profiles import rates, registry
 
     gpu = registry.load_gpu(name)
     peaks = gpu.peak_flops_per_s
@@ -85,6 +85,7 @@ def _gpu(name: str) -> Row:
         "memory_bw_bytes_per_s": gpu.memory_bw_bytes_per_s,
         "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
         "link_bw_bytes_per_s": gpu.link_bw_bytes_per_s,
+        "efficiency": rates.donor(gpu)[1],
         "plan_only": gpu.plan_only,
         "unconfirmed": list(gpu.unconfirmed),
     }
@@ -136,7 +137,8 @@ def _model_in_full(name: str) -> Row:
 
 
 def _targets() -> list[Row]:
-    from ..planner.targets import registry
+    from ..planner.emitters.registry import TARGETS
 
-    targets = registry.TARGETS.values()
-    return [{"name": each.name, "version": each.version, "summary": each.summary} for each in targets]
+    return [
+        {"name": each.name, "runs": each.summary, "stack": each.stack, "source": each.source} for each in TARGETS.values()
+    ]

@@ -67,7 +67,11 @@ class Terminal:
 
     def write_json(self, document: Mapping[str, Any]) -> None:
         """One JSON document on stdout."""
-        sys.stdout.write(to_json(document))
+        self.write(to_json(document))
+
+    def write(self, text: str) -> None:
+        """Text on stdout, as it is."""
+        sys.stdout.write(text)
 
     def talk(self, text: str) -> None:
         """A line on stderr that is not an error."""

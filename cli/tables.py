@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 _BAR_CELLS = 25
+_LONGEST_VALUE = 20  # of a field in a table of differences; longer ones get lines of their own
 _MOST_TERMS = 10
 _MOST_STAGES = 5
 _TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes")
@@ -51,7 +52,7 @@ def header(plan: Json) -> str:
         line += f", LoRA rank {lora['rank']} on {lora['base_dtype']}"
     elif work.get("trains_layers"):
         line += f", last {work['trains_layers']} layers"
-    return line
+    return text.wrapped(line)
 
 
 def cluster_text(plan: Json) -> str:
@@ -63,16 +64,15 @@ def cluster_text(plan: Json) -> str:
 def space_line(plan: Json) -> str:
     """`4,212 layouts: 3,105 invalid, 846 out of memory, 261 priced`: the numbers add up to the first."""
     space = plan["certificate"]["space"]
-    ruled_out = dict(space["ruled_out"])
-    memory = ruled_out.pop("memory", 0)
     parts = [
-        (sum(ruled_out.values()), "ruled out"),
-        (memory, "out of memory"),
+        (sum(space["ruled_out"].values()), "ruled out"),
         (space["dominated"], "dominated"),
+        (space["out_of_memory"], "out of memory"),
         (space["bounded"], "bounded away"),
         (space["priced"], "priced"),
     ]
-    return f"{text.count(space['total'])} layouts: " + ", ".join(f"{text.count(n)} {word}" for n, word in parts if n)
+    counted = ", ".join(f"{text.count(number)} {word}" for number, word in parts if number)
+    return text.wrapped(f"{text.count(space['total'])} layouts: {counted}")
 
 
 def candidates_table(candidates: Sequence[Json]) -> Table:
@@ -135,8 +135,32 @@ def _step_text(candidate: Json) -> str:
 
 def closing_lines(plan: Json) -> list[Part]:
     """How much of the time rests on measurements, which layouts the model cannot tell apart, what the search proved."""
-    lines = [sources_line(plan["candidates"][0]), *tie_lines(plan["candidates"]), certificate_line(plan)]
-    return [*lines, ""]
+    best = plan["candidates"][0]
+    lines = [sources_line(best), *tie_lines(plan["candidates"]), certificate_line(plan)]
+    return [*lines, *outside_lines(plan), *run_lines(plan, best), ""]
+
+
+def outside_lines(plan: Json) -> list[str]:
+    """A faster layout that the target cannot run."""
+    outside = plan.get("outside")
+    if not outside:
+        return []
+    gain = 1 - outside["step_s"] / plan["candidates"][0]["step_s"]
+    who = text.listed(outside["targets"]) if outside["targets"] else "no target"
+    return [text.wrapped(f"{outside['layout_id']} would be {text.percent(gain)} % faster; {who} can run it.")]
+
+
+def run_lines(plan: Json, candidate: Json) -> list[str]:
+    """Days, GPU-hours and cost of the whole run, where its tokens are given."""
+    tokens = plan["resolved"]["workload"].get("total_tokens")
+    if not tokens or candidate.get("days") is None:
+        return []
+    line = f"{text.count(tokens)} tokens take {text.significant(candidate['days'])} days"
+    if candidate.get("gpu_hours") is not None:
+        line += f", {text.count(candidate['gpu_hours'])} GPU-hours"
+    if candidate.get("cost_usd") is not None:
+        line += f", {text.count(candidate['cost_usd'])} USD"
+    return [f"{line}."]
 
 
 def sources_line(candidate: Json) -> str:
@@ -145,7 +169,7 @@ def sources_line(candidate: Json) -> str:
         if term["exposed"]:
             shares[term["source"]] = shares.get(term["source"], 0.0) + term["seconds"] / candidate["step_s"]
     ordered = sorted(shares.items(), key=lambda item: -item[1])
-    return "Sources of this time: " + ", ".join(f"{share:.0%} {name}".replace("%", " %") for name, share in ordered)
+    return text.wrapped("Sources of this time: " + ", ".join(f"{text.share(part)} {name}" for name, part in ordered))
 
 
 def tie_lines(candidates: Sequence[Json]) -> list[str]:
@@ -159,7 +183,8 @@ def tie_lines(candidates: Sequence[Json]) -> list[str]:
         return []
     error = max(high / best["step_s"] - 1, 0.0)
     numbers = text.listed([str(c["choice"]) for c in (best, *ties)])
-    return [f"Layouts {numbers} differ by less than the model's error ({error:.0%}): try them.".replace("%", " %")]
+    line = f"Layouts {numbers} differ by less than the model's error ({text.share(error)}): try them."
+    return [text.wrapped(line)]
 
 
 def certificate_line(plan: Json) -> str:
@@ -168,7 +193,9 @@ def certificate_line(plan: Json) -> str:
         return f"The search was stopped ({certificate['stopped']}): a faster layout may exist."
     if certificate["proven"]:
         return "Proven: no other layout of this space is faster by this model."
-    return f"Not proven: a layout up to {certificate['gap']:.1%} faster may exist.".replace("%", " %")
+    if certificate["gap"] is None:
+        return "Not proven: the rest of the space has no bound."
+    return f"Not proven: a layout up to {text.percent(certificate['gap'])} % faster may exist."
 
 
 def memory_screen(plan: Json, candidate: Json) -> list[Part]:
@@ -189,10 +216,10 @@ def memory_table(stages: Sequence[Json], capacity: float) -> Table:
     if len(groups) > _MOST_STAGES:
         fullest = sorted(groups, key=lambda group: -group[1]["device_bytes"])[:_MOST_STAGES]
         groups = [group for group in groups if group in fullest]
-    names = [name for name in stages[0] if name.endswith("_bytes") and name not in _TOTALS]
+    names = [name for name in stages[0] if name.endswith("_bytes") and name not in (*_TOTALS, "context_bytes")]
     shown = [name for name in names if any(stage[name] for _, stage in groups)]
     rows = [[text.words(name), *(text.gib(stage[name]) for _, stage in groups)] for name in shown]
-    for name in _TOTALS:
+    for name in ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes"):
         rows.append([text.words(name), *(text.gib(stage[name]) for _, stage in groups)])
     rows.append(["GPU has", *(text.gib(capacity) for _ in groups)])
     columns = [f"stage {text.ranges(numbers)}" for numbers, _ in groups]
@@ -230,21 +257,26 @@ def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
         ]
         parts += ["", "Hidden, not part of the step", _headless(rows, numbers=(1,))]
     parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(_capacity(plan))} GiB"]
-    parts += ["", "Targets", targets_table(candidate["targets"])]
+    parts += ["", "Targets", *target_lines(candidate["targets"])]
     parts += ["", "Search", _search_table(plan), certificate_line(plan)]
     return parts
 
 
-def targets_table(targets: Mapping[str, str | None]) -> Table:
-    rows = [(f"  {name}", "yes" if reason is None else f"no: {reason}") for name, reason in sorted(targets.items())]
-    return _headless(rows)
+def target_lines(targets: Mapping[str, str | None]) -> list[str]:
+    """A line per target: whether it can run this layout, and else why not."""
+    width = max(map(len, targets), default=0)
+    return [
+        text.wrapped(f"  {name:<{width}}  {'yes' if reason is None else f'no: {reason}'}", " " * (width + 4))
+        for name, reason in sorted(targets.items())
+    ]
 
 
 def _search_table(plan: Json) -> Table:
     space = plan["certificate"]["space"]
     rows = [("  in the space", space["total"])]
     rows += [(f"  ruled out: {text.words(rule)}", number) for rule, number in space["ruled_out"].items() if number]
-    rows += [(f"  {word}", space[word]) for word in ("dominated", "bounded", "priced") if space[word]]
+    kinds = ("dominated", "out_of_memory", "bounded", "priced")
+    rows += [(f"  {text.words(kind)}", space[kind]) for kind in kinds if space[kind]]
     return _headless([(name, text.count(number)) for name, number in rows], numbers=(1,))
 
 
@@ -282,7 +314,10 @@ def diff_screen(changes: Sequence[Json], names: tuple[str, str]) -> list[Part]:
     if not changes:
         return ["The plans are equal."]
     rows = [(change["field"], _value(change["before"]), _value(change["after"])) for change in changes]
-    return [table("field", *names, rows=rows)]
+    long = [row for row in rows if max(len(row[1]), len(row[2])) > _LONGEST_VALUE]
+    lines = [f"{field}\n  {names[0]}: {before}\n  {names[1]}: {after}" for field, before, after in long]
+    short = [row for row in rows if row not in long]
+    return [*lines, *([""] if lines and short else []), *([table("field", *names, rows=short)] if short else [])]
 
 
 def _value(value: Any) -> str:
@@ -292,7 +327,7 @@ def _value(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(_value(item) for item in value) or "-"
-    return text.significant(value, 4) if isinstance(value, float) else str(value)
+    return text.significant(value) if isinstance(value, float) else str(value)
 
 
 def items_table(items: Sequence[Json], columns: Sequence[tuple[str, str, float]]) -> Table:

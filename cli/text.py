@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 
 GIB = 2**30
@@ -67,6 +68,16 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def wrapped(line: str, hanging: str = "") -> str:
+    """Prose at 80 columns; ids and paths are never broken."""
+    return textwrap.fill(line, 80, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+
+
+def share(value: float) -> str:
+    """`77 %`, `under 1 %`."""
+    return f"{value * 100:.0f} %" if value >= 0.005 else "under 1 %"
 
 
 def duration(seconds: float) -> str:

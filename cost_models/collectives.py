@@ -1,7 +1,7 @@
 """Seconds of collectives on a hierarchy of links, as curves over the bytes of the tensor.
 
-What a group sees depends on how many of its members share a domain (a node, a rack), at each of any number of levels. The
-constants per kind of link and operation are fitted by `profiles/fit.py`; here stand only some for sketches, at the end.
+What a group sees depends on how many of its members share a domain (a node, a rack), at each of any number of levels.
+The constants per kind of link and operation are fitted by `profiles/fit.py`; here stand only some for sketches.
 """
 
 from __future__ import annotations

@@ -203,13 +203,17 @@ class Ledger:
             "workspace": self._workspace,
         }
 
-    def _activations(self, j: int) -> Array:
+    def _activations(self, j: int, device: Array | None = None) -> Array:
         """Saved bytes x micro-batches in flight; offloaded activations keep two layers on the GPU (double buffer)."""
         x = self.layouts
-        device = self.splits.first[:, j][self.split]
+        device = self.splits.first[:, j][self.split] if device is None else device
         held = self.saved[j] * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
         two_layers = 2 * self.saved[j] / np.maximum(self.layers[j], 1.0)
         return np.asarray(np.where(self.offloads_activations, np.minimum(held, two_layers), held))
+
+    def activations_on(self, j: int, row: int, device: int) -> float:
+        """Bytes of activations of one layout on device `device`, whose layers are those of profile j."""
+        return float(self._activations(j, np.full(len(self.layouts), float(device)))[row])
 
     @cached_property
     def _largest_layer(self) -> Array:

@@ -259,8 +259,8 @@ class Workload:
 
     @property
     def context_tokens(self) -> float:
-        """Mean length of the causal context square per token, E[s^2]/E[s]; seq_len for one length."""
-        if self.mean_len is None or self.mean_square_len is None:
+        """Context that attention spans, tokens: E[s^2]/E[s] of packed documents; seq_len for one length or padding."""
+        if self.mean_len is None or self.mean_square_len is None or not self.packed:
             return float(self.seq_len)
         return self.mean_square_len / self.mean_len
 

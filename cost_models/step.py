@@ -15,6 +15,7 @@ from . import collectives
 from .collectives import Curve, Op
 from .ledger import BUFFERS, Ints, Ledger
 from .layouts import SCHEDULES
+from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hops
 from .rates import COMPONENTS, Rates
 
@@ -29,6 +30,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cp": ("cp comm, exposed", ("attention",)),
     "ep": ("ep comm, exposed", ("matmul", "attention", "memory")),
     "host": ("kernel launches", ("matmul",)),
+    "imbalance": ("uneven lengths", ()),
     "fsdp": ("gather and scatter, exposed", ("matmul", "attention", "memory")),
     "bubble": ("pipeline bubble", ()),
     "pp": ("pp comm, exposed", ()),
@@ -61,6 +63,7 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     terms: dict[str, Array] = {"compute": m * compute, "fsdp": m * stage.fsdp[slowest, pick]}
     terms["offload"] = m * stage.offload[slowest, pick]
     terms["bubble"] = _bubble(ledger, stage, slowest, cycle)
+    terms["imbalance"] = _imbalance(ledger, slowest)
     terms["pp"] = _pipeline_exchange(ledger, rates)
     terms["dp"] = _data_parallel(ledger, rates, forward, backward)
     terms["optimizer"] = _optimizer(ledger, rates)
@@ -156,6 +159,19 @@ def _bubble(ledger: Ledger, stage: _Stages, slowest: Ints, cycle: Array) -> Arra
     others_w = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s)) * all_but_one
     bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_b, others_w)
     return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
+
+
+def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
+    """Documents of different length: what the busiest data-parallel rank's attention takes longer (lengths.py)."""
+    workload, dp = ledger.problem.workload, ledger.layouts["dp"]
+    if not workload.lengths or not workload.packed:
+        return np.zeros(len(dp))
+    distinct, inverse = np.unique(dp, return_inverse=True)
+    more = np.array([imbalance(workload, int(ranks)) - 1.0 for ranks in distinct])[inverse]
+    attention = COMPONENTS.index("attention")
+    rows = ledger.per_kind(np.array([k.forward[attention] + k.backward[attention] for k in ledger.tables.seconds]))
+    stages = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
+    return np.asarray(more * ledger.m * stages[slowest, np.arange(len(dp))])
 
 
 def _device_sums(ledger: Ledger, stage: _Stages, slowest: Ints) -> tuple[Array, Array, Array]:

@@ -53,9 +53,11 @@ class Problem:
     @cached_property
     def _variant_of_layer(self) -> tuple[Variant, ...]:
         last = self.workload.trains_layers
-        mode: Trains = "lora" if self.workload.lora else "all"
-        first_trained = 0 if last is None else self.model.num_layers - last
-        modes: list[Trains] = [mode if i >= first_trained else "frozen" for i in range(self.model.num_layers)]
+        before: Trains = "lora" if self.workload.lora else "frozen"
+        first_trained = self.model.num_layers - last if last is not None else 0
+        if self.workload.lora and last is None:
+            first_trained = self.model.num_layers
+        modes: list[Trains] = ["all" if i >= first_trained else before for i in range(self.model.num_layers)]
         return tuple(Variant(kind, mode) for kind, mode in zip(self.model.pattern, modes, strict=True))
 
     @property

@@ -54,12 +54,11 @@ def load_request(
     Raises InputError with all problems at once, each with file and line, flag, or field.
     """
     draft = _Draft(read_document(path) if path is not None else None, flags=flags)
-    for variable, name in ENVIRONMENT.items():
-        if os.environ.get(variable) and name not in draft.data:
-            draft.put((name,), os.environ[variable], f"environment {variable}")
+    given = dict(overrides or {})
+    draft.defaults(os.environ, elsewhere=given)
     for text in sets:
         draft.set(text)
-    draft.override(overrides or {})
+    draft.override(given)
     return draft.request()
 
 
@@ -90,7 +89,9 @@ class _Draft:
         holder = self.data
         for depth, part in enumerate(place[:-1], 1):
             below = holder.get(str(part))
-            if isinstance(below, str) and part in ("model", "cluster", "stack"):
+            if isinstance(below, str) and part == "cluster":
+                below = holder[part] = _spelled_out(below)
+            elif isinstance(below, str) and part in ("model", "stack"):
                 hint = f"write `{part}` out in a request file to change parts of it"
                 raise InputError(f"{origin}: {dotted(place[:depth])} is the name `{below}`", hint=hint)
             if not isinstance(below, dict):
@@ -99,6 +100,13 @@ class _Draft:
         holder[str(place[-1])] = value
         self.origins = {key: text for key, text in self.origins.items() if key[: len(place)] != place}
         self.origins[place] = origin
+
+    def defaults(self, environ: Mapping[str, str], elsewhere: Mapping[str, Any]) -> None:
+        """Fills in from the environment what neither the file nor `elsewhere` gives."""
+        for variable, name in ENVIRONMENT.items():
+            given = {name, "gpu"} if name == "cluster" else {name}  # GPUs by name and number are a cluster too
+            if environ.get(variable) and not any(self.data.get(key) or elsewhere.get(key) for key in given):
+                self.put((name,), environ[variable], f"environment {variable}")
 
     def set(self, text: str) -> None:
         name, equals, value = text.partition("=")
@@ -157,6 +165,14 @@ class _Draft:
         if self.document is not None and (origin is None or origin.startswith(self.document.name)):
             return self.document.problem(place, message, hint)
         return Problem(message, field=dotted(place), hint=hint)
+
+
+def _spelled_out(cluster: str) -> dict[str, Any]:
+    """The description that a cluster's file or shorthand stands for, so that parts of it can be changed."""
+    if Path(cluster).is_file():
+        data = read_document(cluster).data
+        return dict(data) if isinstance(data, Mapping) else {}
+    return {"groups": [part.strip() for part in cluster.split("+")]}
 
 
 def _together(problems: list[Problem]) -> InputError:

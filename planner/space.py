@@ -115,6 +115,16 @@ class Space:
                 columns, weight = select(columns, ok), weight[ok]
         return columns, weight
 
+    def axis_sizes(self) -> dict[str, int]:
+        """How many values each axis takes, before any rule."""
+        degrees = len(divisors(self.problem.num_gpus))
+        sizes = {"tp": degrees, "cp": degrees, "pp": degrees, "dp": degrees, "shard": degrees}
+        sizes.update({name: len(options) for name, options, _ in self.mesh_steps})
+        sizes["schedule"], sizes["vpp"] = len(SCHEDULES), max(self.problem.model.num_layers // 2, 1)
+        sizes["recompute"] = len(self.recomputes(1)["recompute"])
+        sizes["zero"], sizes["offload"] = 4, len(OFFLOADS)
+        return sizes
+
     def num_below(self, columns: Columns) -> Ints:
         """Layouts that grow from each mesh: schedules x recomputes x (states and shards)."""
         pps, at_pp = np.unique(columns["pp"], return_inverse=True)

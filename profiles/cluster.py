@@ -15,7 +15,7 @@ from typing import Any
 from ..cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup
 from ..errors import InputError
 from . import registry
-from .fabric import Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
+from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
 from .reader import Document, read_document
 from .registry import GpuEntry, NodeEntry
 
@@ -169,6 +169,12 @@ def gpu_group(entry: GpuEntry, gpus_per_node: int, count: int) -> Group:
     return Group(nodes=nodes, intra=intra, inter=None)
 
 
+def _generation(entry: NodeEntry) -> str:
+    """`ndr-ib` rather than `ib` where efficiencies of that generation are known (measured/assumptions.yaml)."""
+    name = entry.fabric.lower().replace("_", "-")
+    return name if name in GENERATIONS else entry.fabric_kind
+
+
 def network_of(entry: NodeEntry) -> Inter | None:
     if entry.nics is None or entry.nic_bw_bytes_per_s is None:
         return None
@@ -177,7 +183,7 @@ def network_of(entry: NodeEntry) -> Inter | None:
         seconds, where = entry.nic_latency_s, entry.name
     return Inter(
         bw_bytes_per_s=entry.nics * entry.nic_bw_bytes_per_s / entry.gpus_per_node, latency_s=seconds,
-        kind=entry.fabric_kind, nics=entry.nics,
+        kind=_generation(entry), nics=entry.nics,
         source=f"bandwidth: {entry.nics} NICs of {entry.name}; latency: {where}",
     )  # fmt: skip
 

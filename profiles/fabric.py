@@ -38,6 +38,9 @@ _STANDARD_GBPS: dict[str, tuple[float, ...]] = {  # speeds that NICs of a kind a
     "ethernet": (1, 10, 25, 40, 50, 100, 200, 400, 800),
 }
 
+# Generations of a kind whose efficiencies differ: rates know them by these names.
+GENERATIONS = {"edr-ib": "ib", "hdr-ib": "ib", "ndr-ib": "ib", "xdr-ib": "ib", "efa-v1": "efa", "efa-v4": "efa"}
+
 FabricType = Literal["non-blocking", "rail-optimised", "rail-only", "oversubscribed", "torus", "dragonfly"]
 
 
@@ -205,7 +208,7 @@ def _mixed_warnings(groups: Sequence[Group]) -> list[str]:
     if len(speeds) > 1:
         listed = ", ".join(gbps(speed) for speed in speeds)
         warnings.append(f"networks of {listed} per GPU: the slowest is used for all")
-    kinds = sorted({inter.kind for inter in inters})
+    kinds = sorted({GENERATIONS.get(inter.kind, inter.kind) for inter in inters})
     if len(kinds) > 1:
         warnings.append(f"networks of different kinds ({', '.join(kinds)}) must be joined by something: "
                         "give `links.inter_node` if it is slower than they are")  # fmt: skip

@@ -6,6 +6,7 @@ A fact is a mapping `{value, source, confirmed, note}`, or in a user's file just
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -59,8 +60,8 @@ class Facts:
         except InputError as error:
             self.fail(path, error.message, error.hint)
             return None
-        if number <= 0:
-            self.fail(path, f"`{found}` must be above zero")
+        if not 0 < number < math.inf:
+            self.fail(path, f"`{found}` must be above zero" if number <= 0 else f"`{found}` is too large")
             return None
         return number
 
@@ -81,7 +82,7 @@ class Facts:
             found = _number(found.strip()[:-2])
         if found is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found < float("inf"):
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found < math.inf:
             self.fail(path, f"`{self.value(path)}` must be a ratio of at least 1, such as 7 or `7:1`")
             return None
         return float(found)

@@ -190,7 +190,7 @@ def _attentions(gpu: GpuSpec, name: str, provenance: str, eager: float) -> dict[
     family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else "default"
     kernels = assumed["attention"].get(family) or assumed["attention"]["default"]
     training = float(_entry(assumed["training_factor"], gpu.name, name)["attention"])
-    surfaces = {}
+    surfaces: dict[str, AttentionSurface] = {}
     for kernel in (k for k in KERNELS if k != "unfused"):
         # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.
         own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1") else kernels["native"]]

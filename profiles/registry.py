@@ -121,6 +121,15 @@ def node_facts(name: str) -> dict[str, dict[str, Any]]:
     return flatten(read_document(_find("node", name)).data)
 
 
+def gpu_file(name: str) -> Path | None:
+    """The file of an accelerator; None for one that was described inline."""
+    return _lookup("GPU", name)
+
+
+def node_file(name: str) -> Path | None:
+    return _lookup("node", name)
+
+
 def _search_path() -> str:
     return os.environ.get(PATH_VARIABLE, "")
 

@@ -37,7 +37,8 @@ def _memory(stages: int, weights: float, activations: float) -> list[dict[str, A
             "activations_bytes": round(activations * GIB),
             "logits_bytes": round(3.9 * GIB) if stage == stages - 1 else 0,
             "gathered_bytes": 0,
-            "collectives_bytes": round(0.75 * GIB),
+            "exchange_bytes": round(0.75 * GIB),
+            "workspace_bytes": 0,
         }
         allocated = sum(buffers.values())
         totals = {"allocated_bytes": allocated, "reserved_bytes": round(allocated * 1.06)}
@@ -96,8 +97,9 @@ _PLAN: dict[str, Any] = {
         "space": {
             "total": 4212,
             "by_axis": {"tp": 4, "pp": 5},
-            "ruled_out": {"divisibility": 3000, "kv heads": 105, "memory": 846},
-            "dominated": 0,
+            "ruled_out": {"divisibility": 3000, "kv heads": 95},
+            "dominated": 10,
+            "out_of_memory": 846,
             "bounded": 0,
             "priced": 261,
             "simulated": 4,
@@ -123,7 +125,8 @@ _PLAN: dict[str, Any] = {
         "workload": {"seq_len": 8192, "global_batch": 1024, "precision": "bf16", "lora": None, "trains_layers": None},
         "stack": {"name": "megatron"},
     },
-    "rejected": {"memory": 846, "divisibility": 3105},
+    "outside": None,
+    "rejected": {"memory": 846, "divisibility": 3000},
     "warnings": [],
 }
 

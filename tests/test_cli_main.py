@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -147,15 +148,29 @@ def test_a_reader_that_closes_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
+def writer_when_read(pipe: Path, process: subprocess.Popen[bytes]) -> int:
+    """The writing end of a named pipe, as soon as `process` has opened the other."""
+    for _ in range(600):
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            if process.poll() is not None:
+                break
+            time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate()[1].decode())
+
+
 def test_interrupted_is_exit_130(tmp_path: Path) -> None:
     """The signal comes while the request is read from a pipe, which never ends."""
     request = tmp_path / "request.yaml"
     os.mkfifo(request)
     command = [sys.executable, "-m", "meshwright", "plan", str(request)]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with request.open("w"):  # waits until the command has opened it too
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+    handle = writer_when_read(request, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    os.close(handle)
     assert process.returncode == 130, err
     assert out == b""
     assert err.decode() == "error: interrupted\n"

@@ -45,7 +45,9 @@ def many_stages() -> dict[str, Any]:
 def with_uncertainty() -> dict[str, Any]:
     plan = sample_plan()
     plan["certificate"].update(proven=False, gap=0.021)
-    plan["resolved"]["workload"]["lora"] = {"rank": 16, "base_dtype": "nf4"}
+    plan["resolved"]["workload"].update(lora={"rank": 16, "base_dtype": "nf4"}, total_tokens=15e12)
+    plan["candidates"][0].update(days=710.3, gpu_hours=4.364e6, cost_usd=17.1e6)
+    plan["outside"] = {"layout_id": "tp8-pp4-zbv-vpp2-dp8-mbs1-z1-rsel", "step_s": 32.1, "targets": ["torchtitan"]}
     return plan
 
 

@@ -401,10 +401,11 @@ def test_thinner_networks_are_never_faster(count: int, pod: int, ratio: float) -
     assert thin.bw_bytes_per_s <= plain.bw_bytes_per_s
 
 
-KEYS = """groups node count gpu gpus_per_node links inter_node intra_node bandwidth per fabric type ratio pod_nodes sites
-wan name nodes nics nic_bandwidth latency topology kind domain network price host_memory"""
+KEYS = """groups node count gpu gpus_per_node links inter_node intra_node bandwidth per fabric type ratio pod_nodes 
+sites wan name nodes nics nic_bandwidth latency topology kind domain network price host_memory"""
 SCALARS = ["400 Gb/s", "400 GB/s per node", "10 ms", "dgx-h100", "dgx-h100:4", "h100", "2:1", "torus", "oversubscribed",
-           "mesh", "nic", "roce", "80 GB", "1 USD/h", "", "x:1", 0, -1, 1, 4, 10**30, 2.5, float("inf"), True, None]  # fmt: skip
+           "mesh", "nic", "roce", "80 GB", "1 USD/h", "", "x:1", 0, -1, 1, 4, 10**30, 2.5, float("inf"), True,
+           None]  # fmt: skip
 values = st.recursive(
     st.sampled_from(SCALARS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS.split()), inner, max_size=5),

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from .. import options, requests, tables
-from ..console import Terminal, check_writable, to_json, write_file
+from ..console import Terminal, check_writable, write_file
 
 
 def command(
@@ -56,9 +56,9 @@ def command(
         found = api.plan(asked, progress=progress)
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:
-        write_file(output, to_json(document), force=force)
+        write_file(output, found.to_json(), force=force)
     if terminal.settings.json:
-        terminal.write_json(document)
+        terminal.write(found.to_json())
     terminal.show(tables.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
     requests.tell_warnings(terminal, document)
     if document["certificate"].get("stopped") == "interrupted":

@@ -285,31 +285,38 @@ _MOST_ROWS = (2048, 8192, 16384)
 
 
 def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
-    """(mode, modules) that the ledger orders behind another: no less recomputed, nothing less kept.
+    """(mode, modules) that the ledger orders behind another: recomputes no less, keeps no byte less.
 
-    A set of modules is dominated if dropping one of them recomputes the same or less and keeps no byte more. Compared
-    on the quantities of every layer kind: saved bytes per tag; operations per tag.
+    Compared on the quantities of every layer kind: which operations are redone, which saved tensors are dropped.
+    Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
+    the dominated one then never changes an answer.
     """
     one = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
     tables = build(space.problem, {name: np.array([value]) for name, value in one.items()}, rates)
-    selective = RECOMPUTE_MODES.index("selective")
+    layers = list(zip(tables.operations, tables.seconds, strict=True))[: space.problem.num_kinds]
     masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
-    layers = tables.operations[: space.problem.num_kinds]
-
-    def saves(mask: int, ops: object) -> set[int]:
-        return {saved.tag for saved in ops.saved if saved.tag & mask and float(saved.num_bytes[0]) > 0}  # type: ignore[attr-defined]
-
-    def redoes(mask: int, index: int) -> set[int]:
-        return {tag for tag in tables.seconds[index].redo if tag & mask}
-
-    out = set()
+    redone, dropped = {}, {}
     for mask in masks:
-        for smaller in (mask & ~bit for bit in space.modules if mask & bit and mask & ~bit):
-            same_kept = all(saves(smaller, ops) == saves(mask, ops) for ops in layers)
-            redone = all(redoes(smaller, i) <= redoes(mask, i) for i in range(len(layers)))
-            if same_kept and redone:
-                out.add((selective, mask))
-    return frozenset(out)
+        redone[mask] = {(i, tag) for i, (_, seconds) in enumerate(layers) for tag in seconds.redo if tag & mask}
+        dropped[mask] = {
+            (i, saved.tag)
+            for i, (ops, _) in enumerate(layers)
+            for saved in ops.saved
+            if saved.tag & mask and float(saved.num_bytes[0]) > 0
+        }
+    return frozenset(
+        (_SELECTIVE, mask)
+        for mask in masks
+        for other in masks
+        if _by_id(other) < _by_id(mask) and redone[other] <= redone[mask] and dropped[other] >= dropped[mask]
+    )
+
+
+_SELECTIVE = RECOMPUTE_MODES.index("selective")
+
+
+def _by_id(mask: int) -> str:
+    return str(Layout(recompute=_SELECTIVE, recompute_modules=mask))
 
 
 def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:

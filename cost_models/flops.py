@@ -1,0 +1,73 @@
+"""Model and hardware FLOPs of a step: the one place that both utilisations are computed from.
+
+MFU counts the FLOPs of the model and what is trained of it, without recomputation; HFU adds what is recomputed.
+Attention counts its causal half (and of a packed batch each document's own). Both are over the dense peak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .layouts import RECOMPUTE_MODES, Layout
+from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains
+from .tables import Problem
+
+
+def _operations(problem: Problem) -> list[LayerOperations]:
+    """Operations of one sequence on one rank, with evenly loaded experts."""
+    one = {name: np.array([int(name not in ("sequence_parallel", "cp_algorithm"))]) for name in KEY_FIELDS}
+    stack = replace(problem.stack, moe_imbalance=1.0)
+    shard = Shard.of(one, problem.model, problem.workload)
+    builder = Builder(problem.model, problem.workload, stack, shard)
+    edge: Trains = "all" if problem.trains_everything else "passes"
+    layers = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
+    return [*layers, builder.embedding("frozen"), builder.head(edge), builder.mtp_projection(edge)]
+
+
+def _forward(ops: LayerOperations, modules: int | None = None) -> float:
+    """Forward FLOPs of one sequence; `modules`: only of operations that selective recompute of them redoes."""
+    gemms = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in ops.gemms if modules is None or g.tag & modules)
+    cores = sum(float(c.flops[0]) for c in ops.cores if modules is None or c.tag & modules)
+    return gemms + cores
+
+
+def _backward(ops: LayerOperations) -> float:
+    if ops.trains == "frozen":
+        return 0.0
+    weights = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in ops.gemms if g.has_wgrad)
+    inputs = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in ops.gemms)
+    return inputs + weights + 2 * sum(float(c.flops[0]) for c in ops.cores)
+
+
+def _layers_per_kind(problem: Problem) -> list[int]:
+    counts = [0] * problem.num_kinds
+    for kind in problem.pattern:
+        counts[kind] += 1
+    if problem.model.mtp_layers:
+        counts[problem.pattern[-1]] += problem.model.mtp_layers
+    return counts
+
+
+def model_flops(problem: Problem) -> float:
+    """FLOPs of one step: 3 x forward where everything trains (FORMULAS 1.4)."""
+    mtp = problem.model.mtp_layers
+    counts = [*_layers_per_kind(problem), 1, 1 + mtp, mtp]
+    each = (_forward(ops) + _backward(ops) for ops in _operations(problem))
+    return problem.workload.global_batch * sum(n * flops for n, flops in zip(counts, each, strict=True))
+
+
+def recomputed_flops(problem: Problem, layout: Layout) -> float:
+    """FLOPs of one step that `layout` computes a second time."""
+    mode = RECOMPUTE_MODES[layout.recompute]
+    if mode == "none":
+        return 0.0
+    modules = None if mode == "full" else layout.recompute_modules
+    counts = _layers_per_kind(problem)
+    layers = zip(counts, _operations(problem), strict=False)
+    total = sum(n * _forward(ops, modules) for n, ops in layers if ops.trains != "frozen")
+    share = 1.0
+    if layout.recompute_layers:
+        share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)
+    return problem.workload.global_batch * share * total

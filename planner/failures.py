@@ -1,0 +1,135 @@
+"""When the answer is no: which wishes contradict each other, or what comes closest and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from ..cost_models import units
+from ..cost_models.specs import ClusterSpec, NodeGroup
+from ..errors import NoFeasibleLayoutError
+from .candidates import candidates
+from .census import Census
+from .constraints import Rule
+from .resolve import Resolved
+from .search.exhaustive import Outcome, Search
+from .space import Count, Space
+
+_GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+def num_legal(space: Space) -> int:
+    """Layouts of `space` that pass every rule."""
+    meshes = space.meshes(Count())
+    return int(Census(space, meshes).weight.sum()) if len(meshes["tp"]) else 0
+
+
+def no_legal_layout(found: Resolved, count: Count) -> NoFeasibleLayoutError:
+    """Every layout breaks a rule: name the smallest set of `--fix` that does it, or the rules that exclude most."""
+    most = sorted(count.ruled_out.items(), key=lambda item: -item[1])[:3]
+    details = {"ruled_out": dict(count.ruled_out), "total": count.total}
+    conflict = minimal_conflict(found)
+    if conflict:
+        names = " and ".join(f"`{rule.name}`" for rule in conflict)
+        alone = f"{names} leave{'s' if len(conflict) == 1 else ''} no legal layout of {found.model.name}"
+        return NoFeasibleLayoutError(
+            f"{alone} on {found.cluster.num_gpus} x {found.cluster.gpu.name} for target {found.target.name}",
+            hint=_loosen(found, conflict), details={**details, "conflict": [rule.name for rule in conflict]},
+        )  # fmt: skip
+    rules = "\n".join(f"    {name}: {number:,}" for name, number in most)
+    return NoFeasibleLayoutError(
+        f"no legal layout of {found.model.name} on {found.cluster.num_gpus} x {found.cluster.gpu.name} "
+        f"for target {found.target.name}\n\n  {count.total:,} layouts, ruled out most by\n{rules}",
+        hint=_legal_hint(found), details=details,
+    )  # fmt: skip
+
+
+def _legal_hint(found: Resolved) -> str:
+    if found.target.name != "any" and num_legal(found.space_under(found.fixes)):
+        return f"`--target any` has layouts that {found.target.name} cannot run"
+    batch = found.workload.global_batch
+    return f"try another number of GPUs or another global batch than {batch}: dp x micro batch must divide it"
+
+
+def minimal_conflict(found: Resolved) -> Sequence[Rule]:
+    """The smallest set of fixed values that no layout satisfies together; empty if the fixes are not to blame."""
+    if not found.fixes or not num_legal(found.space_under(found.target.rules)):
+        return ()
+    for size in range(1, len(found.fixes) + 1):
+        for chosen in combinations(found.fixes, size):
+            if not num_legal(found.space_under(found.target.rules, chosen)):
+                return chosen
+    return ()
+
+
+def _loosen(found: Resolved, conflict: Sequence[Rule]) -> str:
+    """What the conflicting values would be legal for: another target, or without the first of them."""
+    if found.target.name != "any" and num_legal(found.space_under(tuple(conflict))):
+        return f"{found.target.name} cannot run them; other targets can: `--target any` says which"
+    return f"leave out `{conflict[-1].name}` and it is chosen for you"
+
+
+def does_not_fit(found: Resolved, count: Count) -> NoFeasibleLayoutError:
+    """Legal layouts, but none fits: the smallest by buffer, and how many GPUs or which change would do."""
+    smallest = _smallest(found)
+    if smallest is None:
+        return no_legal_layout(found, count)
+    closest = candidates(found, [smallest.found.rows[0][2]])[0]
+    stage = max(closest.memory, key=lambda each: each.device_bytes)
+    buffers = {
+        name.removesuffix("_bytes"): value
+        for name, value in stage.model_dump().items()
+        if name.endswith("_bytes") and name not in ("allocated_bytes", "reserved_bytes", "device_bytes")
+    }
+    buffers["reserve"] = stage.reserved_bytes - stage.allocated_bytes
+    largest = sorted(((v, k) for k, v in buffers.items() if v > 0), reverse=True)
+    listed = ", ".join(f"{name} {units.gib(value)}" for value, name in largest[:6])
+    legal = count.total - sum(count.ruled_out.values())
+    limit = units.gib(found.memory_bytes)
+    return NoFeasibleLayoutError(
+        f"no layout of {found.model.name} fits on {found.cluster.num_gpus} x {found.cluster.gpu.name}\n\n"
+        f"  {legal:,} layouts tried. The closest, {closest.layout_id}, needs {units.gib(stage.device_bytes)} GiB "
+        f"per GPU and has {limit}:\n    {listed}\n  {largest[0][1]} bind{'s' if not largest[0][1].endswith('s') else ''}",
+        hint=_what_would_fit(found),
+        details={"closest": closest.layout_id, "device_bytes": stage.device_bytes, "memory_bytes": found.memory_bytes,
+                 "buffers": buffers},
+    )  # fmt: skip
+
+
+def _smallest(found: Resolved) -> Outcome | None:
+    outcome = Search(found.space, found.rates, memory_bytes=float("inf"), objective="memory").run()
+    return outcome if outcome.found.rows else None
+
+
+def _what_would_fit(found: Resolved) -> str:
+    """More GPUs of the same kind, or layouts of other targets (offload, other schedules) on the same."""
+    if found.target.name != "any":
+        anyone = Search(found.space_under(found.fixes), found.rates, memory_bytes=found.memory_bytes).run()
+        if anyone.found.rows:
+            return f"`--target any` finds {anyone.found.rows[0][1]}, which fits"
+    if len(found.cluster.groups) > 1:
+        return "more GPUs, or GPUs with more memory"
+    for factor in _GROWTH:
+        bigger = grown(found, factor)
+        outcome = Search(bigger.space, bigger.rates, memory_bytes=found.memory_bytes).run()
+        if outcome.found.rows:
+            need = candidates(bigger, [outcome.found.rows[0][2]])[0].device_bytes
+            return f"{bigger.cluster.num_gpus} GPUs are enough (est. {units.gib(need)} GiB of {units.gib(found.memory_bytes)})"
+    return f"not even {_GROWTH[-1]} times the GPUs are enough: a shorter --seq-len, --lora or GPUs with more memory"
+
+
+def grown(found: Resolved, factor: int) -> Resolved:
+    """The same request on `factor` times the nodes."""
+    group: NodeGroup = found.cluster.groups[0]
+    levels = found.cluster.levels
+    last = replace(levels[-1], size=levels[-1].size * factor)
+    if len(levels) == 1:  # a single node: the new nodes talk at the speed of a host link, which is at least there
+        outer = replace(levels[0], name="cluster", size=levels[0].size * factor, kind="ethernet",
+                        bw_bytes_per_s=min(levels[0].bw_bytes_per_s, group.gpu.pcie_bw_bytes_per_s))  # fmt: skip
+        levels = (levels[0], outer)
+    else:
+        levels = (*levels[:-1], last)
+    cluster = ClusterSpec(name=f"{found.cluster.name} x {factor}", levels=levels,
+                          groups=(replace(group, num_nodes=group.num_nodes * factor),))  # fmt: skip
+    return Resolved(found.request, found.model, cluster, found.workload, found.stack, found.target, ())

@@ -1,0 +1,228 @@
+"""The plan: what `plan` found, and everything needed to use it. Downstream code reads only this and looks nothing up.
+
+JSON: base units, names as in the code, floats of 9 significant digits. `format_version` moves its minor number when
+fields are added and its major one when a reader would break.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..cost_models.layouts import Layout
+from ..errors import InputError, Problem
+
+FORMAT_VERSION = "1.0"
+Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Term(_Part):
+    """Seconds of one part of a step. Exposed terms sum to the step; hidden ones run behind `overlaps`."""
+
+    name: str
+    seconds: float = Field(ge=0)
+    exposed: bool
+    overlaps: tuple[str, ...] = ()
+    source: Source
+
+
+class StageMemory(_Part):
+    """Bytes on one GPU of a stage: buffers, their sum (allocated), with the allocator's reserve, as the driver shows it."""
+
+    stage: int
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    logits_bytes: float
+    gathered_bytes: float
+    exchange_bytes: float
+    workspace_bytes: float
+    allocated_bytes: float
+    reserved_bytes: float
+    context_bytes: float
+    device_bytes: float
+
+
+class Chunk(_Part):
+    """A run of layers [first, last] on a stage (none: embedding- or head-only)."""
+
+    stage: int
+    chunk: int
+    layers: tuple[int, ...]
+    embedding: bool
+    head: bool
+    gpu: str
+    recompute_layers: int
+
+
+class Placement(_Part):
+    """Host order and the map rank -> logical rank; None: the launcher's own order, tp fastest, then cp, dp, pp."""
+
+    hosts: tuple[str, ...] = ()
+    logical_of_rank: tuple[int, ...] | None = None
+
+
+class Candidate(_Part):
+    """One layout, priced."""
+
+    choice: int = Field(ge=1)
+    layout_id: str
+    layout: dict[str, Any]
+    stages: tuple[Chunk, ...]
+    placement: Placement = Placement()
+    step_s: float = Field(gt=0)
+    step_s_low: float | None = None
+    step_s_high: float | None = None
+    terms: tuple[Term, ...]
+    memory: tuple[StageMemory, ...]
+    mfu: float
+    hfu: float
+    tokens_per_s_per_gpu: float
+    cost_usd_per_mtoken: float | None = None
+    days: float | None = None
+    gpu_hours: float | None = None
+    cost_usd: float | None = None
+    targets: dict[str, str | None]
+
+    @property
+    def device_bytes(self) -> float:
+        """What the fullest GPU holds, as the driver would show it."""
+        return max(stage.device_bytes for stage in self.memory)
+
+    def to_layout(self) -> Layout:
+        return Layout.from_dict(self.layout)
+
+
+class SpaceCount(_Part):
+    """How many layouts there are and what became of them; the parts add up to `total`."""
+
+    total: int
+    by_axis: dict[str, int]
+    ruled_out: dict[str, int]
+    dominated: int
+    out_of_memory: int
+    bounded: int
+    priced: int
+    simulated: int = 0
+
+
+class Certificate(_Part):
+    """What the search proves: no layout of the space is below `lower_bound_s`."""
+
+    space: SpaceCount
+    lower_bound_s: float | None
+    gap: float | None
+    proven: bool
+    stopped: str | None = None
+
+
+class Outside(_Part):
+    """A faster layout that the target cannot run, and who can."""
+
+    layout_id: str
+    step_s: float
+    targets: tuple[str, ...]
+
+
+class Profile(_Part):
+    """A file of facts that the plan rests on."""
+
+    name: str
+    sha256: str
+
+
+class Plan(_Part):
+    """The result of `meshwright plan`."""
+
+    format_version: str = FORMAT_VERSION
+    kind: Literal["plan"] = "plan"
+    tool: dict[str, str]
+    request_sha256: str
+    request: dict[str, Any]
+    profiles: tuple[Profile, ...]
+    candidates: tuple[Candidate, ...] = Field(min_length=1)
+    certificate: Certificate
+    outside: Outside | None = None
+    resolved: dict[str, Any]
+    rejected: dict[str, int]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    def to_json(self) -> str:
+        """The document as it is written to a file."""
+        import json
+
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+
+def rounded(value: Any) -> Any:
+    """Floats of `value` (nested) at 9 significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    return value
+
+
+def read_plan(text: str, name: str) -> Plan:
+    """The plan in `text` (JSON). Raises InputError naming `name` and each damaged field, or a newer format."""
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{name}: not JSON: {error}", hint="`meshwright plan -o plan.json` writes one") from None
+    if not isinstance(data, dict) or data.get("kind") != "plan":
+        raise InputError(f"{name}: not a plan", hint="`meshwright plan -o plan.json` writes one")
+    major = str(data.get("format_version", "")).partition(".")[0]
+    if major != FORMAT_VERSION.partition(".")[0]:
+        raise InputError(
+            f"{name}: format {data.get('format_version')}, this version reads {FORMAT_VERSION}",
+            hint="plan again, or use the version of meshwright that wrote it",
+        )
+    try:
+        plan = Plan.model_validate(data)
+        for candidate in plan.candidates:
+            _check(candidate)
+        return plan
+    except ValidationError as error:
+        raise InputError.of([
+            Problem(each["msg"].lower(), file=name, field=".".join(str(part) for part in each["loc"]))
+            for each in error.errors()
+        ]) from None  # fmt: skip
+
+
+def _check(candidate: Candidate) -> None:
+    exposed = sum(term.seconds for term in candidate.terms if term.exposed)
+    if abs(exposed - candidate.step_s) > 1e-6 * candidate.step_s:
+        raise InputError(
+            f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, but its exposed terms sum to {exposed:g} s",
+            hint="the file was edited; plan again",
+        )
+    if str(candidate.to_layout()) != candidate.layout_id:
+        raise InputError(
+            f"candidates.{candidate.choice - 1}: layout_id `{candidate.layout_id}` is not its layout `{candidate.to_layout()}`",
+            hint="the file was edited; plan again",
+        )
+
+
+def load_plan(path: Path | str) -> Plan:
+    """The plan in the file `path`. Raises InputError for a missing, damaged, edited or newer one."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}", hint="`meshwright plan -o plan.json` writes one") from None
+    return read_plan(text, str(path))

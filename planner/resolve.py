@@ -1,0 +1,127 @@
+"""From a request to everything that pricing needs: model, cluster, workload, stack, rates, target, rules."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..cost_models.layouts import encode
+from ..cost_models.rates import Rates
+from ..cost_models.specs import ClusterSpec, ModelSpec, StackSpec, Workload
+from ..cost_models.tables import Problem
+from ..errors import InputError
+from ..profiles import stacks
+from ..profiles.cluster import load_cluster
+from ..profiles.models import load_model, read_model_yaml
+from ..profiles.provenance import files_behind
+from ..profiles.rates import surfaces_for
+from .constraints import RULES, Rule, fixed
+from .emitters.base import Target
+from .emitters.registry import target as load_target
+from .request import Request
+from .space import Space
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request with all its references loaded."""
+
+    request: Request
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    stack: StackSpec
+    target: Target
+    warnings: tuple[str, ...]
+
+    @cached_property
+    def problem(self) -> Problem:
+        return Problem(self.model, self.workload, self.stack, self.cluster.num_gpus, self.cluster.gpus_per_node)
+
+    @cached_property
+    def rates(self) -> Rates:
+        return stacks.rates_for(self.cluster, self.stack, self.workload.precision)
+
+    @cached_property
+    def fixes(self) -> tuple[Rule, ...]:
+        """One rule per `--fix`."""
+        return tuple(
+            fixed(name, encode(name, value), f"{name}={_spelled(value)}") for name, value in self.request.fix.items()
+        )
+
+    @property
+    def space(self) -> Space:
+        return self.space_under(self.target.rules, self.fixes)
+
+    def space_under(self, *rules: tuple[Rule, ...]) -> Space:
+        return Space(self.problem, RULES + tuple(rule for group in rules for rule in group))
+
+    @property
+    def memory_bytes(self) -> float:
+        """What a layout may use of each GPU."""
+        limit = self.workload.max_memory_bytes
+        return min(self.cluster.memory_bytes, limit) if limit else self.cluster.memory_bytes
+
+    @cached_property
+    def profiles(self) -> dict[str, str]:
+        """Digest of every file of facts behind the plan."""
+        files = files_behind([group.gpu.name for group in self.cluster.groups],
+                             [group.node for group in self.cluster.groups], self.stack.name)  # fmt: skip
+        return {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in sorted(files.items())}
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def resolve(request: Request) -> Resolved:
+    """Load what `request` refers to. Raises InputError for anything that does not exist or fit together."""
+    model, model_warnings = _model(request.model)
+    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)  # type: ignore[arg-type]
+    workload = request.to_workload(model.max_positions)
+    if workload.seq_len > model.max_positions:
+        raise InputError(
+            f"seq_len {workload.seq_len} is longer than the {model.max_positions} positions of {model.name}",
+            hint=f"`--seq-len {model.max_positions}` or less, or a config.json with more positions",
+        )
+    if workload.trains_layers and workload.trains_layers > model.num_layers:
+        raise InputError(
+            f"train.last_layers {workload.trains_layers} is more than the {model.num_layers} layers of {model.name}",
+            hint="leave it out to train all layers",
+        )
+    target = load_target(request.target)
+    stack = _stack(request.stack, target)
+    found = Resolved(request, model, cluster, workload, stack, target, ())
+    return Resolved(request, model, cluster, workload, stack, target,
+                    tuple([*model_warnings, *cluster.warnings, *_doubts(found)]))  # fmt: skip
+
+
+def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
+    if isinstance(reference, str):
+        return load_model(reference)
+    return read_model_yaml(reference, name=str(reference.get("name", "model")), source="request")
+
+
+def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSpec:
+    if reference is None:
+        return stacks.load_stack(target.stack)
+    if isinstance(reference, str):
+        return stacks.load_stack(reference)
+    raise InputError("stack: must be a name", hint=f"known: {', '.join(stacks.stack_names())}")
+
+
+def _doubts(found: Resolved) -> list[str]:
+    """Warnings about what the numbers rest on."""
+    gpu, out = found.cluster.gpu, []
+    if gpu.plan_only:
+        out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
+    provenance = surfaces_for(gpu).provenance
+    if provenance != "measured":
+        out.append(f"{gpu.name} has no measurements; its compute time is {provenance}, scaled by peak and bandwidth")
+    return out

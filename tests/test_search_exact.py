@@ -1,0 +1,146 @@
+"""The search equals brute force over the whole space, dominated layouts included; a planted fault is seen."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models import ledger, step
+from meshwright.cost_models.layouts import Layouts, parse
+from meshwright.cost_models.specs import (
+    Attention,
+    ClusterSpec,
+    FeedForward,
+    Layer,
+    MixtureOfExperts,
+    ModelSpec,
+    StackSpec,
+    Workload,
+)
+from meshwright.cost_models.tables import Problem, build, index_keys
+from meshwright.planner.constraints import RULES
+from meshwright.planner.emitters.registry import TARGETS
+from meshwright.planner.search import exhaustive
+from meshwright.planner.search.exhaustive import Outcome, Search
+from meshwright.planner.space import Count, Space, allowed, cross, select
+from meshwright.profiles.cluster import load_cluster
+from meshwright.profiles.stacks import load_stack, rates_for
+
+NUM_REQUESTS = 200
+CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
+            "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
+
+
+def random_model(rng: random.Random) -> ModelSpec:
+    kv_heads = rng.choice([1, 2, 4])
+    heads = kv_heads * rng.choice([1, 2, 3])
+    attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=64, value_head_dim=64)
+    dense = Layer(attention=attention, feed_forward=FeedForward(inner=rng.choice([768, 1024])))
+    experts = MixtureOfExperts(experts=rng.choice([2, 4]), top_k=1, expert_inner=256, shared_inner=rng.choice([0, 256]))
+    kinds = (dense, Layer(attention=attention, feed_forward=experts)) if rng.random() < 0.4 else (dense,)
+    pattern = tuple(rng.randrange(len(kinds)) for _ in range(rng.choice([2, 3, 4])))
+    used = tuple(sorted(set(pattern)))
+    return ModelSpec(
+        name="random", family="llama", hidden=heads * 64, vocab=rng.choice([1000, 32000]), max_positions=4096,
+        kinds=tuple(kinds[i] for i in used), pattern=tuple(used.index(i) for i in pattern),
+        tied_embeddings=rng.random() < 0.5, mtp_layers=int(rng.random() < 0.15), dropout=rng.random() < 0.2,
+    )  # fmt: skip
+
+
+def random_request(seed: int) -> dict[str, Any]:
+    """A request whose whole space is small enough to price, and whose memory limit mostly binds."""
+    rng = random.Random(seed)
+    while True:
+        cluster = load_cluster(rng.choice(CLUSTERS))
+        target = TARGETS[rng.choice(sorted(TARGETS))]
+        stack = load_stack(target.stack if rng.random() < 0.7 else "generic")
+        if rng.random() < 0.3:
+            stack = replace(stack, attention="unfused")
+        workload = Workload(
+            seq_len=rng.choice([256, 512, 1024]), global_batch=rng.choice([2, 4, 6, 8]),
+            precision=rng.choice(["bf16", "bf16", "fp32"]), objective=rng.choice(["step", "step", "step", "memory"]),
+        )  # fmt: skip
+        problem = Problem(random_model(rng), workload, stack, cluster.num_gpus, cluster.gpus_per_node)
+        space = Space(problem, RULES + target.rules)
+        count = Count()
+        meshes = space.meshes(count)
+        if int(space.num_below(meshes).sum()) <= 60_000:
+            return {"space": space, "cluster": cluster, "quantile": rng.choice([0.02, 0.2, 0.6, 1.0])}
+
+
+def everything(space: Space) -> Layouts | None:
+    """Every legal layout, by forming the whole product."""
+    problem, parts = space.problem, []
+    meshes = space.meshes(Count())
+    for row in range(len(meshes["tp"])):
+        mesh = select(meshes, np.array([row]))
+        pp, dp, cp = (int(mesh[name][0]) for name in ("pp", "dp", "cp"))
+        columns = cross(cross(cross(mesh, space.schedules(pp)), space.recomputes(pp)), space.states(dp * cp))
+        for zero in sorted(set(columns["zero"].tolist())):
+            shards = {"shard": np.array(space.shards(dp, cp, zero), dtype=np.int64)}
+            part = cross(select(columns, columns["zero"] == zero), shards)
+            parts.append(Layouts(select(part, allowed(space.rules, part, problem))))
+    return Layouts.concatenate(parts) if parts else None
+
+
+def price_all(space: Space, rates: Any, layouts: Layouts) -> step.Estimate:
+    keys, index = index_keys(layouts)
+    batch = ledger.build(space.problem, build(space.problem, keys, rates), layouts, index)
+    return step.price(batch, rates)
+
+
+def search(request: dict[str, Any], memory_bytes: float, **kwargs: Any) -> Outcome:
+    space: Space = request["space"]
+    cluster: ClusterSpec = request["cluster"]
+    stack: StackSpec = space.problem.stack
+    rates = rates_for(cluster, stack, space.problem.workload.precision)
+    objective = space.problem.workload.objective
+    return Search(space, rates, memory_bytes=memory_bytes, top=3, objective=objective, **kwargs).run()
+
+
+def mismatch(seed: int) -> str | None:
+    """What differs between the search and brute force on one random request, if anything."""
+    request = random_request(seed)
+    space: Space = request["space"]
+    rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
+    layouts = everything(space)
+    if layouts is None or not len(layouts):
+        return None
+    estimate = price_all(space, rates, layouts)
+    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
+    value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
+    fits = np.flatnonzero(estimate.device_bytes <= memory_bytes)
+    expected = sorted((float(f"{value[row]:.9g}"), str(layouts.layout(row))) for row in fits[np.argsort(value[fits])][:64])
+    outcome = search(request, memory_bytes)
+    got = [(value, name) for value, name, _ in outcome.found.rows]
+    if outcome.count.accounted != outcome.count.total:
+        return f"seed {seed}: counts {outcome.count}"
+    if got[:1] != expected[:1]:
+        return f"seed {seed}: best {got[:1]} {expected[:1]}"
+    dominated = exhaustive.dominated_recomputes(space, rates)
+    listed = [row for row in expected if (parse(row[1]).recompute, parse(row[1]).recompute_modules) not in dominated]
+    legal = outcome.count.total - sum(outcome.count.ruled_out.values())
+    if legal != len(layouts):
+        return f"seed {seed}: {legal} legal layouts counted, {len(layouts)} formed"
+    return None if got == listed[:3] else f"seed {seed}: {got} {listed[:3]}"
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_equals_brute_force(block: int) -> None:
+    share = range(block * NUM_REQUESTS // 8, (block + 1) * NUM_REQUESTS // 8)
+    assert [found for seed in share if (found := mismatch(seed))] == []
+
+
+def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound 3 % too high prunes the best layout of some request, and the check above says so."""
+    honest = step.bound
+
+    def too_high(*args: Any, **kwargs: Any) -> Any:
+        seconds, needed = honest(*args, **kwargs)
+        return seconds * 1.03, needed
+
+    monkeypatch.setattr(exhaustive.step, "bound", too_high)
+    assert any(mismatch(seed) for seed in range(60))
