@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 _BAR_CELLS = 25
-_LONGEST_VALUE = 20  # of a field in a table of differences; longer ones get lines of their own
 _MOST_TERMS = 10
 _MOST_STAGES = 5
 _TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes")
@@ -32,9 +31,9 @@ def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> li
         header(plan),
         space_line(plan),
         "",
-        candidates_table(plan["candidates"]),
+        candidates_table(plan["candidates"], plan["request"]["workload"].get("objective", "step")),
         "",
-        f"Where the {_step_text(best)} of layout 1 go",
+        f"Where the {step_text(best)} of layout 1 go",
         terms_table(best, unicode=unicode),
         "",
         *closing_lines(plan),
@@ -75,22 +74,25 @@ def space_line(plan: Json) -> str:
     return text.wrapped(f"{text.count(space['total'])} layouts: {counted}")
 
 
-def candidates_table(candidates: Sequence[Json]) -> Table:
-    steps = [candidate["step_s"] for candidate in candidates]
-    places = text.decimals(steps)
+def candidates_table(candidates: Sequence[Json], objective: str = "step") -> Table:
+    """A row per layout; the last column compares what was minimised with the first row."""
+    places = text.decimals([candidate["step_s"] for candidate in candidates])
+    aims = [peak_bytes(candidate) if objective == "memory" else candidate["step_s"] for candidate in candidates]
+    costs = [candidate["cost_usd_per_mtoken"] for candidate in candidates]
+    by_cost = objective == "cost" and None not in costs
     rows = [
         (
             str(candidate["choice"]),
             candidate["layout_id"],
             text.fixed(candidate["step_s"], places),
             text.percent(candidate["mfu"]),
-            text.fixed(candidate["tokens_per_s_per_gpu"], 0),
+            text.significant(cost) if by_cost else text.fixed(candidate["tokens_per_s_per_gpu"], 0),
             text.gib(peak_bytes(candidate)),
-            "best" if candidate is candidates[0] else text.slower(candidate["step_s"] / steps[0] - 1),
+            "best" if candidate is candidates[0] else text.more(aim / aims[0] - 1),
         )
-        for candidate in candidates
+        for candidate, aim, cost in zip(candidates, aims, costs, strict=True)
     ]
-    columns = ("#", "layout", "step s", "MFU %", "tok/s/GPU", "mem GiB")
+    columns = ("#", "layout", "step s", "MFU %", "USD/Mtoken" if by_cost else "tok/s/GPU", "mem GiB")
     return table(*columns, "", rows=rows, right=columns[2:])
 
 
@@ -115,13 +117,13 @@ def terms_table(candidate: Json, *, unicode: bool) -> Table:
         if float(text.fixed(term["seconds"], places).replace(",", ""))
     ]
     rest = terms[len(rows) :]
-    if rest:
-        seconds = text.fixed(sum(term["seconds"] for term in rest), places)
+    seconds = text.fixed(sum(term["seconds"] for term in rest), places)
+    if float(seconds.replace(",", "")):
         rows.append((f"  {len(rest)} more", seconds, "", text.listed(sorted({term["source"] for term in rest}))))
-    return _headless(rows, numbers=(1,))
+    return headless(rows, numbers=(1,))
 
 
-def _headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Table:
+def headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Table:
     """A table without a header; `numbers`: indices of the columns to align on the right."""
     names = [f"column {index}" for index in range(max((len(row) for row in rows), default=1))]
     result = table(*names, rows=rows, right=[names[index] for index in numbers if index < len(names)])
@@ -129,7 +131,7 @@ def _headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Tab
     return result
 
 
-def _step_text(candidate: Json) -> str:
+def step_text(candidate: Json) -> str:
     return f"{text.significant(candidate['step_s'])} s"
 
 
@@ -189,13 +191,14 @@ def tie_lines(candidates: Sequence[Json]) -> list[str]:
 
 def certificate_line(plan: Json) -> str:
     certificate = plan["certificate"]
+    better = {"memory": "smaller", "cost": "cheaper"}.get(plan["request"]["workload"].get("objective", ""), "faster")
     if certificate.get("stopped"):
-        return f"The search was stopped ({certificate['stopped']}): a faster layout may exist."
+        return f"The search was stopped ({certificate['stopped']}): a {better} layout may exist."
     if certificate["proven"]:
-        return "Proven: no other layout of this space is faster by this model."
+        return f"Proven: no other layout of this space is {better} by this model."
     if certificate["gap"] is None:
-        return "Not proven: the rest of the space has no bound."
-    return f"Not proven: a layout up to {text.percent(certificate['gap'])} % faster may exist."
+        return "Not searched: this is the layout that was asked for."
+    return f"Not proven: a layout up to {text.percent(certificate['gap'])} % {better} may exist."
 
 
 def memory_screen(plan: Json, candidate: Json) -> list[Part]:
@@ -204,7 +207,7 @@ def memory_screen(plan: Json, candidate: Json) -> list[Part]:
         header(plan),
         f"{candidate['layout_id']}: GiB per GPU, by pipeline stage",
         "",
-        memory_table(candidate["memory"], _capacity(plan)),
+        memory_table(candidate["memory"], capacity(plan)),
         *([f"{len(_stage_groups(candidate['memory']))} different stages; the fullest are shown, `--json` has all"]
           if len(_stage_groups(candidate["memory"])) > _MOST_STAGES else []),
     ]  # fmt: skip
@@ -221,7 +224,7 @@ def memory_table(stages: Sequence[Json], capacity: float) -> Table:
     rows = [[text.words(name), *(text.gib(stage[name]) for _, stage in groups)] for name in shown]
     for name in ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes"):
         rows.append([text.words(name), *(text.gib(stage[name]) for _, stage in groups)])
-    rows.append(["GPU has", *(text.gib(capacity) for _ in groups)])
+    rows.append(["may use", *(text.gib(capacity) for _ in groups)])
     columns = [f"stage {text.ranges(numbers)}" for numbers, _ in groups]
     return table("buffer", *columns, rows=rows, right=columns)
 
@@ -234,155 +237,16 @@ def _stage_groups(stages: Sequence[Json]) -> list[tuple[list[int], Json]]:
     return list(groups.values())
 
 
-def _capacity(plan: Json) -> float:
-    return float(min(group["gpu"]["memory_bytes"] for group in plan["resolved"]["cluster"]["groups"]))
+def capacity(plan: Json) -> float:
+    """What a layout may use of each GPU."""
+    return float(plan["resolved"]["memory_bytes"])
 
 
-def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
-    """One layout: terms with sources, what hides behind what, memory, targets, what was searched and assumed."""
-    places = text.decimals([candidate["step_s"]])
-    hidden = [t for t in candidate["terms"] if not t["exposed"] and t["seconds"] > 0]
-    parts: list[Part] = [
-        header(plan),
-        f"{candidate['layout_id']}: {_step_text(candidate)} per step, MFU {text.percent(candidate['mfu'])} %, "
-        f"HFU {text.percent(candidate['hfu'])} %",
-        "",
-        f"Where the {_step_text(candidate)} go",
-        terms_table(candidate, unicode=unicode),
-    ]
-    if hidden:
-        rows = [
-            (f"  {t['name']}", text.fixed(t["seconds"], places), f"behind {text.listed(t['overlaps'])}", t["source"])
-            for t in sorted(hidden, key=lambda t: -t["seconds"])
-        ]
-        parts += ["", "Hidden, not part of the step", _headless(rows, numbers=(1,))]
-    parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(_capacity(plan))} GiB"]
-    parts += ["", "Targets", *target_lines(candidate["targets"])]
-    parts += ["", "Search", _search_table(plan), certificate_line(plan)]
-    return parts
-
-
-def target_lines(targets: Mapping[str, str | None]) -> list[str]:
-    """A line per target: whether it can run this layout, and else why not."""
-    width = max(map(len, targets), default=0)
-    return [
-        text.wrapped(f"  {name:<{width}}  {'yes' if reason is None else f'no: {reason}'}", " " * (width + 4))
-        for name, reason in sorted(targets.items())
-    ]
-
-
-def _search_table(plan: Json) -> Table:
-    space = plan["certificate"]["space"]
-    rows = [("  in the space", space["total"])]
-    rows += [(f"  ruled out: {text.words(rule)}", number) for rule, number in space["ruled_out"].items() if number]
-    kinds = ("dominated", "out_of_memory", "bounded", "priced")
-    rows += [(f"  {text.words(kind)}", space[kind]) for kind in kinds if space[kind]]
-    return _headless([(name, text.count(number)) for name, number in rows], numbers=(1,))
-
-
-def why_not_screen(best: Json, other: Json) -> list[Part]:
-    """Why a layout that fits was not chosen: the terms in which it differs from the first, largest first."""
-    behind = other["step_s"] - best["step_s"]
-    relation = f"{text.significant(behind)} s more than" if behind > 0 else f"{text.significant(-behind)} s less than"
-    peak = text.gib(peak_bytes(other))
-    first = f"{other['layout_id']} is valid and fits ({peak} GiB), but takes {_step_text(other)},"
-    changes = sorted(_term_changes(best, other).items(), key=lambda item: -abs(item[1]))
-    places = text.decimals([abs(behind)] if behind else [best["step_s"]])
-    rows = [
-        (f"  {'+' if change > 0 else '-'}{text.fixed(abs(change), places)} s", name)
-        for name, change in changes
-        if float(text.fixed(abs(change), places).replace(",", ""))
-    ]
-    return [first, f"{relation} layout {best['choice']}:", _headless(rows, numbers=(0,))]
-
-
-def _term_changes(best: Json, other: Json) -> dict[str, float]:
-    changes: dict[str, float] = {}
-    for candidate, sign in ((best, -1), (other, 1)):
-        for term in candidate["terms"]:
-            if term["exposed"]:
-                changes[term["name"]] = changes.get(term["name"], 0.0) + sign * term["seconds"]
-    return changes
-
-
-def origins_table(origins: Mapping[str, str]) -> Table:
-    return table("field", "from", rows=sorted(origins.items()))
-
-
-def diff_screen(changes: Sequence[Json], names: tuple[str, str]) -> list[Part]:
-    """A row per field that differs between two plans."""
-    if not changes:
-        return ["The plans are equal."]
-    rows = [(change["field"], _value(change["before"]), _value(change["after"])) for change in changes]
-    long = [row for row in rows if max(len(row[1]), len(row[2])) > _LONGEST_VALUE]
-    lines = [f"{field}\n  {names[0]}: {before}\n  {names[1]}: {after}" for field, before, after in long]
-    short = [row for row in rows if row not in long]
-    return [*lines, *([""] if lines and short else []), *([table("field", *names, rows=short)] if short else [])]
-
-
-def _value(value: Any) -> str:
+def shown(value: Any) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(_value(item) for item in value) or "-"
+        return ", ".join(shown(item) for item in value) or "-"
     return text.significant(value) if isinstance(value, float) else str(value)
-
-
-def items_table(items: Sequence[Json], columns: Sequence[tuple[str, str, float]]) -> Table:
-    """A table of `show`: columns are (header, key, scale); scale 0 means text."""
-    rows = [
-        [
-            _scaled(item.get(key), scale) if scale else _value(item.get(key))
-            for _, key, scale in columns
-        ]
-        for item in items
-    ]
-    return table(*(head for head, _, _ in columns), rows=rows, right=[head for head, _, scale in columns if scale])
-
-
-def _scaled(value: float | None, scale: float) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) and scale == 1 else text.significant(value / scale)
-
-
-def sources_screen(name: str, facts: Mapping[str, Json]) -> list[Part]:
-    """Each fact with its value and the numbers of its sources, which are listed below."""
-    numbers: dict[str, int] = {}
-    rows = []
-    for field, fact in facts.items():
-        sources = [part.strip() for part in str(fact.get("source") or "").split("; ") if part.strip()]
-        marks = " ".join(f"[{numbers.setdefault(source, len(numbers) + 1)}]" for source in sources)
-        doubt = "unconfirmed" if fact.get("confirmed") is False else ""
-        rows.append((field, _value(fact["value"]), " ".join(part for part in (marks, doubt) if part)))
-    notes = [f"{field}: {fact['note']}" for field, fact in facts.items() if fact.get("note")]
-    parts: list[Part] = [name, "", table("fact", "value", "source", rows=rows)]
-    parts += ["", *notes] if notes else []
-    return [*parts, "", *(f"[{number}] {source}" for source, number in numbers.items())]
-
-
-def facts_table(facts: Json) -> Table:
-    """One thing in full: a row per field, nested fields dotted."""
-    return _headless([(name, _value(value)) for name, value in flatten(facts).items()])
-
-
-def environment_screen(facts: Json) -> list[Part]:
-    return [facts_table(facts)]
-
-
-def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings and lists as dotted names -> values: `terms[0].seconds`."""
-    if isinstance(data, Mapping) and data:
-        pairs = [(f"{prefix}.{key}" if prefix else str(key), value) for key, value in data.items()]
-    elif isinstance(data, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in data):
-        pairs = [(f"{prefix}[{index}]", value) for index, value in enumerate(data)]
-    elif isinstance(data, list | tuple):
-        return {prefix: ", ".join(map(str, data)) or None}
-    else:
-        return {prefix: None if isinstance(data, Mapping) else data}
-    flat: dict[str, Any] = {}
-    for name, value in pairs:
-        flat.update(flatten(value, name))
-    return flat

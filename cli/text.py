@@ -36,9 +36,9 @@ def percent(share: float | None, places: int = 1) -> str:
     return fixed(None if share is None else share * 100, places)
 
 
-def slower(share: float) -> str:
-    """How much slower than the best: `+1.5 %`, `+11 %`."""
-    return f"+{share * 100:.1f} %" if share < 0.0995 else f"+{share * 100:,.0f} %"
+def more(share: float) -> str:
+    """How much more than the best: `+1.5 %`, `+11 %`."""
+    return f"{share * 100:+.1f} %" if abs(share) < 0.0995 else f"{share * 100:+,.0f} %"
 
 
 def count(number: float) -> str:

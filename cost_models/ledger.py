@@ -203,17 +203,34 @@ class Ledger:
             "workspace": self._workspace,
         }
 
-    def _activations(self, j: int, device: Array | None = None) -> Array:
-        """Saved bytes x micro-batches in flight; offloaded activations keep two layers on the GPU (double buffer)."""
+    def _held(self, j: int, device: Array | None = None) -> Array:
+        """[n] bytes of activations: saved per micro-batch x micro-batches in flight."""
         x = self.layouts
         device = self.splits.first[:, j][self.split] if device is None else device
-        held = self.saved[j] * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
+        return self.saved[j] * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
+
+    def _activations(self, j: int, device: Array | None = None) -> Array:
+        """Activations on the GPU; where they are offloaded, those of two layers (double buffer)."""
+        held = self._held(j, device)
+        if not self.offloads_activations.any():
+            return held
         two_layers = 2 * self.saved[j] / np.maximum(self.layers[j], 1.0)
         return np.asarray(np.where(self.offloads_activations, np.minimum(held, two_layers), held))
+
+    def host_bytes(self, j: int, device: Array | None = None) -> Array:
+        """[n] bytes that a GPU of profile j keeps in host memory: optimizer states and activations beyond two layers."""
+        if not self.layouts["offload"].any():
+            return np.zeros(len(self.layouts))
+        states = np.where(self.offloads_optimizer, self.updated[j] * self.problem.state_bytes.optimizer, 0.0)
+        return np.asarray(states + self._held(j, device) - self._activations(j, device))
 
     def activations_on(self, j: int, row: int, device: int) -> float:
         """Bytes of activations of one layout on device `device`, whose layers are those of profile j."""
         return float(self._activations(j, np.full(len(self.layouts), float(device)))[row])
+
+    def host_bytes_on(self, j: int, row: int, device: int) -> float:
+        """Bytes that a GPU of stage `device` keeps in host memory."""
+        return float(self.host_bytes(j, np.full(len(self.layouts), float(device)))[row])
 
     @cached_property
     def _largest_layer(self) -> Array:

@@ -281,7 +281,7 @@ class StackSpec:
     fsdp_overlap: float
     cp_overlap: float
     ep_overlap: float
-    pp_overlap: float
+    offload_overlap: float
     gradient_bytes: int  # per parameter, as accumulated and reduced
     logit_bytes: float  # held per logit at the loss, all copies together
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward

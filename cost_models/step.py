@@ -43,10 +43,14 @@ HOST_ADAM_BYTES = 28.0  # moved in host memory per parameter by Adam on the CPU 
 
 @dataclass(frozen=True)
 class Estimate:
-    """[n] step seconds and bytes of the fullest GPU; `terms` sum to step_s; `slowest`, `fullest`: profile indices."""
+    """[n] step seconds, bytes of the fullest GPU, and bytes that the GPU with most of them keeps in host memory.
+
+    `terms` sum to step_s; `slowest`, `fullest`: profile indices.
+    """
 
     step_s: Array
     device_bytes: Array
+    host_bytes: Array
     terms: dict[str, Array]
     slowest: Ints
     fullest: Ints
@@ -71,7 +75,8 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
     step_s = np.asarray(sum(terms.values()))
     device_bytes, fullest = device_memory(ledger, rates)
-    return Estimate(step_s, device_bytes, terms, slowest, fullest)
+    host_bytes = np.max([ledger.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
+    return Estimate(step_s, device_bytes, host_bytes, terms, slowest, fullest)
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,9 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
     moved = np.flatnonzero(ledger.offloads_activations & states)
     for j in profiles if len(moved) else ():
         one_way = ledger.saved[j][moved] / rates.pcie_bw_bytes_per_s
-        hidden = np.minimum(one_way, forward[j][moved]) + np.minimum(one_way, backward[j][moved])
-        offload[j][moved] = 2 * one_way - hidden
+        room = rates.stack.offload_overlap
+        out = np.maximum(one_way - room * forward[j][moved], 0.0)
+        offload[j][moved] = out + np.maximum(one_way - room * backward[j][moved], 0.0)
     return _Stages(forward, backward, fsdp, offload, forward + backward + fsdp + offload)
 
 

@@ -19,7 +19,7 @@ from .failures import does_not_fit, no_legal_layout
 from .plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, load_plan, rounded
 from .request import Request, load_request, request_to_dict
 from .resolve import Resolved, resolve
-from .search.exhaustive import Outcome, Search
+from .search.exhaustive import Outcome
 from .space import Count
 
 __all__ = ["evaluate", "load_plan", "plan"]
@@ -95,9 +95,9 @@ def _search(found: Resolved, progress: Progress | None, time_limit_s: float | No
         return time_limit_s is not None and time.monotonic() - started > time_limit_s
 
     objective = "memory" if found.workload.objective == "memory" else "step"  # one cluster: cost orders as time
-    search = Search(found.space, found.rates, memory_bytes=found.memory_bytes, top=found.request.top,
-                    objective=objective, progress=report, should_stop=late)  # fmt: skip
-    return search.run()
+    return found.search(
+        found.space, top=found.request.top, objective=objective, progress=report, should_stop=late
+    ).run()
 
 
 def _outside(found: Resolved, outcome: Outcome) -> Outside | None:
@@ -106,7 +106,7 @@ def _outside(found: Resolved, outcome: Outcome) -> Outside | None:
         return None
     best = outcome.found.rows[0][0]
     space = found.space_under(found.fixes)
-    other = Search(space, found.rates, memory_bytes=found.memory_bytes, incumbent=best * (1 - _WORTH_SAYING)).run()
+    other = found.search(space, incumbent=best * (1 - _WORTH_SAYING)).run()
     rows = [row for row in other.found.rows if row[0] < best * (1 - _WORTH_SAYING)]
     if not rows:
         return None

@@ -108,5 +108,6 @@ def _memory(found: Resolved, batch: ledger.Ledger, row: int, layout: Layout) -> 
         out.append({
             "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
             "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,
+            "host_bytes": batch.host_bytes_on(j, row, stage),
         })  # fmt: skip
     return out

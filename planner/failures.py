@@ -13,7 +13,7 @@ from .candidates import candidates
 from .census import Census
 from .constraints import Rule
 from .resolve import Resolved
-from .search.exhaustive import Outcome, Search
+from .search.exhaustive import Outcome
 from .space import Count, Space
 
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -98,21 +98,21 @@ def does_not_fit(found: Resolved, count: Count) -> NoFeasibleLayoutError:
 
 
 def _smallest(found: Resolved) -> Outcome | None:
-    outcome = Search(found.space, found.rates, memory_bytes=float("inf"), objective="memory").run()
+    outcome = found.search(found.space, memory_bytes=float("inf"), objective="memory").run()
     return outcome if outcome.found.rows else None
 
 
 def _what_would_fit(found: Resolved) -> str:
     """More GPUs of the same kind, or layouts of other targets (offload, other schedules) on the same."""
     if found.target.name != "any":
-        anyone = Search(found.space_under(found.fixes), found.rates, memory_bytes=found.memory_bytes).run()
+        anyone = found.search(found.space_under(found.fixes)).run()
         if anyone.found.rows:
             return f"`--target any` finds {anyone.found.rows[0][1]}, which fits"
     if len(found.cluster.groups) > 1:
         return "more GPUs, or GPUs with more memory"
     for factor in _GROWTH:
         bigger = grown(found, factor)
-        outcome = Search(bigger.space, bigger.rates, memory_bytes=found.memory_bytes).run()
+        outcome = bigger.search(bigger.space).run()
         if outcome.found.rows:
             need = candidates(bigger, [outcome.found.rows[0][2]])[0].device_bytes
             return f"{bigger.cluster.num_gpus} GPUs are enough (est. {units.gib(need)} GiB of {units.gib(found.memory_bytes)})"

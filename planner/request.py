@@ -59,7 +59,18 @@ def load_request(
     for text in sets:
         draft.set(text)
     draft.override(given)
+    for text in sets:  # again, what lies inside of a value that an override has replaced
+        if any(_set(text)[0][: len(FLAT[name])] == FLAT[name] != _set(text)[0] for name in given if given[name]):
+            draft.set(text)
     return draft.request()
+
+
+def _set(text: str) -> tuple[FieldPath, Any]:
+    """`a.b=c` -> (place, value). Raises InputError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise InputError(f"--set `{text}` is not `field=value`", hint="write `--set workload.seq_len=4096`")
+    return tuple(name.strip().split(".")), read_document("--set", text=value).data
 
 
 class _Draft:
@@ -91,6 +102,8 @@ class _Draft:
             below = holder.get(str(part))
             if isinstance(below, str) and part == "cluster":
                 below = holder[part] = _spelled_out(below)
+            elif isinstance(below, str | list) and part == "fix":
+                below = holder[part] = parse_fix(below)
             elif isinstance(below, str) and part in ("model", "stack"):
                 hint = f"write `{part}` out in a request file to change parts of it"
                 raise InputError(f"{origin}: {dotted(place[:depth])} is the name `{below}`", hint=hint)
@@ -109,10 +122,8 @@ class _Draft:
                 self.put((name,), environ[variable], f"environment {variable}")
 
     def set(self, text: str) -> None:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise InputError(f"--set `{text}` is not `field=value`", hint="write `--set workload.seq_len=4096`")
-        self.put(tuple(name.strip().split(".")), read_document("--set", text=value).data, f"--set {name.strip()}")
+        place, value = _set(text)
+        self.put(place, value, f"--set {dotted(place)}")
 
     def override(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
@@ -130,8 +141,6 @@ class _Draft:
 
     def _override_fix(self, value: Any, origin: str) -> None:
         """Adds to what the file fixes; a field given here replaces the file's value instead of clashing with it."""
-        if isinstance(self.data.get("fix"), list | str):
-            self.data["fix"] = parse_fix(self.data["fix"])
         try:
             fixed = parse_fix(value)
         except InputError as error:

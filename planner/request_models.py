@@ -6,13 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
 from ..cost_models.specs import Lora, OptimizerName, Precision, Workload
 from ..errors import InputError
-from .request_values import LORA_DEFAULT, Batch, Bytes, Fix, Lengths, LoraTarget, Positive, Tokens, parse_lora
+from .request_values import LORA_DEFAULT, Batch, Bytes, Fix, Lengths, LoraTarget, Positive, Tokens, checked, parse_lora
 
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
@@ -33,13 +33,8 @@ class LoraRequest(_Model):
 class Train(_Model):
     """What is trained: everything (neither field), adapters, the last layers, or both of these."""
 
-    lora: LoraRequest | None = None
+    lora: Annotated[LoraRequest, BeforeValidator(checked(parse_lora))] | None = None
     last_layers: Positive | None = None
-
-    @field_validator("lora", mode="before")
-    @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        return value if value is None or isinstance(value, LoraRequest) else parse_lora(value)
 
 
 class WorkloadRequest(_Model):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..cost_models import layouts
@@ -74,8 +74,8 @@ def whole(value: Any, example: str) -> int:
 
 def parse_lora(value: Any) -> Any:
     """`16`, `16:q,v` or `16:q,v:nf4` -> {"rank": 16, "targets": [...], "base_dtype": ...}; a mapping stays one."""
-    if isinstance(value, Mapping):
-        return dict(value)
+    if isinstance(value, Mapping | BaseModel):
+        return value
     rank, _, rest = str(value).partition(":")
     targets, _, base = rest.partition(":")
     result: dict[str, Any] = {"rank": whole(rank, "16:q,v")}

@@ -23,6 +23,7 @@ from .constraints import RULES, Rule, fixed
 from .emitters.base import Target
 from .emitters.registry import target as load_target
 from .request import Request
+from .search.exhaustive import Search
 from .space import Space
 
 
@@ -65,6 +66,18 @@ class Resolved:
         """What a layout may use of each GPU."""
         limit = self.workload.max_memory_bytes
         return min(self.cluster.memory_bytes, limit) if limit else self.cluster.memory_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory that a GPU's offloaded states and activations may take; infinite where no file states it."""
+        shares = [group.host_memory_bytes / group.gpus_per_node for group in self.cluster.groups if group.host_memory_bytes]
+        known = len(shares) == len(self.cluster.groups)
+        return stacks.HOST_MEMORY_SHARE * min(shares) if known else float("inf")
+
+    def search(self, space: Space, **options: Any) -> Search:
+        """A search of `space` with the memory that this cluster has."""
+        limits = {"memory_bytes": self.memory_bytes, "host_bytes": self.host_bytes}
+        return Search(space, self.rates, **{**limits, **options})
 
     @cached_property
     def profiles(self) -> dict[str, str]:

@@ -19,6 +19,10 @@ _FIELDS = tuple(name for name in StackSpec.__dataclass_fields__ if name not in (
 # Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels
 # (2 x 460 GB/s peak), of which Adam on the CPU reaches about half.
 ASSUMED_HOST_BW_BYTES_PER_S = 2 * 460e9 / 2 / 8
+# What the operating system, the data loader and pinned buffers leave of host memory (assumed).
+HOST_MEMORY_SHARE = 0.9
+# Pinned copies reach about four fifths of the link (assumed).
+ASSUMED_PCIE_EFFICIENCY = 0.8
 OVERHEADS = MemoryOverheads(
     context_bytes=1.5 * 2**30,
     communicator_bytes=0.15 * 2**30,
@@ -67,7 +71,7 @@ def rates_for(cluster: ClusterSpec, stack: StackSpec, precision: Precision) -> R
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
         collectives=collective_rates(),
         levels=cluster.levels,
-        pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s,
+        pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY,
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
         stack=stack,
         overheads=OVERHEADS,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from meshwright.cli import tables
+from meshwright.cli import explain_screens, listing_screens, tables
 from meshwright.cli.commands.diff import differences
 from meshwright.cli.commands.explain import origins_of
 from meshwright.cli.console import bar, make_console, print_part, table, to_json
@@ -64,12 +64,14 @@ def screens() -> dict[str, list[Any]]:
         "plan-not-proven": tables.plan_screen(with_uncertainty(), unicode=True),
         "memory": tables.memory_screen(plan, first),
         "memory-many-stages": tables.memory_screen(many_stages(), many_stages()["candidates"][0]),
-        "explain": tables.explain_screen(plan, first, unicode=True),
-        "why-not": tables.why_not_screen(first, third),
-        "diff": tables.diff_screen(differences(plan, other_plan()), ("before.json", "after.json")),
-        "diff-equal": tables.diff_screen(differences(plan, sample_plan()), ("before.json", "after.json")),
-        "show-sources": tables.sources_screen("h100-sxm-80gb", facts),
-        "origins": [tables.origins_table(origins_of({**plan, "origins": {"model": "--model", "fix": "a.yaml, line 3"}}))],
+        "explain": explain_screens.explain_screen(plan, first, unicode=True),
+        "why-not": explain_screens.why_not_screen(plan, third),
+        "why-not-target": explain_screens.why_not_screen({**plan, "resolved": {**plan["resolved"], "target": "torchtitan"}}, third),
+        "why-not-memory": explain_screens.why_not_screen({**plan, "resolved": {**plan["resolved"], "memory_bytes": 2**35}}, third),
+        "diff": listing_screens.diff_screen(differences(plan, other_plan()), ("before.json", "after.json")),
+        "diff-equal": listing_screens.diff_screen(differences(plan, sample_plan()), ("before.json", "after.json")),
+        "show-sources": listing_screens.sources_screen("h100-sxm-80gb", facts),
+        "origins": [explain_screens.origins_table(origins_of({**plan, "origins": {"model": "--model", "fix": "a.yaml, line 3"}}))],
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 
-import meshwright
 import pytest
+
+import meshwright
 from meshwright import errors
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import requests, tables
+from .. import listing_screens, requests, tables
 from ..console import FORMAT_VERSION, Terminal
 
 
@@ -30,14 +30,14 @@ def command(
     changes = differences(requests.load_plan(before), requests.load_plan(after))
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "diff", "items": changes})
-    terminal.show(tables.diff_screen(changes, (str(before), str(after))))
+    terminal.show(listing_screens.diff_screen(changes, (str(before), str(after))))
     if changes and exit_code:
         raise typer.Exit(1)
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
     """[{field, before, after}] for each field of the summaries that differs."""
-    old, new = (tables.flatten(summary(plan)) for plan in (before, after))
+    old, new = (listing_screens.flatten(summary(plan)) for plan in (before, after))
     return [
         {"field": field, "before": old.get(field), "after": new.get(field)}
         for field in dict.fromkeys([*old, *new])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import options, requests, tables
+from .. import explain_screens, listing_screens, options, requests
 from ..console import FORMAT_VERSION, Terminal
 
 
@@ -40,11 +40,11 @@ def command(
         where = origins_of(document)
         if terminal.settings.json:
             terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": where})
-        terminal.show([tables.origins_table(where)])
+        terminal.show([explain_screens.origins_table(where)])
         return
     if terminal.settings.json:
         terminal.write_json(_explanation(document, candidate))
-    terminal.show(tables.explain_screen(document, candidate, unicode=terminal.unicode))
+    terminal.show(explain_screens.explain_screen(document, candidate, unicode=terminal.unicode))
     requests.tell_warnings(terminal, document)
 
 
@@ -65,19 +65,18 @@ def origins_of(document: dict[str, Any]) -> dict[str, str]:
     def origin(field: str) -> str:
         return next((text for name, text in known.items() if field == name or field.startswith(f"{name}.")), "default")
 
-    return {field: origin(field) for field in tables.flatten(document["request"])}
+    return {field: origin(field) for field in listing_screens.flatten(document["request"])}
 
 
 def _why_not(terminal: Terminal, document: dict[str, Any], layout: str) -> None:
     from ...planner import api
     from ...planner.request import request_from_dict
 
-    best = requests.candidate(document, 1)
     other = next((each for each in document["candidates"] if each["layout_id"] == layout), None)
     if other is None:
         asked = request_from_dict(document["request"])
         other = requests.candidate(api.evaluate(asked, layout).model_dump(mode="json"), 1)
     if terminal.settings.json:
         kind = {"format_version": FORMAT_VERSION, "kind": "comparison"}
-        terminal.write_json({**kind, "candidate": best, "other": other})
-    terminal.show(tables.why_not_screen(best, other))
+        terminal.write_json({**kind, "candidate": document["candidates"][0], "other": other})
+    terminal.show(explain_screens.why_not_screen(document, other))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import catalogues, tables
+from .. import catalogues, listing_screens
 from ..console import FORMAT_VERSION, Terminal
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ def command(
     screen: list[Part]
     if name is None:
         items = catalogues.rows(which)
-        screen = [tables.items_table(items, catalogues.COLUMNS[which])]
+        screen = [listing_screens.items_table(items, catalogues.COLUMNS[which])]
     else:
         entry = catalogues.details(which, name)
         items = [entry]
-        screen = [tables.facts_table(entry)]
+        screen = [listing_screens.facts_table(entry)]
         if "facts" in entry:
-            screen = tables.sources_screen(entry["name"], entry["facts"])
+            screen = listing_screens.sources_screen(entry["name"], entry["facts"])
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": which, "items": items})
     terminal.show(screen)

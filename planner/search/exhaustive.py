@@ -46,7 +46,7 @@ class Found:
 
     def offer(self, values: Array, layouts: Layouts) -> None:
         """Take what belongs in the list."""
-        candidates = np.flatnonzero(values <= self.threshold)
+        candidates = np.flatnonzero((values <= self.threshold) & np.isfinite(values))
         if len(candidates) > 4 * self.limit:
             ceiling = np.partition(values[candidates], self.limit - 1)[self.limit - 1] * (1 + 2 * TIE)
             candidates = candidates[values[candidates] <= ceiling]
@@ -65,23 +65,21 @@ class Outcome:
     count: Count
     lower_bound: float
     stopped: str | None = None
-    smallest: tuple[float, Layout] | None = None  # least memory seen among priced layouts (bytes)
 
 
 class Search:
-    """One search. `memory_bytes`: what a GPU has; `objective` minimises seconds or bytes; `should_stop` cuts it."""
+    """One search. `memory_bytes`: what a GPU has, `host_bytes`: its share of host memory; `objective` minimises seconds or bytes; `should_stop` cuts it."""
 
     def __init__(
-        self, space: Space, rates: Rates, *, memory_bytes: float, top: int = 1, objective: str = "step",
-        progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
+        self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
+        objective: str = "step", progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
         incumbent: float = np.inf,
     ) -> None:  # fmt: skip
         self.space, self.rates, self.problem = space, rates, space.problem
-        self.memory_bytes, self.objective = memory_bytes, objective
+        self.memory_bytes, self.host_bytes, self.objective = memory_bytes, host_bytes, objective
         self.count, self.found = Count(), Found(top)
         self.progress, self.should_stop, self.incumbent = progress, should_stop, incumbent
         self.stopped: str | None = None
-        self.smallest: tuple[float, Layout] | None = None
         self.open_bound = np.inf  # least bound of what an interrupted search left
 
     @property
@@ -100,7 +98,7 @@ class Search:
                 self.stopped = "interrupted"
         best = self.found.rows[0][0] if self.found.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
-        return Outcome(self.found, self.count, bound, self.stopped, self.smallest)
+        return Outcome(self.found, self.count, bound, self.stopped)
 
     def _descend(self, meshes: Columns) -> None:
         seconds, needed = self._mesh_bounds(meshes)
@@ -272,10 +270,8 @@ class Search:
             estimate = step.price(batch, self.rates)
             self.count.priced += len(layouts)
             value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
-            self.found.offer(np.where(estimate.device_bytes <= self.memory_bytes, value, np.inf), layouts)
-            least = int(np.argmin(estimate.device_bytes))
-            if self.smallest is None or estimate.device_bytes[least] < self.smallest[0]:
-                self.smallest = (float(estimate.device_bytes[least]), layouts.layout(least))
+            fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
+            self.found.offer(np.where(fits, value, np.inf), layouts)
 
 
 _GROUPED_BY = ("pp", "pp")

@@ -1,0 +1,149 @@
+"""`make figures`: measure what must only get better, and write it to benchmarks/figures.json.
+
+Speeds stand beside a yardstick timed in the same process, np.where over 10^7 elements, since machines differ. Nothing
+here is asserted by a test. `--suite` also runs the test suite and records its seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from meshwright.cost_models import ledger, step
+from meshwright.cost_models.layouts import Layouts
+from meshwright.cost_models.tables import build, index_keys
+from meshwright.planner.constraints import RULES
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import Resolved, resolve
+from meshwright.planner.space import Columns, Count, Ints, Space, allowed, select
+
+HERE = Path(__file__).parent
+OUT = HERE / "figures.json"
+ROWS = 1 << 14
+SAMPLES = 200_000
+REQUESTS: dict[str, dict[str, Any]] = {
+    "llama-3.1-405b, 16,384 H100, any": {
+        "model": "llama-3.1-405b", "cluster": "dgx-h100:2048", "global_batch": 2048, "target": "any"},
+    "llama-3.1-405b, 16,384 H100, megatron": {
+        "model": "llama-3.1-405b", "cluster": "dgx-h100:2048", "global_batch": 2048, "target": "megatron"},
+    "llama-3.1-405b, 100,000 H100, any": {
+        "model": "llama-3.1-405b", "cluster": "dgx-h100:12500", "global_batch": 10_000, "target": "any"},
+    "deepseek-v3, 2,048 H100, any": {
+        "model": "deepseek-v3", "cluster": "dgx-h100:256", "seq_len": 4096, "global_batch": 15_360, "precision": "fp8",
+        "target": "any"},
+    "llama-3.1-8b, 16 H100, meshwright": {"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "global_batch": 512},
+}  # fmt: skip
+
+
+def best_of(repeats: int, action: Callable[[], object]) -> float:
+    """Least wall seconds of `repeats` runs."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def yardstick_ns() -> float:
+    """Nanoseconds per element of np.where(x > .5, a * x, x) over 10^7 elements."""
+    x = np.random.default_rng(0).random(10**7)
+    return best_of(5, lambda: np.where(x > 0.5, 1.1 * x, x)) * 1e2
+
+
+def draw(space: Space, number: int) -> Layouts:
+    """Random legal layouts: a uniform mesh, then a uniform option of each level."""
+    rng = np.random.default_rng(0)
+    meshes = space.meshes(Count())
+    columns: Columns = select(meshes, rng.integers(0, len(meshes["tp"]), number))
+    order, parts = np.argsort(columns["pp"], kind="stable"), []
+    columns = select(columns, order)
+    for pp in np.unique(columns["pp"]).tolist():
+        part = select(columns, columns["pp"] == pp)
+        size = len(part["tp"])
+        for options in (space.schedules(pp), space.recomputes(pp), space.states(2)):
+            chosen = rng.integers(0, len(next(iter(options.values()))), size)
+            part.update(select(options, chosen))
+        part["zero"] = np.where(part["dp"] * part["cp"] > 1, part["zero"], 0)
+        part["shard"] = _shards(space, part, rng)
+        parts.append(part)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined = select(joined, rng.permutation(number))
+    return Layouts(select(joined, allowed(RULES, joined, space.problem)))
+
+
+def _shards(space: Space, part: Columns, rng: np.random.Generator) -> Ints:
+    rows = zip(part["dp"].tolist(), part["cp"].tolist(), part["zero"].tolist(), strict=True)
+    return np.array([rng.choice(space.shards(*row)) for row in rows], dtype=np.int64)
+
+
+def layouts_per_second(found: Resolved) -> float:
+    """Priced (time and memory) per second on one core: from columns to seconds and bytes, tables included."""
+    layouts = draw(found.space_under(), SAMPLES)
+
+    def price() -> None:
+        keys, index = index_keys(layouts)
+        tables = build(found.problem, keys, found.rates)
+        for start in range(0, len(layouts), ROWS):
+            part = slice(start, start + ROWS)
+            step.price(ledger.build(found.problem, tables, layouts.take(part), index[part]), found.rates)  # type: ignore[arg-type]
+
+    return len(layouts) / best_of(3, price)
+
+
+def searches() -> dict[str, dict[str, float]]:
+    """Seconds to a proven optimum, and the size of each space."""
+    out = {}
+    for name, asked in REQUESTS.items():
+        found = resolve(load_request(None, asked))
+        started = time.perf_counter()
+        outcome = found.search(found.space, top=5).run()
+        out[name] = {
+            "seconds": round(time.perf_counter() - started, 3), "layouts": outcome.count.total,
+            "priced": outcome.count.priced, "best_step_s": outcome.found.rows[0][0],
+        }  # fmt: skip
+    return out
+
+
+def command_seconds(*arguments: str) -> float:
+    """Wall seconds of the command line, start-up included; least of three."""
+    command = [sys.executable, "-m", "meshwright", *arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        return best_of(3, lambda: subprocess.run(command, check=True, capture_output=True, cwd=folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", action="store_true", help="also time the test suite")
+    options = parser.parse_args()
+    yard = yardstick_ns()
+    big = resolve(load_request(None, REQUESTS["llama-3.1-405b, 16,384 H100, any"]))
+    figures: dict[str, Any] = {
+        "python": platform.python_version(), "numpy": np.__version__,
+        "yardstick_ns_per_element": round(yard, 2),
+        "layouts_priced_per_s": round(layouts_per_second(big)),
+        "searches": searches(),
+        "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "plan_8b_16_gpus_s": round(command_seconds("plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:2"), 2),
+        "help_s": round(command_seconds("--help"), 3),
+    }  # fmt: skip
+    if options.suite:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "2"], check=True, cwd=HERE.parent)
+        figures["suite_s"] = round(time.perf_counter() - started)
+    OUT.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Writing files, progress, warnings."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from meshwright.cli import console
+from meshwright.cli.console import Progress, Terminal, write_file
+from meshwright.cli.settings import Settings
+
+from meshwright.errors import InputError
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_file(path, "one\n", force=False)
+    assert path.read_text() == "one\n"
+    assert stat.S_IMODE(path.stat().st_mode) & 0o044
+    assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_an_existing_file_needs_force(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("one\n")
+    with pytest.raises(InputError, match="exists") as caught:
+        write_file(path, "two\n", force=False)
+    assert "--force" in caught.value.hint
+    assert path.read_text() == "one\n"
+    write_file(path, "two\n", force=True)
+    assert path.read_text() == "two\n"
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        write_file(tmp_path / "missing" / "plan.json", "", force=False)
+    with pytest.raises(InputError, match="is a folder"):
+        write_file(tmp_path, "", force=False)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write anywhere
+    with pytest.raises(InputError, match="no permission"):
+        write_file(tmp_path / "plan.json", "", force=False)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="no space left on device"):
+        write_file(tmp_path / "plan.json", "text", force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_waits_half_a_second_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = Screen(), [0.0]
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    with Terminal(Settings()).progress("searching") as progress:
+        progress(1, 4)
+        assert stream.getvalue() == ""
+        now[0] = 0.6
+        progress(2, 4, "best 1.2")
+        assert "50%" in stream.getvalue()
+        assert "best 1.2" in stream.getvalue()
+        written = stream.getvalue()
+        progress(3, 4)  # too soon after the last one
+        assert stream.getvalue() == written
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize("settings", [Settings(no_progress=True), Settings(quiet=True), Settings(json=True)])
+def test_no_progress_where_it_is_not_wanted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Screen()
+    monkeypatch.setattr("sys.stderr", stream)
+    with Terminal(settings).progress("searching") as progress:
+        progress._next_s = 0.0
+        progress(1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_no_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    with Terminal(Settings()).progress("searching") as progress:
+        progress._next_s = 0.0
+        progress(1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_progress_of_nothing_is_no_error() -> None:
+    Progress("searching", enabled=False)(0, 0)
+
+
+def test_warnings_have_the_form_of_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    Terminal(Settings()).warn("h100-pcie-80gb has no measurements", "run `meshwright profile`")
+    Terminal(Settings(quiet=True)).warn("not said")
+    assert capsys.readouterr().err == "warning: h100-pcie-80gb has no measurements\n\nhint: run `meshwright profile`\n"
+
+
+def test_several_problems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    details = {"problems": ["a.yaml, line 1, model: is missing", "a.yaml, line 2, top: must be 1 or more, is 0"]}
+    Terminal(Settings()).error("invalid_input", "\n".join(details["problems"]), "fix both", details)
+    assert capsys.readouterr().err == (
+        "error: 2 things are wrong\n\n  a.yaml, line 1, model: is missing\n"
+        "  a.yaml, line 2, top: must be 1 or more, is 0\n\nhint: fix both\n"
+    )
+
+
+def test_bars_fall_back_to_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert not Terminal(Settings()).unicode
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="UTF-8"))
+    assert Terminal(Settings()).unicode
