@@ -139,6 +139,5 @@ def _model_in_full(name: str) -> Row:
 def _targets() -> list[Row]:
     from ..planner.emitters.registry import TARGETS
 
-    return [
-        {"name": each.name, "runs": each.summary, "stack": each.stack, "source": each.source} for each in TARGETS.values()
-    ]
+    targets = TARGETS.values()
+    return [{"name": each.name, "runs": each.summary, "stack": each.stack, "source": each.source} for each in targets]

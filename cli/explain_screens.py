@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from . import text
 from .console import table
-from .tables import Json, Part, capacity, certificate_line, header, headless, peak_bytes, shown, step_text, terms_table
+from .tables import Json, capacity, certificate_line, header, headless, peak_bytes, shown, step_text, terms_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .tables import Part
 
 
 def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import text
 from .console import table
-from .tables import Json, Part, headless, shown
+from .tables import Json, headless, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .tables import Part
 
 _LONGEST_VALUE = 20  # of a field in a table of differences; longer ones get lines of their own
 

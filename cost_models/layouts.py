@@ -21,7 +21,8 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
 RECOMPUTE_MODES = ("none", "selective", "full")
 OFFLOADS = ("none", "opt", "act", "opt+act")
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
-# What selective recompute can drop: core attention, norm outputs, activation-function outputs, expert blocks, MLA up-projections.
+# What selective recompute drops: core attention, norm outputs, outputs of activation functions, expert blocks, and
+# the up-projections of latent attention.
 MODULES = ("attn", "norm", "act", "moe", "mla")
 SELECTIVE_DEFAULT = ("attn",)
 

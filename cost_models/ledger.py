@@ -43,7 +43,7 @@ class Groups:
 
     @classmethod
     def experts(cls, x: Layouts) -> Groups:
-        """Folded: tp x cp x dp = etp x ep x edp; the shard group holds shard x cp x tp / (ep x etp) of the edp ranks."""
+        """Folded: tp x cp x dp = etp x ep x edp; the shard group is shard x cp x tp / (ep x etp) of the edp ranks."""
         folded, sharded = x["ep"] * x["etp"], x["zero"] > 0
         shard = np.where(sharded, np.maximum(x["shard"] * x["cp"] * x["tp"] // folded, 1), 1)
         total = np.maximum(x["dp"] * x["cp"] * x["tp"] // folded, 1)
@@ -218,7 +218,7 @@ class Ledger:
         return np.asarray(np.where(self.offloads_activations, np.minimum(held, two_layers), held))
 
     def host_bytes(self, j: int, device: Array | None = None) -> Array:
-        """[n] bytes that a GPU of profile j keeps in host memory: optimizer states and activations beyond two layers."""
+        """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations beyond two layers."""
         if not self.layouts["offload"].any():
             return np.zeros(len(self.layouts))
         states = np.where(self.offloads_optimizer, self.updated[j] * self.problem.state_bytes.optimizer, 0.0)
@@ -270,7 +270,9 @@ def split_keys(layouts: Layouts) -> tuple[list[tuple[int, int, str]], Ints]:
 
 def build_totals(problem: Problem) -> Array:
     """[kind] layers, embedding, head and MTP projections of the whole model."""
-    return np.asarray(build_splits(problem.pattern, problem.num_kinds, problem.model.mtp_layers, [(1, 1, "1f1b")]).total[0])
+    return np.asarray(
+        build_splits(problem.pattern, problem.num_kinds, problem.model.mtp_layers, [(1, 1, "1f1b")]).total[0]
+    )
 
 
 def build(problem: Problem, tables: Tables, layouts: Layouts, key: Ints) -> Ledger:

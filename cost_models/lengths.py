@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .specs import Workload
 
@@ -18,7 +19,7 @@ _SEED = 20_240_601
 
 
 @lru_cache(maxsize=64)
-def _squares(lengths: tuple[tuple[int, float], ...], seq_len: int) -> np.ndarray:  # type: ignore[type-arg]
+def _squares(lengths: tuple[tuple[int, float], ...], seq_len: int) -> NDArray[np.float64]:
     """Sum of squared document lengths of each simulated sequence; a document that does not fit is cut at its end."""
     rng = np.random.default_rng(_SEED)
     sizes, shares = (np.array(column, dtype=np.float64) for column in zip(*lengths, strict=True))
@@ -28,12 +29,12 @@ def _squares(lengths: tuple[tuple[int, float], ...], seq_len: int) -> np.ndarray
     cuts = np.union1d(ends[ends < last * seq_len], seq_len * np.arange(1, last + 1))
     pieces = np.diff(np.concatenate([[0.0], cuts]))
     sequence = np.minimum(((cuts - 0.5) // seq_len).astype(np.int64), last - 1)
-    return np.bincount(sequence, weights=pieces**2, minlength=last)[:_SEQUENCES]
+    return np.bincount(sequence, weights=pieces**2, minlength=last)[:_SEQUENCES].astype(np.float64)
 
 
 @lru_cache(maxsize=4096)
 def imbalance(workload: Workload, ranks: int) -> float:
-    """Attention work of the busiest of `ranks` data-parallel ranks over the mean, averaged over simulated steps (>= 1)."""
+    """Attention work of the busiest of `ranks` data-parallel ranks over the mean, over simulated steps (>= 1)."""
     if not workload.lengths or not workload.packed or ranks == 1 or workload.global_batch % ranks:
         return 1.0
     squares = _squares(workload.lengths, workload.seq_len)

@@ -31,7 +31,7 @@ Trains = Literal["all", "lora", "passes", "frozen"]
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """`count` products of [m, k] x [k, n] in the forward pass; backward: [m, n] x [n, k] and, if weights train, [n, m] x [m, k]."""
+    """`count` products of [m, k] x [k, n]; backward [m, n] x [n, k] and, if weights train, [n, m] x [m, k]."""
 
     name: str
     m: Array
@@ -40,7 +40,6 @@ class Gemm:
     count: Array
     tag: int = 0
     has_wgrad: bool = True
-    weight_bytes_factor: float = 0.0  # dequantisation traffic per weight element (QLoRA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +248,7 @@ class Builder:
         return 2 * attention.window - attention.window**2 / full
 
     def _context_parallel(self, ops: LayerOperations, q_width: Array, k_width: Array, v_width: Array) -> None:
-        """Ring: KV travels c-1 hops, and again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of QKVO."""
+        """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of QKVO."""
         shard, w = self.shard, activation_bytes(self.workload)
         kv = w * shard.tokens * (k_width + v_width)
         ring = np.where(shard.allgather, 1.0, shard.ring)
@@ -312,7 +311,7 @@ class Builder:
             self._tensor_parallel(ops, blocks=1)
 
     def _tensor_parallel(self, ops: LayerOperations, blocks: int) -> None:
-        """Per block: all-gather in and reduce-scatter out with sequence parallelism, else one all-reduce; same backward."""
+        """Per block: all-gather in, reduce-scatter out with sequence parallelism, else one all-reduce; same backward."""
         shard = self.shard
         full = np.where(shard.tp > 1, activation_bytes(self.workload) * self.model.hidden * shard.tokens, 0.0)
         with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
@@ -368,7 +367,7 @@ class Builder:
         return ops
 
     def mtp_projection(self, trains: Trains = "all") -> LayerOperations:
-        """A multi-token-prediction module beside its layer and head: two norms and a 2h -> h product (DeepSeek-V3, 2.2)."""
+        """What an MTP module has beside its layer and head: two norms and a 2h -> h product (DeepSeek-V3, 2.2)."""
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
         ops = LayerOperations(name="mtp projection", trains=trains, kernels=6.0)
         self._gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h)
@@ -380,5 +379,7 @@ class Builder:
         count: Array | float = 1.0,
     ) -> None:  # fmt: skip
         shape = self.shard.tokens.shape
-        wide = [np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (m, n, k, count)]
-        ops.gemms.append(Gemm(name, *wide, tag=tags, has_wgrad=ops.trains == "all"))
+        rows, columns, depth, times = (
+            np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (m, n, k, count)
+        )
+        ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=ops.trains == "all"))

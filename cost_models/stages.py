@@ -84,7 +84,9 @@ def split_rows(pattern: Sequence[int], num_kinds: int, mtp_layers: int, pp: int,
     return rows
 
 
-def build_splits(pattern: Sequence[int], num_kinds: int, mtp_layers: int, keys: Sequence[tuple[int, int, str]]) -> Splits:
+def build_splits(
+    pattern: Sequence[int], num_kinds: int, mtp_layers: int, keys: Sequence[tuple[int, int, str]]
+) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys`."""
     found = [_profiles(tuple(pattern), num_kinds, mtp_layers, *key) for key in keys]
     profiles, firsts, totals = zip(*found, strict=True)

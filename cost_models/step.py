@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .collectives import Curve, Op
-from .ledger import BUFFERS, Ints, Ledger
 from .layouts import SCHEDULES
+from .ledger import BUFFERS, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hops
 from .rates import COMPONENTS, Rates
@@ -113,9 +113,7 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
     return _Stages(forward, backward, fsdp, offload, forward + backward + fsdp + offload)
 
 
-def _fsdp_exchange(
-    ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array
-) -> None:
+def _fsdp_exchange(ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array) -> None:
     """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer.
 
     What does not hide: beyond `fsdp_overlap` of the compute beside it, and the first layer's gather.
@@ -195,7 +193,7 @@ def _device_sums(ledger: Ledger, stage: _Stages, slowest: Ints) -> tuple[Array, 
 
 
 def _pipeline_exchange(ledger: Ledger, rates: Rates) -> Array:
-    """Stage-to-stage messages that nothing hides, and the gradient sum of tied embeddings on the first and last stage."""
+    """Stage-to-stage messages that nothing hides, and the gradient sum of embeddings tied across stages."""
     x, num_gpus = ledger.layouts, ledger.problem.num_gpus
     if not (x["pp"] > 1).any():
         return np.zeros(len(x))
@@ -208,7 +206,9 @@ def _pipeline_exchange(ledger: Ledger, rates: Rates) -> Array:
         size = np.where(apart, 2, 1)
         model = ledger.problem.model
         embedding_bytes = model.vocab * model.hidden / x["tp"] * ledger.problem.state_bytes.gradient
-        total = total + collectives.seconds(_curve(rates, "all_reduce", size, (x["pp"] - 1) * distance), embedding_bytes)
+        total = total + collectives.seconds(
+            _curve(rates, "all_reduce", size, (x["pp"] - 1) * distance), embedding_bytes
+        )
     return np.asarray(total)
 
 
@@ -246,7 +246,7 @@ def _optimizer(ledger: Ledger, rates: Rates) -> Array:
 
 
 def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
-    """On the GPU: read gradient and states, write states and weight. On the host: down and up over PCIe, and Adam there."""
+    """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
     on_gpu = updated * (states.gradient + 2 * states.optimizer + states.weight) / rates.memory_bw_bytes_per_s
@@ -258,13 +258,15 @@ def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = Tr
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
 
     The rows must carry shard = dp, and unless `states_known` the smallest states (ZeRO-3, all offloaded). Time:
-    communication of data parallelism hides fully, the optimizer runs where it is faster. Every other term is exact,
-    and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
+    communication of data parallelism hides fully, the optimizer runs where it is faster, and fill and drain repeat the
+    least offload of any stage (which stage is the slowest depends on the shards). Every other term is exact, and the
+    step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
     """
     stage = _stages(ledger, rates, fsdp_known=False, states=states_known)
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
-    step_s = ledger.m * cycle + _bubble(ledger, stage, slowest, cycle) + _pipeline_exchange(ledger, rates)
+    filling = _bubble(ledger, stage, np.argmin(stage.offload, axis=0), cycle)
+    step_s = ledger.m * cycle + filling + _pipeline_exchange(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
     if not memory:

@@ -68,7 +68,8 @@ class Problem:
     def parameters(self) -> tuple[KindParameters, ...]:
         """Per variant, then embedding, head, MTP projection."""
         layers = tuple(
-            memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload) for v in self.variants
+            memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
+            for v in self.variants
         )
         return layers + memory.edge_parameters(self.model, self.trains_everything)
 

@@ -41,9 +41,7 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = ", ".join(
-            part for part in (self.file, f"line {self.line}" if self.line else "", self.field) if part
-        )
+        where = ", ".join(part for part in (self.file, f"line {self.line}" if self.line else "", self.field) if part)
         return f"{where}: {self.message}" if where else self.message
 
 

@@ -63,7 +63,9 @@ def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any)
     found = resolve(_request(request, asked))
     layout = parse(layout_id)
     if problems := violations(layout, found.problem):
-        raise InputError("\n".join(problems), hint="leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`")
+        raise InputError(
+            "\n".join(problems), hint="leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
+        )
     listed = candidates(found, [layout])
     count = Count(total=1, priced=1)
     proof = Certificate(space=_space_count(count, {}), lower_bound_s=None, gap=None, proven=False)
@@ -78,7 +80,9 @@ def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any)
 def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> Request:
     if isinstance(request, Request):
         if asked:
-            raise InputError(f"a Request and {', '.join(asked)}: give one of them", hint="or `load_request(path, overrides)`")
+            raise InputError(
+                f"a Request and {', '.join(asked)}: give one of them", hint="or `load_request(path, overrides)`"
+            )
         return request
     return load_request(request, asked)
 
@@ -165,4 +169,3 @@ def _resolved(found: Resolved) -> dict[str, Any]:
         "workload": rounded(asdict(found.workload)), "stack": rounded(stack), "target": found.target.name,
         "memory_bytes": rounded(found.memory_bytes),
     }  # fmt: skip
-

@@ -21,9 +21,7 @@ def candidates(found: Resolved, layouts: list[Layout]) -> tuple[Candidate, ...]:
     columns = Layouts.of(layouts)
     batch, estimate = price_layouts(found.problem, found.rates, columns)
     model = model_flops(found.problem)
-    runs = {
-        name: target.supports(columns, found.problem)[1] for name, target in TARGETS.items() if name != "any"
-    }
+    runs = {name: target.supports(columns, found.problem)[1] for name, target in TARGETS.items() if name != "any"}
     if found.cluster.gpu.plan_only:
         runs = {name: [f"no target runs on {found.cluster.gpu.name}"] * len(layouts) for name in runs}
     out = []
@@ -79,7 +77,8 @@ def _stages(found: Resolved, layout: Layout) -> list[dict[str, Any]]:
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         redone = (min(size, layout.recompute_layers) if layout.recompute_layers else size) if full else 0
         out.append({
-            "stage": device, "chunk": devices[:index].count(device), "layers": [start, start + size - 1] if size else [],
+            "stage": device, "chunk": devices[:index].count(device),
+            "layers": [start, start + size - 1] if size else [],
             "embedding": index == 0, "head": index == len(devices) - 1, "gpu": found.cluster.gpu.name,
             "recompute_layers": redone,
         })  # fmt: skip

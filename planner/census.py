@@ -47,21 +47,29 @@ class Census:
         """Rules by the level they belong to; `joint` reads categories of several levels."""
         out: dict[str, list[Rule]] = {"schedule": [], "recompute": [], "state": [], "joint": []}
         mesh = set(MESH_FIELDS)
-        levels = (("schedule", set(SCHEDULE_FIELDS)), ("recompute", set(RECOMPUTE_FIELDS)), ("state", {"zero", "shard"}))
+        levels = (
+            ("schedule", set(SCHEDULE_FIELDS)),
+            ("recompute", set(RECOMPUTE_FIELDS)),
+            ("state", {"zero", "shard"}),
+        )
         for rule in self.space.rules:
             rest = set(rule.fields) - mesh
             if not rest:
                 continue
             home = next((name for name, fields in levels if rest <= fields), "joint")
             if home == "joint" and not rest <= _CATEGORY_FIELDS:
-                raise ValueError(f"rule {rule.name} joins {sorted(rest)}: only {sorted(_CATEGORY_FIELDS)} may be joined")
+                raise ValueError(
+                    f"rule {rule.name} joins {sorted(rest)}: only {sorted(_CATEGORY_FIELDS)} may be joined"
+                )
             out[home].append(rule)
         return out
 
     @cached_property
     def _signature(self) -> tuple[Columns, Ints]:
         """Distinct mesh columns that the remaining rules and option lists read, and each mesh's signature."""
-        fields = {"pp", "dp", "cp"}.union(*(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs))
+        fields = {"pp", "dp", "cp"}.union(
+            *(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs)
+        )
         code = np.zeros(len(self.meshes["tp"]), dtype=np.int64)
         for name in sorted(fields):
             column = self.meshes[name]
@@ -140,13 +148,14 @@ class Census:
         grid = np.indices(_CATEGORIES).reshape(4, -1)
         options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
         rows, rules = self._signature[0], self.level_rules["joint"]
-        if not rules:
-            return np.ones((len(rows["pp"]), *_CATEGORIES), dtype=bool)
         return allowed(rules, cross(rows, options), self.space.problem).reshape(len(rows["pp"]), *_CATEGORIES)
 
     @cached_property
     def num_states(self) -> Counts:
         """[signature, schedule, mode] choices of ZeRO stage, offload and shard size."""
+        if not self.level_rules["joint"]:
+            alone = self.num_shards.sum(axis=1) * len(OFFLOADS)
+            return np.broadcast_to(alone[:, None, None], (len(alone), len(SCHEDULES), len(RECOMPUTE_MODES)))
         return np.asarray(np.einsum("usrzo,uz->usr", self.categories.astype(np.int64), self.num_shards))
 
     @cached_property

@@ -143,7 +143,8 @@ def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
 
 MESH = ("tp", "cp", "pp", "dp")
 RULES: tuple[Rule, ...] = (
-    Rule("gpus", MESH, _world, "tp {tp} x cp {cp} x pp {pp} x dp {dp} = {product}, but the cluster has {num_gpus} GPUs"),
+    Rule("gpus", MESH, _world,
+         "tp {tp} x cp {cp} x pp {pp} x dp {dp} = {product}, but the cluster has {num_gpus} GPUs"),
     Rule("heads", ("tp",), _heads, "tp {tp} does not divide the {heads} attention heads"),
     Rule("kv heads", ("tp",), _kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
     Rule("feed-forward", ("tp",), _ffn, "tp {tp} does not divide the feed-forward width"),

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import prod
 
 from ..cost_models import units
 from ..cost_models.specs import ClusterSpec, NodeGroup
 from ..errors import NoFeasibleLayoutError
 from .candidates import candidates
 from .census import Census
-from .constraints import Rule
+from .constraints import MESH, Rule
 from .resolve import Resolved
 from .search.exhaustive import Outcome
 from .space import Count, Space
 
+_NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -34,7 +36,8 @@ def no_legal_layout(found: Resolved, count: Count) -> NoFeasibleLayoutError:
         names = " and ".join(f"`{rule.name}`" for rule in conflict)
         alone = f"{names} leave{'s' if len(conflict) == 1 else ''} no legal layout of {found.model.name}"
         return NoFeasibleLayoutError(
-            f"{alone} on {found.cluster.num_gpus} x {found.cluster.gpu.name} for target {found.target.name}",
+            f"{alone} on {found.cluster.num_gpus} x {found.cluster.gpu.name} for target {found.target.name}: "
+            f"{_why(found, conflict)}",
             hint=_loosen(found, conflict), details={**details, "conflict": [rule.name for rule in conflict]},
         )  # fmt: skip
     rules = "\n".join(f"    {name}: {number:,}" for name, number in most)
@@ -43,6 +46,23 @@ def no_legal_layout(found: Resolved, count: Count) -> NoFeasibleLayoutError:
         f"for target {found.target.name}\n\n  {count.total:,} layouts, ruled out most by\n{rules}",
         hint=_legal_hint(found), details=details,
     )  # fmt: skip
+
+
+def _why(found: Resolved, conflict: Sequence[Rule]) -> str:
+    """The arithmetic of fixed degrees that do not divide the GPUs, else the rules that exclude the rest."""
+    degrees = [(f, found.request.fix[f]) for rule in conflict for f in rule.fields if f in MESH]
+    product = prod(value for _, value in degrees)
+    num_gpus = found.cluster.num_gpus
+    if degrees and num_gpus % product:
+        text = " x ".join(f"{name} {value}" for name, value in degrees)
+        return f"{text}{f' = {product}' if len(degrees) > 1 else ''} does not divide {num_gpus} GPUs"
+    count = Count()
+    space = found.space_under(found.target.rules, tuple(conflict))
+    meshes = space.meshes(count)
+    if len(meshes["tp"]):
+        Census(space, meshes).tally(count)
+    others = [name for name in count.ruled_out if name not in {rule.name for rule in conflict}]
+    return f"the rest breaks {', '.join(others[-3:])}"
 
 
 def _legal_hint(found: Resolved) -> str:
@@ -80,7 +100,7 @@ def does_not_fit(found: Resolved, count: Count) -> NoFeasibleLayoutError:
     buffers = {
         name.removesuffix("_bytes"): value
         for name, value in stage.model_dump().items()
-        if name.endswith("_bytes") and name not in ("allocated_bytes", "reserved_bytes", "device_bytes")
+        if name.endswith("_bytes") and name not in _NO_BUFFERS
     }
     buffers["reserve"] = stage.reserved_bytes - stage.allocated_bytes
     largest = sorted(((v, k) for k, v in buffers.items() if v > 0), reverse=True)
@@ -90,7 +110,7 @@ def does_not_fit(found: Resolved, count: Count) -> NoFeasibleLayoutError:
     return NoFeasibleLayoutError(
         f"no layout of {found.model.name} fits on {found.cluster.num_gpus} x {found.cluster.gpu.name}\n\n"
         f"  {legal:,} layouts tried. The closest, {closest.layout_id}, needs {units.gib(stage.device_bytes)} GiB "
-        f"per GPU and has {limit}:\n    {listed}\n  {largest[0][1]} bind{'s' if not largest[0][1].endswith('s') else ''}",
+        f"per GPU and has {limit}:\n    {listed}\n  what binds: {largest[0][1]}",
         hint=_what_would_fit(found),
         details={"closest": closest.layout_id, "device_bytes": stage.device_bytes, "memory_bytes": found.memory_bytes,
                  "buffers": buffers},
@@ -115,7 +135,8 @@ def _what_would_fit(found: Resolved) -> str:
         outcome = bigger.search(bigger.space).run()
         if outcome.found.rows:
             need = candidates(bigger, [outcome.found.rows[0][2]])[0].device_bytes
-            return f"{bigger.cluster.num_gpus} GPUs are enough (est. {units.gib(need)} GiB of {units.gib(found.memory_bytes)})"
+            room = f"{units.gib(need)} GiB of {units.gib(found.memory_bytes)}"
+            return f"{bigger.cluster.num_gpus} GPUs are enough (est. {room})"
     return f"not even {_GROWTH[-1]} times the GPUs are enough: a shorter --seq-len, --lora or GPUs with more memory"
 
 

@@ -33,7 +33,7 @@ class Term(_Part):
 
 
 class StageMemory(_Part):
-    """Bytes on one GPU of a stage: buffers, their sum (allocated), with the allocator's reserve, as the driver shows it."""
+    """Bytes on one GPU of a stage: buffers, their sum (allocated), with reserve (reserved), as the driver shows it."""
 
     stage: int
     weights_bytes: float
@@ -209,12 +209,13 @@ def _check(candidate: Candidate) -> None:
     exposed = sum(term.seconds for term in candidate.terms if term.exposed)
     if abs(exposed - candidate.step_s) > 1e-6 * candidate.step_s:
         raise InputError(
-            f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, but its exposed terms sum to {exposed:g} s",
+            f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, its exposed terms sum to {exposed:g} s",
             hint="the file was edited; plan again",
         )
-    if str(candidate.to_layout()) != candidate.layout_id:
+    layout = str(candidate.to_layout())
+    if layout != candidate.layout_id:
         raise InputError(
-            f"candidates.{candidate.choice - 1}: layout_id `{candidate.layout_id}` is not its layout `{candidate.to_layout()}`",
+            f"candidates.{candidate.choice - 1}.layout_id: `{candidate.layout_id}`, but layout is `{layout}`",
             hint="the file was edited; plan again",
         )
 
@@ -225,5 +226,7 @@ def load_plan(path: Path | str) -> Plan:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}", hint="`meshwright plan -o plan.json` writes one") from None
+        raise InputError(
+            f"{path}: {error.strerror or error}", hint="`meshwright plan -o plan.json` writes one"
+        ) from None
     return read_plan(text, str(path))

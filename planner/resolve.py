@@ -70,7 +70,9 @@ class Resolved:
     @property
     def host_bytes(self) -> float:
         """Host memory that a GPU's offloaded states and activations may take; infinite where no file states it."""
-        shares = [group.host_memory_bytes / group.gpus_per_node for group in self.cluster.groups if group.host_memory_bytes]
+        shares = [
+            group.host_memory_bytes / group.gpus_per_node for group in self.cluster.groups if group.host_memory_bytes
+        ]
         known = len(shares) == len(self.cluster.groups)
         return stacks.HOST_MEMORY_SHARE * min(shares) if known else float("inf")
 
@@ -96,7 +98,7 @@ def _spelled(value: object) -> str:
 def resolve(request: Request) -> Resolved:
     """Load what `request` refers to. Raises InputError for anything that does not exist or fit together."""
     model, model_warnings = _model(request.model)
-    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)  # type: ignore[arg-type]
+    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
     workload = request.to_workload(model.max_positions)
     if workload.seq_len > model.max_positions:
         raise InputError(

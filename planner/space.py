@@ -91,7 +91,7 @@ class Space:
         columns: Columns = dict(zip(("tp", "cp", "pp", "dp"), np.array(rows, dtype=np.int64).T, strict=True))
         columns["precision"] = np.full(len(rows), PRECISIONS.index(self.problem.workload.precision), dtype=np.int64)
         weight = self.num_below(columns)
-        for name, options, needs in self.mesh_steps:
+        for _, options, needs in self.mesh_steps:
             weight = weight * (np.where(columns[needs] > 1, len(options), 1) if needs else len(options))
         count.total = int(weight.sum())
         pending = [rule for rule in self.rules if set(rule.fields) <= set(MESH_FIELDS)]
@@ -99,7 +99,7 @@ class Space:
         for name, options, needs in self.mesh_steps:
             which = columns[needs] > 1 if needs else np.ones(len(columns["tp"]), dtype=bool)
             before = len(columns["tp"])
-            grown = _expand({**columns, "_weight": weight}, name, [options[:1], options], which)
+            grown = grow({**columns, "_weight": weight}, name, [options[:1], options], which)
             share = np.where(which, len(options), 1)[np.repeat(np.arange(before), np.where(which, len(options), 1))]
             weight = grown.pop("_weight") // share
             columns, weight = self._apply(pending, grown, weight, count)
@@ -176,7 +176,7 @@ class Space:
         return (dp,) if zero == 0 else tuple(d for d in divisors(dp) if d * cp > 1)
 
 
-def _expand(columns: Columns, name: str, choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> dict[str, Ints]:
+def grow(columns: Columns, name: str, choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> dict[str, Ints]:
     """Repeat each row once per option of `choices[which]` and add the option as column `name`."""
     which = np.asarray(which).astype(np.int64)
     lengths = np.array([len(options) for options in choices], dtype=np.int64)[which]

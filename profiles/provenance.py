@@ -12,7 +12,10 @@ _HERE = Path(__file__).parent
 
 def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[str, Path]:
     """Name -> file, of the hardware, nodes, stack and measured efficiencies; inline descriptions have no file."""
-    files = {"measured/fits": _HERE / "measured" / "fits.yaml", "measured/assumptions": _HERE / "measured" / "assumptions.yaml"}
+    files = {
+        "measured/fits": _HERE / "measured" / "fits.yaml",
+        "measured/assumptions": _HERE / "measured" / "assumptions.yaml",
+    }
     for name in gpus:
         if (path := gpu_file(name)) is not None:
             files[f"hardware/{name}"] = path

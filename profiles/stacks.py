@@ -84,7 +84,9 @@ def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
     """Where the seconds of each term come from: the weakest source among its parts."""
     compute = "measured" if provenance == "measured" else "assumed"
     fabric = collective_rates()
-    spans = [fabric.level(level.kind, depth).source.split(",")[0].split(":")[0] for depth, level in enumerate(cluster.levels)]
+    spans = [
+        fabric.level(level.kind, depth).source.split(",")[0].split(":")[0] for depth, level in enumerate(cluster.levels)
+    ]
     network = "assumed" if "assumed" in spans else "fitted"
     return {
         "matmul": compute, "attention": compute, "memory": compute, "host": "assumed", "tp": network, "cp": network,

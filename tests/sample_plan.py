@@ -42,10 +42,9 @@ def _memory(stages: int, weights: float, activations: float) -> list[dict[str, A
         }
         allocated = sum(buffers.values())
         totals = {"allocated_bytes": allocated, "reserved_bytes": round(allocated * 1.06)}
-        context = round(1.1 * GIB)
-        result.append(
-            {"stage": stage, **buffers, **totals, "context_bytes": context, "device_bytes": totals["reserved_bytes"] + context}
-        )
+        totals["context_bytes"] = round(1.1 * GIB)
+        device = totals["reserved_bytes"] + totals["context_bytes"]
+        result.append({"stage": stage, **buffers, **totals, "device_bytes": device})
     return result
 
 
@@ -128,7 +127,7 @@ _PLAN: dict[str, Any] = {
             "attention": "flash2",
             "tp_overlap": 0.35,
             "fused_activation": True,
-            "sources": {"tp_overlap": "assumed: userbuffers are off, and only part of the gather is hidden behind products"},
+            "sources": {"tp_overlap": "assumed: userbuffers are off, so that only part of the gather is hidden"},
         },
         "target": "megatron",
         "memory_bytes": 81559 * 2**20,

@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from meshwright.cli import console
 from meshwright.cli.console import Progress, Terminal, write_file
 from meshwright.cli.settings import Settings
 
@@ -65,7 +64,7 @@ def test_progress_waits_half_a_second_and_leaves_nothing(monkeypatch: pytest.Mon
     stream, now = Screen(), [0.0]
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     with Terminal(Settings()).progress("searching") as progress:
         progress(1, 4)
         assert stream.getvalue() == ""

@@ -51,10 +51,17 @@ def with_uncertainty() -> dict[str, Any]:
     return plan
 
 
+def resolved_to(**changes: Any) -> dict[str, Any]:
+    plan = sample_plan()
+    plan["resolved"].update(changes)
+    return plan
+
+
 def screens() -> dict[str, list[Any]]:
     plan = sample_plan()
     first, third = plan["candidates"][0], plan["candidates"][2]
-    facts = {
+    origins = {"model": "--model", "fix": "a.yaml, line 3"}
+    facts: dict[str, dict[str, Any]] = {
         "peak.bf16": {"value": "989.5 TFLOP/s", "source": "datasheet; a file"},
         "memory.bandwidth": {"value": "3.35 TB/s", "source": "a file", "confirmed": False, "note": "one direction"},
     }
@@ -66,12 +73,12 @@ def screens() -> dict[str, list[Any]]:
         "memory-many-stages": tables.memory_screen(many_stages(), many_stages()["candidates"][0]),
         "explain": explain_screens.explain_screen(plan, first, unicode=True),
         "why-not": explain_screens.why_not_screen(plan, third),
-        "why-not-target": explain_screens.why_not_screen({**plan, "resolved": {**plan["resolved"], "target": "torchtitan"}}, third),
-        "why-not-memory": explain_screens.why_not_screen({**plan, "resolved": {**plan["resolved"], "memory_bytes": 2**35}}, third),
+        "why-not-target": explain_screens.why_not_screen(resolved_to(target="torchtitan"), third),
+        "why-not-memory": explain_screens.why_not_screen(resolved_to(memory_bytes=2**35), third),
         "diff": listing_screens.diff_screen(differences(plan, other_plan()), ("before.json", "after.json")),
         "diff-equal": listing_screens.diff_screen(differences(plan, sample_plan()), ("before.json", "after.json")),
         "show-sources": listing_screens.sources_screen("h100-sxm-80gb", facts),
-        "origins": [explain_screens.origins_table(origins_of({**plan, "origins": {"model": "--model", "fix": "a.yaml, line 3"}}))],
+        "origins": [explain_screens.origins_table(origins_of({**plan, "origins": origins}))],
     }
 
 

@@ -19,7 +19,7 @@ from .snapshots import ROOT, environment
 
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 MAPPED: dict[str, str] = CONFIG["package-dir"]
-PLAN = ["plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:2", "--global-batch", "512", "--seq-len", "8192", "--json"]
+PLAN = ["plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:2", "--global-batch", "512", "--json"]
 
 
 def packages_on_disk() -> list[str]:
@@ -115,8 +115,8 @@ def test_check_wheel_contents_finds_nothing(wheel: Path) -> None:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder with nothing but the wheel in it; its dependencies come from the environment of the tests."""
     folder = tmp_path_factory.mktemp("installed")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(folder), str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    done = subprocess.run([*install, "--target", str(folder), str(wheel)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

@@ -31,7 +31,12 @@ def test_the_error_tree_is_the_one_drawn_in_its_docstring() -> None:
     drawn = inspect.getdoc(errors) or ""
     for each in classes:
         assert each.__name__ in drawn
-        assert each("message", hint="do this").hint == "do this" if each.__init__ is errors.MeshwrightError.__init__ else True
+
+
+def test_errors_carry_a_hint() -> None:
+    for each in (errors.InputError, errors.UnsupportedError, errors.NoFeasibleLayoutError, errors.SearchInterrupted):
+        assert each("message", hint="do this").hint == "do this"
+    assert errors.MissingExtraError("plot", "a chart").hint == "pip install 'meshwright[plot]'"
 
 
 def test_errors_have_codes_and_exit_codes() -> None:

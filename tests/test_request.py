@@ -55,7 +55,8 @@ def test_flag_beats_set_beats_file_beats_environment_beats_default(
     monkeypatch.setenv("MESHWRIGHT_TARGET", "megatron")
     monkeypatch.setenv("MESHWRIGHT_STACK", "megatron-core")
     monkeypatch.setenv("MESHWRIGHT_CLUSTER", "dgx-a100-80gb:1")
-    path = write(tmp_path, "model: a\ncluster: dgx-h100:2\ntarget: deepspeed\nworkload:\n  seq_len: 1\n  global_batch: 1\n")
+    text = "model: a\ncluster: dgx-h100:2\ntarget: deepspeed\nworkload:\n  seq_len: 1\n  global_batch: 1\n"
+    path = write(tmp_path, text)
     sets = ["workload.seq_len=2", "workload.global_batch=2"]
     request = load_request(path, {"global_batch": 3}, sets, flags=True)
     assert (request.workload.seq_len, request.workload.global_batch) == (2, 3)
@@ -80,7 +81,7 @@ def test_a_cluster_in_the_environment_gives_way_to_gpus_by_name(monkeypatch: pyt
     ("name", "text"),
     [
         ("r.yaml", "model: m\ncluster: c\nworkload: {seq_len: 4096, max_memory: 70 GiB}\nfix: {tp: 8}\n"),
-        ("r.json", '{"model": "m", "cluster": "c", "workload": {"seq_len": 4096, "max_memory": "70 GiB"}, "fix": {"tp": 8}}'),
+        ("r.json", '{"model":"m","cluster":"c","workload":{"seq_len":4096,"max_memory":"70 GiB"},"fix":{"tp":8}}'),
         ("r.toml", 'model = "m"\ncluster = "c"\n[workload]\nseq_len = 4096\nmax_memory = "70GiB"\n[fix]\ntp = 8\n'),
     ],
 )
@@ -197,7 +198,7 @@ def test_batches(text: object, expected: object) -> None:
 def test_tokens_per_step_must_be_whole_sequences() -> None:
     request = load_request(None, {**BASIC, "global_batch": "4,194,304 tokens"})
     assert request.to_workload().global_batch == 512
-    with pytest.raises(InputError, match="488.28 sequences of 8192") as caught:
+    with pytest.raises(InputError, match=r"488\.28 sequences of 8192") as caught:
         load_request(None, {**BASIC, "global_batch": "4M tokens"}).to_workload()
     assert "`--global-batch 512` is 4,194,304 tokens" in caught.value.hint
 
@@ -277,9 +278,7 @@ def test_shares_of_lengths_sum_to_one(histogram: dict[int, float]) -> None:
 
 def test_every_flat_name_is_a_field_of_the_request() -> None:
     schema = Request.model_json_schema()
-    places = {
-        **{(name,): True for name in schema["properties"]},
-        **{("workload", name): True for name in schema["$defs"]["WorkloadRequest"]["properties"]},
-        **{("workload", "train", name): True for name in schema["$defs"]["Train"]["properties"]},
-    }
-    assert set(FLAT.values()) <= set(places)
+    places: set[tuple[str | int, ...]] = {(name,) for name in schema["properties"]}
+    places |= {("workload", name) for name in schema["$defs"]["WorkloadRequest"]["properties"]}
+    places |= {("workload", "train", name) for name in schema["$defs"]["Train"]["properties"]}
+    assert set(FLAT.values()) <= places

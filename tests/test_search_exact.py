@@ -113,7 +113,9 @@ def mismatch(seed: int) -> str | None:
     memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
     value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
     fits = np.flatnonzero(estimate.device_bytes <= memory_bytes)
-    expected = sorted((float(f"{value[row]:.9g}"), str(layouts.layout(row))) for row in fits[np.argsort(value[fits])][:64])
+    expected = sorted(
+        (float(f"{value[row]:.9g}"), str(layouts.layout(row))) for row in fits[np.argsort(value[fits])][:64]
+    )
     outcome = search(request, memory_bytes)
     got = [(value, name) for value, name, _ in outcome.found.rows]
     if outcome.count.accounted != outcome.count.total:
@@ -142,5 +144,5 @@ def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         seconds, needed = honest(*args, **kwargs)
         return seconds * 1.03, needed
 
-    monkeypatch.setattr(exhaustive.step, "bound", too_high)
+    monkeypatch.setattr(step, "bound", too_high)
     assert any(mismatch(seed) for seed in range(60))

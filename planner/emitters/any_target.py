@@ -2,4 +2,6 @@
 
 from .base import Target
 
-TARGET = Target("any", "the whole space, whoever can run it", "generic", "no limits beyond what the model and batch allow")
+TARGET = Target(
+    "any", "the whole space, whoever can run it", "generic", "no limits beyond what the model and batch allow"
+)

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts, encode
+from ...cost_models.layouts import (
+    CP_ALGORITHMS,
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    SCHEDULES,
+    Layout,
+    Layouts,
+    encode,
+)
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 
@@ -19,7 +28,7 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Target:
-    """One target: its default software stack and the rules that its layouts obey. `source`: where the limits were read."""
+    """One target: its default software stack and the rules its layouts obey. `source`: where these were read."""
 
     name: str
     summary: str
@@ -32,7 +41,7 @@ class Target:
         reasons: list[str | None] = [None] * len(columns)
         mask = np.ones(len(columns), dtype=bool)
         for rule in self.rules:
-            ok = rule.allows(columns, problem)  # type: ignore[arg-type]
+            ok = rule.allows(columns, problem)
             for row in np.flatnonzero(mask & ~ok).tolist():
                 reasons[row] = rule.explain(columns.layout(row), problem)
             mask &= ok

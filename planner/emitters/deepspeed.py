@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from ...cost_models.layouts import CP_ALGORITHMS
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, only
 
 _N = "deepspeed"
+_ULYSSES = CP_ALGORITHMS.index("ulysses")
 
 
 def _pipeline(columns: Columns, problem: Problem) -> Mask:
@@ -32,13 +34,15 @@ TARGET = Target(
     "deepspeed",
     "DeepSpeed edaa7221 (2026-08-22, 0.19.6), runtime/pipe/engine.py:77, runtime/zero/config.py, sequence/layer.py",
     rules=(
-        Rule(f"{_N}: pipeline", ("pp", "zero"), _pipeline, "PipelineEngine refuses ZeRO-2 and 3 (z{zero} with pp {pp})"),
+        Rule(f"{_N}: pipeline", ("pp", "zero"), _pipeline,
+             "PipelineEngine refuses ZeRO-2 and 3 (z{zero} with pp {pp})"),
         Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _no_sequence_parallel,
              "AutoTP keeps activations whole: no sequence parallelism with tp {tp}"),
         only(_N, "schedule", ("1f1b",), "DeepSpeed's pipeline has only 1f1b, not {schedule_name}"),
         Rule(f"{_N}: context", ("cp", "pp"), _ulysses_alone, "Ulysses does not combine with the pipeline engine"),
         Rule(f"{_N}: cp_algorithm", ("cp", "cp_algorithm"),
-             lambda x, p: np.asarray((x["cp"] == 1) | (x["cp_algorithm"] == 2)), "DeepSpeed has Ulysses only, no {algorithm}"),
+             lambda x, p: np.asarray((x["cp"] == 1) | (x["cp_algorithm"] == _ULYSSES)),
+             "DeepSpeed has Ulysses only, no {algorithm}"),
         only(_N, "etp", (1,), "DeepSpeed has no expert-tensor parallelism (etp {etp})"),
         Rule(f"{_N}: shard", ("dp", "zero", "shard"), _shards, "only stage 3 (MiCS) shards over part of the ranks"),
         only(_N, "recompute", ("none", "full"), "DeepSpeed checkpoints whole layers only"),

@@ -25,7 +25,7 @@ TARGET = Target(
     _N,
     "Megatron-LM (pretrain_gpt.py)",
     "megatron-core",
-    "Megatron-LM d98e8a64 (2026-08-22), megatron/training/arguments.py and megatron/core/transformer/transformer_config.py",
+    "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
     rules=(
         only(_N, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
         Rule(f"{_N}: zero", ("pp", "zero"), _sharding, "z{zero} is Megatron-FSDP, which has no pipeline (pp {pp})"),

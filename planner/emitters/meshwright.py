@@ -6,7 +6,6 @@ from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, only
 
-
 _N = "meshwright"
 
 
@@ -20,8 +19,12 @@ TARGET = Target(
     "torch-fsdp",
     "docs/architecture.md, runtime",
     rules=(
-        Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _sequence_parallel,
-             "the runtime's tensor parallelism is always sequence-parallel"),
+        Rule(
+            f"{_N}: sequence_parallel",
+            ("tp", "sequence_parallel"),
+            _sequence_parallel,
+            "the runtime's tensor parallelism is always sequence-parallel",
+        ),
         only(_N, "cp", (1,), "the runtime has no context parallelism yet (cp {cp})"),
         only(_N, "ep", (1,), "the runtime has no expert parallelism yet (ep {ep})"),
         only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),

@@ -7,7 +7,8 @@ from . import accelerate, any_target, deepspeed, megatron, meshwright, torchtita
 from .base import Target
 
 TARGETS: dict[str, Target] = {
-    module.TARGET.name: module.TARGET for module in (meshwright, megatron, torchtitan, deepspeed, accelerate, any_target)
+    module.TARGET.name: module.TARGET
+    for module in (meshwright, megatron, torchtitan, deepspeed, accelerate, any_target)
 }
 
 

@@ -30,7 +30,8 @@ TARGET = Target(
     rules=(
         only(_N, "cp_algorithm", ("ring", "allgather"), "torchtitan's context parallelism has no {algorithm}"),
         only(_N, "etp", (1,), "torchtitan has no expert-tensor parallelism (etp {etp})"),
-        only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"), "torchtitan has no {schedule_name}"),
+        only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"),
+             "torchtitan has no {schedule_name}"),
         only(_N, "zero", (0, 2, 3),
              "z1: it replicates (DDP) or shards parameters (FSDP2); ParallelismConfig cannot shard only the optimizer"),
         Rule(f"{_N}: reshard", ("schedule", "zero"), _reshard,

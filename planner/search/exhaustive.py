@@ -20,7 +20,7 @@ from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout,
 from ...cost_models.rates import Rates
 from ...cost_models.tables import Problem, Tables, build, index_keys
 from ..census import Census
-from ..space import Columns, Count, Ints, Space, allowed, cross, select
+from ..space import Columns, Count, Ints, Space, allowed, cross, grow, select
 
 Array = NDArray[np.float64]
 Progress = Callable[[Count, float], None]
@@ -68,7 +68,8 @@ class Outcome:
 
 
 class Search:
-    """One search. `memory_bytes`: what a GPU has, `host_bytes`: its share of host memory; `objective` minimises seconds or bytes; `should_stop` cuts it."""
+    """One search. `memory_bytes`: what a GPU has; `host_bytes`: its share of host memory; `objective`: `step` minimises
+    seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for."""
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
@@ -208,10 +209,7 @@ class Search:
         code = group["dp"] << 34 | group["cp"] << 2 | group["zero"]
         distinct, inverse = np.unique(code, return_inverse=True)
         options = [self.space.shards(int(c >> 34), int(c >> 2 & 0xFFFFFFFF), int(c & 3)) for c in distinct]
-        lengths = np.array([len(sizes) for sizes in options])[inverse]
-        rows = np.repeat(np.arange(len(code)), lengths)
-        columns = select(group, rows)
-        columns["shard"] = np.concatenate([np.array(options[i], dtype=np.int64) for i in inverse.tolist()])
+        columns = grow(group, "shard", options, inverse)
         return columns, {}
 
     def _relaxed(self, columns: Columns, level: int) -> Columns:
@@ -219,7 +217,9 @@ class Search:
         n = len(columns["tp"])
         free: Columns = {}
         if level < 1:
-            free.update({name: np.zeros(n, dtype=np.int64) for name in ("recompute", "recompute_modules", "recompute_layers")})
+            free.update(
+                {name: np.zeros(n, dtype=np.int64) for name in ("recompute", "recompute_modules", "recompute_layers")}
+            )
         if level < 2:
             free["zero"] = np.where(columns["dp"] * columns["cp"] > 1, 3, 0)
             free["offload"] = np.full(n, OFFLOADS.index("opt+act"))
