@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -114,25 +114,30 @@ class Terminal:
 
     @contextmanager
     def progress(self, label: str) -> Iterator[Progress]:
-        """A bar on stderr: only on a terminal, only after half a second, gone at the end."""
-        quiet = self.settings.quiet or self.settings.json or self.settings.no_progress
-        bar = Progress(label, enabled=not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb")
+        """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log."""
+        silent = self.settings.quiet or self.settings.json or self.settings.no_progress
+        drawn = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        started = time.monotonic()
+        bar = Progress(label, log=self.talk) if self.settings.verbose else Progress(label, enabled=drawn)
         try:
             yield bar
         finally:
             bar.clear()
+            self.verbose(f"{label}: {time.monotonic() - started:.2f} s elapsed")
 
 
 class Progress:
     """Called with (done, total) and an optional note; draws on one line of stderr."""
 
-    def __init__(self, label: str, *, enabled: bool) -> None:
-        self._label, self._enabled = label, enabled
+    def __init__(self, label: str, *, enabled: bool = False, log: Callable[[str], None] | None = None) -> None:
+        self._label, self._enabled, self._log = label, enabled, log
         self._started = time.monotonic()
         self._next_s = _BEFORE_PROGRESS_S
         self._drawn = False
 
     def __call__(self, done: float, total: float, note: str = "") -> None:
+        if self._log is not None:
+            self._log(f"{self._label}: {done:,.0f} of {total:,.0f} {note}".rstrip())
         elapsed = time.monotonic() - self._started
         if not self._enabled or elapsed < self._next_s:
             return

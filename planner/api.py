@@ -134,7 +134,7 @@ def _certificate(found: Resolved, outcome: Outcome) -> Certificate:
 def _space_count(count: Count, by_axis: dict[str, int]) -> SpaceCount:
     return SpaceCount(
         total=count.total, by_axis=by_axis, ruled_out=dict(sorted(count.ruled_out.items())), dominated=count.dominated,
-        out_of_memory=count.out_of_memory, bounded=count.bounded, priced=count.priced,
+        out_of_memory=count.out_of_memory, bounded=count.bounded, priced=count.priced, unvisited=count.unvisited,
     )  # fmt: skip
 
 

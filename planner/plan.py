@@ -111,6 +111,7 @@ class SpaceCount(_Part):
     out_of_memory: int
     bounded: int
     priced: int
+    unvisited: int = 0
     simulated: int = 0
 
 

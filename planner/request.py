@@ -152,7 +152,7 @@ class _Draft:
         if not self.data.get("cluster") and not self.data.get("gpu"):
             hint = "`--cluster dgx-h100:2`, or `--gpu h100-sxm-80gb --gpus 8`"
             missing = [Problem("cluster: is missing", hint=hint)]
-        elif not self.data.get("cluster") and not self.data.get("gpus"):
+        elif not self.data.get("cluster") and self.data.get("gpus") is None:
             missing = [Problem("gpus: is missing", hint="say how many GPUs there are: `--gpus 8`")]
         else:
             missing = []
@@ -161,7 +161,7 @@ class _Draft:
         except ValidationError as error:
             raise _together([self._problem(each) for each in error.errors()] + missing) from None
         if missing:
-            raise InputError.of(missing)
+            raise _together(missing)
         request._origins.update({dotted(place): origin for place, origin in sorted(self.origins.items(), key=str)})
         return request
 
@@ -187,11 +187,12 @@ def _spelled_out(cluster: str) -> dict[str, Any]:
 def _together(problems: list[Problem]) -> InputError:
     """One error, in the order of the file. Of several problems each carries its hint: one at the end is too little."""
     problems = sorted(problems, key=lambda problem: (problem.file, problem.line))
+    general = "`meshwright schema request` describes every field"
     if len(problems) == 1:
-        return InputError.of(problems)
+        return InputError.of([replace(problems[0], hint=problems[0].hint or general)])
     inline = [replace(each, message=f"{each.message} ({each.hint})" if each.hint else each.message, hint="")
               for each in problems]  # fmt: skip
-    inline[0] = replace(inline[0], hint="`meshwright schema request` describes every field")
+    inline[0] = replace(inline[0], hint=general)
     return InputError.of(inline)
 
 

@@ -48,6 +48,7 @@ class Count:
     out_of_memory: int = 0
     bounded: int = 0
     priced: int = 0
+    unvisited: int = 0  # left by a search that was stopped
 
     def exclude(self, rule: str, count: int) -> None:
         if count:
@@ -55,7 +56,8 @@ class Count:
 
     @property
     def accounted(self) -> int:
-        return sum(self.ruled_out.values()) + self.dominated + self.out_of_memory + self.bounded + self.priced
+        excluded = sum(self.ruled_out.values()) + self.dominated + self.out_of_memory
+        return excluded + self.bounded + self.priced + self.unvisited
 
 
 @dataclass(frozen=True)

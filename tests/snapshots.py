@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -13,8 +14,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
+
+from meshwright.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path(__file__).with_name("snapshots")
@@ -68,6 +73,19 @@ def run(
         timeout=120,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(*args: str, cwd: Path | None = None) -> Result:
+    """As `run`, in this process: ten times quicker, and warnings are errors."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
+    plain = patch.dict(os.environ, environment(), clear=True)
+    with redirect_stdout(out), redirect_stderr(err), chdir(cwd or ROOT), plain:
+        code = main(args)
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    return Result(code, *texts)
 
 
 def run_terminal(*args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:

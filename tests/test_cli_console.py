@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -99,6 +100,14 @@ def test_no_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_progress_of_nothing_is_no_error() -> None:
     Progress("searching", enabled=False)(0, 0)
+
+
+def test_verbose_logs_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal(Settings(verbose=True)).progress("searching") as progress:
+        progress(1000, 4000, "best 1.2")
+    assert re.fullmatch(
+        r"searching: 1,000 of 4,000 best 1\.2\nsearching: \d+\.\d\d s elapsed\n", capsys.readouterr().err
+    )
 
 
 def test_warnings_have_the_form_of_errors(capsys: pytest.CaptureFixture[str]) -> None:

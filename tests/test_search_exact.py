@@ -118,7 +118,7 @@ def mismatch(seed: int) -> str | None:
     )
     outcome = search(request, memory_bytes)
     got = [(value, name) for value, name, _ in outcome.found.rows]
-    if outcome.count.accounted != outcome.count.total:
+    if outcome.count.unvisited:
         return f"seed {seed}: counts {outcome.count}"
     if got[:1] != expected[:1]:
         return f"seed {seed}: best {got[:1]} {expected[:1]}"
@@ -146,3 +146,27 @@ def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(step, "bound", too_high)
     assert any(mismatch(seed) for seed in range(60))
+
+
+def test_stopped_search_says_so() -> None:
+    """A search that is cut keeps its best, a bound below it, and counts what it left."""
+    request = random_request(3)
+    stopped = search(request, float("inf"), should_stop=lambda: True)
+    whole = search(request, float("inf"))
+
+    assert stopped.stopped == "time limit"
+    assert stopped.count.accounted == stopped.count.total == whole.count.total
+    assert stopped.lower_bound <= whole.found.rows[0][0] <= stopped.found.rows[0][0]
+
+
+def test_interrupt_keeps_the_best() -> None:
+    calls = []
+
+    def interrupt(count: Count, best: float) -> None:
+        calls.append(best)
+        raise KeyboardInterrupt
+
+    stopped = search(random_request(3), float("inf"), progress=interrupt)
+
+    assert stopped.stopped == "interrupted"
+    assert stopped.found.rows[0][0] == calls[0]

@@ -28,7 +28,7 @@ def command(
     Examples:
       meshwright explain plan.json
       meshwright explain plan.json 2
-      meshwright explain plan.json --why-not tp8-pp2-dp1-mbs1-z1-rsel
+      meshwright explain plan.json --why-not tp8-dp1-mbs1-z1-rfull
     """
     terminal: Terminal = context.obj
     document = requests.load_plan(plan)

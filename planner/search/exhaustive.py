@@ -97,6 +97,7 @@ class Search:
                 self._descend(meshes)
             except KeyboardInterrupt:
                 self.stopped = "interrupted"
+        self.count.unvisited = self.count.total - self.count.accounted
         best = self.found.rows[0][0] if self.found.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
         return Outcome(self.found, self.count, bound, self.stopped)
