@@ -62,7 +62,7 @@ def details(kind: Kind, name: str) -> Row:
     from ..profiles import registry
 
     if kind == "gpus":
-        return {"name": registry.gpu_name(name), "facts": registry.gpu_facts(name)}
+        return {"name": registry.gpu_name(name), "facts": {**registry.gpu_facts(name), "efficiency": _efficiency(name)}}
     if kind == "clusters":
         return {"name": registry.node_name(name), "facts": registry.node_facts(name)}
     if kind == "models":
@@ -71,6 +71,13 @@ def details(kind: Kind, name: str) -> Row:
         if row["name"] == name:
             return row
     raise UnknownNameError("target", name, known("targets"), see="meshwright show targets")
+
+
+def _efficiency(name: str) -> Row:
+    """Whether the efficiencies of a GPU were measured, or on which other they were: as a fact of its page."""
+    from ..profiles import rates, registry
+
+    return {"value": rates.donor(registry.load_gpu(name))[1], "source": None}
 
 
 def _gpu(name: str) -> Row:
@@ -85,7 +92,8 @@ def _gpu(name: str) -> Row:
         "memory_bw_bytes_per_s": gpu.memory_bw_bytes_per_s,
         "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
         "link_bw_bytes_per_s": gpu.link_bw_bytes_per_s,
-        "efficiency": rates.donor(gpu)[1],
+        "efficiency": rates.donor(gpu)[1].partition(" ")[0],
+        "efficiency_from": rates.donor(gpu)[0],
         "plan_only": gpu.plan_only,
         "unconfirmed": list(gpu.unconfirmed),
     }

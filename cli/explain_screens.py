@@ -50,7 +50,7 @@ def stack_lines(stack: Json) -> list[str]:
     for name, value in stack.items():
         if name not in ("name", "sources"):
             source = f": {sources[name]}" if sources.get(name) else ""
-            lines.append(text.wrapped(f"  {text.words(name)} {shown(value)}{source}", "    "))
+            lines.append(text.wrapped(f"  {name} {shown(value)}{source}", "    "))
     return lines
 
 

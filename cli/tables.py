@@ -219,12 +219,15 @@ def memory_table(stages: Sequence[Json], capacity: float) -> Table:
     if len(groups) > _MOST_STAGES:
         fullest = sorted(groups, key=lambda group: -group[1]["device_bytes"])[:_MOST_STAGES]
         groups = [group for group in groups if group in fullest]
-    names = [name for name in stages[0] if name.endswith("_bytes") and name not in (*_TOTALS, "context_bytes")]
+    apart = (*_TOTALS, "context_bytes", "host_bytes")
+    names = [name for name in stages[0] if name.endswith("_bytes") and name not in apart]
     shown = [name for name in names if any(stage[name] for _, stage in groups)]
     rows = [[text.words(name), *(text.gib(stage[name]) for _, stage in groups)] for name in shown]
     for name in ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes"):
         rows.append([text.words(name), *(text.gib(stage[name]) for _, stage in groups)])
     rows.append(["may use", *(text.gib(capacity) for _ in groups)])
+    if any(stage.get("host_bytes") for _, stage in groups):
+        rows.append(["host memory", *(text.gib(stage["host_bytes"]) for _, stage in groups)])
     columns = [f"stage {text.ranges(numbers)}" for numbers, _ in groups]
     return table("buffer", *columns, rows=rows, right=columns)
 

@@ -94,6 +94,10 @@ class Ledger:
         """Per profile: [n] decoder layers on the device."""
         return [self.splits.layers[:, j][self.split] for j in range(self.num_profiles)]
 
+    def over_profiles(self, rows: Array) -> Array:
+        """Sum over all devices of the pipeline of a [J, n] quantity: [n]."""
+        return np.asarray(sum(self.splits.devices[:, j][self.split] * rows[j] for j in range(self.num_profiles)))
+
     def share(self, j: int) -> Array:
         """[n] share of the profile's layers under recompute: 1, or n/layers for full recompute of n layers."""
         wanted = self.layouts["recompute_layers"]

@@ -248,7 +248,7 @@ class Builder:
         return 2 * attention.window - attention.window**2 / full
 
     def _context_parallel(self, ops: LayerOperations, q_width: Array, k_width: Array, v_width: Array) -> None:
-        """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of QKVO."""
+        """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A."""
         shard, w = self.shard, activation_bytes(self.workload)
         kv = w * shard.tokens * (k_width + v_width)
         ring = np.where(shard.allgather, 1.0, shard.ring)
@@ -311,7 +311,7 @@ class Builder:
             self._tensor_parallel(ops, blocks=1)
 
     def _tensor_parallel(self, ops: LayerOperations, blocks: int) -> None:
-        """Per block: all-gather in, reduce-scatter out with sequence parallelism, else one all-reduce; same backward."""
+        """Per block: all-gather and reduce-scatter with sequence parallelism, else an all-reduce; same backward."""
         shard = self.shard
         full = np.where(shard.tp > 1, activation_bytes(self.workload) * self.model.hidden * shard.tokens, 0.0)
         with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)

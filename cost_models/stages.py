@@ -42,11 +42,12 @@ class Splits:
     """Profiles of a set of (pp, vpp, V-shaped?) splits, padded to the same number J of profiles.
 
     counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
-    that profile; total: [split, kind].
+    that profile; devices: [split, J] how many have it (0: padding); total: [split, kind].
     """
 
     counts: Array
     first: Array
+    devices: Array
     total: Array
 
     @cached_property
@@ -61,11 +62,11 @@ EXTRA_KINDS = 3  # embedding, head, MTP projection: the last columns of `counts`
 @lru_cache(maxsize=4096)
 def _profiles(
     pattern: tuple[int, ...], num_kinds: int, mtp_layers: int, pp: int, vpp: int, schedule: str
-) -> tuple[Array, NDArray[np.int64], Array]:
-    """Distinct rows of a split, the first device of each, and the sum over devices."""
+) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], Array]:
+    """Distinct rows of a split, the first device of each, how many have it, and the sum over devices."""
     rows = split_rows(pattern, num_kinds, mtp_layers, pp, vpp, schedule)
-    distinct, first = np.unique(rows, axis=0, return_index=True)
-    return distinct, first, rows.sum(axis=0)
+    distinct, first, devices = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    return distinct, first, devices, rows.sum(axis=0)
 
 
 def split_rows(pattern: Sequence[int], num_kinds: int, mtp_layers: int, pp: int, vpp: int, schedule: str) -> Array:
@@ -89,16 +90,17 @@ def build_splits(
 ) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys`."""
     found = [_profiles(tuple(pattern), num_kinds, mtp_layers, *key) for key in keys]
-    profiles, firsts, totals = zip(*found, strict=True)
+    profiles, firsts, shared_by, totals = zip(*found, strict=True)
     width = max(len(rows) for rows in profiles)
     counts = np.zeros((len(keys), width, num_kinds + EXTRA_KINDS))
-    first_device = np.zeros((len(keys), width))
-    for i, (rows, first) in enumerate(zip(profiles, firsts, strict=True)):
+    first_device, devices = np.zeros((len(keys), width)), np.zeros((len(keys), width))
+    for i, (rows, first, number) in enumerate(zip(profiles, firsts, shared_by, strict=True)):
         counts[i, : len(rows)] = rows
         counts[i, len(rows) :] = rows[-1]  # padding repeats a real profile: maxima do not change
         first_device[i, : len(rows)] = first
         first_device[i, len(rows) :] = first[-1]
-    return Splits(counts, first_device, np.array(totals))
+        devices[i, : len(rows)] = number
+    return Splits(counts, first_device, devices, np.array(totals))
 
 
 def in_flight(schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, device: Array) -> Array:

@@ -66,7 +66,7 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     compute = forward + backward
     terms: dict[str, Array] = {"compute": m * compute, "fsdp": m * stage.fsdp[slowest, pick]}
     terms["offload"] = m * stage.offload[slowest, pick]
-    terms["bubble"] = _bubble(ledger, stage, slowest, cycle)
+    terms["bubble"] = _bubble(ledger, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
     terms["pp"] = _pipeline_exchange(ledger, rates)
     terms["dp"] = _data_parallel(ledger, rates, forward, backward)
@@ -150,16 +150,15 @@ def _calls(curve: Curve, total_bytes: Array, calls: Array) -> Array:
     return collectives.seconds(curve, total_bytes / calls, calls)
 
 
-def _bubble(ledger: Ledger, stage: _Stages, slowest: Ints, cycle: Array) -> Array:
+def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
     """Fill and drain: the work of all devices but the slowest, in the form of each schedule."""
     x = ledger.layouts
     if not (x["pp"] > 1).any():
         return np.zeros(len(cycle))
-    forward, backward, exposed = _device_sums(ledger, stage, slowest)
-    others_c = np.maximum(forward + backward + exposed - cycle, 0.0)
+    others_c = np.maximum(ledger.over_profiles(stage.cycle) - cycle, 0.0)
     # B and W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
     all_but_one = 1.0 - 1.0 / x["pp"]
-    others_b = backward * all_but_one
+    others_b = ledger.over_profiles(stage.backward) * all_but_one
     others_w = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s)) * all_but_one
     bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_b, others_w)
     return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
@@ -176,20 +175,6 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
     rows = ledger.per_kind(np.array([k.forward[attention] + k.backward[attention] for k in ledger.tables.seconds]))
     stages = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
     return np.asarray(more * ledger.m * stages[slowest, np.arange(len(dp))])
-
-
-def _device_sums(ledger: Ledger, stage: _Stages, slowest: Ints) -> tuple[Array, Array, Array]:
-    """Sums over all devices of forward, backward and exposed per-micro-batch traffic (the last: p x the slowest's)."""
-    tables, pick = ledger.tables, np.arange(len(slowest))
-    forward = ledger.over_devices(ledger.per_kind(tables.forward_s))
-    backward = ledger.over_devices(ledger.per_kind(tables.backward_s))
-    redo = np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes])
-    partial = ledger.layouts["recompute_layers"]
-    devices, all_layers = ledger.layouts["pp"], np.maximum(ledger.problem.model.num_layers, 1)
-    share = np.where(partial > 0, np.minimum(partial * devices / all_layers, 1.0), 1.0)
-    backward = backward + share * ledger.over_devices(ledger.per_code(redo))
-    exposed = (stage.fsdp + stage.offload)[slowest, pick] * devices
-    return forward, backward, np.asarray(exposed)
 
 
 def _pipeline_exchange(ledger: Ledger, rates: Rates) -> Array:
@@ -258,15 +243,13 @@ def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = Tr
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
 
     The rows must carry shard = dp, and unless `states_known` the smallest states (ZeRO-3, all offloaded). Time:
-    communication of data parallelism hides fully, the optimizer runs where it is faster, and fill and drain repeat the
-    least offload of any stage (which stage is the slowest depends on the shards). Every other term is exact, and the
-    step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
+    communication of data parallelism hides fully, the optimizer runs where it is faster. Every other term is exact,
+    and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
     """
     stage = _stages(ledger, rates, fsdp_known=False, states=states_known)
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
-    filling = _bubble(ledger, stage, np.argmin(stage.offload, axis=0), cycle)
-    step_s = ledger.m * cycle + filling + _pipeline_exchange(ledger, rates)
+    step_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _pipeline_exchange(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
     if not memory:

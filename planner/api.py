@@ -146,7 +146,7 @@ def _by_axis(found: Resolved) -> dict[str, int]:
 def _plan(
     found: Resolved, listed: tuple[Candidate, ...], certificate: Certificate, outside: Outside | None, count: Count
 ) -> Plan:
-    from meshwright import __version__
+    from .._version import __version__
 
     return Plan(
         tool={"name": "meshwright", "version": __version__},

@@ -48,7 +48,7 @@ class StageMemory(_Part):
     reserved_bytes: float
     context_bytes: float
     device_bytes: float
-    host_bytes: float  # in host memory, per GPU of the stage
+    host_bytes: float = 0.0  # in host memory, per GPU of the stage
 
 
 class Chunk(_Part):

@@ -44,7 +44,7 @@ def _memory(stages: int, weights: float, activations: float) -> list[dict[str, A
         totals = {"allocated_bytes": allocated, "reserved_bytes": round(allocated * 1.06)}
         totals["context_bytes"] = round(1.1 * GIB)
         device = totals["reserved_bytes"] + totals["context_bytes"]
-        result.append({"stage": stage, **buffers, **totals, "device_bytes": device})
+        result.append({"stage": stage, **buffers, **totals, "device_bytes": device, "host_bytes": 0.0})
     return result
 
 

@@ -42,6 +42,13 @@ def many_stages() -> dict[str, Any]:
     return plan
 
 
+def with_offload() -> dict[str, Any]:
+    plan = sample_plan()
+    for stage in plan["candidates"][0]["memory"]:
+        stage.update(optimizer_bytes=0, host_bytes=10 * 2**30)
+    return plan
+
+
 def with_uncertainty() -> dict[str, Any]:
     plan = sample_plan()
     plan["certificate"].update(proven=False, gap=0.021)
@@ -70,6 +77,7 @@ def screens() -> dict[str, list[Any]]:
         "plan-ascii": tables.plan_screen(plan, unicode=False),
         "plan-not-proven": tables.plan_screen(with_uncertainty(), unicode=True),
         "memory": tables.memory_screen(plan, first),
+        "memory-offload": tables.memory_screen(plan, with_offload()["candidates"][0]),
         "memory-many-stages": tables.memory_screen(many_stages(), many_stages()["candidates"][0]),
         "explain": explain_screens.explain_screen(plan, first, unicode=True),
         "why-not": explain_screens.why_not_screen(plan, third),

@@ -32,19 +32,19 @@ def from_text(text: str) -> ClusterSpec:
 NODE: Level = ("node", 8, 450.0, "nvlink4")
 SHORTHANDS: list[tuple[str, list[Level]]] = [
     ("dgx-h100", [NODE]),
-    ("dgx-h100:2", [NODE, ("cluster", 16, 50.0, "ib")]),
-    ("DGX_H100 : 3", [NODE, ("cluster", 24, 50.0, "ib")]),
+    ("dgx-h100:2", [NODE, ("cluster", 16, 50.0, "ndr-ib")]),
+    ("DGX_H100 : 3", [NODE, ("cluster", 24, 50.0, "ndr-ib")]),
     ("aws-p5.48xlarge:32", [NODE, ("cluster", 256, 50.0, "efa")]),
     ("8xh100-sxm-80gb", [NODE]),
     ("1xl4", [("node", 1, 32.0, "pcie4")]),
     ("4xmi300x", [("node", 4, 192.0, "xgmi")]),  # three of its seven links
     ("8xh100-nvl", [("pair", 2, 300.0, "nvlink4"), ("node", 8, 64.0, "pcie5")]),
     ("2xh100-nvl", [("node", 2, 300.0, "nvlink4")]),
-    ("dgx-h100:4+dgx-a100:4", [("node", 8, 300.0, "nvlink3"), ("cluster", 64, 25.0, "ib")]),
-    ("dgx-h100:4+dgx-h100:2", [NODE, ("cluster", 48, 50.0, "ib")]),
+    ("dgx-h100:4+dgx-a100:4", [("node", 8, 300.0, "nvlink3"), ("cluster", 64, 25.0, "hdr-ib")]),
+    ("dgx-h100:4+dgx-h100:2", [NODE, ("cluster", 48, 50.0, "ndr-ib")]),
     ("gb200-nvl72:18", [("rack", 72, 900.0, "nvlink5")]),
-    ("gb200-nvl72:36", [("rack", 72, 900.0, "nvlink5"), ("cluster", 144, 50.0, "ib")]),
-    ("gb200-nvl72:32", [("rack", 64, 900.0, "nvlink5"), ("cluster", 128, 50.0, "ib")]),
+    ("gb200-nvl72:36", [("rack", 72, 900.0, "nvlink5"), ("cluster", 144, 50.0, "ndr-ib")]),
+    ("gb200-nvl72:32", [("rack", 64, 900.0, "nvlink5"), ("cluster", 128, 50.0, "ndr-ib")]),
     ("frontier:4", [("pair", 2, 200.0, "xgmi"), ("node", 8, 150.0, "xgmi"), ("cluster", 32, 12.5, "slingshot")]),
     ("perlmutter:2", [("node", 4, 300.0, "nvlink3"), ("cluster", 8, 25.0, "slingshot")]),
     ("gcp-v5p-host:16", [("slice", 64, 540.0, "ici")]),
@@ -61,7 +61,7 @@ def test_shorthand(reference: str, levels: list[Level]) -> None:
 
 def test_counts_of_gpus() -> None:
     assert load_cluster("dgx-h100", num_gpus=256).name == "dgx-h100:32"
-    assert shape(load_cluster("dgx-h100", num_gpus=24))[-1] == ("cluster", 24, 50.0, "ib")
+    assert shape(load_cluster("dgx-h100", num_gpus=24))[-1] == ("cluster", 24, 50.0, "ndr-ib")
     assert load_cluster("dgx-h100:2", num_gpus=16).num_gpus == 16
     part = load_cluster("dgx-h100", num_gpus=4)
     assert shape(part) == [("node", 4, 450.0, "nvlink4")]
@@ -86,7 +86,7 @@ def test_another_gpu_in_known_nodes() -> None:
     cluster = load_cluster("dgx-h100:2", gpu="b200")
     assert cluster.gpu.name == "b200-sxm-180gb"
     assert cluster.name == "dgx-h100:2 with b200-sxm-180gb"
-    assert shape(cluster) == [("node", 8, 900.0, "nvlink5"), ("cluster", 16, 50.0, "ib")]
+    assert shape(cluster) == [("node", 8, 900.0, "nvlink5"), ("cluster", 16, 50.0, "ndr-ib")]
     assert "b200-sxm-180gb in dgx-h100 nodes" in cluster.warnings[0]
 
 
@@ -287,14 +287,17 @@ def test_single_values_of_a_catalogue_node() -> None:
 
 
 FABRICS: list[tuple[str, list[Level]]] = [
-    ("non-blocking", [("cluster", 64, 50.0, "ib")]),
-    ("rail-optimised", [("cluster", 64, 50.0, "ib")]),
-    ("rail-only", [("cluster", 64, 50.0, "ib-rail-only")]),
-    ("{type: oversubscribed, ratio: '7:1', pod_nodes: 4}", [("pod", 32, 50.0, "ib"), ("cluster", 64, 7.1429, "ib")]),
-    ("{type: oversubscribed, ratio: 4}", [("cluster", 64, 12.5, "ib")]),
-    ("{type: oversubscribed, ratio: 4, pod_nodes: 8}", [("cluster", 64, 50.0, "ib")]),
-    ("{type: dragonfly, ratio: 2, pod_nodes: 2}", [("group", 16, 50.0, "ib"), ("cluster", 64, 25.0, "ib")]),
-    ("torus", [("cluster", 64, 50.0, "ib")]),
+    ("non-blocking", [("cluster", 64, 50.0, "ndr-ib")]),
+    ("rail-optimised", [("cluster", 64, 50.0, "ndr-ib")]),
+    ("rail-only", [("cluster", 64, 50.0, "ndr-ib-rail-only")]),
+    (
+        "{type: oversubscribed, ratio: '7:1', pod_nodes: 4}",
+        [("pod", 32, 50.0, "ndr-ib"), ("cluster", 64, 7.1429, "ndr-ib")],
+    ),
+    ("{type: oversubscribed, ratio: 4}", [("cluster", 64, 12.5, "ndr-ib")]),
+    ("{type: oversubscribed, ratio: 4, pod_nodes: 8}", [("cluster", 64, 50.0, "ndr-ib")]),
+    ("{type: dragonfly, ratio: 2, pod_nodes: 2}", [("group", 16, 50.0, "ndr-ib"), ("cluster", 64, 25.0, "ndr-ib")]),
+    ("torus", [("cluster", 64, 50.0, "ndr-ib")]),
 ]
 
 
@@ -309,7 +312,7 @@ def test_sites() -> None:
     sites = "sites: [{name: a, nodes: 5}, {name: b, nodes: 3}]\nwan: {bandwidth: 100 Gb/s, latency: 10 ms}\n"
     cluster = from_text(f"groups: dgx-h100:8\n{sites}")
     # The site of 40 GPUs has the least of its line for each of them.
-    assert shape(cluster) == [NODE, ("site", 24, 50.0, "ib"), ("wan", 64, 0.3125, "wan")]
+    assert shape(cluster) == [NODE, ("site", 24, 50.0, "ndr-ib"), ("wan", 64, 0.3125, "wan")]
     assert cluster.levels[-1].latency_s == 0.01
     assert cluster.warnings == ("sites differ in size (a 5, b 3 nodes): groups are laid out for the smallest",)
     single = from_text("groups: dgx-h100:2\nsites: [{nodes: 1}, {nodes: 1}]\nwan: {bandwidth: 1 Gb/s, latency: 1 ms}")

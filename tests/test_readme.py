@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.M | re.S)
 def run(*arguments: str, cwd: Path) -> str:
     command = [sys.executable, "-m", "meshwright", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
