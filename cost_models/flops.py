@@ -23,7 +23,7 @@ def _operations(problem: Problem) -> list[LayerOperations]:
     builder = Builder(problem.model, problem.workload, stack, shard)
     edge: Trains = "all" if problem.trains_everything else "passes"
     layers = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
-    return [*layers, builder.embedding("frozen"), builder.head(edge), builder.mtp_projection(edge)]
+    return [*layers, builder.embedding("frozen"), builder.head(edge), builder.mtp(edge)]
 
 
 def _forward(ops: LayerOperations, modules: int | None = None) -> float:
@@ -53,7 +53,7 @@ def _layers_per_kind(problem: Problem) -> list[int]:
 def model_flops(problem: Problem) -> float:
     """FLOPs of one step: 3 x forward where everything trains (FORMULAS 1.4)."""
     mtp = problem.model.mtp_layers
-    counts = [*_layers_per_kind(problem), 1, 1 + mtp, mtp]
+    counts = [*_layers_per_kind(problem), 1, 1, mtp]
     each = (_forward(ops) + _backward(ops) for ops in _operations(problem))
     return problem.workload.global_batch * sum(n * flops for n, flops in zip(counts, each, strict=True))
 

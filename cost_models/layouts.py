@@ -191,9 +191,9 @@ class Layout:
 
 _CP_TOKENS = ("r", "g", "u", "ru")
 _SCHEDULE_TOKENS = ("1f1b", "gpipe", "int", "zbh1", "zbv", "dpv")
-_ID = re.compile(
-    r"(?:tp(?P<tp>\d+))?(?P<nosp>-nosp)?(?:-?cp(?P<cp>\d+)(?P<cpa>ru|r|g|u))?(?:-?pp(?P<pp>\d+))?"
-    r"(?:-(?P<schedule>1f1b|gpipe|int|zbh1|zbv|dpv))?(?:-vpp(?P<vpp>\d+))?-?dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
+_ID = re.compile(  # of an id with a hyphen before its first token too
+    r"(?:-tp(?P<tp>\d+)(?P<nosp>-nosp)?)?(?:-cp(?P<cp>\d+)(?P<cpa>ru|r|g|u))?(?:-pp(?P<pp>\d+))?"
+    r"(?:-(?P<schedule>1f1b|gpipe|int|zbh1|zbv|dpv))?(?:-vpp(?P<vpp>\d+))?-dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
     r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
     r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp8|fp16|fp32|bf16))?"
@@ -249,7 +249,7 @@ def parse(text: str) -> Layout:
             f"`{text}` names a layout with uneven stages, per-layer strategies or a rank map",
             hint="such an id resolves only inside its plan: give the plan file and its number",
         )
-    match = _ID.fullmatch(text)
+    match = _ID.fullmatch(f"-{text}")
     if match is None:
         raise InputError(f"`{text}` is not a layout id", hint="an id looks like `tp8-pp4-vpp5-dp8-mbs1-z1-rsel`")
     part = match.groupdict()

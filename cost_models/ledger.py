@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES, Layouts
-from .stages import Splits, build_splits, in_flight
+from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
+from .stages import HEAD, MTP, Splits, build_splits, in_flight
 from .tables import Problem, Tables
 
 Array = NDArray[np.float64]
@@ -21,6 +21,10 @@ Ints = NDArray[np.int64]
 
 # Megatron-LM DistributedDataParallelConfig: gradients are reduced in buckets of max(40M, 1M x dp) parameters.
 BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK = 40e6, 1e6
+
+# The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
+# estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
+HOST_GRADIENT_BYTES, HOST_BUFFER_FACTOR = 4.0, 1.5
 
 BUFFERS = ("weights", "gradients", "optimizer", "activations", "logits", "gathered", "exchange", "workspace")
 
@@ -184,28 +188,40 @@ class Ledger:
         x, states = self.layouts, self.problem.state_bytes
         zero, dense, experts = x["zero"], self.dense_groups.shard, self.expert_groups.shard
         trained_dense, trained_experts = self.trained[j]
-        all_dense = self.on_profile(j, self.per_kind(self.tables.parameters["dense"]))
-        all_experts = np.zeros(len(x))
+        scattered = ~self.whole_in_pipeline
+        weight_shards = [np.where((zero == 3) & scattered, shard, 1) for shard in (dense, experts)]
+        gradient_shards = [np.where((zero >= 2) & scattered, shard, 1) for shard in (dense, experts)]
+        weights = self.on_profile(j, self.per_kind(self.tables.parameters["dense_bytes"])) / weight_shards[0]
         if self.problem.model.is_moe:
-            all_experts = self.on_profile(j, self.per_kind(self.tables.parameters["experts"]))
-        weight_shards = [np.where(zero == 3, shard, 1) for shard in (dense, experts)]
-        gradient_shards = [np.where(zero >= 2, shard, 1) for shard in (dense, experts)]
-        held = all_dense / weight_shards[0] + all_experts / weight_shards[1]
-        per_weight = states.weight if self.problem.trains_everything else states.frozen_weight
+            expert_bytes = self.on_profile(j, self.per_kind(self.tables.parameters["experts_bytes"]))
+            weights = weights + expert_bytes / weight_shards[1]
         adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
-        optimizer = np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer)
-        on_last = self.counts[j].get(self.splits.counts.shape[2] - 2, np.zeros(len(x)))
         return {
-            "weights": held * (per_weight + states.fp8_copy) + adapters,
+            "weights": weights + adapters,
             "gradients": gradient * states.gradient,
-            "optimizer": optimizer,
+            "optimizer": np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer),
             "activations": self._activations(j),
-            "logits": np.where(on_last > 0, self.tables.logits[self.key], 0.0),
-            "gathered": np.where(zero == 3, 2 * states.weight * self._largest_layer, 0.0),
+            "logits": self._logits(j),
+            "gathered": self._gathered,
             "exchange": 2 * self.tables.exchange_buffers[self.key],
             "workspace": self._workspace,
         }
+
+    @cached_property
+    def whole_in_pipeline(self) -> NDArray[np.bool_]:
+        """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""
+        fsdp2 = self.problem.stack.sharded_states == "fsdp2"
+        return np.asarray((self.layouts["pp"] > 1) & fsdp2)
+
+    def _logits(self, j: int) -> Array:
+        """One micro-batch's on the device of the head, once more per MTP module; gpipe runs all losses before any
+        backward, and keeps them all."""
+        zeros = np.zeros(len(self.layouts))
+        kinds = self.splits.counts.shape[2]
+        heads = self.counts[j].get(kinds + HEAD, zeros) + self.counts[j].get(kinds + MTP, zeros)
+        gpipe = (self.layouts["schedule"] == SCHEDULES.index("gpipe")) & (self.layouts["pp"] > 1)
+        return np.asarray(heads * self.tables.logits[self.key] * np.where(gpipe, self.m, 1.0))
 
     def _held(self, j: int, device: Array | None = None) -> Array:
         """[n] bytes of activations: saved per micro-batch x micro-batches in flight."""
@@ -225,7 +241,8 @@ class Ledger:
         """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations beyond two layers."""
         if not self.layouts["offload"].any():
             return np.zeros(len(self.layouts))
-        states = np.where(self.offloads_optimizer, self.updated[j] * self.problem.state_bytes.optimizer, 0.0)
+        per_parameter = (self.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
+        states = np.where(self.offloads_optimizer, self.updated[j] * per_parameter, 0.0)
         return np.asarray(states + self._held(j, device) - self._activations(j, device))
 
     def activations_on(self, j: int, row: int, device: int) -> float:
@@ -237,16 +254,22 @@ class Ledger:
         return float(self.host_bytes(j, np.full(len(self.layouts), float(device)))[row])
 
     @cached_property
-    def _largest_layer(self) -> Array:
-        """[n] parameters of the largest layer of a rank: what ZeRO-3 gathers, twice with prefetch."""
-        parameters = self.tables.parameters
-        layers = (parameters["dense"] + parameters["experts"])[: self.problem.num_kinds]
-        return np.asarray(layers.max(axis=0)[self.key])
+    def _gathered(self) -> Array:
+        """[n] bytes alive while one layer is whole: ZeRO-3 its weights and, with prefetch, the next one's (or the
+        head's); ZeRO-2 and 3 its gradients before they are scattered."""
+        parameters, num_kinds = self.tables.parameters, self.problem.num_kinds
+        weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
+        two = weights[:num_kinds].max(axis=0) + weights.max(axis=0)
+        gradients = (parameters["trained_dense"] + parameters["trained_experts"]).max(axis=0)
+        gradients = gradients * self.problem.state_bytes.gradient
+        zero = np.where(self.whole_in_pipeline, 0, self.layouts["zero"])
+        return np.asarray(np.where(zero == 3, two[self.key], 0.0) + np.where(zero >= 2, gradients[self.key], 0.0))
 
     @cached_property
     def _workspace(self) -> Array:
-        full = self.layouts["recompute"] == RECOMPUTE_MODES.index("full")
-        return np.asarray(self.tables.workspace[self.key] + np.where(full, self.tables.working[self.key], 0.0))
+        """[n] bytes of the widest product's gradients, and of what one layer recomputes."""
+        redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])
+        return np.asarray(self.tables.workspace[self.key] + redone[self.code, self.key])
 
     @cached_property
     def communicators(self) -> Array:
@@ -275,7 +298,7 @@ def split_keys(layouts: Layouts) -> tuple[list[tuple[int, int, str]], Ints]:
 def build_totals(problem: Problem) -> Array:
     """[kind] layers, embedding, head and MTP projections of the whole model."""
     return np.asarray(
-        build_splits(problem.pattern, problem.num_kinds, problem.model.mtp_layers, [(1, 1, "1f1b")]).total[0]
+        build_splits(problem.pattern, problem.num_kinds, problem.edges, [(1, 1, "1f1b")]).total[0]
     )
 
 
@@ -287,5 +310,5 @@ def build(problem: Problem, tables: Tables, layouts: Layouts, key: Ints) -> Ledg
     return Ledger(
         problem=problem, tables=tables, layouts=layouts, key=key,
         codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
-        splits=build_splits(problem.pattern, problem.num_kinds, problem.model.mtp_layers, splits), split=split,
+        splits=build_splits(problem.pattern, problem.num_kinds, problem.edges, splits), split=split,
     )  # fmt: skip

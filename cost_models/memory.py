@@ -7,7 +7,6 @@ routed experts over their own data-parallel ranks, shard x cp x tp / (ep x etp).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,34 +72,21 @@ def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workl
     sharded = sum(named.values()) - experts - replicated
     if trains == "all":
         return KindParameters(sharded, replicated, experts, sharded, replicated, experts, False)
-    adapters = adapter_parameters(model, kind, workload) if trains == "lora" else 0.0
+    adapters = 0.0
+    if trains == "lora" and workload.lora is not None:
+        adapters = float(params.lora_parameters(model, kind, workload.lora.rank, workload.lora.targets))
     return KindParameters(sharded, replicated, experts, adapters, 0.0, 0.0, True)
 
 
-def adapter_parameters(model: ModelSpec, kind: Layer, workload: Workload) -> float:
-    """LoRA (arXiv 2106.09685): rank x (inputs + outputs) per targeted projection of a layer."""
-    if workload.lora is None:
-        return 0.0
-    h, att, block = model.hidden, kind.attention, kind.feed_forward
-    inner = getattr(block, "inner", 0) or getattr(block, "shared_inner", 0)
-    shapes: Mapping[str, tuple[int, int]] = {
-        "q": (h, att.heads * att.head_dim), "k": (h, att.kv_heads * att.head_dim),
-        "v": (h, att.kv_heads * att.value_head_dim), "o": (att.heads * att.value_head_dim, h),
-        "gate": (h, inner), "up": (h, inner), "down": (inner, h),
-    }  # fmt: skip
-    return float(sum(workload.lora.rank * sum(shapes[t]) for t in workload.lora.targets if min(shapes[t]) > 0))
-
-
-def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, KindParameters, KindParameters]:
-    """Embedding, head (tied ones are held twice when they are on different stages) and MTP projection."""
-    embedding = float(params.embedding_parameters(model))
-    head = float(model.vocab * (model.embedding_dim or model.hidden) if model.tied_embeddings else 0)
-    head += params.head_parameters(model)
+def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, ...]:
+    """Embedding, head with the final norm, MTP projection with its norms, and the copy of the embedding (stages.py)."""
+    matrix = float(model.vocab * (model.embedding_dim or model.hidden))
     norm = float(params.final_norm_parameters(model))
-    mtp = float(2 * model.hidden * model.hidden + 2 * model.hidden) if model.mtp_layers else 0.0
+    mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
 
     def one(sharded: float, replicated: float) -> KindParameters:
         share = 1.0 if trains_all else 0.0
         return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
 
-    return one(embedding, 0.0), one(head, norm), one(0.0, mtp)
+    embedding, head = float(params.embedding_parameters(model)), float(params.head_parameters(model))
+    return one(embedding, 0.0), one(head, norm), one(0.0, mtp), one(matrix, 0.0)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .collectives import Op
 from .layouts import CP_ALGORITHMS, MODULES
+from .params import lora_shapes
 from .specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, StackSpec, Workload
 
 KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch")
@@ -40,6 +41,7 @@ class Gemm:
     count: Array
     tag: int = 0
     has_wgrad: bool = True
+    wide: bool = False  # stays in bf16 when the rest is fp8: head, router, MTP projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Builder:
         if self.workload.precision == "fp8":
             self._casts(ops)
         if trains == "lora" and self.workload.lora is not None:
-            self._adapters(ops)
+            self._adapters(ops, kind)
         return ops
 
     def _norms(self, ops: LayerOperations, kind: Layer) -> None:
@@ -234,7 +236,7 @@ class Builder:
             self._gemm(ops, "query up", shard.tokens, a * attention.head_dim, attention.q_lora_rank, tag("mla"))
             latent += attention.q_lora_rank
         else:
-            self._gemm(ops, "query", shard.tokens, a * attention.head_dim, h)
+            self._gemm(ops, "query", shard.tokens, a * attention.head_dim, h, tag("mla"))
         nope_and_value = attention.head_dim - rope + attention.value_head_dim
         self._gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
         self._gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
@@ -254,7 +256,8 @@ class Builder:
         ring = np.where(shard.allgather, 1.0, shard.ring)
         if (ring > 1).any():
             hops, stride = ring - 1, shard.tp * shard.ulysses
-            ops.exchanges.append(Exchange("cp", "p2p", kv, ring, stride, hops, 2 * hops, tag("attn")))
+            sent = np.where(ring > 1, kv, 0.0)
+            ops.exchanges.append(Exchange("cp", "p2p", sent, ring, stride, hops, 2 * hops, tag("attn")))
         gathered = np.where(shard.allgather, shard.cp, 1.0)
         if (gathered > 1).any():
             full = np.where(gathered > 1, kv * shard.cp, 0.0)
@@ -291,7 +294,7 @@ class Builder:
         num_local = block.experts / shard.ep
         inner = block.expert_inner / shard.etp
         parts, moe = (2 if block.gated else 1), tag("moe")
-        self._gemm(ops, "router", local, float(block.experts), h)
+        self._gemm(ops, "router", local, float(block.experts), h, wide=True)
         self._gemm(ops, "experts up", rows / num_local, inner * parts, h, moe, count=num_local)
         self._gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
         self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w)
@@ -322,22 +325,23 @@ class Builder:
 
     def _casts(self, ops: LayerOperations) -> None:
         """fp8: every product's operands are read in bf16 and written in fp8, 4 bytes per element with the transpose."""
-        for gemm in list(ops.gemms):
+        for gemm in [g for g in ops.gemms if not g.wide]:
             forward = 4.0 * gemm.count * (gemm.m * gemm.k + gemm.n * gemm.k)
             backward = 4.0 * gemm.count * gemm.m * gemm.n
             ops.traffic.append(Traffic(f"fp8 casts of {gemm.name}", forward, backward, gemm.tag, fusable=False))
 
-    def _adapters(self, ops: LayerOperations) -> None:
+    def _adapters(self, ops: LayerOperations, kind: Layer) -> None:
         """LoRA: two thin products beside each targeted projection; their inputs are saved already."""
-        lora = self.workload.lora
+        lora, shard = self.workload.lora, self.shard
         if lora is None:
             return
-        names = {"q": "qkv", "k": "qkv", "v": "qkv", "o": "attention output", "gate": "up", "up": "up", "down": "down"}
-        wanted = {names[target] for target in lora.targets}
-        for gemm in [g for g in ops.gemms if g.name in wanted]:
-            rank = np.full_like(gemm.m, float(lora.rank))
-            ops.gemms.append(Gemm(f"adapter in {gemm.name}", gemm.m, rank, gemm.k, gemm.count, gemm.tag))
-            ops.gemms.append(Gemm(f"adapter out {gemm.name}", gemm.m, gemm.n, rank, gemm.count, gemm.tag))
+        ones = np.ones_like(shard.tokens)
+        rank = lora.rank * ones
+        for name, (inputs, outputs, splits_outputs) in lora_shapes(self.model, kind, lora.targets).items():
+            width_in = inputs * ones / (1.0 if splits_outputs else shard.tp)
+            width_out = outputs * ones / (shard.tp if splits_outputs else 1.0)
+            ops.gemms.append(Gemm(f"adapter in {name}", shard.tokens, rank, width_in, ones, wide=True))
+            ops.gemms.append(Gemm(f"adapter out {name}", shard.tokens, width_out, rank, ones, wide=True))
         dequantised = {"bf16": 0.0, "int8": 3.0, "nf4": 2.5}[lora.base_dtype]  # read packed, write bf16
         if dequantised:
             elements = sum(g.count * g.n * g.k for g in ops.gemms if not g.name.startswith("adapter"))
@@ -355,31 +359,36 @@ class Builder:
 
     def head(self, trains: Trains = "all") -> LayerOperations:
         """Final norm, output projection and loss, vocabulary split over tp. The logits are a buffer of their own."""
-        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
         ops = LayerOperations(name="head", trains=trains, kernels=10.0)
-        self._gemm(ops, "head", shard.tokens, self.model.vocab / shard.tp, h)
+        self._head(ops)
+        return ops
+
+    def _head(self, ops: LayerOperations) -> None:
+        shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
+        self._gemm(ops, "head", shard.tokens, self.model.vocab / shard.tp, h, wide=True)
         logits = shard.tokens * self.model.vocab / shard.tp
         half = self.stack.loss_traffic_bytes / 2
         ops.traffic.append(Traffic("loss", half * logits, half * logits, fusable=False))
         ops.saved.append(Saved("final norm", 2 * w * h * shard.sp_tokens))
         ops.traffic.append(Traffic("final norm", 2 * w * h * shard.sp_tokens, 4 * w * h * shard.sp_tokens))
         self._tensor_parallel(ops, blocks=1)
-        return ops
 
-    def mtp_projection(self, trains: Trains = "all") -> LayerOperations:
-        """What an MTP module has beside its layer and head: two norms and a 2h -> h product (DeepSeek-V3, 2.2)."""
+    def mtp(self, trains: Trains = "all") -> LayerOperations:
+        """An MTP module beside its layer: two norms, a 2h -> h product, another run of the head (DeepSeek-V3, 2.2)."""
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
-        ops = LayerOperations(name="mtp projection", trains=trains, kernels=6.0)
-        self._gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h)
+        ops = LayerOperations(name="mtp", trains=trains, kernels=16.0)
+        self._gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h, wide=True)
         ops.saved.append(Saved("mtp input", 4 * w * h * shard.sp_tokens))
+        self._head(ops)
         return ops
 
     def _gemm(
         self, ops: LayerOperations, name: str, m: Array, n: Array | float, k: Array | float, tags: int = 0,
-        count: Array | float = 1.0,
+        count: Array | float = 1.0, wide: bool = False,
     ) -> None:  # fmt: skip
         shape = self.shard.tokens.shape
         rows, columns, depth, times = (
             np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (m, n, k, count)
         )
-        ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=ops.trains == "all"))
+        trained = ops.trains == "all"
+        ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, wide=wide))

@@ -188,3 +188,35 @@ def _idle(model: ModelSpec, kind: Layer) -> int:
         return 0
     block = kind.feed_forward
     return (block.experts - block.top_k) * one_expert_parameters(block, model.hidden)
+
+
+def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict[str, tuple[int, int, bool]]:
+    """Inputs, outputs, and whether tensor parallelism splits the outputs, of each projection of `kind` in `targets`.
+
+    MLA: q, k, v are the up projections. gate, up, down are the dense or shared block; routed experts take no adapters.
+    """
+    h, attention, block = model.hidden, kind.attention, kind.feed_forward
+    inner = block.inner if isinstance(block, FeedForward) else block.shared_inner
+    q_in, kv_in, k_width = h, h, attention.kv_heads * attention.head_dim
+    v_width = attention.kv_heads * attention.value_head_dim
+    if attention.is_mla:
+        q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
+        k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
+        v_width = attention.heads * attention.value_head_dim
+    shapes = {
+        "q": (q_in, attention.heads * attention.head_dim, True),
+        "k": (kv_in, k_width, True),
+        "v": (kv_in, v_width, True),
+        "o": (attention.heads * attention.value_head_dim, h, False),
+        "gate": (h, inner, True),
+        "up": (h, inner, True),
+        "down": (inner, h, False),
+    }
+    gated = block.gated
+    wanted = {name: shapes[name] for name in targets if gated or name != "gate"}
+    return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
+
+
+def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> int:
+    """Adapter elements of one layer: rank x (inputs + outputs) per targeted projection (LoRA, arXiv 2106.09685)."""
+    return rank * sum(inputs + outputs for inputs, outputs, _ in lora_shapes(model, kind, targets).values())

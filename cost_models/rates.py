@@ -42,6 +42,7 @@ class Rates:
     """Seconds per unit of everything, for one GPU, its links and one software stack."""
 
     gemm: GemmSurface
+    wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8
     attention: AttentionSurface
     memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
     peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU
@@ -52,6 +53,7 @@ class Rates:
     stack: StackSpec
     overheads: MemoryOverheads
     element_bytes: float = 2.0  # of matmul operands
+    wide_element_bytes: float = 2.0
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
 
@@ -107,11 +109,12 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
 
 def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:
     for gemm in ops.gemms:
-        w = rates.element_bytes
-        forward.add(0, gemm.count * gemm_seconds(rates.gemm, gemm.m, gemm.n, gemm.k, w), gemm.tag)
-        backward.add(0, gemm.count * gemm_seconds(rates.gemm, gemm.m, gemm.k, gemm.n, w), 0)
+        w = rates.wide_element_bytes if gemm.wide else rates.element_bytes
+        surface = rates.wide_gemm if gemm.wide else rates.gemm
+        forward.add(0, gemm.count * gemm_seconds(surface, gemm.m, gemm.n, gemm.k, w), gemm.tag)
+        backward.add(0, gemm.count * gemm_seconds(surface, gemm.m, gemm.k, gemm.n, w), 0)
         if gemm.has_wgrad:
-            wgrad = gemm.count * gemm_seconds(rates.gemm, gemm.n, gemm.k, gemm.m, w)
+            wgrad = gemm.count * gemm_seconds(surface, gemm.n, gemm.k, gemm.m, w)
             backward.add(0, wgrad, 0)
             weight += wgrad
     for core in ops.cores:

@@ -288,6 +288,10 @@ class StackSpec:
     kernels_per_layer: int  # launched per layer and forward pass
     kernels_per_expert_block: int
     host_s_per_kernel: float
+    # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
+    # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole
+    # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does.
+    sharded_states: Literal["zero", "fsdp2"]
     moe_imbalance: float  # tokens of the busiest expert rank over the mean
     sources: Mapping[str, str] = field(default_factory=dict)
 

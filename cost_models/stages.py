@@ -56,40 +56,64 @@ class Splits:
         return np.asarray(self.counts[:, :, :-EXTRA_KINDS].sum(axis=2))
 
 
-EXTRA_KINDS = 3  # embedding, head, MTP projection: the last columns of `counts`
+# The last columns of `counts`, from the end: embedding, head, MTP (projection and its run of the head), and the copy of
+# the embedding that the last stage holds where it is not the first one too (tied head, MTP input).
+EXTRA_KINDS = 4
+EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What the ends of the model add to a split: MTP modules, and a head tied to the embedding."""
+
+    mtp_layers: int
+    tied: bool
 
 
 @lru_cache(maxsize=4096)
 def _profiles(
-    pattern: tuple[int, ...], num_kinds: int, mtp_layers: int, pp: int, vpp: int, schedule: str
+    pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str
 ) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], Array]:
     """Distinct rows of a split, the first device of each, how many have it, and the sum over devices."""
-    rows = split_rows(pattern, num_kinds, mtp_layers, pp, vpp, schedule)
+    rows = split_rows(pattern, num_kinds, edges, pp, vpp, schedule)
     distinct, first, devices = np.unique(rows, axis=0, return_index=True, return_counts=True)
     return distinct, first, devices, rows.sum(axis=0)
 
 
-def split_rows(pattern: Sequence[int], num_kinds: int, mtp_layers: int, pp: int, vpp: int, schedule: str) -> Array:
-    """[pp, num_kinds + EXTRA_KINDS] counts of one split. MTP modules (with a head of their own) sit beside the head."""
+def split_rows(
+    pattern: Sequence[int],
+    num_kinds: int,
+    edges: Edges,
+    pp: int,
+    vpp: int,
+    schedule: str,
+    sizes: Sequence[int] | None = None,
+) -> Array:
+    """[pp, num_kinds + EXTRA_KINDS] counts of one split. MTP modules sit beside the head.
+
+    sizes: layers of each chunk in the order of the model; None: `chunk_sizes`.
+    """
     rows = np.zeros((pp, num_kinds + EXTRA_KINDS))
     start = 0
     devices = chunk_devices(pp, vpp, schedule)
-    for device, size in zip(devices, chunk_sizes(len(pattern), len(devices)), strict=True):
+    for device, size in zip(devices, sizes or chunk_sizes(len(pattern), len(devices)), strict=True):
         for kind in pattern[start : start + size]:
             rows[device, kind] += 1
         start += size
-    rows[devices[0], -3] += 1
-    rows[devices[-1], -2] += 1 + mtp_layers
-    rows[devices[-1], -1] += mtp_layers
-    rows[devices[-1], pattern[-1]] += mtp_layers
+    rows[devices[0], EMBEDDING] += 1
+    rows[devices[-1], HEAD] += 1
+    rows[devices[-1], MTP] += edges.mtp_layers
+    rows[devices[-1], pattern[-1]] += edges.mtp_layers
+    if devices[0] != devices[-1] and (edges.tied or edges.mtp_layers):
+        rows[devices[-1], EMBEDDING_COPY] += 1
     return rows
 
 
 def build_splits(
-    pattern: Sequence[int], num_kinds: int, mtp_layers: int, keys: Sequence[tuple[int, int, str]]
+    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
 ) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys`."""
-    found = [_profiles(tuple(pattern), num_kinds, mtp_layers, *key) for key in keys]
+    found = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
     profiles, firsts, shared_by, totals = zip(*found, strict=True)
     width = max(len(rows) for rows in profiles)
     counts = np.zeros((len(keys), width, num_kinds + EXTRA_KINDS))

@@ -101,7 +101,7 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
         ledger.on_profile(j, backward_rows) + ledger.share(j) * ledger.on_profile(j, redo_rows) for j in profiles
     ])  # fmt: skip
     fsdp, offload = np.zeros_like(forward), np.zeros_like(forward)
-    sharded = np.flatnonzero(ledger.layouts["zero"] >= 2)
+    sharded = np.flatnonzero((ledger.layouts["zero"] >= 2) & ~ledger.whole_in_pipeline)
     if fsdp_known and len(sharded):
         _fsdp_exchange(ledger, rates, sharded, forward, backward, fsdp)
     moved = np.flatnonzero(ledger.offloads_activations & states)
@@ -114,24 +114,27 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
 
 
 def _fsdp_exchange(ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array) -> None:
-    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer.
+    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
+    FSDP2 gathers for the forward pass in stage 2 too.
 
     What does not hide: beyond `fsdp_overlap` of the compute beside it, and the first layer's gather.
     """
     states, overlap = ledger.problem.state_bytes, rates.stack.fsdp_overlap
-    stage3 = (ledger.layouts["zero"][rows] == 3).astype(np.float64)
+    again = (ledger.layouts["zero"][rows] == 3).astype(np.float64)
+    first = np.ones(len(rows)) if ledger.problem.stack.sharded_states == "fsdp2" else again
     dense, experts = ledger.dense_groups, ledger.expert_groups
     gather_d, scatter_d = (_curve(rates, op, dense.shard[rows], dense.shard_stride[rows]) for op in _GATHER_SCATTER)
     gather_e, scatter_e = (_curve(rates, op, experts.shard[rows], experts.shard_stride[rows]) for op in _GATHER_SCATTER)
     for j in range(ledger.num_profiles):
         calls = np.maximum(ledger.layers[j][rows], 1.0)
-        weights_d = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["dense"]))[rows] * states.weight
-        weights_e = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["experts"]))[rows] * states.weight
-        gather = stage3 * (_calls(gather_d, weights_d, calls) + _calls(gather_e, weights_e, calls))
+        weights_d = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["dense_gathered_bytes"]))[rows]
+        weights_e = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["experts_gathered_bytes"]))[rows]
+        gather = _calls(gather_d, weights_d, calls) + _calls(gather_e, weights_e, calls)
         trained_d, trained_e = (part[rows] * states.gradient for part in ledger.trained[j])
         scatter = _calls(scatter_d, trained_d, calls) + _calls(scatter_e, trained_e, calls)
-        exposed_forward = np.maximum(gather - overlap * forward[j][rows], gather / calls)
-        exposed_backward = np.maximum(gather + scatter - overlap * backward[j][rows], (gather + scatter) / calls)
+        moved = again * gather + scatter
+        exposed_forward = first * np.maximum(gather - overlap * forward[j][rows], gather / calls)
+        exposed_backward = np.maximum(moved - overlap * backward[j][rows], moved / calls)
         out[j][rows] = exposed_forward + exposed_backward
 
 
@@ -203,22 +206,24 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
     Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline under p(v-1)/v of it.
     """
     x, states = ledger.layouts, ledger.problem.state_bytes
-    if not ((x["dp"] > 1) | (x["cp"] > 1)).any():
-        return np.zeros(len(x))
     dense, experts = ledger.dense_groups, ledger.expert_groups
+    if not any((part.shard * part.replicate > 1).any() for part in (dense, experts)):
+        return np.zeros(len(x))
     reduce_s, gather_s = np.zeros(len(x)), np.zeros(len(x))
     for part, groups in ((0, dense), (1, experts)):
         if part and not ledger.problem.model.is_moe:
             continue
         largest = np.max([trained[part] for trained in ledger.trained], axis=0)
         gradient, weight = largest * states.gradient, largest * states.weight
-        once = (x["zero"] == 1).astype(np.float64)  # ZeRO-2 and 3 scatter per micro-batch
+        # ZeRO-2 and 3 scatter per micro-batch, unless the pipeline keeps their states whole through the step.
+        once = ((x["zero"] == 1) | ((x["zero"] >= 2) & ledger.whole_in_pipeline)).astype(np.float64)
         scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
         replicas = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
         gather = _curve(rates, "all_gather", groups.shard, groups.shard_stride)
         reduce_s += once * _calls(scatter, gradient, ledger.buckets)
         reduce_s += _calls(replicas, gradient / groups.shard, ledger.buckets)
-        gather_s += np.where((x["zero"] == 1) | (x["zero"] == 2), _calls(gather, weight, ledger.buckets), 0.0)
+        gathers = (once > 0) | ((x["zero"] == 2) & (ledger.problem.stack.sharded_states == "zero"))
+        gather_s += np.where(gathers, _calls(gather, weight, ledger.buckets), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     overlap = rates.stack.dp_overlap * window
     return np.asarray(np.maximum(reduce_s - overlap * backward, 0.0) + np.maximum(gather_s - overlap * forward, 0.0))

@@ -18,6 +18,7 @@ from .memory import KindParameters, StateBytes
 from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains, activation_bytes
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
 from .specs import ModelSpec, StackSpec, Workload
+from .stages import Edges
 
 Array = NDArray[np.float64]
 
@@ -66,7 +67,7 @@ class Problem:
 
     @cached_property
     def parameters(self) -> tuple[KindParameters, ...]:
-        """Per variant, then embedding, head, MTP projection."""
+        """Per variant, then the edges in the order of stages.py."""
         layers = tuple(
             memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
             for v in self.variants
@@ -81,10 +82,14 @@ class Problem:
     def num_kinds(self) -> int:
         return len(self.variants)
 
+    @property
+    def edges(self) -> Edges:
+        return Edges(self.model.mtp_layers, self.model.tied_embeddings)
+
 
 @dataclass(frozen=True)
 class Tables:
-    """Per kind (variants, embedding, head, MTP projection) and shard key.
+    """Per kind (variants, then the edges of stages.py) and shard key.
 
     Seconds: forward, backward [kind, component, key], weight [kind, key]. Bytes: saved[code] [kind, key] of a
     micro-batch under the recompute code; working [key] of the layer that is in the backward pass.
@@ -113,7 +118,7 @@ class Tables:
         return np.array([kind.weight for kind in self.seconds])
 
     def redo(self, mode: int, modules: int) -> Array:
-        """[kind, component, key] seconds of recomputation; embedding, head and MTP projection are never recomputed."""
+        """[kind, component, key] seconds of recomputation; the edges are never recomputed."""
         zeros = np.zeros((len(self.seconds), len(COMPONENTS), self.num_keys))
         for i, variant in enumerate(self.problem.variants):
             if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
@@ -137,11 +142,10 @@ class Tables:
                 rows.append(np.asarray(sum(kept)) + np.zeros(self.num_keys))
         return np.array(rows)
 
-    @cached_property
-    def working(self) -> Array:
-        """[key] bytes of one layer's activations while it is recomputed or differentiated: the largest layer's."""
-        layers = self.saved(0, 0)[: self.problem.num_kinds]
-        return np.asarray(layers.max(axis=0))
+    def working(self, mode: int, modules: int) -> Array:
+        """[key] bytes of what one layer recomputes, alive while it is differentiated: the largest layer's."""
+        dropped = self.saved(0, 0) - self.saved(mode, modules)
+        return np.asarray(dropped[: self.problem.num_kinds].max(axis=0))
 
     @cached_property
     def logits(self) -> Array:
@@ -161,7 +165,7 @@ class Tables:
         largest = np.zeros(self.num_keys)
         for ops in self.operations[: self.problem.num_kinds]:
             for exchange in ops.exchanges:
-                if exchange.axis in ("tp", "cp") and exchange.op in ("all_gather", "p2p", "all_to_all"):
+                if exchange.op in ("all_gather", "p2p", "all_to_all"):
                     largest = np.maximum(largest, exchange.num_bytes)
         return largest
 
@@ -177,15 +181,27 @@ class Tables:
 
     @cached_property
     def parameters(self) -> dict[str, Array]:
-        """[kind, key] parameters per rank before ZeRO: dense, experts, and the trained ones of each."""
+        """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each; and their weights'
+        bytes at rest (an fp8 copy included) and as they are gathered."""
         tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
                             (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
-        rows = self.problem.parameters
+        rows, states = self.problem.parameters, self.problem.state_bytes
+        num_layers = self.problem.num_kinds
+        dense = np.array([p.sharded / tp + p.replicated for p in rows])
+        experts = np.array([p.experts / expert_ranks for p in rows])
+        # Quantisation of a frozen base and copies in fp8 concern the matrices of layers, not embedding and head.
+        gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
+                             for i, p in enumerate(rows)])[:, None]  # fmt: skip
+        held = gathered + np.array([states.fp8_copy if i < num_layers else 0.0 for i in range(len(rows))])[:, None]
         return {
-            "dense": np.array([p.sharded / tp + p.replicated for p in rows]),
-            "experts": np.array([p.experts / expert_ranks for p in rows]),
+            "dense": dense,
+            "experts": experts,
             "trained_dense": np.array([p.trained_sharded / tp + p.trained_replicated for p in rows]),
             "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
+            "dense_bytes": dense * held,
+            "experts_bytes": experts * held,
+            "dense_gathered_bytes": dense * gathered,
+            "experts_gathered_bytes": experts * gathered,
         }
 
 
@@ -196,7 +212,8 @@ def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates)
     builder = Builder(problem.model, problem.workload, problem.stack, shard)
     ops = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
     edge: Trains = "all" if problem.trains_everything else "passes"
-    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge), builder.mtp_projection(edge)]
+    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge), builder.mtp(edge)]
+    ops.append(LayerOperations(name="embedding copy", trains=edge))
     seconds = tuple(layer_seconds(one, rates, len(shard.tp)) for one in ops)
     return Tables(problem, keys, seconds, tuple(ops))
 

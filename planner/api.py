@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from ..cost_models import units
 from ..cost_models.layouts import parse
 from ..cost_models.specs import ClusterSpec
 from ..errors import InputError, SearchInterrupted
 from ..profiles.cluster import cluster_to_dict
 from .candidates import candidates
 from .constraints import violations
+from .emitters.registry import TARGETS
 from .failures import does_not_fit, no_legal_layout
 from .plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, load_plan, rounded
 from .request import Request, load_request, request_to_dict
 from .resolve import Resolved, resolve
 from .search.exhaustive import Outcome
-from .space import Count
+from .space import Count, Space
 
 __all__ = ["evaluate", "load_plan", "plan"]
 
@@ -44,15 +46,19 @@ def plan(
     `certificate.stopped`.
     """
     found = resolve(_request(request, asked))
-    outcome = _search(found, progress, time_limit_s)
+    watch = _Watch(progress, time_limit_s)
+    outcome = _search(found, found.space, watch, top=found.request.top)
     if not outcome.found.rows:
         if outcome.stopped:
             raise SearchInterrupted(f"stopped ({outcome.stopped}) before any layout was found")
         legal = outcome.count.total - sum(outcome.count.ruled_out.values())
-        raise does_not_fit(found, outcome.count) if legal else no_legal_layout(found, outcome.count)
+        if not legal:
+            raise no_legal_layout(found, outcome.count)
+        raise does_not_fit(found, outcome.count, watch.late)
     listed = candidates(found, [layout for _, _, layout in outcome.found.rows])
-    outside = None if outcome.stopped else _outside(found, outcome)
-    return _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
+    outside, unsaid = (None, []) if outcome.stopped else _outside(found, outcome.found.rows[0][0], watch)
+    result = _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
+    return result.model_copy(update={"warnings": (*result.warnings, *unsaid)})
 
 
 def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any) -> Plan:
@@ -63,18 +69,22 @@ def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any)
     found = resolve(_request(request, asked))
     layout = parse(layout_id)
     if problems := violations(layout, found.problem):
-        raise InputError(
-            "\n".join(problems), hint="leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
-        )
+        derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
+        choose = "leave the field out and it is chosen: `plan --fix` with the others"
+        raise InputError("\n".join(problems), hint=derive if layout.num_gpus != found.problem.num_gpus else choose)
     listed = candidates(found, [layout])
     count = Count(total=1, priced=1)
     proof = Certificate(space=_space_count(count, {}), lower_bound_s=None, gap=None, proven=False)
     result = _plan(found, listed, proof, None, count)
+    more = []
     if listed[0].device_bytes > found.memory_bytes:
-        need, has = listed[0].device_bytes / 2**30, found.memory_bytes / 2**30
-        more = (*result.warnings, f"{layout_id} does not fit: it needs {need:.1f} GiB of {has:.1f}")
-        return result.model_copy(update={"warnings": more})
-    return result
+        need, has = units.gib(listed[0].device_bytes), units.gib(found.memory_bytes)
+        more.append(f"{layout_id} does not fit: it needs {need} GiB of {has}")
+    on_host = max(stage.host_bytes for stage in listed[0].memory)
+    if on_host > found.host_bytes:
+        need, has = units.gib(on_host), units.gib(found.host_bytes)
+        more.append(f"{layout_id} does not fit in host memory: it needs {need} GiB per GPU of {has}")
+    return result.model_copy(update={"warnings": (*result.warnings, *more)})
 
 
 def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> Request:
@@ -87,36 +97,51 @@ def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> 
     return load_request(request, asked)
 
 
-def _search(found: Resolved, progress: Progress | None, time_limit_s: float | None) -> Outcome:
-    started = time.monotonic()
+class _Watch:
+    """Progress and the time limit, shared by all searches of one call."""
 
-    def report(count: Count, best: float) -> None:
-        if progress is not None:
+    def __init__(self, progress: Progress | None, time_limit_s: float | None) -> None:
+        self._progress, self._limit_s, self._started = progress, time_limit_s, time.monotonic()
+
+    def report(self, count: Count, best: float) -> None:
+        if self._progress is not None:
             note = f"best {best:.4g}" if np.isfinite(best) else ""
-            progress(float(count.accounted), float(count.total), note)
+            self._progress(float(count.accounted), float(count.total), note)
 
-    def late() -> bool:
-        return time_limit_s is not None and time.monotonic() - started > time_limit_s
+    def late(self) -> bool:
+        return self._limit_s is not None and time.monotonic() - self._started > self._limit_s
 
+
+def _search(found: Resolved, space: Space, watch: _Watch, **options: Any) -> Outcome:
     objective = "memory" if found.workload.objective == "memory" else "step"  # one cluster: cost orders as time
-    return found.search(
-        found.space, top=found.request.top, objective=objective, progress=report, should_stop=late
-    ).run()
+    options = {"objective": objective, "progress": watch.report, "should_stop": watch.late, **options}
+    return found.search(space, **options).run()
 
 
-def _outside(found: Resolved, outcome: Outcome) -> Outside | None:
-    """The fastest layout that the target cannot run, if it beats the plan by enough to say so."""
-    if found.target.name == "any" or found.workload.objective == "memory":
-        return None
-    best = outcome.found.rows[0][0]
-    space = found.space_under(found.fixes)
-    other = found.search(space, incumbent=best * (1 - _WORTH_SAYING)).run()
-    rows = [row for row in other.found.rows if row[0] < best * (1 - _WORTH_SAYING)]
-    if not rows:
-        return None
-    who = candidates(found, [rows[0][2]])[0]
-    able = tuple(sorted(name for name, reason in who.targets.items() if reason is None))
-    return Outside(layout_id=rows[0][1], step_s=who.step_s, targets=able)
+def _outside(found: Resolved, best: float, watch: _Watch) -> tuple[Outside | None, list[str]]:
+    """The fastest layout that only other targets can run, if it beats the plan by enough to say so.
+
+    Compared on the plan's own stack, so that the gain is the layout's; it must also fit with the other's software.
+    """
+    if found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only:
+        return None, []
+    incumbent, winner = best * (1 - _WORTH_SAYING), None
+    for name, target in TARGETS.items():
+        if name in ("any", found.target.name):
+            continue
+        outcome = _search(found, found.space_under(target.rules, found.fixes), watch, incumbent=incumbent)
+        if outcome.stopped:
+            return None, [f"{outcome.stopped} before other targets were compared"]
+        if not outcome.found.rows or outcome.found.rows[0][0] >= incumbent:
+            continue
+        step_s, _, layout = outcome.found.rows[0]
+        there = candidates(found.for_target(name), [layout])[0]
+        if there.device_bytes <= found.memory_bytes:
+            incumbent, winner = step_s, there.model_copy(update={"step_s": rounded(step_s)})
+    if winner is None:
+        return None, []
+    able = tuple(sorted(name for name, reason in winner.targets.items() if reason is None))
+    return Outside(layout_id=winner.layout_id, step_s=winner.step_s, targets=able), []
 
 
 def _certificate(found: Resolved, outcome: Outcome) -> Certificate:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cost_models import ledger, step
 from ..cost_models.flops import model_flops, recomputed_flops
-from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
+from ..cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
 from ..cost_models.stages import chunk_devices, chunk_sizes, split_rows
 from .emitters.registry import TARGETS
 from .plan import Candidate, rounded
@@ -31,7 +31,7 @@ def candidates(found: Resolved, layouts: list[Layout]) -> tuple[Candidate, ...]:
         tokens = found.workload.tokens_per_step
         fields: dict[str, Any] = {
             "choice": row + 1, "layout_id": str(layout), "layout": layout.as_dict(),
-            "stages": _stages(found, layout), "step_s": step_s, "terms": _terms(found, estimate, row),
+            "stages": _stages(found, layout), "step_s": step_s, "terms": _terms(found, estimate, row, layout),
             "memory": _memory(found, batch, row, layout),
             "mfu": model / peak, "hfu": (model + recomputed_flops(found.problem, layout)) / peak,
             "tokens_per_s_per_gpu": tokens / step_s / found.cluster.num_gpus,
@@ -55,12 +55,29 @@ def _money(found: Resolved, step_s: float) -> dict[str, float | None]:
     }  # fmt: skip
 
 
-def _terms(found: Resolved, estimate: step.Estimate, row: int) -> list[dict[str, Any]]:
+def _source(found: Resolved, layout: Layout, name: str) -> str:
+    """Where a term's seconds come from: the weakest of its parts. A collective rests on the levels that its groups
+    span, and on the share that the stack says is hidden."""
     sources = found.rates.sources
+    spans = {
+        "tp": layout.tp, "cp": layout.tp * layout.cp, "ep": layout.ep * layout.etp,
+        "fsdp": layout.tp * layout.cp * layout.dp, "dp": layout.tp * layout.cp * layout.dp, "pp": layout.num_gpus,
+    }  # fmt: skip
+    if name == "optimizer" and "opt" in OFFLOADS[layout.offload].split("+"):
+        return "assumed"
+    if name not in spans:
+        return sources.get(name, "formula")
+    hides = name != "pp" and getattr(found.stack, f"{name}_overlap") > 0
+    inside = spans[name] <= found.cluster.levels[0].size
+    depth = 0 if inside else len(found.cluster.levels) - 1
+    return "assumed" if hides else sources[f"level {depth}"]
+
+
+def _terms(found: Resolved, estimate: step.Estimate, row: int, layout: Layout) -> list[dict[str, Any]]:
     return [
         {
             "name": step.TERMS[name][0], "seconds": float(seconds[row]), "exposed": True,
-            "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]], "source": sources.get(name, "formula"),
+            "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]], "source": _source(found, layout, name),
         }
         for name, seconds in estimate.terms.items()
         if seconds[row] > 0
@@ -74,8 +91,10 @@ def _stages(found: Resolved, layout: Layout) -> list[dict[str, Any]]:
     sizes = chunk_sizes(model.num_layers, len(devices))
     full = RECOMPUTE_MODES[layout.recompute] == "full"
     out, start = [], 0
+    left = dict.fromkeys(range(layout.pp), layout.recompute_layers or model.num_layers)  # of a stage, first chunk first
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
-        redone = (min(size, layout.recompute_layers) if layout.recompute_layers else size) if full else 0
+        redone = min(size, left[device]) if full else 0
+        left[device] -= redone
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
             "layers": [start, start + size - 1] if size else [],
@@ -94,7 +113,7 @@ def _memory(found: Resolved, batch: ledger.Ledger, row: int, layout: Layout) -> 
     split = int(batch.split[row])
     counts, first = batch.splits.counts[split], batch.splits.first[split]
     problem = found.problem
-    rows = split_rows(problem.pattern, problem.num_kinds, found.model.mtp_layers, layout.pp,
+    rows = split_rows(problem.pattern, problem.num_kinds, problem.edges, layout.pp,
                       layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])  # fmt: skip
     out = []
     for stage, layers in enumerate(rows):

@@ -2,12 +2,13 @@
 
 Meshes that the remaining rules cannot tell apart share a *signature*. Per signature: the schedules, recomputes and
 shard sizes that pass the rules of their own level, and which (schedule, recompute mode, ZeRO stage, offload)
-categories pass the rules that join levels. Rules that join levels may read only those categories and the mesh.
+categories pass the rules that join levels. Rules that join levels may read only those categories, whether
+recompute_layers is 0, and the mesh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,8 +31,18 @@ from .space import (
 )
 
 Counts = NDArray[np.int64]
-_CATEGORIES = (len(SCHEDULES), len(RECOMPUTE_MODES), 4, len(OFFLOADS))
-_CATEGORY_FIELDS = {"schedule", "recompute", "zero", "offload"}
+_MODES = len(RECOMPUTE_MODES) + 1  # the last: full recompute of some layers
+_CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
+_CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "zero", "offload"}
+
+
+def recompute_category(columns: Columns) -> Ints:
+    """The recompute mode, with full recompute of some layers as a mode of its own."""
+    return np.asarray(columns["recompute"] + (columns["recompute_layers"] > 0))
+
+
+def _schedule(columns: Columns) -> Ints:
+    return columns["schedule"]
 
 
 @dataclass(frozen=True)
@@ -85,17 +96,17 @@ class Census:
     @cached_property
     def num_schedules(self) -> Counts:
         """[signature, schedule] options that pass."""
-        return self._per_pp(self.space.schedules, "schedule", len(SCHEDULES), self.level_rules["schedule"])
+        return self._per_pp(self.space.schedules, _schedule, len(SCHEDULES), self.level_rules["schedule"])
 
     @cached_property
     def num_recomputes(self) -> Counts:
         """[signature, mode] options that pass and are not dominated."""
-        passing = self._per_pp(self.space.recomputes, "recompute", len(RECOMPUTE_MODES), self.level_rules["recompute"])
+        passing = self._per_pp(self.space.recomputes, recompute_category, _MODES, self.level_rules["recompute"])
         return passing - self._num_dominated
 
     @cached_property
     def _num_dominated(self) -> Counts:
-        out = np.zeros((len(self._signature[0]["pp"]), len(RECOMPUTE_MODES)), dtype=np.int64)
+        out = np.zeros((len(self._signature[0]["pp"]), _MODES), dtype=np.int64)
         for i, pp in enumerate(self._signature[0]["pp"].tolist()):
             options = self.space.recomputes(pp)
             dropped = self.dominated_mask(options)
@@ -103,7 +114,7 @@ class Census:
                 return out  # the same modules for every pp
             ok = allowed(self.level_rules["recompute"], cross(select(self._signature[0], np.array([i])), options),
                          self.space.problem)  # fmt: skip
-            np.add.at(out[i], options["recompute"][dropped & ok], 1)
+            np.add.at(out[i], recompute_category(options)[dropped & ok], 1)
         return out
 
     def dominated_mask(self, options: Columns) -> Mask:
@@ -111,19 +122,26 @@ class Census:
         pairs = zip(options["recompute"].tolist(), options["recompute_modules"].tolist(), strict=True)
         return np.array([pair in self.dominated for pair in pairs])
 
-    def _per_pp(self, options_of: object, field: str, width: int, rules: Sequence[Rule]) -> Counts:
+    def _per_pp(
+        self,
+        options_of: Callable[[int], Columns],
+        category: Callable[[Columns], Ints],
+        width: int,
+        rules: Sequence[Rule],
+    ) -> Counts:
         rows = self._signature[0]
         out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
         for pp in np.unique(rows["pp"]).tolist():
             which = np.flatnonzero(rows["pp"] == pp)
-            options: Columns = options_of(pp)  # type: ignore[operator]
-            size = len(options[field])
+            options = options_of(pp)
+            codes = category(options)
             if rules:
-                ok = allowed(rules, cross(select(rows, which), options), self.space.problem).reshape(len(which), size)
+                columns = cross(select(rows, which), options)
+                ok = allowed(rules, columns, self.space.problem).reshape(len(which), len(codes))
             else:
-                ok = np.ones((len(which), size), dtype=bool)
+                ok = np.ones((len(which), len(codes)), dtype=bool)
             for code in range(width):
-                out[which, code] = ok[:, options[field] == code].sum(axis=1)
+                out[which, code] = ok[:, codes == code].sum(axis=1)
         return out
 
     @cached_property
@@ -147,6 +165,8 @@ class Census:
         """[signature, schedule, mode, zero, offload] passes the joint rules."""
         grid = np.indices(_CATEGORIES).reshape(4, -1)
         options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
+        options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
+        options["recompute"] = np.minimum(options["recompute"], _MODES - 2)
         rows, rules = self._signature[0], self.level_rules["joint"]
         return allowed(rules, cross(rows, options), self.space.problem).reshape(len(rows["pp"]), *_CATEGORIES)
 
@@ -155,7 +175,7 @@ class Census:
         """[signature, schedule, mode] choices of ZeRO stage, offload and shard size."""
         if not self.level_rules["joint"]:
             alone = self.num_shards.sum(axis=1) * len(OFFLOADS)
-            return np.broadcast_to(alone[:, None, None], (len(alone), len(SCHEDULES), len(RECOMPUTE_MODES)))
+            return np.broadcast_to(alone[:, None, None], (len(alone), len(SCHEDULES), _MODES))
         return np.asarray(np.einsum("usrzo,uz->usr", self.categories.astype(np.int64), self.num_shards))
 
     @cached_property

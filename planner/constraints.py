@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost_models.layouts import CP_ALGORITHMS, SCHEDULES, V_SCHEDULES, Layout, Layouts
+from ..cost_models.layouts import CP_ALGORITHMS, MODULES, PRECISIONS, SCHEDULES, V_SCHEDULES, Layout, Layouts
 from ..cost_models.operations import ulysses_degree
 from ..cost_models.specs import MixtureOfExperts
 from ..cost_models.tables import Problem
@@ -44,7 +44,9 @@ class Rule:
             **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads,
             kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
             global_batch=workload.global_batch, schedule_name=SCHEDULES[layout.schedule],
-            algorithm=CP_ALGORITHMS[layout.cp_algorithm], experts=block.experts if block else 0,
+            algorithm=CP_ALGORITHMS[layout.cp_algorithm],
+            precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
+            experts=block.experts if block else 0,
             expert_inner=block.expert_inner if block else 0,
             m=workload.global_batch / (layout.dp * layout.micro_batch), ranks=layout.tp * layout.cp * layout.dp,
         )  # fmt: skip
@@ -173,12 +175,58 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+def _schedule_shape(x: Columns, problem: Problem) -> Mask:
+    v_shaped = np.isin(x["schedule"], _V_CODES)
+    interleaved = x["schedule"] == _INTERLEAVED
+    chunks = np.where(interleaved, x["vpp"] > 1, np.where(v_shaped, x["vpp"] == 2, x["vpp"] == 1))
+    alone = (x["vpp"] == 1) & (x["schedule"] == SCHEDULES.index("1f1b"))
+    return np.asarray(np.where(x["pp"] > 1, chunks, alone))
+
+
+def _shard_shape(x: Columns, problem: Problem) -> Mask:
+    # With nobody to shard over, ZeRO is what people write out of habit, and changes nothing.
+    sharded = (x["dp"] % x["shard"] == 0) & ((x["shard"] * x["cp"] > 1) | (x["dp"] * x["cp"] == 1))
+    return np.asarray(np.where(x["zero"] > 0, sharded, x["shard"] == x["dp"]))
+
+
+def _modules_shape(x: Columns, problem: Problem) -> Mask:
+    known = ~0
+    if not problem.model.is_moe:
+        known &= ~(1 << MODULES.index("moe"))
+    if not any(kind.attention.is_mla for kind in problem.model.kinds):
+        known &= ~(1 << MODULES.index("mla"))
+    return np.asarray(x["recompute_modules"] & ~known == 0)
+
+
+def _layers_shape(x: Columns, problem: Problem) -> Mask:
+    return np.asarray(x["recompute_layers"] < -(-problem.model.num_layers // x["pp"]))
+
+
+# What the space never forms, so that only a layout given by its id can break it.
+WELL_FORMED: tuple[Rule, ...] = (
+    Rule("schedule and chunks", ("pp", "schedule", "vpp"), _schedule_shape,
+         "schedule {schedule_name} with pp {pp} and vpp {vpp}: interleaved has vpp > 1, V schedules 2, all others 1"),
+    Rule("shards", ("dp", "cp", "zero", "shard"), _shard_shape,
+         "shard {shard} with dp {dp}, cp {cp}, z{zero}: it divides dp and shards something, or is dp without ZeRO"),
+    Rule("modules", ("recompute_modules",), _modules_shape, "the model has no such module to recompute"),
+    Rule("recomputed layers", ("pp", "recompute_layers"), _layers_shape,
+         "{recompute_layers} recomputed layers are not fewer than those of a stage ({layers} layers, pp {pp})"),
+    Rule("dense experts", ("ep", "etp"), lambda x, p: np.asarray(p.model.is_moe | (x["ep"] * x["etp"] == 1)),
+         "ep {ep} x etp {etp}, but the model has no experts"),
+    Rule("sequence parallelism", ("tp", "sequence_parallel"),
+         lambda x, p: np.asarray((x["tp"] > 1) | (x["sequence_parallel"] == 0)), "sequence parallelism needs tp > 1"),
+    Rule("precision", ("precision",),
+         lambda x, p: np.asarray(x["precision"] == PRECISIONS.index(p.workload.precision)),
+         "the layout is in {precision_name}, the workload in {workload_precision}: `--dtype`"),
+)  # fmt: skip
+
+
 def fixed(field: str, value: int, text: str) -> Rule:
     """The rule of `--fix field=value`."""
     return Rule(f"--fix {text}", (field,), lambda x, p: np.asarray(x[field] == value), f"{text} was fixed")
 
 
-def violations(layout: Layout, problem: Problem, rules: Sequence[Rule] = RULES) -> list[str]:
+def violations(layout: Layout, problem: Problem, rules: Sequence[Rule] = WELL_FORMED + RULES) -> list[str]:
     """Messages of all rules that `layout` fails."""
     columns = Layouts.of([layout])
     return [r.explain(layout, problem) for r in rules if not bool(r.allows(columns, problem)[0])]

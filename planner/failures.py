@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import prod
@@ -13,8 +13,8 @@ from ..errors import NoFeasibleLayoutError
 from .candidates import candidates
 from .census import Census
 from .constraints import MESH, Rule
+from .plan import Candidate
 from .resolve import Resolved
-from .search.exhaustive import Outcome
 from .space import Count, Space
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
@@ -90,10 +90,14 @@ def _loosen(found: Resolved, conflict: Sequence[Rule]) -> str:
     return f"leave out `{conflict[-1].name}` and it is chosen for you"
 
 
-def does_not_fit(found: Resolved, count: Count) -> NoFeasibleLayoutError:
+def does_not_fit(
+    found: Resolved, count: Count, late: Callable[[], bool] = lambda: False
+) -> NoFeasibleLayoutError:
     """Legal layouts, but none fits: the smallest by buffer, and how many GPUs or which change would do."""
-    smallest = _smallest(found)
-    if smallest is None:
+    smallest = found.search(found.space, memory_bytes=float("inf"), objective="memory", should_stop=late).run()
+    if smallest.stopped == "interrupted":
+        raise KeyboardInterrupt
+    if not smallest.found.rows:
         return no_legal_layout(found, count)
     closest = candidates(found, [smallest.found.rows[0][2]])[0]
     stage = max(closest.memory, key=lambda each: each.device_bytes)
@@ -111,33 +115,41 @@ def does_not_fit(found: Resolved, count: Count) -> NoFeasibleLayoutError:
         f"no layout of {found.model.name} fits on {found.cluster.num_gpus} x {found.cluster.gpu.name}\n\n"
         f"  {legal:,} layouts tried. The closest, {closest.layout_id}, needs {units.gib(stage.device_bytes)} GiB "
         f"per GPU and has {limit}:\n    {listed}\n  what binds: {largest[0][1]}",
-        hint=_what_would_fit(found),
+        hint=_what_would_fit(found, late),
         details={"closest": closest.layout_id, "device_bytes": stage.device_bytes, "memory_bytes": found.memory_bytes,
                  "buffers": buffers},
     )  # fmt: skip
 
 
-def _smallest(found: Resolved) -> Outcome | None:
-    outcome = found.search(found.space, memory_bytes=float("inf"), objective="memory").run()
-    return outcome if outcome.found.rows else None
-
-
-def _what_would_fit(found: Resolved) -> str:
+def _what_would_fit(found: Resolved, late: Callable[[], bool]) -> str:
     """More GPUs of the same kind, or layouts of other targets (offload, other schedules) on the same."""
-    if found.target.name != "any":
-        anyone = found.search(found.space_under(found.fixes)).run()
-        if anyone.found.rows:
-            return f"`--target any` finds {anyone.found.rows[0][1]}, which fits"
+    if found.target.name != "any" and (other := _any_fitting(found, found.space_under(found.fixes), late)):
+        return f"`--target any` finds {other.layout_id}, which fits"
     if len(found.cluster.groups) > 1:
         return "more GPUs, or GPUs with more memory"
+    legal = False
     for factor in _GROWTH:
+        if late():
+            break
         bigger = grown(found, factor)
-        outcome = bigger.search(bigger.space).run()
-        if outcome.found.rows:
-            need = candidates(bigger, [outcome.found.rows[0][2]])[0].device_bytes
-            room = f"{units.gib(need)} GiB of {units.gib(found.memory_bytes)}"
+        legal = legal or num_legal(bigger.space) > 0
+        if fitting := _any_fitting(bigger, bigger.space, late):
+            room = f"{units.gib(fitting.device_bytes)} GiB of {units.gib(found.memory_bytes)}"
             return f"{bigger.cluster.num_gpus} GPUs are enough (est. {room})"
-    return f"not even {_GROWTH[-1]} times the GPUs are enough: a shorter --seq-len, --lora or GPUs with more memory"
+    if not legal and found.fixes:
+        names = ", ".join(f"`{rule.name}`" for rule in found.fixes)
+        return f"leave out one of {names}: they allow no other number of GPUs"
+    return "a shorter --seq-len, --lora, 8-bit optimizer states, or GPUs with more memory"
+
+
+def _any_fitting(found: Resolved, space: Space, late: Callable[[], bool]) -> Candidate | None:
+    """The first good layout that fits; a Ctrl-C in here ends the command, since no plan is at stake."""
+    search = found.search(space)
+    search.should_stop = lambda: bool(search.found.rows) or late()
+    outcome = search.run()
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return candidates(found, [outcome.found.rows[0][2]])[0] if outcome.found.rows else None
 
 
 def grown(found: Resolved, factor: int) -> Resolved:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..cost_models.layouts import encode
+from ..cost_models.params import lora_shapes
 from ..cost_models.rates import Rates
 from ..cost_models.specs import ClusterSpec, ModelSpec, StackSpec, Workload
 from ..cost_models.tables import Problem
@@ -76,6 +77,12 @@ class Resolved:
         known = len(shares) == len(self.cluster.groups)
         return stacks.HOST_MEMORY_SHARE * min(shares) if known else float("inf")
 
+    def for_target(self, name: str) -> Resolved:
+        """The same request for another target, with that target's software unless the request names one."""
+        target = load_target(name)
+        stack = self.stack if self.request.stack else _fitting(stacks.load_stack(target.stack), self.workload)
+        return Resolved(self.request, self.model, self.cluster, self.workload, stack, target, self.warnings)
+
     def search(self, space: Space, **options: Any) -> Search:
         """A search of `space` with the memory that this cluster has."""
         limits = {"memory_bytes": self.memory_bytes, "host_bytes": self.host_bytes}
@@ -110,11 +117,24 @@ def resolve(request: Request) -> Resolved:
             f"train.last_layers {workload.trains_layers} is more than the {model.num_layers} layers of {model.name}",
             hint="leave it out to train all layers",
         )
+    _check_adapters(model, workload)
     target = load_target(request.target)
-    stack = _stack(request.stack, target)
+    stack = _fitting(_stack(request.stack, target), workload)
     found = Resolved(request, model, cluster, workload, stack, target, ())
     return Resolved(request, model, cluster, workload, stack, target,
                     tuple([*model_warnings, *cluster.warnings, *_doubts(found)]))  # fmt: skip
+
+
+def _check_adapters(model: ModelSpec, workload: Workload) -> None:
+    """Adapters must have something to sit on: routed experts take none."""
+    if workload.lora is None:
+        return
+    have = {name for kind in model.kinds for name in lora_shapes(model, kind, workload.lora.targets)}
+    if missing := [name for name in workload.lora.targets if name not in have]:
+        raise InputError(
+            f"train.lora: {model.name} has no {', '.join(missing)} projection outside its routed experts",
+            hint="take attention's: `--lora 16:q,k,v,o`",
+        )
 
 
 def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
@@ -129,6 +149,11 @@ def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSp
     if isinstance(reference, str):
         return stacks.load_stack(reference)
     raise InputError("stack: must be a name", hint=f"known: {', '.join(stacks.stack_names())}")
+
+
+def _fitting(stack: StackSpec, workload: Workload) -> StackSpec:
+    """No flash kernel computes in fp32: training in it runs plain products."""
+    return replace(stack, attention="unfused") if workload.precision == "fp32" else stack
 
 
 def _doubts(found: Resolved) -> list[str]:

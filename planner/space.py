@@ -39,7 +39,10 @@ def divisors(n: int) -> tuple[int, ...]:
 
 @dataclass
 class Count:
-    """How many layouts the space holds and what became of them; the parts add up to `total`."""
+    """How many layouts the space holds and what became of them; the parts add up to `total`.
+
+    out_of_memory: by bound or by price; priced: those that fit.
+    """
 
     total: int = 0
     by_axis: dict[str, int] = field(default_factory=dict)

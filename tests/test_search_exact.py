@@ -15,13 +15,14 @@ from meshwright.cost_models.specs import (
     ClusterSpec,
     FeedForward,
     Layer,
+    Lora,
     MixtureOfExperts,
     ModelSpec,
     StackSpec,
     Workload,
 )
 from meshwright.cost_models.tables import Problem, build, index_keys
-from meshwright.planner.constraints import RULES
+from meshwright.planner.constraints import RULES, WELL_FORMED, Rule, fixed
 from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.search import exhaustive
 from meshwright.planner.search.exhaustive import Outcome, Search
@@ -38,9 +39,13 @@ def random_model(rng: random.Random) -> ModelSpec:
     kv_heads = rng.choice([1, 2, 4])
     heads = kv_heads * rng.choice([1, 2, 3])
     attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=64, value_head_dim=64)
+    if rng.random() < 0.15:
+        attention = Attention(heads=heads, kv_heads=heads, head_dim=96, value_head_dim=64, kv_lora_rank=128,
+                              rope_head_dim=32, q_lora_rank=rng.choice([None, 96]))  # fmt: skip
     dense = Layer(attention=attention, feed_forward=FeedForward(inner=rng.choice([768, 1024])))
     experts = MixtureOfExperts(experts=rng.choice([2, 4]), top_k=1, expert_inner=256, shared_inner=rng.choice([0, 256]))
-    kinds = (dense, Layer(attention=attention, feed_forward=experts)) if rng.random() < 0.4 else (dense,)
+    moe = Layer(attention=attention, feed_forward=experts)
+    kinds = rng.choice([(dense,), (dense,), (dense, moe), (moe,)])
     pattern = tuple(rng.randrange(len(kinds)) for _ in range(rng.choice([2, 3, 4])))
     used = tuple(sorted(set(pattern)))
     return ModelSpec(
@@ -59,16 +64,38 @@ def random_request(seed: int) -> dict[str, Any]:
         stack = load_stack(target.stack if rng.random() < 0.7 else "generic")
         if rng.random() < 0.3:
             stack = replace(stack, attention="unfused")
+        model = random_model(rng)
+        lengths = ((128, 0.7), (256, 0.3)) if rng.random() < 0.15 else ()
         workload = Workload(
-            seq_len=rng.choice([256, 512, 1024]), global_batch=rng.choice([2, 4, 6, 8]),
+            seq_len=rng.choice([256, 512, 1024]), global_batch=rng.choice([2, 4, 6, 8]), **trained(rng, model),
+            lengths=lengths, mean_len=166.4 if lengths else None, mean_square_len=31129.6 if lengths else None,
             precision=rng.choice(["bf16", "bf16", "fp32"]), objective=rng.choice(["step", "step", "step", "memory"]),
         )  # fmt: skip
-        problem = Problem(random_model(rng), workload, stack, cluster.num_gpus, cluster.gpus_per_node)
-        space = Space(problem, RULES + target.rules)
+        problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node)
+        space = Space(problem, RULES + target.rules + random_fixes(rng))
         count = Count()
         meshes = space.meshes(count)
         if int(space.num_below(meshes).sum()) <= 60_000:
-            return {"space": space, "cluster": cluster, "quantile": rng.choice([0.02, 0.2, 0.6, 1.0])}
+            host_bytes = rng.choice([float("inf"), float("inf"), 1e7, 1e8])
+            return {
+                "space": space, "cluster": cluster, "quantile": rng.choice([0.02, 0.2, 0.6, 1.0]), "host": host_bytes,
+            }  # fmt: skip
+
+
+def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
+    """What is trained: mostly everything, else adapters or the last layers."""
+    draw = rng.random()
+    if draw < 0.1:
+        return {"lora": Lora(rank=8, targets=("q", "v"), base_dtype=rng.choice(["bf16", "nf4"]))}
+    return {"trains_layers": rng.randint(1, model.num_layers)} if draw < 0.2 else {}
+
+
+def random_fixes(rng: random.Random) -> tuple[Rule, ...]:
+    """Sometimes a fixed field, of any level."""
+    if rng.random() < 0.75:
+        return ()
+    field, value = rng.choice([("micro_batch", 1), ("zero", 1), ("recompute", 1), ("recompute_modules", 8), ("pp", 2)])
+    return (fixed(field, value, f"{field}={value}"),)
 
 
 def everything(space: Space) -> Layouts | None:
@@ -98,7 +125,8 @@ def search(request: dict[str, Any], memory_bytes: float, **kwargs: Any) -> Outco
     stack: StackSpec = space.problem.stack
     rates = rates_for(cluster, stack, space.problem.workload.precision)
     objective = space.problem.workload.objective
-    return Search(space, rates, memory_bytes=memory_bytes, top=3, objective=objective, **kwargs).run()
+    limits = {"memory_bytes": memory_bytes, "host_bytes": request["host"]}
+    return Search(space, rates, **limits, top=3, objective=objective, **kwargs).run()
 
 
 def mismatch(seed: int) -> str | None:
@@ -109,10 +137,13 @@ def mismatch(seed: int) -> str | None:
     layouts = everything(space)
     if layouts is None or not len(layouts):
         return None
+    columns: Any = layouts
+    if bad := [rule.name for rule in WELL_FORMED if not rule.allows(columns, space.problem).all()]:
+        return f"seed {seed}: the space forms layouts that break {bad}"
     estimate = price_all(space, rates, layouts)
     memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
     value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
-    fits = np.flatnonzero(estimate.device_bytes <= memory_bytes)
+    fits = np.flatnonzero((estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"]))
     expected = sorted(
         (float(f"{value[row]:.9g}"), str(layouts.layout(row))) for row in fits[np.argsort(value[fits])][:64]
     )

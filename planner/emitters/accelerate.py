@@ -1,8 +1,23 @@
 """Hugging Face accelerate: FSDP2 YAML with parallelism_config."""
 
+import numpy as np
+
+from ...cost_models.tables import Problem
+from ..constraints import Columns, Mask, Rule
 from .base import Target, only
 
 _N = "accelerate"
+
+
+def _whole_activations(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["tp"] == 1) | (columns["sequence_parallel"] == 0))
+
+
+def _sharded(columns: Columns, problem: Problem) -> Mask:
+    # FSDP2 on a mesh with tp alone crashes (accelerate 3798), and cp ranks always shard parameters.
+    return np.asarray((columns["zero"] > 0) | ((columns["tp"] == 1) & (columns["cp"] == 1)))
+
+
 TARGET = Target(
     _N,
     "accelerate (FSDP2, parallelism_config)",
@@ -13,6 +28,10 @@ TARGET = Target(
         only(_N, "ep", (1,), "accelerate has no expert parallelism (ep {ep})"),
         only(_N, "etp", (1,), "accelerate has no expert-tensor parallelism (etp {etp})"),
         only(_N, "cp_algorithm", ("ring", "allgather"), "accelerate's context parallelism has no {algorithm}"),
+        Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _whole_activations,
+             "the tensor-parallel plans of transformers keep activations whole: no sequence parallelism with tp {tp}"),
+        Rule(f"{_N}: replicas", ("tp", "cp", "zero"), _sharded,
+             "without sharding (z0) accelerate runs plain data parallelism only, not tp {tp} or cp {cp}"),
         only(_N, "zero", (0, 2, 3), "FSDP2 shards gradients and weights; optimizer alone (z1) is not an option"),
         only(_N, "recompute", ("none", "full"), "fsdp_activation_checkpointing is all layers or none"),
         only(_N, "recompute_layers", (0,), "fsdp_activation_checkpointing is all layers or none"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...cost_models.layouts import CP_ALGORITHMS
+from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, only
@@ -16,8 +16,16 @@ def _pipeline(columns: Columns, problem: Problem) -> Mask:
 
 
 def _shards(columns: Columns, problem: Problem) -> Mask:
-    # MiCS and hpZ shard over part of the ranks, in stage 3 only.
-    return np.asarray((columns["zero"] == 0) | (columns["zero"] == 3) | (columns["shard"] == columns["dp"]))
+    # MiCS and hpZ shard over part of the ranks; both refuse much else, and no plan uses them yet.
+    return np.asarray((columns["zero"] == 0) | (columns["shard"] == columns["dp"]))
+
+
+def _experts(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] < 3) | (columns["ep"] == 1))
+
+
+def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | (columns["offload"] != OFFLOADS.index("opt")))
 
 
 def _no_sequence_parallel(columns: Columns, problem: Problem) -> Mask:
@@ -44,7 +52,10 @@ TARGET = Target(
              lambda x, p: np.asarray((x["cp"] == 1) | (x["cp_algorithm"] == _ULYSSES)),
              "DeepSpeed has Ulysses only, no {algorithm}"),
         only(_N, "etp", (1,), "DeepSpeed has no expert-tensor parallelism (etp {etp})"),
-        Rule(f"{_N}: shard", ("dp", "zero", "shard"), _shards, "only stage 3 (MiCS) shards over part of the ranks"),
+        Rule(f"{_N}: shard", ("dp", "zero", "shard"), _shards,
+             "sharding over part of the ranks (MiCS, hpZ) is not planned for DeepSpeed"),
+        Rule(f"{_N}: experts", ("ep", "zero"), _experts, "DeepSpeed refuses its experts (ep {ep}) with ZeRO-3"),
+        Rule(f"{_N}: offload", ("zero", "offload"), _host_optimizer, "offload_optimizer belongs to ZeRO 1 and above"),
         only(_N, "recompute", ("none", "full"), "DeepSpeed checkpoints whole layers only"),
         only(_N, "recompute_layers", (0,), "activation_checkpointing takes all layers"),
         only(_N, "offload", ("none", "opt"), "activation offload needs cpu_checkpointing of its own model code"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...cost_models.layouts import MODULES
+from ...cost_models.layouts import MODULES, OFFLOADS, SCHEDULES
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, only
@@ -11,7 +11,7 @@ _N = "megatron"
 
 
 def _sharding(columns: Columns, problem: Problem) -> Mask:
-    # --use-distributed-optimizer is ZeRO-1; stages 2 and 3 are Megatron-FSDP, which has no pipeline.
+    # --use-distributed-optimizer is ZeRO-1; stages 2 and 3 are Megatron-FSDP, planned without a pipeline.
     return np.asarray((columns["zero"] <= 1) | (columns["pp"] == 1))
 
 
@@ -21,6 +21,14 @@ def _modules(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["recompute_modules"] & act == 0) | problem.model.is_moe)
 
 
+def _per_chunk(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["recompute_layers"] == 0) | (columns["schedule"] != SCHEDULES.index("interleaved")))
+
+
+def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | (columns["offload"] != OFFLOADS.index("opt")))
+
+
 TARGET = Target(
     _N,
     "Megatron-LM (pretrain_gpt.py)",
@@ -28,9 +36,15 @@ TARGET = Target(
     "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
     rules=(
         only(_N, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
-        Rule(f"{_N}: zero", ("pp", "zero"), _sharding, "z{zero} is Megatron-FSDP, which has no pipeline (pp {pp})"),
+        Rule(f"{_N}: zero", ("pp", "zero"), _sharding,
+             "z{zero} is Megatron-FSDP, planned without a pipeline (pp {pp})"),
         Rule(f"{_N}: recompute_modules", ("recompute_modules",), _modules,
              "Megatron recomputes activation functions only in expert layers (moe_act)"),
-        only(_N, "precision", ("bf16", "fp16", "fp8", "fp32"), ""),
+        Rule(f"{_N}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
+             "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
+        only(_N, "offload", ("none", "opt"),
+             "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
+        Rule(f"{_N}: offload", ("zero", "offload"), _host_optimizer,
+             "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
     ),
 )  # fmt: skip

@@ -2,24 +2,20 @@
 
 import numpy as np
 
-from ...cost_models.layouts import MODULES, SELECTIVE_DEFAULT
-from ...cost_models.layouts import SCHEDULES as _SCHEDULES
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, only
 
 _N = "torchtitan"
-_SPLIT_BACKWARD = [_SCHEDULES.index(name) for name in ("zb-v", "dualpipe-v")]
-_DEFAULT_MODULES = sum(1 << MODULES.index(name) for name in SELECTIVE_DEFAULT)
 
 
 def _reshard(columns: Columns, problem: Problem) -> Mask:
-    # Schedules that split the backward pass cannot gather weights again between its halves.
-    return np.asarray((columns["zero"] != 3) | ~np.isin(columns["schedule"], _SPLIT_BACKWARD))
+    # A pipeline stage neither reshards nor scatters before its last micro-batch: stage 3 would be stage 2.
+    return np.asarray((columns["zero"] != 3) | (columns["pp"] == 1))
 
 
-def _selective(columns: Columns, problem: Problem) -> Mask:
-    return np.asarray(np.isin(columns["recompute_modules"], (0, _DEFAULT_MODULES)))
+def _replicas(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | ((columns["cp"] == 1) & (columns["ep"] == 1)))
 
 
 TARGET = Target(
@@ -34,12 +30,13 @@ TARGET = Target(
              "torchtitan has no {schedule_name}"),
         only(_N, "zero", (0, 2, 3),
              "z1: it replicates (DDP) or shards parameters (FSDP2); ParallelismConfig cannot shard only the optimizer"),
-        Rule(f"{_N}: reshard", ("schedule", "zero"), _reshard,
-             "{schedule_name} splits the backward pass and cannot reshard weights (z3) between its halves"),
-        Rule(f"{_N}: recompute_modules", ("recompute_modules",), _selective,
-             "torchtitan's selective recompute is by operator, not by these modules"),
+        Rule(f"{_N}: reshard", ("pp", "zero"), _reshard,
+             "in a pipeline weights stay whole through the step: z3 is z2 there (pp {pp})"),
+        only(_N, "recompute", ("none", "full"), "torchtitan's selective recompute is by operator, not by module"),
+        Rule(f"{_N}: replicas", ("cp", "ep", "zero"), _replicas,
+             "z0 replicates (DDP): with cp {cp} or ep {ep} its mesh shards parameters (FSDP2)"),
         only(_N, "recompute_layers", (0,), "torchtitan recomputes all layers or none"),
-        only(_N, "offload", ("none", "opt"), "torchtitan offloads no activations"),
+        only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
     ),
 )  # fmt: skip

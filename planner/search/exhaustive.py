@@ -19,7 +19,7 @@ from ...cost_models import ledger, step
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
 from ...cost_models.rates import Rates
 from ...cost_models.tables import Problem, Tables, build, index_keys
-from ..census import Census
+from ..census import Census, recompute_category
 from ..space import Columns, Count, Ints, Space, allowed, cross, grow, select
 
 Array = NDArray[np.float64]
@@ -89,14 +89,14 @@ class Search:
 
     def run(self) -> Outcome:
         """Search the whole space; Ctrl-C keeps the best so far and says so."""
-        meshes = self.space.meshes(self.count)
-        self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
-        if len(meshes["tp"]):
-            self.census.tally(self.count)
-            try:
+        try:
+            meshes = self.space.meshes(self.count)
+            if len(meshes["tp"]):
+                self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
+                self.census.tally(self.count)
                 self._descend(meshes)
-            except KeyboardInterrupt:
-                self.stopped = "interrupted"
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
         self.count.unvisited = self.count.total - self.count.accounted
         best = self.found.rows[0][0] if self.found.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
@@ -260,7 +260,7 @@ class Search:
             return np.asarray(census.num_shards[signature, columns["zero"]])
         states = census.num_states[signature, columns["schedule"]]
         if level == 1:
-            return np.asarray(states[np.arange(len(signature)), columns["recompute"]])
+            return np.asarray(states[np.arange(len(signature)), recompute_category(columns)])
         return np.asarray((states * census.num_recomputes[signature]).sum(axis=1))
 
     def _price(self, tables: Tables, columns: Columns) -> None:
@@ -269,9 +269,10 @@ class Search:
             layouts = Layouts({name: column[part] for name, column in columns.items()})
             batch = ledger.build(self.problem, tables, layouts, columns["_key"][part])
             estimate = step.price(batch, self.rates)
-            self.count.priced += len(layouts)
             value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
             fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
+            self.count.out_of_memory += int((~fits).sum())
+            self.count.priced += int(fits.sum())
             self.found.offer(np.where(fits, value, np.inf), layouts)
 
 
@@ -292,6 +293,7 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
     tables = build(space.problem, {name: np.array([value]) for name, value in one.items()}, rates)
     layers = list(zip(tables.operations, tables.seconds, strict=True))[: space.problem.num_kinds]
     masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
+    better = [mask for mask in masks if _always_allowed(space, mask)]
     redone, dropped = {}, {}
     for mask in masks:
         redone[mask] = {(i, tag) for i, (_, seconds) in enumerate(layers) for tag in seconds.redo if tag & mask}
@@ -304,12 +306,24 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
     return frozenset(
         (_SELECTIVE, mask)
         for mask in masks
-        for other in masks
+        for other in better
         if _by_id(other) < _by_id(mask) and redone[other] <= redone[mask] and dropped[other] >= dropped[mask]
     )
 
 
 _SELECTIVE = RECOMPUTE_MODES.index("selective")
+
+
+def _always_allowed(space: Space, mask: int) -> bool:
+    """Whether no rule can exclude this set of modules where it lets another set pass: only then may it dominate."""
+    option = {"recompute": _SELECTIVE, "recompute_modules": mask, "recompute_layers": 0}
+    columns = {name: np.array([value]) for name, value in option.items()}
+    for rule in space.rules:
+        if "recompute_modules" not in rule.fields:
+            continue  # sees the mode at most, which is the same for all sets
+        if not set(rule.fields) <= set(option) or not bool(rule.allows(columns, space.problem)[0]):
+            return False
+    return True
 
 
 def _by_id(mask: int) -> str:
