@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-Kind = Literal["gpus", "models", "clusters", "targets"]
+Kind = Literal["gpus", "models", "clusters", "targets", "stacks"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
 
@@ -34,6 +34,14 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("USD/h", "price_usd_per_node_hour", 1),
     ),
     "targets": (("target", "name", 0), ("stack", "stack", 0), ("runs it", "runs", 0)),
+    "stacks": (
+        ("stack", "name", 0),
+        ("attention", "attention", 0),
+        ("dp overlap", "dp_overlap", 1),
+        ("gradient B", "gradient_bytes", 1),
+        ("logit B", "logit_bytes", 1),
+        ("states", "sharded_states", 0),
+    ),
 }
 
 
@@ -43,15 +51,15 @@ def known(kind: str) -> list[str]:
 
     if kind == "models":
         return models.model_names()
-    if kind == "targets":
-        return [str(row["name"]) for row in _targets()]
+    if kind in ("targets", "stacks"):
+        return [str(row["name"]) for row in rows(kind)]
     return list(registry.gpu_names() if kind == "gpus" else registry.node_names())
 
 
 def rows(kind: Kind) -> list[Row]:
     """All entries of a catalogue."""
-    if kind == "targets":
-        return _targets()
+    if kind in ("targets", "stacks"):
+        return _targets() if kind == "targets" else _stacks()
     make = {"gpus": _gpu, "models": _model, "clusters": _node}[kind]
     return [make(name) for name in known(kind)]
 
@@ -67,6 +75,8 @@ def details(kind: Kind, name: str) -> Row:
         return {"name": registry.node_name(name), "facts": registry.node_facts(name)}
     if kind == "models":
         return _model_in_full(name)
+    if kind == "stacks":
+        return {"name": name, "facts": _stack_facts(name)}
     for row in _targets():
         if row["name"] == name:
             return row
@@ -149,3 +159,23 @@ def _targets() -> list[Row]:
 
     targets = TARGETS.values()
     return [{"name": each.name, "runs": each.summary, "stack": each.stack, "source": each.source} for each in targets]
+
+
+def _stacks() -> list[Row]:
+    from dataclasses import asdict
+
+    from ..profiles import stacks
+
+    rows = [asdict(stacks.load_stack(name)) for name in stacks.stack_names()]
+    return [{field: value for field, value in row.items() if field != "sources"} for row in rows]
+
+
+def _stack_facts(name: str) -> Row:
+    """What a stack is taken to do, each with its source."""
+    from dataclasses import asdict
+
+    from ..profiles import stacks
+
+    stack = stacks.load_stack(name)
+    values = asdict(stack)
+    return {field: {"value": values[field], "source": source} for field, source in stack.sources.items()}

@@ -16,7 +16,7 @@ from .collectives import Curve, Op
 from .layouts import SCHEDULES
 from .ledger import BUFFERS, Ints, Ledger
 from .lengths import imbalance
-from .pipeline import bubble_s, exposed_hops
+from .pipeline import bubble_s, exposed_hop_s
 from .rates import COMPONENTS, Rates
 
 Array = NDArray[np.float64]
@@ -68,7 +68,7 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     terms["offload"] = m * stage.offload[slowest, pick]
     terms["bubble"] = _bubble(ledger, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
-    terms["pp"] = _pipeline_exchange(ledger, rates)
+    terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
     terms["dp"] = _data_parallel(ledger, rates, forward, backward)
     terms["optimizer"] = _optimizer(ledger, rates)
     if detail:
@@ -159,11 +159,12 @@ def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
     if not (x["pp"] > 1).any():
         return np.zeros(len(cycle))
     others_c = np.maximum(ledger.over_profiles(stage.cycle) - cycle, 0.0)
-    # B and W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
+    # F, B, W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
     all_but_one = 1.0 - 1.0 / x["pp"]
+    others_f = ledger.over_profiles(stage.forward) * all_but_one
     others_b = ledger.over_profiles(stage.backward) * all_but_one
     others_w = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s)) * all_but_one
-    bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_b, others_w)
+    bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_f, others_b, others_w)
     return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
 
 
@@ -180,24 +181,33 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
     return np.asarray(more * ledger.m * stages[slowest, np.arange(len(dp))])
 
 
-def _pipeline_exchange(ledger: Ledger, rates: Rates) -> Array:
-    """Stage-to-stage messages that nothing hides, and the gradient sum of embeddings tied across stages."""
-    x, num_gpus = ledger.layouts, ledger.problem.num_gpus
+def hop_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of one stage-to-stage message."""
+    x = ledger.layouts
+    curve = _curve(rates, "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
+    return collectives.seconds(curve, ledger.tables.message[ledger.key])
+
+
+def _messages(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> Array:
+    """Stage-to-stage messages that nothing hides."""
+    x = ledger.layouts
     if not (x["pp"] > 1).any():
         return np.zeros(len(x))
-    distance = num_gpus // x["pp"]
-    hop = collectives.seconds(_curve(rates, "p2p", x["pp"], distance), ledger.tables.message[ledger.key])
-    vpp = x["vpp"].astype(np.float64)
-    total = exposed_hops(x["schedule"], x["pp"].astype(np.float64), vpp, ledger.m) * hop
-    if ledger.problem.model.tied_embeddings and ledger.problem.trains_everything:
-        apart = (x["pp"] > 1) & (x["schedule"] < SCHEDULES.index("zb-v"))
-        size = np.where(apart, 2, 1)
-        model = ledger.problem.model
-        embedding_bytes = model.vocab * model.hidden / x["tp"] * ledger.problem.state_bytes.gradient
-        total = total + collectives.seconds(
-            _curve(rates, "all_reduce", size, (x["pp"] - 1) * distance), embedding_bytes
-        )
-    return np.asarray(total)
+    pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
+    total = ledger.over_profiles(stage.cycle)
+    return exposed_hop_s(x["schedule"], pp, vpp, ledger.m, hop_s(ledger, rates), total, cycle)
+
+
+def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
+    """The gradient sum of an embedding that the first and the last stage both hold."""
+    x, problem = ledger.layouts, ledger.problem
+    apart = (x["pp"] > 1) & (x["schedule"] < SCHEDULES.index("zb-v"))
+    shared = problem.model.tied_embeddings or problem.model.mtp_layers > 0
+    if not (shared and problem.trains_everything and apart.any()):
+        return np.zeros(len(x))
+    distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
+    num_bytes = problem.model.vocab * problem.model.hidden / x["tp"] * problem.state_bytes.gradient
+    return collectives.seconds(_curve(rates, "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
 
 
 def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array) -> Array:
@@ -254,7 +264,8 @@ def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = Tr
     stage = _stages(ledger, rates, fsdp_known=False, states=states_known)
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
-    step_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _pipeline_exchange(ledger, rates)
+    step_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
+    step_s = step_s + tied_embedding_s(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
     if not memory:

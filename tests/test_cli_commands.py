@@ -73,7 +73,7 @@ def test_catalogues_fit_80_columns(kind: str) -> None:
 @pytest.mark.parametrize("name", ["plan", "explain", "show-gpus"])
 def test_a_real_terminal_shows_the_same(name: str, plans: Path) -> None:
     args = commands("")[name]
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", run_terminal(*args, cwd=plans).out)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", run_terminal(*args, "--no-progress", cwd=plans).out)
     assert [line.rstrip() for line in plain.splitlines()] == run(*args, cwd=plans).out.splitlines()
 
 

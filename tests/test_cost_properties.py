@@ -37,7 +37,7 @@ from meshwright.cost_models.layouts import (
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.memory import REPLICATED
 from meshwright.cost_models.params import layer_parameters, mtp_parameters, total_parameters
-from meshwright.cost_models.pipeline import bubble_s, even_step_s, exposed_hops
+from meshwright.cost_models.pipeline import bubble_s, even_step_s, exposed_hop_s
 from meshwright.cost_models.rates import Rates
 from meshwright.cost_models.specs import Lora, ModelSpec, Workload
 from meshwright.cost_models.stages import chunk_devices, chunk_sizes, in_flight
@@ -361,6 +361,22 @@ def test_sharding_conserves_parameters(name: str, seed: int) -> None:
 
 @given(cases, seeds)
 @thorough(25)
+def test_a_collective_of_one_rank_carries_nothing(name: str, seed: int) -> None:
+    """Nor does it take a buffer, whatever the rest of the batch exchanges (dispatched tokens are there anyway)."""
+    case = case_named(name)
+    batch = ledger_of(case, draw(case, seed))
+    for ops in batch.tables.operations:
+        for exchange in ops.exchanges:
+            alone = np.broadcast_to(exchange.size, exchange.num_bytes.shape) == 1
+            if exchange.axis != "ep":
+                assert not exchange.num_bytes[alone].any(), (ops.name, exchange.axis, exchange.op)
+    if not case.model.is_moe:
+        keys = batch.tables.keys
+        assert not batch.tables.exchange_buffers[(keys["tp"] == 1) & (keys["cp"] == 1)].any()
+
+
+@given(cases, seeds)
+@thorough(25)
 def test_stages_hold_all_layers_once(name: str, seed: int) -> None:
     """Profiles with their number of devices are the stages: they add up to the model, whatever the schedule."""
     case = case_named(name)
@@ -536,9 +552,9 @@ def test_pipeline_forms(
         plain = even_step_s("1f1b", p, m, 1, forward, whole, weight)
         assert even_step_s(schedule, p, m, v, forward, whole, weight) <= plain * (1 + SLACK)
     code, one = np.array([SCHEDULES.index(schedule)]), np.ones(1)
-    assert exposed_hops(code, one, v * one, m * one)[0] == 0
-    assert exposed_hops(code, p * one, v * one, m * one)[0] >= 0
-    assert bubble_s(code, v * one, 0 * one, 0 * one, 0 * one)[0] == 0
+    assert exposed_hop_s(code, one, v * one, m * one, hop * one, c * one, c * one)[0] == 0
+    assert exposed_hop_s(code, p * one, v * one, m * one, hop * one, p * c * one, c * one)[0] >= 0
+    assert bubble_s(code, v * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 64), st.integers(1, 512), st.integers(1, 8))

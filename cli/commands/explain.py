@@ -21,6 +21,7 @@ def command(
     origins: Annotated[
         bool, typer.Option("--origins", help="Where each value of the request came from.", show_default=False)
     ] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw its pipeline, simulated.", show_default=False)] = False,
 ) -> None:
     """Explain a layout of a plan: time, memory, targets, and what was searched.
 
@@ -35,6 +36,9 @@ def command(
     candidate = requests.candidate(document, choice)
     if why_not is not None:
         _why_not(terminal, document, why_not)
+        return
+    if plot:
+        _plot(terminal, document, candidate)
         return
     if origins:
         where = origins_of(document)
@@ -66,6 +70,18 @@ def origins_of(document: dict[str, Any]) -> dict[str, str]:
         return next((text for name, text in known.items() if field == name or field.startswith(f"{name}.")), "default")
 
     return {field: origin(field) for field in listing_screens.flatten(document["request"])}
+
+
+def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:
+    from ...planner import trace
+    from ...planner.request import request_from_dict
+
+    one = trace.of_request(request_from_dict(document["request"]), candidate["layout_id"])
+    lines = trace.draw(one.timeline, 80)
+    if terminal.settings.json:
+        kind = {"format_version": FORMAT_VERSION, "kind": "pipeline"}
+        terminal.write_json({**kind, "layout_id": one.layout, "step_s": one.step_s, "lines": lines})
+    terminal.show([candidate["layout_id"], "", *lines])
 
 
 def _why_not(terminal: Terminal, document: dict[str, Any], layout: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +36,12 @@ def command(
     top: options.Top = None,
     output: options.Output = None,
     force: options.Force = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", metavar="FILE", help="Write the best layout's pipeline here, for Perfetto.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Find the fastest layout that fits, and the runners-up.
 
@@ -50,13 +57,18 @@ def command(
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
     asked = requests.build(request, set_, flags)
-    if output is not None:
-        check_writable(output, force=force)
+    for path in (output, trace):
+        if path is not None:
+            check_writable(path, force=force)
     with terminal.progress("searching") as progress:
         found = api.plan(asked, progress=progress)
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:
         write_file(output, found.to_json(), force=force)
+    if trace is not None:
+        from ...planner.trace import chrome_trace, of_request
+
+        write_file(trace, chrome_trace(of_request(asked, found.best.layout_id)), force=force)
     if terminal.settings.json:
         terminal.write(found.to_json())
     terminal.show(tables.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     models = "models"
     clusters = "clusters"
     targets = "targets"
+    stacks = "stacks"
 
 
 def command(
@@ -30,7 +31,7 @@ def command(
         str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
     ] = None,
 ) -> None:
-    """List known GPUs, models, node types or targets; with a name, all about one.
+    """List known GPUs, models, node types, targets or stacks; with a name, all about one.
 
     \b
     Examples:
