@@ -40,6 +40,7 @@ COMMANDS = {
     "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
     "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
     "diff": Command("Decide", "What changed between two plans", "diff"),
+    "validate": Command("Know", "Predictions beside published runs", "validate"),
     "show": Command("Know", "What is known of GPUs, models, clusters, targets", "show"),
     "schema": Command("Know", "JSON schema of a request or a plan", "schema"),
     "env": Command("Know", "Versions and paths, for bug reports", "env"),

@@ -208,6 +208,14 @@ class Ledger:
             "workspace": self._workspace,
         }
 
+    def accumulated_bytes(self, j: int) -> Array:
+        """[n] bytes per micro-batch of adding its gradients to the sum: read and written once; none if there is one."""
+        dense, experts = self.trained[j]
+        scattered = (self.layouts["zero"] >= 2) & ~self.whole_in_pipeline
+        summed = dense / np.where(scattered, self.dense_groups.shard, 1)
+        summed = summed + experts / np.where(scattered, self.expert_groups.shard, 1)
+        return np.asarray(np.where(self.m > 1, 2 * self.problem.state_bytes.gradient * summed, 0.0))
+
     @cached_property
     def whole_in_pipeline(self) -> NDArray[np.bool_]:
         """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""

@@ -143,14 +143,16 @@ def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
 def _hide(sums: _Sums, stack: StackSpec) -> None:
     """Leave only what does not hide: a share of the communication, at most of the compute that runs beside it.
 
-    tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer.
+    tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. What hides
+    slows both sides: `contention` of it shows.
     """
     matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]
     room = {"tp": matmul, "cp": attention, "ep": matmul + attention + memory}
     share = {"tp": stack.tp_overlap, "cp": stack.cp_overlap, "ep": stack.ep_overlap}
     for axis, index in _AXES.items():
         total = sums.all[index]
-        exposed = total - np.minimum(share[axis] * total, room[axis])
+        hidden = np.minimum(share[axis] * total, room[axis])
+        exposed = total - (1.0 - stack.contention) * hidden
         left = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
         sums.all[index] = exposed
         for seconds in sums.tagged.values():

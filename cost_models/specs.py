@@ -282,12 +282,14 @@ class StackSpec:
     cp_overlap: float
     ep_overlap: float
     offload_overlap: float
+    contention: float  # added per second that communication and compute run side by side
     gradient_bytes: int  # per parameter, as accumulated and reduced
     logit_bytes: float  # held per logit at the loss, all copies together
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward
     kernels_per_layer: int  # launched per layer and forward pass
     kernels_per_expert_block: int
     host_s_per_kernel: float
+    split_messages: bool  # ranks of tp without sequence parallelism each send 1/tp of a stage's message, and gather
     # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
     # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole
     # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does.

@@ -30,6 +30,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cp": ("cp comm, exposed", ("attention",)),
     "ep": ("ep comm, exposed", ("matmul", "attention", "memory")),
     "host": ("kernel launches", ("matmul",)),
+    "accumulate": ("gradient accumulation", ()),
     "imbalance": ("uneven lengths", ()),
     "fsdp": ("gather and scatter, exposed", ("matmul", "attention", "memory")),
     "bubble": ("pipeline bubble", ()),
@@ -65,6 +66,7 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     cycle, forward, backward = (a[slowest, pick] for a in (stage.cycle, stage.forward, stage.backward))
     compute = forward + backward
     terms: dict[str, Array] = {"compute": m * compute, "fsdp": m * stage.fsdp[slowest, pick]}
+    terms["accumulate"] = m * stage.accumulate[slowest, pick]
     terms["offload"] = m * stage.offload[slowest, pick]
     terms["bubble"] = _bubble(ledger, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
@@ -81,11 +83,12 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
 
 @dataclass(frozen=True)
 class _Stages:
-    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), exposed FSDP and offload
-    traffic, and their sum (cycle)."""
+    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation, exposed
+    FSDP and offload traffic, and their sum (cycle)."""
 
     forward: Array
     backward: Array
+    accumulate: Array
     fsdp: Array
     offload: Array
     cycle: Array
@@ -100,6 +103,7 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
     backward = np.array([
         ledger.on_profile(j, backward_rows) + ledger.share(j) * ledger.on_profile(j, redo_rows) for j in profiles
     ])  # fmt: skip
+    accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.memory_bw_bytes_per_s
     fsdp, offload = np.zeros_like(forward), np.zeros_like(forward)
     sharded = np.flatnonzero((ledger.layouts["zero"] >= 2) & ~ledger.whole_in_pipeline)
     if fsdp_known and len(sharded):
@@ -110,7 +114,7 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
         room = rates.stack.offload_overlap
         out = np.maximum(one_way - room * forward[j][moved], 0.0)
         offload[j][moved] = out + np.maximum(one_way - room * backward[j][moved], 0.0)
-    return _Stages(forward, backward, fsdp, offload, forward + backward + fsdp + offload)
+    return _Stages(forward, backward, accumulate, fsdp, offload, forward + backward + accumulate + fsdp + offload)
 
 
 def _fsdp_exchange(ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array) -> None:
@@ -133,9 +137,15 @@ def _fsdp_exchange(ledger: Ledger, rates: Rates, rows: Ints, forward: Array, bac
         trained_d, trained_e = (part[rows] * states.gradient for part in ledger.trained[j])
         scatter = _calls(scatter_d, trained_d, calls) + _calls(scatter_e, trained_e, calls)
         moved = again * gather + scatter
-        exposed_forward = first * np.maximum(gather - overlap * forward[j][rows], gather / calls)
-        exposed_backward = np.maximum(moved - overlap * backward[j][rows], moved / calls)
+        exposed_forward = first * _exposed(rates, gather, overlap * forward[j][rows], gather / calls)
+        exposed_backward = _exposed(rates, moved, overlap * backward[j][rows], moved / calls)
         out[j][rows] = exposed_forward + exposed_backward
+
+
+def _exposed(rates: Rates, seconds: Array, room: Array, least: Array | float = 0.0) -> Array:
+    """What shows of communication that may hide in `room` seconds: the rest, at least `least`, and the contention."""
+    shown = np.maximum(seconds - room, least)
+    return np.asarray(shown + rates.stack.contention * (seconds - shown))
 
 
 _GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
@@ -236,7 +246,7 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
         gather_s += np.where(gathers, _calls(gather, weight, ledger.buckets), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     overlap = rates.stack.dp_overlap * window
-    return np.asarray(np.maximum(reduce_s - overlap * backward, 0.0) + np.maximum(gather_s - overlap * forward, 0.0))
+    return _exposed(rates, reduce_s, overlap * backward) + _exposed(rates, gather_s, overlap * forward)
 
 
 def _optimizer(ledger: Ledger, rates: Rates) -> Array:

@@ -155,9 +155,10 @@ class Tables:
 
     @cached_property
     def message(self) -> Array:
-        """[key] bytes of a stage-to-stage message: the hidden states of a micro-batch."""
+        """[key] bytes of a stage-to-stage message: the hidden states of a micro-batch, or a rank's part of them."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
-        return np.asarray(activation_bytes(self.problem.workload) * self.problem.model.hidden * shard.sp_tokens)
+        tokens = shard.tokens / shard.tp if self.problem.stack.split_messages else shard.sp_tokens
+        return np.asarray(activation_bytes(self.problem.workload) * self.problem.model.hidden * tokens)
 
     @cached_property
     def exchange_buffers(self) -> Array:

@@ -49,7 +49,16 @@ def simulated(found: Resolved, layout: Layout, sizes: Sequence[int] | None = Non
     batch, estimate = price_layouts(found.problem, found.rates, Layouts.of([layout]))
     order, costs = candidate_costs(found, layout, sizes)
     extra_s = float(step.tied_embedding_s(batch, found.rates)[0] + estimate.terms["imbalance"][0])
+    extra_s += _contention_s(found, costs, float(estimate.terms["dp"][0]))
     return Simulated(str(layout), schedule.simulate(order, costs), extra_s, float(estimate.step_s[0]))
+
+
+def _contention_s(found: Resolved, costs: Costs, exposed_s: float) -> float:
+    """What hidden data-parallel communication slows compute by, as the closed form charges it; not simulated."""
+    share = found.rates.stack.contention
+    total = max(np.add(costs.reduce_s, costs.gather_s).tolist(), default=0.0)
+    shown = (exposed_s - share * total) / (1.0 - share)
+    return max(exposed_s - shown, 0.0)
 
 
 def of_request(request: Request, layout_id: str) -> Simulated:
@@ -71,7 +80,8 @@ def candidate_costs(
     redo = tables.redo(*code).sum(axis=1)[:, key]
     forward, weight = rows @ tables.forward_s[:, key], rows @ tables.weight_s[:, key]
     backward = rows @ tables.backward_s[:, key] + share * (rows @ redo)
-    exposed = float(estimate.terms["fsdp"][0] + estimate.terms["offload"][0]) / m * layout.pp / len(devices)
+    per_batch = sum(float(estimate.terms[name][0]) for name in ("fsdp", "offload", "accumulate"))
+    exposed = per_batch / m * layout.pp / len(devices)
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
     activations = share * (rows @ saved) + (1.0 - share) * (rows @ kept)
     hop = (float(step.hop_s(batch, found.rates)[0]),) * len(devices)

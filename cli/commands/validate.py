@@ -1,0 +1,62 @@
+"""`meshwright validate`: predictions beside published runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import validate_screens
+from ..console import FORMAT_VERSION, Terminal, check_writable
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[FILE]...", help="Runs: YAML, JSON, JSON lines; none: those shipped.", show_default=False),
+]
+Core = Annotated[bool, typer.Option("--core", help="Tables over core rows only.", show_default=False)]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw predicted against measured here.", show_default=False),
+]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Leave out runs that are wrong and judge the rest.", show_default=False)
+]
+Rows = Annotated[bool, typer.Option("--rows/--no-rows", help="Print every run [--rows].", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the picture.", show_default=False)]
+
+
+def command(
+    context: typer.Context,
+    files: Files = None,
+    core: Core = False,
+    plot: Plot = None,
+    keep_going: KeepGoing = False,
+    rows: Rows = True,
+    force: Overwrite = False,
+) -> None:
+    """Predict published runs from their configuration and show the errors.
+
+    Step time and peak memory, by source, hardware, regime and stack; for sweeps
+    also what choosing by the prediction would have cost.
+
+    \b
+    Examples:
+      meshwright validate --no-rows
+      meshwright validate runs.yaml --core --plot errors.png
+    """
+    from ...planner.validate import validate
+
+    terminal: Terminal = context.obj
+    if plot is not None:
+        check_writable(plot, force=force)
+        validate_screens.check_plot()
+    with terminal.progress("predicting") as progress:
+        found = validate(files or (), keep_going=keep_going, core=core, progress=progress)
+    if plot is not None:
+        validate_screens.draw(found["rows"], plot)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation", **found})
+    terminal.show(validate_screens.screen(found, rows=rows))
+    for problem in found["problems"]:
+        terminal.warn(problem)

@@ -1,0 +1,82 @@
+"""What a run's recorded features change in its stack: one rule per feature, the same for every run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from ..cost_models.specs import AttentionKernel, StackSpec
+
+if TYPE_CHECKING:
+    from .published_row import RowReader
+
+# Families whose GPT models have biases, learned positions and dropout (defaults of Megatron-LM before TE).
+ERA_GPT = ("megatron-lm",)
+_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
+TP_OVERLAP = 0.45  # tp_comm_overlap and async TP hide 42-47 % (FIDELITY 6)
+EP_OVERLAP = 0.8  # overlap of the all-to-all with another micro-batch hides 70-90 % (FIDELITY 6)
+DP_OVERLAP = 0.8
+# Host time left under CUDA graphs (FIDELITY 5: divided by 2 to 5): of the router and permutation only, of a layer, of
+# the whole step.
+GRAPHS = {"partial": 0.5, "layer": 0.2, "full_iteration": 0.05}
+# Bytes moved per logit and held at the loss (FIDELITY 3): fused kernels, torch, vocabulary-parallel before fusion.
+LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, 10.0)}
+GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader) -> StackSpec:
+    """`stack` as the run had it switched; what is not recorded stays as the family has it, with a label."""
+    changed: dict[str, Any] = {}
+    _attention(changed, features, row, stack)
+    _overlaps(changed, features, stack)
+    loss, reduced = features.get("loss"), features.get("grad_reduce")
+    if loss in LOSS:
+        changed["loss_traffic_bytes"], changed["logit_bytes"] = LOSS[loss]
+    else:
+        row.assume("loss kernel of the stack's family (not stated)")
+    if reduced in GRADIENT_BYTES:
+        changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
+    else:
+        row.assume("gradient dtype of the stack's family (not stated)")
+    if features.get("torch_compile") is True:  # element-wise chains become one kernel each
+        changed |= {"elementwise_traffic": 1.0, "fused_activation": True}
+        changed["kernels_per_layer"] = min(stack.kernels_per_layer, 14)
+    graphs = GRAPHS.get(str(features.get("cuda_graphs")))
+    if graphs is not None:
+        changed["host_s_per_kernel"] = stack.host_s_per_kernel * graphs
+    _experts(changed, features)
+    return replace(stack, **changed)
+
+
+def _attention(changed: dict[str, Any], features: Mapping[str, Any], row: RowReader, stack: StackSpec) -> None:
+    stated = str(features.get("attention") or "").split(" ")[0].lower()
+    if stated in _KERNELS:
+        changed["attention"] = stated
+    elif stated in ("flash", "flash-attention"):
+        changed["attention"] = "flash2"
+    else:
+        row.assume(f"attention kernel {stack.attention}, the default of {stack.name} (not stated)")
+
+
+def _overlaps(changed: dict[str, Any], features: Mapping[str, Any], stack: StackSpec) -> None:
+    tp = features.get("tp_comm_overlap", features.get("async_tp"))
+    if isinstance(tp, bool):
+        changed["tp_overlap"] = TP_OVERLAP if tp else 0.0
+    dp = features.get("dp_overlap")
+    if dp is None:
+        stated = [features.get(key) for key in ("grad_sync_overlap", "dp_overlap_grad")]
+        dp = next((flag for flag in stated if isinstance(flag, bool)), None)
+    if isinstance(dp, bool):
+        changed["dp_overlap"] = max(stack.dp_overlap, DP_OVERLAP) if dp else 0.0
+    if features.get("moe_a2a_overlap") is True:
+        changed["ep_overlap"] = EP_OVERLAP
+
+
+def _experts(changed: dict[str, Any], features: Mapping[str, Any]) -> None:
+    """Forced balance: every expert gets the same; token drop: no expert gets more than its capacity."""
+    capacity = features.get("moe_capacity_factor")
+    if features.get("moe_force_balance") is True:
+        changed["moe_imbalance"] = 1.0
+    elif isinstance(capacity, int | float) and not isinstance(capacity, bool) and capacity > 0:
+        changed["moe_imbalance"] = float(capacity)

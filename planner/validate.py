@@ -1,0 +1,139 @@
+"""Predicts published runs from their configuration and says how far off the predictions are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..cost_models import step
+from ..cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
+from ..cost_models.ledger import BUFFERS, Ledger
+from ..cost_models.rates import Rates
+from ..cost_models.stages import Splits, chunk_devices
+from ..cost_models.tables import Problem
+from ..errors import InputError
+from ..profiles.stacks import rates_for
+from . import intervals
+from .published import Problems, Progress, read_cases, shipped_files
+from .published_row import Case
+from .search.exhaustive import price_layouts
+from .validate_summary import Outcome, summarise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Step seconds with their terms, and peak bytes of the kind and on the ranks that were measured."""
+
+    step_s: float
+    peak_memory_bytes: float
+    terms: dict[str, float]
+
+
+def validate(
+    paths: Sequence[Path] = (), *, keep_going: bool = False, core: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Predict every run of the files (none: the shipped ones): rows, groups, summary and, if kept going, problems.
+
+    Raises InputError with everything that is wrong in the files, unless `keep_going` and some runs are right.
+    """
+    problems = Problems([])
+    outcomes = [outcome(case) for case in read_cases(list(paths) or shipped_files(), problems, progress)]
+    if problems.count and not (keep_going and outcomes):
+        raise problems.error()
+    return {**summarise(outcomes, core=core), "problems": [str(problem) for problem in problems.kept]}
+
+
+def outcome(case: Case) -> Outcome:
+    """What is predicted for a run beside what was measured; a run that cannot be priced is refused with the reason."""
+    refused, step_s, memory = None, None, None
+    try:
+        predicted = predict(case)
+        step_s, memory = predicted.step_s, predicted.peak_memory_bytes
+    except InputError as error:
+        refused = error.message
+    measured, (low, high) = case.measured, intervals.factors(case.regime)
+    return Outcome(
+        id=case.id, source=source_of(case.source), hardware=case.cluster.gpu.name, regime=case.regime,
+        stack=case.stack_name, family=case.stack.name, group=case.group, core=case.core, scored=case.scored,
+        memory_scored=case.memory_scored, step_s=step_s, measured_step_s=measured.step_s, peak_memory_bytes=memory,
+        measured_peak_memory_bytes=measured.peak_memory_bytes, memory_kind=measured.memory_kind, refused=refused,
+        tp_pp=case.layout.tp * case.layout.pp, micro_batch=case.layout.micro_batch, layout=str(case.layout),
+        step_s_low=step_s and step_s * low, step_s_high=step_s and step_s * high, assumptions=case.assumptions,
+    )  # fmt: skip
+
+
+def source_of(text: str) -> str:
+    """`NVIDIA-NeMo/Megatron-Bridge@067f98; docs/performance-summary.md section 26.08` -> repository and file."""
+    head, hash_, rest = text.partition("@")
+    if not hash_ or ";" in head:
+        return text.partition(";")[0].strip()
+    file = re.search(r"[\s/]([\w.-]+\.(?:md|json|csv|txt|py|ya?ml|rst|ipynb))\b", rest)
+    return f"{head.strip()} {file[1]}" if file else head.strip()
+
+
+def predict(case: Case) -> Prediction:
+    """Price one run. Raises InputError where it cannot be priced (a GPU without the number format)."""
+    ledger, rates = ledger_of(case)
+    estimate = step.price(ledger, rates, detail=True)
+    step_s = float(estimate.step_s[0])
+    if not np.isfinite(step_s) or step_s <= 0:
+        raise InputError("no time can be given for this layout")
+    return Prediction(
+        step_s=step_s,
+        peak_memory_bytes=peak_memory(case, ledger, rates, estimate),
+        terms={name: float(seconds[0]) for name, seconds in estimate.terms.items()},
+    )
+
+
+def ledger_of(case: Case) -> tuple[Ledger, Rates]:
+    """The quantities of a run and the rates that price them, with its stages as it had them."""
+    problem = Problem(case.model, case.workload, case.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
+    rates = rates_for(case.cluster, case.stack, case.workload.precision)
+    ledger, _ = price_layouts(problem, rates, Layouts.of([case.layout]))
+    if case.chunks is not None:
+        ledger = replace(ledger, splits=_stated_splits(ledger, case))
+    return ledger, rates
+
+
+def _stated_splits(ledger: Ledger, case: Case) -> Splits:
+    """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
+    even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
+    num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
+    schedule = V_SCHEDULES[0] if SCHEDULES[layout.schedule] in V_SCHEDULES else "1f1b"
+    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, schedule)
+    rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
+    for device, size in zip(devices, sizes, strict=True):
+        for kind in pattern[start : start + size]:
+            rows[device, kind] += 1
+        start += size
+    rows[devices[-1], pattern[-1]] += mtp
+    at_first = even.counts[0, np.argmin(even.first[0]), num_kinds:]
+    rows[devices[0], num_kinds:] += at_first
+    if devices[0] != devices[-1]:
+        rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
+    distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None])
+
+
+def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:
+    """Bytes of the kind that was measured, on the rank that was: the fullest, the first or the last stage's."""
+    profiles = range(ledger.num_profiles)
+    totals = [float(sum(ledger.memory(j)[name][0] for name in BUFFERS)) for j in profiles]
+    scope = case.measured.memory_scope
+    if scope == "last rank":
+        allocated = totals[int(np.argmax(ledger.splits.first[0]))]
+    elif scope == "one rank":
+        allocated = totals[int(np.argmin(ledger.splits.first[0]))]
+    else:
+        allocated = max(totals)
+    if case.measured.memory_kind == "allocated":
+        return allocated
+    reserved = allocated * (1 + rates.overheads.reserve_share)
+    return reserved if case.measured.memory_kind == "reserved" else reserved + float(step.fixed_bytes(ledger, rates)[0])
+
+
