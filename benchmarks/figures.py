@@ -26,6 +26,7 @@ from meshwright.planner.constraints import RULES
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.space import Columns, Count, Ints, Space, allowed, select
+from meshwright.planner.validate import validate
 
 HERE = Path(__file__).parent
 OUT = HERE / "figures.json"
@@ -115,6 +116,25 @@ def searches() -> dict[str, dict[str, float]]:
     return out
 
 
+def accuracy() -> dict[str, Any]:
+    """Errors (percent) of step time and memory on the published runs, per source, and the regret of choosing by them."""
+    found = validate()
+    summary, groups = found["summary"], found["groups"]
+    step_time, choice = summary["step_time"], summary["choice"]
+
+    def percent(statistics: dict[str, Any]) -> dict[str, Any]:
+        counts = ("count", "too_little")
+        return {key: value if key in counts else round(100 * value, 1) for key, value in statistics.items()}
+
+    return {
+        "step_time_error_percent": {name: percent(step_time[name]) for name in ("core", "all")},
+        "step_time_error_percent_by_source": {k: percent(v) for k, v in step_time["by_source"].items()},
+        "memory_error_percent": {name: percent(statistics) for name, statistics in summary["memory"].items()},
+        "choice_regret_percent": round(100 * choice["mean_regret"], 1),
+        "choice_regret_percent_by_sweep": {group["group"]: round(100 * group["regret"], 1) for group in groups},
+    }
+
+
 def command_seconds(*arguments: str) -> float:
     """Wall seconds of the command line, start-up included; least of three."""
     command = [sys.executable, "-m", "meshwright", *arguments]
@@ -133,6 +153,7 @@ def main() -> None:
         "yardstick_ns_per_element": round(yard, 2),
         "layouts_priced_per_s": round(layouts_per_second(big)),
         "searches": searches(),
+        **accuracy(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "plan_8b_16_gpus_s": round(command_seconds("plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:2"), 2),
         "help_s": round(command_seconds("--help"), 3),
