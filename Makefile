@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast lint format types figures docs check clean
+.PHONY: help plan test test-fast parity lint format types figures docs check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ test: $(VENV)/.test-installed  ## all tests
 
 test-fast: $(VENV)/.test-installed  ## all tests but the slow ones
 	$(PYTEST) -m 'not slow'
+
+parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
+	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py
 
 lint: $(VENV)/.test-installed  ## ruff, check only
 	$(BIN)/python -m ruff check .

@@ -117,7 +117,7 @@ def searches() -> dict[str, dict[str, float]]:
 
 
 def accuracy() -> dict[str, Any]:
-    """Errors (percent) of step time and memory on the published runs, per source, and the regret of choosing by them."""
+    """Errors (percent) of step time and memory on the published runs, and the regret of choosing by them."""
     found = validate()
     summary, groups = found["summary"], found["groups"]
     step_time, choice = summary["step_time"], summary["choice"]

@@ -52,7 +52,7 @@ def known(kind: str) -> list[str]:
     if kind == "models":
         return models.model_names()
     if kind in ("targets", "stacks"):
-        return [str(row["name"]) for row in rows(kind)]
+        return [str(row["name"]) for row in (_targets() if kind == "targets" else _stacks())]
     return list(registry.gpu_names() if kind == "gpus" else registry.node_names())
 
 

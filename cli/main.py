@@ -41,6 +41,8 @@ COMMANDS = {
     "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
     "diff": Command("Decide", "What changed between two plans", "diff"),
     "validate": Command("Know", "Predictions beside published runs", "validate"),
+    "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
+    "emit": Command("Run", "Write the files that launch a plan", "emit"),
     "show": Command("Know", "What is known of GPUs, models, clusters, targets", "show"),
     "schema": Command("Know", "JSON schema of a request or a plan", "schema"),
     "env": Command("Know", "Versions and paths, for bug reports", "env"),

@@ -287,7 +287,7 @@ class Builder:
 
     def _experts(self, ops: LayerOperations, block: MixtureOfExperts) -> None:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
-        load = self.stack.moe_imbalance
+        load = np.where(shard.ep > 1, self.stack.moe_imbalance, 1.0)  # a rank with all experts gets every token
         local = shard.sp_tokens  # with tp > 1, experts need sequence parallelism: each rank routes its own tokens
         routed = block.top_k * local * load  # tokens that arrive at a rank of the expert group
         rows = routed * shard.etp  # gathered over expert-tensor ranks
@@ -303,7 +303,8 @@ class Builder:
         ops.saved.append(Saved("router", 4.0 * local * block.experts))
         ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
         ops.kernels += self.stack.kernels_per_expert_block
-        dispatch = Exchange("ep", "all_to_all", w * routed * h, shard.ep, shard.etp, 2, 2, moe)
+        sent = np.where(shard.ep > 1, w * routed * h, 0.0)
+        dispatch = Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, 2, 2, moe)
         ops.exchanges.append(dispatch)
         if (shard.etp > 1).any():
             full = np.where(shard.etp > 1, w * rows * h, 0.0)

@@ -44,12 +44,13 @@ def exposed_hop_s(
     """Seconds of stage-to-stage messages that nothing hides; hop_s of one message, sum_c over devices.
 
     1f1b and zb-h1 pay a round trip every p micro-batches (FORMULAS 6.1, Pipette's hidden critical path), as far as the
-    slack of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - p slowest_c) of it shows each time;
-    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t.
+    slack of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows each time;
+    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t. A slower
+    slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added: no step gets shorter.
     interleaved hides them: 2(p v - 1)t; gpipe and the V schedules pay once: 2(p-1)t.
     """
     once = 2 * (pp - 1) * hop_s
-    shown = np.maximum(sum_c + once - pp * slowest_c, 0.0)
+    shown = np.maximum(sum_c + once - np.minimum(m, pp) * slowest_c, 0.0)
     warm_up = 2 * np.maximum(np.minimum(m, pp) - 2, 0) * hop_s
     repeated = np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up)
     round_trips = (schedule == _CODE["1f1b"]) | (schedule == _CODE["zb-h1"])

@@ -83,8 +83,8 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
 
 @dataclass(frozen=True)
 class _Stages:
-    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation, exposed
-    FSDP and offload traffic, and their sum (cycle)."""
+    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation,
+    exposed FSDP and offload traffic, and their sum (cycle)."""
 
     forward: Array
     backward: Array

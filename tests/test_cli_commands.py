@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shlex
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from meshwright.cli import main as cli
 
-from .snapshots import FOLDER, check, run, run_here, run_terminal
+from .snapshots import FOLDER, ROOT, check, run, run_here, run_terminal
 
 SMALL = ["--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--global-batch", "64"]
 
@@ -187,6 +188,8 @@ def examples(name: str) -> list[str]:
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "request.yaml").write_text("model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\n")
+    with gzip.open(ROOT / "profiles/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
+        (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
     for file in ("before.json", "after.json"):
         (plans / file).write_bytes((plans / "plan.json").read_bytes())
     assert examples(name)
@@ -195,6 +198,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
         if "-o" in words:
             words += ["--force"]
             words[words.index("-o") + 1] = "example.json"
+        if words[0] == "launch":
+            words.append("--dry-run")  # tests/runtime trains
         result = run_here(*words, cwd=plans)
         assert result.code == 0, f"{line}\n{result.err}"
 
@@ -211,10 +216,10 @@ def test_flags_are_frozen() -> None:
 
 def test_every_snapshot_is_used() -> None:
     """A file that no test names any more would never be looked at again."""
-    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_cli_*.py"))
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for path in FOLDER.glob("*.txt"):
         stem = path.stem
-        for prefix in ("screen-", "bad-", "error-", "help-"):
+        for prefix in ("screen-", "validate-", "bad-", "error-", "help-"):
             stem = stem.removeprefix(prefix)
         stem = stem.removesuffix("-terminal")
         assert stem in text or stem in cli.COMMANDS, path.name

@@ -44,6 +44,7 @@ from meshwright.cost_models.stages import chunk_devices, chunk_sizes, in_flight
 from meshwright.cost_models.tables import Problem, build, index_keys
 from meshwright.planner.census import Census
 from meshwright.planner.constraints import RULES, violations
+from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space import Columns, Count, Space, allowed, select
 from meshwright.profiles.cluster import load_cluster
@@ -77,13 +78,15 @@ class Case:
     cluster: str = "dgx-h100:4"
     stack: str = "generic"
     unfused: bool = False
+    target: str = "any"
 
     @cached_property
     def space(self) -> Space:
         cluster, stack = load_cluster(self.cluster), load_stack(self.stack)
         if self.unfused:
             stack = replace(stack, attention="unfused")
-        return Space(Problem(self.model, self.workload, stack, cluster.num_gpus, cluster.gpus_per_node))
+        problem = Problem(self.model, self.workload, stack, cluster.num_gpus, cluster.gpus_per_node)
+        return Space(problem, RULES + TARGETS[self.target].rules)
 
     @cached_property
     def problem(self) -> Problem:
@@ -114,7 +117,8 @@ CASES: dict[str, Callable[[], Case]] = {
         truncated("llama-3.1-8b", 31), Workload(seq_len=4096, global_batch=48), "dgx-a100:2", "torch-fsdp"
     ),
     "llama, long, mixed lengths": lambda: Case(
-        truncated("llama-3.1-8b", 32), mixed_lengths(65536, global_batch=32), "dgx-h100:4", "megatron-core"
+        truncated("llama-3.1-8b", 32), mixed_lengths(65536, global_batch=32), "dgx-h100:4", "megatron-core",
+        target="megatron",
     ),
     "tied, last 5 layers": lambda: Case(
         truncated("llama-3.2-1b", 16), Workload(seq_len=2048, global_batch=32, trains_layers=5), "8xl40s", "torch-fsdp"
@@ -135,6 +139,13 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "gpt": lambda: Case(
         truncated("gpt3-175b", 96), Workload(seq_len=2048, global_batch=64), "dgx-a100:4", "megatron-core", True
+    ),
+    "gpt, last 10 layers, 8 sequences": lambda: Case(
+        truncated("gpt3-175b", 96), Workload(seq_len=2048, global_batch=8, trains_layers=10), "dgx-h100:8"
+    ),
+    "llama for megatron": lambda: Case(
+        truncated("llama-3.1-8b", 32), Workload(seq_len=4096, global_batch=48), "dgx-a100:3", "megatron-core",
+        target="megatron",
     ),
     "gpt, 5 layers, fp16": lambda: Case(
         truncated("gpt-22b", 5), Workload(seq_len=2048, global_batch=256, precision="fp16", optimizer="sgd"),
@@ -161,7 +172,17 @@ def thorough(examples: int, *, shrinks: bool = False) -> settings:
 
 def draw(case: Case, seed: int, rows: int = ROWS, *, pipelined: bool = False) -> Columns:
     """Random legal layouts: meshes evenly (or by their number of stages), then each choice evenly."""
-    rng, space = np.random.default_rng(seed), case.space
+    rng = np.random.default_rng(seed)
+    drawn = rows if case.target == "any" else 6 * rows  # few of a target's draws pass all of its rules
+    while True:
+        columns = _draw_any(case, rng, drawn, pipelined)
+        legal = np.flatnonzero(allowed(case.space.rules, columns, case.problem))
+        if len(legal):
+            return select(columns, legal[:rows])
+
+
+def _draw_any(case: Case, rng: np.random.Generator, rows: int, pipelined: bool) -> Columns:
+    space = case.space
     share = case.meshes["pp"].astype(float) if pipelined else np.ones(len(case.meshes["pp"]))
     columns = select(case.meshes, rng.choice(len(share), size=rows, p=share / share.sum()))
     chosen: dict[str, list[int]] = {}
@@ -173,7 +194,7 @@ def draw(case: Case, seed: int, rows: int = ROWS, *, pipelined: bool = False) ->
         shards = space.shards(dp, cp, chosen["zero"][-1])
         chosen.setdefault("shard", []).append(int(rng.choice(shards)))
     columns.update({name: np.array(values, dtype=np.int64) for name, values in chosen.items()})
-    return select(columns, allowed(space.rules, columns, case.problem))
+    return columns
 
 
 def ledger_of(case: Case, columns: Columns, rates: Rates | None = None) -> Ledger:
@@ -374,17 +395,16 @@ def test_sharding_conserves_parameters(name: str, seed: int) -> None:
 @given(cases, seeds)
 @thorough(25)
 def test_a_collective_of_one_rank_carries_nothing(name: str, seed: int) -> None:
-    """Nor does it take a buffer, whatever the rest of the batch exchanges (dispatched tokens are there anyway)."""
+    """Nor does it take a buffer, whatever the rest of the batch exchanges."""
     case = case_named(name)
     batch = ledger_of(case, draw(case, seed))
     for ops in batch.tables.operations:
         for exchange in ops.exchanges:
             alone = np.broadcast_to(exchange.size, exchange.num_bytes.shape) == 1
-            if exchange.axis != "ep":
-                assert not exchange.num_bytes[alone].any(), (ops.name, exchange.axis, exchange.op)
-    if not case.model.is_moe:
-        keys = batch.tables.keys
-        assert not batch.tables.exchange_buffers[(keys["tp"] == 1) & (keys["cp"] == 1)].any()
+            assert not exchange.num_bytes[alone].any(), (ops.name, exchange.axis, exchange.op)
+    keys = batch.tables.keys
+    silent = (keys["tp"] == 1) & (keys["cp"] == 1) & (keys["ep"] == 1) & (keys["etp"] == 1)
+    assert not batch.tables.exchange_buffers[silent].any()
 
 
 @given(cases, seeds)
@@ -569,6 +589,25 @@ def test_pipeline_forms(
     assert bubble_s(code, v * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
 
 
+@given(st.data(), st.sampled_from(SCHEDULES), st.integers(2, 12), st.integers(1, 40), st.floats(0, 5))
+@thorough(600, shrinks=True)
+def test_a_slower_stage_never_shortens_a_step(data: st.DataObject, schedule: str, p: int, m: int, hop: float) -> None:
+    """m x the slowest stage, the bubble and the messages together: the bounds of the search rest on it."""
+    stages = np.array(data.draw(st.lists(st.floats(0.1, 5), min_size=p, max_size=p)))
+    slower = stages.copy()
+    slower[data.draw(st.integers(0, p - 1))] += data.draw(st.floats(0, 3))
+    share = stages.sum() * (1 - 1 / p)  # forward, backward and weight gradients stay; traffic comes on top
+    code, one, v = np.array([SCHEDULES.index(schedule)]), np.ones(1), 2.0 if schedule in V_SCHEDULES else 1.0
+    v = 3.0 if schedule == "interleaved" else v
+    steps = []
+    for c in (stages, slower):
+        slowest, total = c.max() * one, c.sum() * one
+        bubble = bubble_s(code, v * one, total - slowest, share / 3 * one, share * 2 / 3 * one, share / 3 * one)
+        messages = exposed_hop_s(code, p * one, v * one, m * one, hop * one, total, slowest)
+        steps.append(float((m * slowest + bubble + messages)[0]))
+    assert steps[1] >= steps[0] * (1 - SLACK)
+
+
 @given(st.sampled_from(SCHEDULES), st.integers(1, 64), st.integers(1, 512), st.integers(1, 8))
 @thorough(300, shrinks=True)
 def test_micro_batches_in_flight(schedule: str, p: int, m: int, v: int) -> None:
@@ -608,7 +647,7 @@ def test_one_stage_costs_no_bubble(name: str, seed: int) -> None:
 
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
-degrees = st.integers(1, 5000)
+degrees = st.just(1) | st.integers(1, 5000)
 
 
 @st.composite
@@ -657,7 +696,7 @@ def test_ids_of_legal_layouts_are_distinct(name: str, seed: int) -> None:
     drawn = [layouts.layout(row) for row in range(len(layouts))]
     assert len({str(layout) for layout in drawn}) == len(set(drawn))
     assert [parse(str(layout)) for layout in drawn] == drawn
-    assert [violations(layout, case.problem, RULES) for layout in drawn] == [[]] * len(drawn)
+    assert [violations(layout, case.problem) for layout in drawn] == [[]] * len(drawn)
 
 
 def test_choices_are_encoded_by_name() -> None:

@@ -47,6 +47,7 @@ With `--json` an error is `{"kind": "error", "code": ..., "message": ..., "hint"
 | `missing_extra` | 2 | an optional dependency is not installed |
 | `unsupported` | 2 | a target cannot do this |
 | `no_feasible_layout` | 1 | no layout is legal or none fits |
+| `run_failed` | 1 | a rank died or hung, or a rehearsal was not the same training |
 | `interrupted` | 130 | Ctrl-C |
 | `internal_error` | 3 | our bug |
 """

@@ -1,0 +1,208 @@
+"""`meshwright launch`: trains a plan with torchrun, or rehearses it on a small model and proves it right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import options
+from ..console import Terminal, check_writable, table, to_json, write_file
+
+if TYPE_CHECKING:
+    from ...runtime.parity import Parity, StageMemory
+    from ...runtime.report import Event, Recorder
+    from ...runtime.settings import Settings
+
+
+def _number(*names: str, metavar: str, text: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+def command(
+    context: typer.Context,
+    plan: options.PlanFile,
+    choice: options.Choice = 1,
+    steps: Annotated[
+        int | None, _number("--steps", metavar="N", text="Steps to train [10; 4 with --check-parity].")
+    ] = None,
+    data: Annotated[
+        str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file by bytes, or token shards [synthetic].")
+    ] = "synthetic",
+    seed: Annotated[int, _number("--seed", metavar="N", text="Of weights and synthetic tokens [0].")] = 0,
+    learning_rate: Annotated[float, _number("--lr", metavar="RATE", text="Learning rate [3e-4].")] = 3e-4,
+    clip: Annotated[float, _number("--clip", metavar="NORM", text="Clip gradients to this norm, 0: do not [1].")] = 1.0,
+    nnodes: Annotated[int | None, _number("--nnodes", metavar="N", text="Nodes [those of the plan].")] = None,
+    nproc_per_node: Annotated[
+        int | None, _number("--nproc-per-node", metavar="N", text="Ranks on a node [GPUs of the plan's nodes].")
+    ] = None,
+    node_rank: Annotated[int, _number("--node-rank", metavar="R", text="Which node this is [0].")] = 0,
+    master_addr: Annotated[
+        str | None, _number("--master-addr", metavar="HOST", text="Where node 0 is [here, on one node].")
+    ] = None,
+    master_port: Annotated[
+        int | None, _number("--master-port", metavar="N", text="Port on node 0 [29500; on one node any].")
+    ] = None,
+    device: Annotated[str, _number("--device", metavar="auto|cuda|cpu", text="Where to run [auto].")] = "auto",
+    timeout: Annotated[
+        float | None, _number("--timeout", metavar="SECONDS", text="Longest wait in a collective [600].")
+    ] = None,
+    scale_down: Annotated[
+        bool, typer.Option("--scale-down", help="Same layout on a small model, on this machine.", show_default=False)
+    ] = False,
+    check_parity: Annotated[
+        bool, typer.Option("--check-parity", help="Compare with a single-process run.", show_default=False)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the torchrun command only.", show_default=False)
+    ] = False,
+    report: Annotated[
+        Path | None, _number("--report", metavar="FILE", text="Write the report of the run here, as JSON.")
+    ] = None,
+    force: options.Force = False,
+) -> None:
+    """Train a plan with torchrun; rehearse and check it with --scale-down.
+
+    \b
+    Examples:
+      meshwright launch plan.json --scale-down --check-parity
+      meshwright launch plan.json --steps 100 --data tokens/ --report run.json
+      meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
+    """
+    from ...planner.plan import load_plan
+    from ...runtime import launcher
+    from ...runtime.report import Recorder, step_line
+    from ...runtime.settings import Settings, prepare
+
+    terminal: Terminal = context.obj
+    if report is not None:
+        check_writable(report, force=force)
+    # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
+    steps = steps if steps is not None else (4 if check_parity else 10)
+    _check_numbers(steps=steps, device=device, check_parity=check_parity, scale_down=scale_down)
+    settings = Settings(
+        plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
+        learning_rate=learning_rate, clip=clip, device=device, timeout_s=timeout, scale_down=scale_down,
+        check_parity=check_parity,
+    )  # fmt: skip
+    found = load_plan(plan)
+    job, notes = prepare(settings)
+    nodes = launcher.nodes_for(found, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
+                               node_rank=node_rank, master_addr=master_addr, master_port=master_port,
+                               dry=dry_run)  # fmt: skip
+    if dry_run:
+        terminal.write(launcher.shell_line(settings, nodes) + "\n")
+        return
+    launcher.check_torch()
+    say = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])
+    for line in notes:
+        say(f"scaled down: {line}")
+    recorder = Recorder(job, notes)
+
+    def on_event(event: Event) -> None:
+        recorder.add(event)
+        if event["event"] == "step":
+            say(step_line(event, job))
+
+    reference = launcher.reference_steps(settings) if check_parity else []
+    try:
+        launcher.run(settings, nodes, on_event, terminal.verbose)
+    except KeyboardInterrupt:
+        recorder.stopped = "interrupted"
+        terminal.talk(f"all ranks stopped after {len(recorder.steps)} finished steps")
+        raise
+    except Exception as error:
+        recorder.stopped = str(error).splitlines()[0]
+        raise
+    finally:
+        if recorder.stopped:
+            _write(terminal, recorder.document(), report, force=force)
+    if node_rank != 0:
+        return
+    more = _checked(terminal, recorder, settings, reference, say)
+    _write(terminal, recorder.document(**more), report, force=force)
+    if terminal.settings.json:
+        terminal.write(to_json(recorder.document(**more)))
+    if check_parity and not more["parity"]["agrees"]:
+        raise typer.Exit(1)
+
+
+def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: bool) -> None:
+    from ...errors import InputError
+
+    if steps < 1:
+        raise InputError(f"--steps {steps}: nothing to train", hint="`--steps 4` trains four steps")
+    if device not in ("auto", "cuda", "cpu"):
+        raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
+    if check_parity and not scale_down:
+        raise InputError("--check-parity compares with one process: it needs a small model", hint="add `--scale-down`")
+
+
+def _absolute(data: str) -> str:
+    """Workers may start elsewhere."""
+    return data if data == "synthetic" else str(Path(data).resolve())
+
+
+def _write(terminal: Terminal, document: dict[str, Any], path: Path | None, *, force: bool) -> None:
+    if path is not None:
+        write_file(path, to_json(document), force=force)
+        terminal.talk(f"report: {path}")
+
+
+def _checked(
+    terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]], say: Any
+) -> dict[str, Any]:
+    """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
+    from ...runtime import parity, pricing
+
+    predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
+    memory = parity.compare_memory(recorder.peak_bytes, predicted)
+    more: dict[str, Any] = {
+        "memory": [
+            {"stage": row.stage, "measured_bytes": row.measured_bytes, "predicted_bytes": row.predicted_bytes}
+            for row in memory
+        ]
+    }
+    if settings.check_parity:
+        steps = [(float(step["loss"]), float(step["gradient_norm"])) for step in recorder.steps]
+        verdict = parity.compare(steps, reference)
+        more["parity"] = verdict.as_dict()
+        terminal.show([_parity_table(verdict)])
+        say(_verdict(verdict))
+    terminal.show([_memory_table(memory)])
+    if settings.check_parity and not all(row.within for row in memory):
+        terminal.warn(f"peak memory differs from the prediction by more than {parity.MEMORY_TOLERANCE:.0%}")
+    return more
+
+
+def _parity_table(verdict: Parity) -> Any:
+    rows = [
+        (str(s.step), f"{s.loss:.12f}", f"{s.reference_loss:.12f}", f"{s.loss_difference:.1e}",
+         f"{s.gradient_norm:.9f}", f"{s.reference_norm:.9f}", f"{s.norm_difference:.1e}", "" if s.agrees else "differs")
+        for s in verdict.steps
+    ]  # fmt: skip
+    names = ("step", "loss", "one process", "rel. diff.", "gradient norm", "one process ", "rel. diff. ", "")
+    return table(*names, rows=rows, right=names[:-1])
+
+
+def _verdict(verdict: Parity) -> str:
+    from ...runtime import parity
+
+    first = verdict.first_difference
+    if first is None:
+        limits = f"relative {parity.LOSS_TOLERANCE:g} and {parity.NORM_TOLERANCE:g}"
+        return (f"losses and gradient norms agree with the single-process run ({limits}); "
+                f"the loss moves by at least {verdict.least_change:.1%} a step")  # fmt: skip
+    return (f"NOT the same training: step {first.step} differs from the single-process run, loss by a relative "
+            f"{first.loss_difference:.1e}, gradient norm by {first.norm_difference:.1e}")  # fmt: skip
+
+
+def _memory_table(memory: list[StageMemory]) -> Any:
+    rows = [
+        (str(row.stage), f"{row.measured_bytes / 2**20:,.2f}", f"{row.predicted_bytes / 2**20:,.2f}",
+         f"{row.difference:+.1%}")
+        for row in memory
+    ]  # fmt: skip
+    names = ("stage", "peak MiB", "predicted MiB", "")
+    return table(*names, rows=rows, right=names)

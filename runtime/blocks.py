@@ -1,0 +1,281 @@
+"""The parts of a decoder layer, on plain tensors, split over tensor-parallel ranks where they can be.
+
+Symbols: b sequences, s tokens, h hidden; `x` is [b, s/tp, h] between blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
+from . import tensor_parallel as tp
+from .comm import Group
+from .recompute import Recompute
+
+NORM_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Split:
+    """How this rank's part of a parameter lies in the whole one. dim None: every tp rank holds all of it.
+
+    expert: a routed expert's weight, which each tp rank applies to its own tokens. start: initial value, None: random.
+    """
+
+    shape: tuple[int, ...]
+    dim: int | None = None
+    first: int = 0
+    expert: bool = False
+    start: float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all blocks of a stage share."""
+
+    group: Group
+    dtype: torch.dtype
+    device: torch.device
+    recompute: Recompute = field(default_factory=Recompute)
+
+    def part(self, size: int) -> tuple[int, int]:
+        """(first, number) of this rank's rows of `size`; the first ranks take one more where it does not divide."""
+        base, extra = divmod(size, self.group.size)
+        rank = self.group.rank
+        return rank * base + min(rank, extra), base + (rank < extra)
+
+
+class Block(nn.Module):
+    """A module that knows how each of its parameters is split."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+        self.splits: dict[str, Split] = {}
+
+    def add(self, name: str, shape: Sequence[int], dim: int | None = None, **how: Any) -> None:
+        """A parameter of the whole `shape`; along `dim` this rank holds its part."""
+        local, first = list(shape), 0
+        if dim is not None:
+            first, local[dim] = self.context.part(shape[dim])
+        value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
+        self.register_parameter(name, nn.Parameter(value))
+        self.splits[name] = Split(tuple(shape), dim, first, **how)
+
+    def maybe(self, name: str) -> Tensor | None:
+        return self._parameters.get(name)
+
+    def tensor(self, name: str) -> Tensor:
+        """A parameter that is there."""
+        found = self._parameters[name]
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+class _RmsNorm(torch.autograd.Function):
+    """Keeps its input and one number per row; torch's on the CPU also keeps the normalised input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+        ctx.save_for_backward(x, weight, scale)
+        return (wide * scale).to(x.dtype) * weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, scale = ctx.saved_tensors
+        normal = x.to(scale.dtype) * scale
+        grad = grads[0].to(scale.dtype)
+        grad_weight = (grad * normal).flatten(0, -2).sum(0)
+        grad = grad * weight
+        grad_x = (grad - normal * (grad * normal).mean(-1, keepdim=True)) * scale
+        return grad_x.to(x.dtype), grad_weight.to(weight.dtype)
+
+
+class Norm(Block):
+    """RMSNorm, or LayerNorm where the model's norms have biases."""
+
+    def __init__(self, context: Context, width: int, bias: bool) -> None:
+        super().__init__(context)
+        self.add("weight", [width], start=1.0)
+        if bias:
+            self.add("bias", [width], start=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.tensor("weight"), self.maybe("bias")
+        if bias is not None:
+            return F.layer_norm(x, (x.shape[-1],), weight, bias, NORM_EPS)
+        if x.is_cuda:  # one fused kernel, and it keeps no more
+            return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)
+        out: Tensor = _RmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+        return out
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions (arXiv 2104.09864), halves as in Hugging Face's Llama: x [b, s, heads, d]; cos, sin [s, d/2]."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class SelfAttention(Block):
+    """Grouped-query attention, heads split over tp; [b, s/tp, h] -> [b, s/tp, h]."""
+
+    def __init__(self, context: Context, spec: Attention, hidden: int) -> None:
+        super().__init__(context)
+        self.spec = spec
+        widths = {"q": spec.heads * spec.head_dim, "k": spec.kv_heads * spec.head_dim,
+                  "v": spec.kv_heads * spec.value_head_dim}  # fmt: skip
+        for name, width in widths.items():
+            self.add(name, [width, hidden], 0)
+            if spec.qkv_bias:
+                self.add(f"{name}_bias", [width], 0, start=0.0)
+        self.add("o", [hidden, spec.heads * spec.value_head_dim], 1)
+        if spec.output_bias:
+            self.add("o_bias", [hidden], start=0.0)
+        self.q_norm = Norm(context, spec.head_dim, bias=False) if spec.norm_parameters else None
+        self.k_norm = Norm(context, spec.head_dim, bias=False) if spec.norm_parameters else None
+
+    def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
+        biases = [self.maybe(f"{name}_bias") for name in "qkv"]
+        parts = tp.column(x, [self.tensor(name) for name in "qkv"], biases, self.context.group)
+        q, k, v = (part.view(*part.shape[:-1], -1, width) for part, width in zip(parts, self._head_dims(), strict=True))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if positions is not None:
+            q, k = rotate(q, *positions), rotate(k, *positions)
+        heads = [each.transpose(1, 2) for each in (q, k, v)]
+        out = self.context.recompute.region("attn", _core, *heads).transpose(1, 2).flatten(2)
+        return tp.row(out, self.tensor("o"), self.maybe("o_bias"), self.context.group)
+
+    def _head_dims(self) -> tuple[int, int, int]:
+        return self.spec.head_dim, self.spec.head_dim, self.spec.value_head_dim
+
+
+def _core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention, [b, heads, s, d] each; fewer key and value heads are shared."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+class _SwiGlu(torch.autograd.Function):
+    """Keeps gate and up only; the activation of the gate is made again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return swiglu(gate, up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        with torch.enable_grad():
+            leaves = [gate.detach().requires_grad_(), up.detach().requires_grad_()]
+            found = torch.autograd.grad(swiglu(*leaves), leaves, grads[0])
+        return found[0], found[1]
+
+
+def lean_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """`swiglu` for an activation that is recomputed."""
+    out: Tensor = _SwiGlu.apply(gate, up)  # type: ignore[no-untyped-call]
+    return out
+
+
+def activated(recompute: Recompute, *inputs: Tensor) -> Tensor:
+    """SwiGLU of (gate, up), or GELU of one input."""
+    if len(inputs) == 1:
+        return recompute.output("act", F.gelu, *inputs)
+    return recompute.output("act", lean_swiglu if "act" in recompute.modules else swiglu, *inputs)
+
+
+class Mlp(Block):
+    """Dense feed-forward block, inner width split over tp; [b, s/tp, h] -> [b, s/tp, h]."""
+
+    def __init__(self, context: Context, spec: FeedForward, hidden: int) -> None:
+        super().__init__(context)
+        self.names = ("gate", "up") if spec.gated else ("up",)
+        for name in self.names:
+            self.add(name, [spec.inner, hidden], 0)
+            if spec.bias:
+                self.add(f"{name}_bias", [spec.inner], 0, start=0.0)
+        self.add("down", [hidden, spec.inner], 1)
+        if spec.bias:
+            self.add("down_bias", [hidden], start=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        biases = [self.maybe(f"{name}_bias") for name in self.names]
+        inner = tp.column(x, [self.tensor(name) for name in self.names], biases, self.context.group)
+        out = activated(self.context.recompute, *inner)
+        return tp.row(out, self.tensor("down"), self.maybe("down_bias"), self.context.group)
+
+
+class Experts(Block):
+    """Routed experts; every tp rank holds all of them and routes its own tokens. No token is dropped.
+
+    Router: softmax over the experts, the top_k largest, renormalised (Mixtral, arXiv 2401.04088, section 2.1). There is
+    no balancing loss. Shared experts are one dense block that sees every token.
+    """
+
+    def __init__(self, context: Context, spec: MixtureOfExperts, hidden: int) -> None:
+        super().__init__(context)
+        self.spec, self.names = spec, ("gate", "up") if spec.gated else ("up",)
+        self.add("router", [spec.experts, hidden])
+        if spec.router_bias:
+            self.add("router_bias", [spec.experts], start=0.0)
+        for name in self.names:
+            self._expert(name, [spec.expert_inner, hidden])
+        self._expert("down", [hidden, spec.expert_inner])
+        shared = FeedForward(inner=spec.shared_inner, gated=spec.gated)
+        self.shared = Mlp(context, shared, hidden) if spec.shared_inner else None
+        if spec.shared_gate:
+            self.add("shared_gate", [1, hidden])
+
+    def _expert(self, name: str, shape: list[int]) -> None:
+        self.add(name, [self.spec.experts, *shape], expert=True)
+        if self.spec.expert_bias:
+            self.add(f"{name}_bias", [self.spec.experts, shape[0]], expert=True, start=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        logits = F.linear(tokens, self.tensor("router"), self.maybe("router_bias"))
+        chances = logits.softmax(-1, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+        weights, chosen = chances.topk(self.spec.top_k, dim=-1)
+        weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+        out = self.context.recompute.region("moe", self._routed, tokens, weights, chosen).view_as(x)
+        if self.shared is None:
+            return out
+        shared: Tensor = self.shared(x)
+        gate = self.maybe("shared_gate")
+        return out + (shared if gate is None else torch.sigmoid(F.linear(x, gate)) * shared)
+
+    def _routed(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """tokens [n, h], weights and chosen experts [n, k] -> [n, h]."""
+        flat = chosen.flatten()
+        order = flat.argsort(stable=True)
+        counts = torch.bincount(flat, minlength=self.spec.experts).tolist()
+        source = order // self.spec.top_k
+        parts = torch.split(tokens[source], counts)
+        # Experts without tokens run too: their gradient is zero, not absent, and ZeRO waits for every one.
+        out = torch.cat([self._one(expert, part) for expert, part in enumerate(parts)])
+        return torch.zeros_like(tokens).index_add(0, source, out * weights.flatten()[order][:, None])
+
+    def _one(self, expert: int, x: Tensor) -> Tensor:
+        inner = [F.linear(x, self.tensor(name)[expert], self._bias(name, expert)) for name in self.names]
+        # Inside a recomputed block nothing is kept anyway.
+        lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
+        return F.linear(activated(lean, *inner), self.tensor("down")[expert], self._bias("down", expert))
+
+    def _bias(self, name: str, expert: int) -> Tensor | None:
+        bias = self.maybe(f"{name}_bias")
+        return None if bias is None else bias[expert]

@@ -1,0 +1,87 @@
+"""Collectives by axis: every one says what it is, who takes part, and fails by name.
+
+A `Group` of one rank communicates nothing, so that callers need no case of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from .status import Status
+
+Work = dist.Work
+# torch 2.13 gave the two new names; 2.6 has only the old ones.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class CommunicationError(RuntimeError):
+    """A collective that did not end: names it, its axis and ranks, and what the back end said."""
+
+
+class Group:
+    """The ranks that communicate along `axis`."""
+
+    def __init__(self, axis: str, ranks: Sequence[int], rank: int, handle: dist.ProcessGroup | None, status: Status):
+        self.axis, self.ranks, self.handle, self.status = axis, tuple(ranks), handle, status
+        self.size, self.rank = len(self.ranks), self.ranks.index(rank)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        before = self.status.doing
+        self.status.set(f"{what} over {self.axis} (ranks {', '.join(map(str, self.ranks))})")
+        try:
+            yield
+        except RuntimeError as error:
+            message = f"{self.status.doing}, step {self.status.step + 1}: {str(error).splitlines()[0]}"
+            self.status.fail(message)
+            raise CommunicationError(message) from error
+        self.status.set(before)
+
+    def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
+        """`tensor` summed over the group, in place."""
+        if self.size > 1:
+            with self._named("all_reduce"):
+                dist.all_reduce(tensor, op=op, group=self.handle)
+        return tensor
+
+    def all_gather(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks one after the other, into `out`: size times as many elements."""
+        if self.size == 1:
+            return out.copy_(tensor.view(out.shape))
+        with self._named("all_gather"):
+            _ALL_GATHER(out, tensor, group=self.handle)
+        return out
+
+    def reduce_scatter(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part of the sum over the group, into `out`: 1/size of the elements."""
+        if self.size == 1:
+            return out.copy_(tensor.view(out.shape))
+        with self._named("reduce_scatter"):
+            _REDUCE_SCATTER(out, tensor, group=self.handle)
+        return out
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Work:
+        """Starts sending to the global rank `to`; the tensor must live until the work is done."""
+        with self._named(f"send to rank {to}"):
+            work = dist.isend(tensor, to, group=self.handle, tag=tag)
+        if work is None:
+            raise CommunicationError(f"send to rank {to}: this rank is not in the group")
+        return work
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> torch.Tensor:
+        """Fills `tensor` with what the global rank `source` sends."""
+        with self._named(f"receive from rank {source}"):
+            work = dist.irecv(tensor, source, group=self.handle, tag=tag)
+            if work is not None:
+                work.wait()
+        return tensor
+
+    def wait(self, work: Work, what: str) -> None:
+        """Waits for something that was started, under its name."""
+        with self._named(what):
+            work.wait()

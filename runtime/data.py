@@ -1,0 +1,85 @@
+"""Tokens of a global batch, the same whatever the layout: synthetic, a text file by bytes, or token shards.
+
+Every rank reads the whole batch and keeps its sequences, so that no layout can change what is trained on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    def batch(self, step: int) -> Tensor:
+        """Tokens of step 0, 1, ...: [global batch, seq + 1], int64; targets are the inputs one further."""
+
+
+class Synthetic:
+    """Random tokens by seed and step, skewed so that there is something to learn: small numbers come more often."""
+
+    def __init__(self, vocab: int, seq_len: int, global_batch: int, seed: int) -> None:
+        self.vocab, self.shape, self.seed = vocab, (global_batch, seq_len + 1), seed
+
+    def batch(self, step: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        return (torch.rand(self.shape, generator=generator, dtype=torch.float64).pow(3) * self.vocab).long()
+
+
+class Stored:
+    """A long row of tokens: batch after batch, from the start again when it ends."""
+
+    def __init__(self, tokens: np.ndarray[tuple[int], np.dtype[np.integer]], vocab: int, seq_len: int, batch: int):
+        self.tokens, self.vocab, self.seq_len, self.size = tokens, vocab, seq_len, batch
+        self.num_sequences = (len(tokens) - 1) // seq_len
+        if self.num_sequences < 1:
+            raise InputError(f"{len(tokens)} tokens are less than one sequence of {seq_len} and its last target",
+                             hint="give more data, or plan for shorter sequences")  # fmt: skip
+
+    def batch(self, step: int) -> Tensor:
+        rows = []
+        for index in range(step * self.size, (step + 1) * self.size):
+            first = index % self.num_sequences * self.seq_len
+            rows.append(np.asarray(self.tokens[first : first + self.seq_len + 1], dtype=np.int64))
+        found = torch.from_numpy(np.stack(rows))
+        if int(found.max()) >= self.vocab:
+            raise InputError(f"the data has token {int(found.max())}, the model knows 0 to {self.vocab - 1}",
+                             hint="use the model's own tokenizer")  # fmt: skip
+        return found
+
+
+def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: int) -> Source:
+    """`synthetic`; a folder or file of shards (.bin: uint16, or uint32 for more than 65,536 tokens; .npy); any other
+    file as bytes. Raises InputError for what is not there or too short."""
+    if name == "synthetic":
+        return Synthetic(vocab, seq_len, global_batch, seed)
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.suffix in (".bin", ".npy"))
+        if not files:
+            raise InputError(f"{path}: no token shards (.bin, .npy) in it", hint="`--data synthetic` needs no files")
+        return Stored(np.concatenate([_shard(each, vocab) for each in files]), vocab, seq_len, global_batch)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
+    if path.suffix in (".bin", ".npy"):
+        return Stored(_shard(path, vocab), vocab, seq_len, global_batch)
+    return Stored(np.fromfile(path, dtype=np.uint8), vocab, seq_len, global_batch)
+
+
+def _shard(path: Path, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
+    if path.suffix == ".bin":
+        return np.memmap(path, dtype=np.uint16 if vocab <= 1 << 16 else np.uint32, mode="r")
+    try:
+        tokens = np.load(path, mmap_mode="r")
+    except ValueError as error:
+        raise InputError(f"{path}: {error}", hint="save tokens with numpy.save, one row of integers") from None
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise InputError(f"{path}: not one row of integers", hint="save tokens with numpy.save, one row of integers")
+    return np.asarray(tokens)

@@ -1,0 +1,74 @@
+"""What went wrong in a run: which rank, where, and what the others were waiting for."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError, MeshwrightError
+
+State = Mapping[str, Any]
+
+
+class RunFailed(MeshwrightError):
+    """A run that did not end: a rank died, hung, or raised."""
+
+    code = "run_failed"
+    exit_code = 1
+
+
+def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int) -> MeshwrightError:
+    """The error of a run that failed, out of the ranks' last states and torchrun's last lines."""
+    refused = [state for state in states.values() if state["code"] in ("invalid_input", "unsupported", "unknown_name")]
+    if refused:
+        message, _, hint = str(refused[0]["failed"]).partition("\n")
+        return InputError(message, hint=hint)
+    details = {"ranks": {str(rank): dict(state) for rank, state in sorted(states.items())}, "log": list(tail)[-60:]}
+    raised = [state for state in states.values() if state["code"] == "exception"]
+    killed = _killed(tail)
+    waiting = [state for state in states.values() if state["code"] == "communication"]
+    if raised:
+        first = raised[0]
+        message = f"rank {first['rank']} failed in step {first['step'] + 1} ({first['doing']}): {first['failed']}"
+    elif killed:
+        message = "\n".join(_died(rank, name, states) for rank, name in killed.items())
+    elif waiting:
+        message = _hung(states, waiting)
+    else:
+        last = next((line for line in reversed(tail) if line.strip()), "no message")
+        message = f"torchrun ended with exit code {exit_code}: {last.strip()}"
+    lines = [message, *(f"rank {s['rank']} was in {s['failed']}" for s in waiting)]
+    hint = f"all {num_ranks} ranks were stopped; `--verbose` shows what they printed"
+    return RunFailed("\n".join(lines), hint=hint, details=details)
+
+
+def _killed(tail: Sequence[str]) -> dict[int, str]:
+    """Ranks that a signal ended, out of torchrun's summary; those that torchrun stopped itself are not meant."""
+    text = "\n".join(tail)
+    found = {}
+    for rank, code in re.findall(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)", text):
+        if int(code) < 0 and -int(code) != signal.SIGTERM:
+            found[int(rank)] = signal.Signals(-int(code)).name
+    return found
+
+
+def _died(rank: int, name: str, states: Mapping[int, State]) -> str:
+    state = states.get(rank)
+    where = f" in step {state['step'] + 1}: {state['doing']}" if state else ""
+    memory = " (as when memory runs out)" if name == "SIGKILL" else ""
+    return f"rank {rank} was killed by {name}{memory}{where}"
+
+
+def _hung(states: Mapping[int, State], waiting: Sequence[State]) -> str:
+    """Ranks that did not give up were not waiting in vain: one of them did not come."""
+    silent = [state for rank, state in sorted(states.items()) if not state["failed"]]
+    # Those that still wait are victims, too, of one that is not in a collective.
+    suspects = [state for state in silent if " over " not in str(state["doing"])] or silent
+    if not suspects:
+        return f"a collective did not end: {waiting[0]['failed']}"
+    return "\n".join(
+        f"rank {state['rank']} did not answer; it was last seen in step {state['step'] + 1}: {state['doing']}"
+        for state in suspects
+    )

@@ -1,0 +1,248 @@
+"""What one run is: model, layout, stages and settings, read from a plan. No torch here.
+
+A job is made from the plan in the launcher and again, equal, in every worker: nothing but the plan and the flags
+travels between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
+
+from ..cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
+from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, StackSpec
+from ..cost_models.stages import chunk_devices
+from ..errors import InputError, Problem, UnsupportedError
+from ..planner.plan import Candidate, Chunk, Plan
+
+Dtype = Literal["bf16", "fp32", "fp64"]
+RUNNABLE_SCHEDULES = ("1f1b", "gpipe", "interleaved")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model."""
+
+    plan_id: str
+    choice: int
+    model: ModelSpec
+    layout: Layout
+    chunks: tuple[Chunk, ...]
+    stack: StackSpec
+    seq_len: int
+    global_batch: int
+    optimizer: str
+    dtype: Dtype
+    predicted_step_s: float | None
+    logical_of_rank: tuple[int, ...] | None = None
+    steps: int = 10
+    seed: int = 0
+    learning_rate: float = 3e-4
+    clip: float | None = 1.0
+    data: str = "synthetic"
+
+    @property
+    def world_size(self) -> int:
+        return self.layout.num_gpus
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches per pipeline and step."""
+        return self.global_batch // (self.layout.dp * self.layout.micro_batch)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.seq_len
+
+    @property
+    def sharding(self) -> int:
+        """The ZeRO stage that is executed: the stack of a plan may keep states whole while a pipeline runs, and then
+        stages 2 and 3 hold and move what stage 1 does (StackSpec.sharded_states)."""
+        whole = self.layout.pp > 1 and self.stack.sharded_states == "fsdp2"
+        return min(self.layout.zero, 1) if whole else self.layout.zero
+
+    @property
+    def schedule(self) -> str:
+        return SCHEDULES[self.layout.schedule]
+
+    @property
+    def recompute_modules(self) -> tuple[str, ...]:
+        """Modules of selective recompute; empty under the other modes."""
+        selective = RECOMPUTE_MODES[self.layout.recompute] == "selective"
+        return modules_of(self.layout.recompute_modules) if selective else ()
+
+
+def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
+    """The job of candidate `choice`. Raises InputError naming each damaged field, UnsupportedError for what cannot run.
+
+    `name`: the file, for messages.
+    """
+    if not 1 <= choice <= len(plan.candidates):
+        raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
+    candidate = plan.candidates[choice - 1]
+    model = _model(_part(plan.resolved, "model", name), name)
+    stack = _build(StackSpec, _part(plan.resolved, "stack", name), "resolved.stack", name)
+    workload = _part(plan.resolved, "workload", name)
+    layout = candidate.to_layout()
+    _check(candidate, layout, model, workload, plan, name)
+    if (reason := unsupported(layout, model, workload)) is not None:
+        raise _refusal(plan, choice, model, workload, reason)
+    return Job(
+        plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=candidate.stages,
+        stack=stack, seq_len=int(workload["seq_len"]), global_batch=int(workload["global_batch"]),
+        optimizer=str(workload["optimizer"]), dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
+        predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank,
+    )  # fmt: skip
+
+
+def _part(resolved: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
+    part = resolved.get(field)
+    if not isinstance(part, dict):
+        raise InputError.of([Problem("missing, or not an object", file=name, field=f"resolved.{field}")])
+    return part
+
+
+def _build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> Any:
+    """An instance of the dataclass `kind`; unknown, missing and mistyped fields are named."""
+    known = {each.name for each in fields(kind)}
+    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
+    hint = "the file was edited, or written by another version: plan again"
+    problems = [Problem("unknown", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(set(data) - known)]
+    problems += [Problem("missing", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(needed - set(data))]
+    if problems:
+        raise InputError.of(problems)
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise InputError.of([Problem(str(error), file=name, field=where)]) from None
+
+
+def _model(data: Mapping[str, Any], name: str) -> ModelSpec:
+    kinds = data.get("kinds")
+    if not isinstance(kinds, list) or not kinds:
+        raise InputError.of([Problem("missing, or not a list", file=name, field="resolved.model.kinds")])
+    layers = []
+    for index, kind in enumerate(kinds):
+        where = f"resolved.model.kinds.{index}"
+        block = kind.get("feed_forward", {})
+        parts = {
+            "attention": _build(Attention, kind.get("attention", {}), f"{where}.attention", name),
+            "feed_forward": _build(
+                MixtureOfExperts if "experts" in block else FeedForward, block, f"{where}.feed_forward", name
+            ),
+        }
+        _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
+        layers.append(_build(Layer, {**kind, **parts}, where, name))
+    pattern = tuple(data.get("pattern", ()))
+    if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
+        raise InputError.of([Problem("must index `kinds`", file=name, field="resolved.model.pattern")])
+    model: ModelSpec = _build(ModelSpec, {**data, "kinds": tuple(layers), "pattern": pattern}, "resolved.model", name)
+    _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
+    return model
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _positive(values: Mapping[str, Any], names: tuple[str, ...], where: str, name: str) -> None:
+    bad = [key for key in names if not isinstance(values[key], int) or values[key] < 1]
+    if bad:
+        raise InputError.of([
+            Problem(f"`{values[key]}` is not a positive whole number", file=name, field=f"{where}.{key}") for key in bad
+        ])  # fmt: skip
+
+
+def _check(
+    candidate: Candidate, layout: Layout, model: ModelSpec, workload: Mapping[str, Any], plan: Plan, name: str
+) -> None:
+    """What a hand-edited plan gets wrong: GPUs, batch, stages and placement must fit together."""
+    where, problems = f"candidates.{candidate.choice - 1}", []
+
+    def wrong(field: str, text: str) -> None:
+        problems.append(Problem(text, file=name, field=field, hint="the file was edited; plan again"))
+
+    missing = [key for key in ("seq_len", "global_batch", "optimizer") if key not in workload]
+    for key in missing:
+        wrong(f"resolved.workload.{key}", "missing")
+    groups = plan.resolved.get("cluster", {}).get("groups", ())
+    gpus = sum(int(group["num_nodes"]) * int(group["gpus_per_node"]) for group in groups)
+    if gpus and gpus != layout.num_gpus:
+        wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
+    if not missing and int(workload["global_batch"]) % (layout.dp * layout.micro_batch):
+        wrong(f"{where}.layout.micro_batch", f"dp {layout.dp} x {layout.micro_batch} does not divide the global batch")
+    if layout.dp % layout.shard:
+        wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
+    for problem in _stage_problems(candidate.stages, layout, model):
+        wrong(f"{where}.stages", problem)
+    logical = candidate.placement.logical_of_rank
+    if logical is not None and sorted(logical) != list(range(layout.num_gpus)):
+        wrong(f"{where}.placement.logical_of_rank", f"is not an order of the {layout.num_gpus} ranks")
+    if problems:
+        raise InputError.of(problems)
+
+
+def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec) -> list[str]:
+    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    if [chunk.stage for chunk in chunks] != devices:
+        return [f"must be on the stages {devices} of the schedule, one chunk after the other"]
+    found, following = [], 0
+    for index, chunk in enumerate(chunks):
+        if chunk.layers and chunk.layers[0] != following:
+            found.append(f"chunk {index} must start with layer {following}, not {chunk.layers[0]}")
+        following = chunk.layers[-1] + 1 if chunk.layers else following
+        if chunk.embedding != (index == 0) or chunk.head != (index == len(chunks) - 1):
+            found.append(f"chunk {index}: the embedding belongs to the first chunk and the head to the last")
+    if following != model.num_layers:
+        found.append(f"hold {following} layers, the model has {model.num_layers}")
+    return found
+
+
+def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -> str | None:
+    """Why this runtime cannot execute the layout (the first reason), or None."""
+    schedule = SCHEDULES[layout.schedule]
+    reasons = {
+        f"it has no context parallelism yet (cp {layout.cp})": layout.cp > 1,
+        f"it has no expert parallelism yet (ep {layout.ep}, etp {layout.etp})": layout.ep > 1 or layout.etp > 1,
+        f"it has no {schedule} schedule yet": layout.pp > 1 and schedule not in RUNNABLE_SCHEDULES,
+        "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
+        "it does not offload yet": OFFLOADS[layout.offload] != "none",
+        f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
+        "it trains no adapters": workload.get("lora") is not None,
+        "it trains all layers or none": workload.get("trains_layers") is not None,
+        f"it has no optimizer {workload.get('optimizer')}": workload.get("optimizer") not in ("adamw", "sgd"),
+        "it has no multi-token prediction": model.mtp_layers > 0,
+        "it has no projected embedding": model.embedding_dim not in (None, model.hidden),
+    }
+    found = next((text for text, applies in reasons.items() if applies), None)
+    seq_len = int(workload.get("seq_len", 0))
+    return found or next((text for kind in model.kinds if (text := _cannot_build(kind, layout, seq_len))), None)
+
+
+def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
+    attention = kind.attention
+    reasons = {
+        "it has no latent attention (MLA)": attention.is_mla,
+        f"it has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
+        "it has no attention sinks": attention.sink_parameters > 0,
+        "its query/key norm has one weight per head dim": attention.norm_parameters not in (0, 2 * attention.head_dim),
+        f"it has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
+        f"tp {layout.tp} is more than the {attention.kv_heads} key/value heads": attention.kv_heads % layout.tp != 0,
+    }
+    return next((text for text, applies in reasons.items() if applies), None)
+
+
+def _refusal(
+    plan: Plan, choice: int, model: ModelSpec, workload: Mapping[str, Any], reason: str
+) -> UnsupportedError:
+    runnable = [c for c in plan.candidates if unsupported(c.to_layout(), model, workload) is None]
+    if runnable:
+        best = min(runnable, key=lambda each: each.step_s)
+        what = f"{best.layout_id}, {best.step_s:.3g} s"
+        hint = f"`--choice {best.choice}` is the best one in this plan that it runs: {what}"
+    else:
+        hint = "plan again with `--target meshwright`"
+    layout_id = plan.candidates[choice - 1].layout_id
+    return UnsupportedError(f"the runtime cannot run layout {choice}, {layout_id}: {reason}", hint=hint)

@@ -1,0 +1,239 @@
+"""Starts torchrun, follows its ranks, and leaves none behind. No torch here: it is looked for, not imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from ..errors import InputError, MissingExtraError
+from ..planner.plan import Plan
+from .failures import RunFailed, diagnose
+from .job import Job
+from .report import Event
+from .settings import Settings
+from .status import read_all
+
+EVENT_PREFIX = "@meshwright "
+PORT_ATTEMPTS, PORT_WAIT_S = 3, 1.0
+GRACE_S = 4.0  # after the first failure, for the other ranks to say where they were
+_TAIL = 400
+
+OnEvent = Callable[[Event], None]
+OnLine = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How the ranks are spread: torchrun runs once per node. master_port None: any free one, on one node."""
+
+    nnodes: int = 1
+    nproc_per_node: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int | None = None
+
+
+def check_torch() -> None:
+    """Raises MissingExtraError if torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("runtime", "`launch`")
+
+
+def nodes_for(
+    plan: Plan, job: Job, *, scaled: bool, nnodes: int | None, nproc_per_node: int | None, node_rank: int,
+    master_addr: str | None, master_port: int | None, dry: bool = False,
+) -> Nodes:  # fmt: skip
+    """Nodes and ranks per node: those of the plan's cluster unless given. Raises InputError if they do not fit it."""
+    groups = plan.resolved.get("cluster", {}).get("groups", [])
+    planned = 1 if scaled else sum(int(group["num_nodes"]) for group in groups) or 1
+    if nnodes is None:
+        nnodes = planned if nproc_per_node is None else max(job.world_size // nproc_per_node, 1)
+    if nproc_per_node is None:
+        nproc_per_node = max(job.world_size // nnodes, 1)
+    if nnodes * nproc_per_node != job.world_size:
+        raise InputError(
+            f"{nnodes} x {nproc_per_node} ranks, but layout {job.layout} runs on {job.world_size}",
+            hint=f"`--nnodes {planned} --nproc-per-node {job.world_size // planned}`"
+                 + ("" if scaled else ", or rehearse it here with `--scale-down`"),
+        )  # fmt: skip
+    if not 0 <= node_rank < nnodes:
+        raise InputError(f"--node-rank {node_rank} is not one of {nnodes} nodes", hint="nodes are numbered from 0")
+    if nnodes > 1 and master_addr is None and dry:
+        master_addr = "HOST"
+    if nnodes > 1 and master_addr is None:
+        raise InputError(
+            f"this layout runs on {nnodes} nodes: say where node 0 is",
+            hint="`--master-addr HOST --node-rank R` on every node, or rehearse it here with `--scale-down`",
+        )
+    return Nodes(nnodes, nproc_per_node, node_rank, master_addr or "127.0.0.1",
+                 master_port or (29500 if nnodes > 1 else None))  # fmt: skip
+
+
+def command(settings: Settings, nodes: Nodes) -> list[str]:
+    """The torchrun command of this node."""
+    words = ["torchrun", "--nnodes", str(nodes.nnodes), "--nproc-per-node", str(nodes.nproc_per_node)]
+    if nodes.nnodes > 1:
+        words += ["--node-rank", str(nodes.node_rank)]
+    words += ["--master-addr", nodes.master_addr]
+    if nodes.master_port is not None:
+        words += ["--master-port", str(nodes.master_port)]
+    return [*words, "-m", "meshwright.runtime.worker", *settings.words()]
+
+
+def shell_line(settings: Settings, nodes: Nodes) -> str:
+    """The command as one types it."""
+    return shlex.join(command(settings, nodes))
+
+
+def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine) -> None:
+    """Runs all ranks of this node to their end. Raises InputError (bad data, no port), RunFailed, KeyboardInterrupt;
+    whatever happens, no process is left."""
+    check_torch()
+    for attempt in range(PORT_ATTEMPTS):
+        port = _port(nodes)
+        with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
+            ready = replace(settings, run_dir=folder, events=True)
+            one = _Run(command(ready, replace(nodes, master_port=port)), Path(folder), on_event, on_line)
+            code = one.follow()
+            if code == 0:
+                return
+            if one.port_was_taken and attempt + 1 < PORT_ATTEMPTS:
+                time.sleep(PORT_WAIT_S)
+                continue
+            if one.port_was_taken:
+                raise _port_in_use(port)
+            raise diagnose(read_all(Path(folder)), list(one.tail), code, nodes.nproc_per_node)
+
+
+def _port(nodes: Nodes) -> int:
+    """The port to meet at; on node 0 it must be free."""
+    if nodes.node_rank != 0 and nodes.master_port is not None:
+        return nodes.master_port
+    if nodes.master_port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+    for attempt in range(PORT_ATTEMPTS):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", nodes.master_port))
+                return nodes.master_port
+            except OSError:
+                if attempt + 1 < PORT_ATTEMPTS:
+                    time.sleep(PORT_WAIT_S)
+    raise _port_in_use(nodes.master_port)
+
+
+def _port_in_use(port: int) -> InputError:
+    hint = "choose another `--master-port`; without it, on one node, any free one is taken"
+    return InputError(f"port {port} is in use; tried {PORT_ATTEMPTS} times", hint=hint)
+
+
+class _Run:
+    """One torchrun process and its ranks."""
+
+    def __init__(self, words: list[str], folder: Path, on_event: OnEvent, on_line: OnLine) -> None:
+        self.folder, self.on_event, self.on_line = folder, on_event, on_line
+        self.tail: deque[str] = deque(maxlen=_TAIL)
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "meshwright.runtime.agent", *words[1:]], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._events: deque[Event] = deque()
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream,), daemon=True)
+            for stream in (self.process.stdout, self.process.stderr)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def port_was_taken(self) -> bool:
+        return any("EADDRINUSE" in line or "address already in use" in line.lower() for line in self.tail)
+
+    def _read(self, stream: IO[str] | None) -> None:
+        for line in stream or ():
+            if line.startswith(EVENT_PREFIX):
+                self._events.append(json.loads(line.removeprefix(EVENT_PREFIX)))
+            else:
+                self.tail.append(line.rstrip("\n"))
+                self.on_line(line.rstrip("\n"))
+
+    def follow(self) -> int:
+        """Until torchrun ends; a failed rank ends all after a moment. Ctrl-C ends all at once."""
+        failed_at: float | None = None
+        try:
+            while self.process.poll() is None:
+                self._deliver()
+                if failed_at is None and any(state["failed"] for state in read_all(self.folder).values()):
+                    failed_at = time.monotonic()
+                if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
+                    break
+                time.sleep(0.05)
+        finally:
+            self.stop()
+            for reader in self._readers:
+                reader.join(timeout=2.0)
+            self._deliver()
+        return self.process.returncode or (1 if failed_at is not None else 0)
+
+    def _deliver(self) -> None:
+        while self._events:
+            self.on_event(self._events.popleft())
+
+    def stop(self) -> None:
+        """Ends torchrun and kills ranks that are still there, stopped ones too."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        for state in read_all(self.folder).values():
+            _kill_rank(int(state["pid"]))
+        try:
+            self.process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for state in read_all(self.folder).values():
+            _kill_rank(int(state["pid"]))
+
+
+def _kill_rank(pid: int) -> None:
+    """SIGKILL, if the process is one of our workers: its number may have been given to another by now."""
+    try:
+        if b"meshwright.runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def reference_steps(settings: Settings) -> list[tuple[float, float]]:
+    """(loss, gradient norm) of every step of the single-process reference, run as a process of its own."""
+    check_torch()
+    words = [sys.executable, "-m", "meshwright.runtime.reference", *settings.words()]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+                          start_new_session=True) as process:  # fmt: skip
+        try:
+            out, errors = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        last = (errors.strip().splitlines() or ["no message"])[-1]
+        raise RunFailed(f"the single-process reference failed: {last}", details={"stderr": errors[-4000:]})
+    return [(float(loss), float(norm)) for loss, norm in json.loads(out)["steps"]]

@@ -1,0 +1,103 @@
+"""Which ranks form a group along each axis: tp fastest, then dp, then pp (docs/concepts/layouts.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..cost_models.layouts import Layout
+from .comm import Group
+from .status import Status
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands: its index along each axis."""
+
+    stage: int
+    dp: int
+    tp: int
+
+    @classmethod
+    def of(cls, rank: int, layout: Layout) -> Place:
+        return cls(rank // (layout.tp * layout.dp), rank // layout.tp % layout.dp, rank % layout.tp)
+
+
+def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
+    """All groups of every axis, each with ascending ranks: new_group sorts them, and a mesh would not notice.
+
+    shard: ranks that share one copy of the states (1 without ZeRO); replicate: those that hold copies of it;
+    expert_shard, expert_replicate: the same for routed experts, which every tp rank holds in full.
+    """
+    tp, dp, pp = layout.tp, layout.dp, layout.pp
+    shard = layout.shard if layout.zero else 1
+
+    def at(p: int, d: int, t: int) -> int:
+        return (p * dp + d) * tp + t
+
+    stages, parts = range(pp), range(dp // shard)
+    inside = [[at(p, r * shard + s, t) for s in range(shard)] for p in stages for r in parts for t in range(tp)]
+    across = [[at(p, r * shard + s, t) for r in parts] for p in stages for s in range(shard) for t in range(tp)]
+    wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
+    all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
+    return {
+        "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
+        "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
+        "shard": inside,
+        "replicate": across,
+        "expert_shard": wide if layout.zero else [[rank] for rank in range(layout.num_gpus)],
+        "expert_replicate": across if layout.zero else all_data,
+        "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
+        "world": [list(range(layout.num_gpus))],
+    }
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The groups of one rank."""
+
+    rank: int
+    place: Place
+    groups: dict[str, Group]
+    # NCCL runs the messages of a group in one order: each direction of each edge of the pipeline has its own.
+    edges: dict[tuple[str, int], Group]
+
+    def __getitem__(self, axis: str) -> Group:
+        return self.groups[axis]
+
+
+def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> Mesh:
+    """Creates the process groups; every rank must call it, since all create all groups in one order.
+
+    timeout_s: longest wait in a collective. A new group does not take it over from the world's.
+    """
+    wait = timedelta(seconds=timeout_s)
+    lists = rank_lists(layout)
+    made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(lists["world"][0]): None}
+    groups = {}
+    for axis, all_ranks in lists.items():
+        for ranks in all_ranks:
+            if len(ranks) > 1 and tuple(ranks) not in made:
+                made[tuple(ranks)] = dist.new_group(ranks, timeout=wait)
+            if rank in ranks:
+                groups[axis] = Group(axis, ranks, rank, made.get(tuple(ranks)), status)
+    edges = dict(_edges(lists["pp"], rank, groups["pp"], status, wait)) if layout.pp > 1 else {}
+    return Mesh(rank, Place.of(rank, layout), groups, edges)
+
+
+def _edges(
+    pipelines: list[list[int]], rank: int, whole: Group, status: Status, wait: timedelta
+) -> Iterator[tuple[tuple[str, int], Group]]:
+    """(direction, sending stage) -> group. Gloo tells messages apart by tags and needs one group only."""
+    separate = dist.get_backend() == "nccl"
+    for pipeline in pipelines:
+        for direction, hop in (("forward", 1), ("backward", -1)):
+            for stage, source in enumerate(pipeline):
+                pair = sorted((source, pipeline[(stage + hop) % len(pipeline)]))
+                handle = dist.new_group(pair, timeout=wait) if separate else None
+                if rank in pair:
+                    group = Group("pp", pair, rank, handle, status) if separate else whole
+                    yield (direction, stage), group

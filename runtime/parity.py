@@ -1,0 +1,108 @@
+"""Whether a run trained the same model as the single-process reference, and used the memory that was planned.
+
+No torch here: both runs are other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+LOSS_TOLERANCE, NORM_TOLERANCE = 1e-12, 1e-10
+MEMORY_TOLERANCE = 0.10
+LEAST_CHANGE = 0.01
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """One step of both runs; relative differences."""
+
+    step: int
+    loss: float
+    reference_loss: float
+    gradient_norm: float
+    reference_norm: float
+
+    @property
+    def loss_difference(self) -> float:
+        return _relative(self.loss, self.reference_loss)
+
+    @property
+    def norm_difference(self) -> float:
+        return _relative(self.gradient_norm, self.reference_norm)
+
+    @property
+    def agrees(self) -> bool:
+        # Written so that a NaN does not agree.
+        return self.loss_difference <= LOSS_TOLERANCE and self.norm_difference <= NORM_TOLERANCE
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The comparison of all steps."""
+
+    steps: tuple[StepComparison, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return bool(self.steps) and all(step.agrees for step in self.steps)
+
+    @property
+    def first_difference(self) -> StepComparison | None:
+        return next((step for step in self.steps if not step.agrees), None)
+
+    @property
+    def least_change(self) -> float:
+        """The smallest relative change of the loss from one step to the next: how much a wrong update would show."""
+        losses = [step.reference_loss for step in self.steps]
+        return min((_relative(b, a) for a, b in pairwise(losses)), default=0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "agrees": self.agrees, "loss_tolerance": LOSS_TOLERANCE, "gradient_norm_tolerance": NORM_TOLERANCE,
+            "largest_loss_difference": max((s.loss_difference for s in self.steps), default=None),
+            "largest_gradient_norm_difference": max((s.norm_difference for s in self.steps), default=None),
+            "least_change_of_loss": self.least_change,
+            "reference": [[s.reference_loss, s.reference_norm] for s in self.steps],
+        }  # fmt: skip
+
+
+def _relative(value: float, reference: float) -> float:
+    return abs(value - reference) / abs(reference) if reference else abs(value)
+
+
+def compare(steps: Sequence[tuple[float, float]], reference: Sequence[tuple[float, float]]) -> Parity:
+    """(loss, gradient norm) of each step of the run and of the reference."""
+    pairs = zip(steps, reference, strict=True)
+    return Parity(tuple(StepComparison(i, a[0], b[0], a[1], b[1]) for i, (a, b) in enumerate(pairs, 1)))
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes of a stage: the fullest of its ranks, and what the planner's formulas say."""
+
+    stage: int
+    measured_bytes: int
+    predicted_bytes: float
+
+    @property
+    def difference(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted_bytes / self.measured_bytes - 1.0
+
+    @property
+    def within(self) -> bool:
+        return abs(self.difference) <= MEMORY_TOLERANCE
+
+
+def compare_memory(peak_bytes: Sequence[int], predicted: Sequence[float]) -> list[StageMemory]:
+    """One row per stage; ranks of a stage follow one another."""
+    if not peak_bytes:
+        return []
+    per_stage = len(peak_bytes) // len(predicted)
+    return [
+        StageMemory(stage, max(peak_bytes[stage * per_stage : (stage + 1) * per_stage]), value)
+        for stage, value in enumerate(predicted)
+    ]

@@ -1,0 +1,68 @@
+"""The run that every layout must equal: one process, the whole model, no wrapper around it, torch's own optimizer.
+
+It shares the blocks of `model` with the parallel run (tests compare those with Hugging Face's models) and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from ..planner.plan import Chunk
+from .blocks import Context
+from .comm import Group
+from .data import open_source
+from .job import Job
+from .model import DecoderChunk, initialise
+from .settings import Settings, prepare
+from .status import Status
+from .trainer import DTYPES, Step, build_optimizer, clip_
+
+
+def whole_model(job: Job) -> DecoderChunk:
+    """The model on one CPU process."""
+    context = Context(Group("tp", [0], 0, None, Status()), DTYPES[job.dtype], torch.device("cpu"))
+    everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
+                       recompute_layers=0)  # fmt: skip
+    model = DecoderChunk(context, job.model, everything, job.seq_len)
+    initialise(model, job.seed)
+    return model
+
+
+def train(job: Job) -> list[Step]:
+    """Losses and gradient norms of all steps, on one core and without a process group."""
+    model = whole_model(job)
+    parameters = list(model.parameters())
+    optimizer = build_optimizer(job, parameters)
+    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed)
+    found = []
+    for step in range(job.steps):
+        tokens = source.batch(step)
+        optimizer.zero_grad()
+        total = 0.0
+        for rows in torch.split(tokens, job.layout.micro_batch):
+            loss = model(rows[:, :-1], rows[:, 1:]) / job.tokens_per_step
+            loss.backward()
+            total += float(loss.detach())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = float(torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt())
+        clip_(gradients, norm, job.clip)
+        optimizer.step()
+        found.append(Step(total, norm))
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints one JSON document: losses and gradient norms of the steps."""
+    torch.set_num_threads(1)
+    job, _ = prepare(Settings.parse(argv))
+    steps = train(job)
+    sys.stdout.write(json.dumps({"steps": [[step.loss, step.gradient_norm] for step in steps]}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""`--scale-down`: the same layout on a small model, so that a plan for a cluster can be rehearsed on two cores.
+
+Kept: every axis above 1 (at 2), vpp, schedule, which chunks are longer, heads per key/value head, tying, kinds of
+layers, recompute. Shrunk: GPUs, width, depth, vocabulary, tokens, micro-batches (to pp + 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..cost_models.layouts import SCHEDULES, Layout
+from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ..cost_models.stages import chunk_devices, chunk_sizes
+from ..planner.plan import Chunk
+from .job import Job
+
+VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
+MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
+
+
+def scale_down(job: Job) -> tuple[Job, list[str]]:
+    """The rehearsal of a job and what was shrunk, a line each."""
+    layout = _layout(job.layout)
+    sizes, redone = _chunks(job, layout)
+    model = _model(job.model, sum(sizes))
+    seq_len = min(SEQ_LEN, job.seq_len)
+    batch = layout.dp * layout.micro_batch * (layout.pp + 2)
+    small = replace(
+        job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, redone), seq_len=seq_len,
+        global_batch=batch, predicted_step_s=None, logical_of_rank=None,
+    )  # fmt: skip
+    return small, _notes(job, small)
+
+
+def _layout(layout: Layout) -> Layout:
+    two = {name: min(getattr(layout, name), 2) for name in ("tp", "pp")}
+    replicas, shard = layout.dp // layout.shard, layout.shard
+    shard, replicas = min(shard, 2), min(replicas, 2)
+    micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
+    layers = min(layout.recompute_layers, 1)
+    return replace(layout, **two, dp=shard * replicas, shard=shard, micro_batch=micro_batch, recompute_layers=layers)
+
+
+def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
+    """Layers of each chunk and how many of them are fully recomputed.
+
+    One layer per chunk (more where there are few chunks, or where a part of a chunk is recomputed), one more in the
+    chunks that are longer in the plan.
+    """
+    old = [len(range(chunk.layers[0], chunk.layers[-1] + 1)) if chunk.layers else 0 for chunk in job.chunks]
+    number = len(chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule]))
+    partly = any(0 < chunk.recompute_layers < size for chunk, size in zip(job.chunks, old, strict=True))
+    base = max(2 if partly else 1, LEAST_LAYERS // number)
+    if len(old) == number:
+        sizes = [base + (size > min(old)) for size in old]
+    else:
+        longer = sum(size > min(old) for size in old)
+        extra = min(max(round(longer * number / len(old)), 1), number - 1) if longer else 0
+        sizes = chunk_sizes(base * number + extra, number)
+    redone = [0] * number
+    if any(chunk.recompute_layers for chunk in job.chunks):
+        redone = [1 if partly else size for size in sizes]
+    return sizes, redone
+
+
+def _build_chunks(layout: Layout, sizes: list[int], redone: list[int]) -> tuple[Chunk, ...]:
+    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    chunks, start = [], 0
+    for index, (device, size, again) in enumerate(zip(devices, sizes, redone, strict=True)):
+        chunks.append(Chunk(
+            stage=device, chunk=devices[:index].count(device), layers=(start, start + size - 1), embedding=index == 0,
+            head=index == len(devices) - 1, gpu="", recompute_layers=again,
+        ))  # fmt: skip
+        start += size
+    return tuple(chunks)
+
+
+def _model(model: ModelSpec, num_layers: int) -> ModelSpec:
+    attention = [_attention(kind.attention) for kind in model.kinds]
+    # Width: that of all heads, as far as it was so before.
+    first = model.kinds[0].attention
+    ratio = model.hidden / (first.heads * first.head_dim)
+    hidden = max(_eighths(attention[0].heads * attention[0].head_dim * ratio), 8)
+    shrink = hidden / model.hidden
+    kinds = tuple(
+        replace(kind, attention=small, feed_forward=_feed_forward(kind, shrink))
+        for kind, small in zip(model.kinds, attention, strict=True)
+    )
+    return replace(
+        model, kinds=kinds, pattern=_pattern(model, num_layers), hidden=hidden, vocab=min(model.vocab, VOCAB),
+        max_positions=min(model.max_positions, SEQ_LEN), learned_positions=min(model.learned_positions, SEQ_LEN),
+        embedding_dim=None,
+    )  # fmt: skip
+
+
+def _attention(spec: Attention) -> Attention:
+    per_kv = spec.heads // spec.kv_heads
+    kv_heads = min(spec.kv_heads, 2 if per_kv > 1 else 4)
+    heads = kv_heads * per_kv
+    head_dim = min(max(WIDTH // heads // 8 * 8, 8), 32, spec.head_dim)
+    value_dim = head_dim if spec.value_head_dim == spec.head_dim else min(spec.value_head_dim, head_dim)
+    norms = 2 * head_dim if spec.norm_parameters else 0
+    return replace(spec, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=value_dim,
+                   norm_parameters=norms, window=None)  # fmt: skip
+
+
+def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
+    block = kind.feed_forward
+    if isinstance(block, FeedForward):
+        return replace(block, inner=max(_eighths(block.inner * shrink), 8))
+    experts = min(block.experts, MOST_EXPERTS)
+    return replace(
+        block, experts=experts, top_k=min(block.top_k, experts),
+        expert_inner=max(_eighths(block.expert_inner * shrink), 8),
+        shared_inner=max(_eighths(block.shared_inner * shrink), 8) if block.shared_inner else 0,
+    )  # fmt: skip
+
+
+def _eighths(value: float) -> int:
+    return round(value / 8) * 8
+
+
+def _pattern(model: ModelSpec, num_layers: int) -> tuple[int, ...]:
+    """Layers picked evenly; every kind stays as long as there are layers for it."""
+    last = model.num_layers - 1
+    picked = [model.pattern[round(i * last / max(num_layers - 1, 1))] for i in range(num_layers)]
+    for kind in sorted(set(model.pattern) - set(picked)):
+        often = max(set(picked), key=picked.count)
+        if picked.count(often) > 1:
+            picked[round(model.pattern.index(kind) * (num_layers - 1) / max(last, 1))] = kind
+    return tuple(picked)
+
+
+def _notes(before: Job, after: Job) -> list[str]:
+    pairs = {
+        "GPUs": (before.world_size, after.world_size), "layers": (before.model.num_layers, after.model.num_layers),
+        "hidden": (before.model.hidden, after.model.hidden), "vocabulary": (before.model.vocab, after.model.vocab),
+        "tokens per sequence": (before.seq_len, after.seq_len),
+        "micro-batches": (before.num_micro_batches, after.num_micro_batches),
+    }  # fmt: skip
+    changed = [f"{name} {a:,} -> {b:,}" for name, (a, b) in pairs.items() if a != b]
+    return [f"layout {before.layout} -> {after.layout}", *changed]

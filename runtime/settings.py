@@ -1,0 +1,81 @@
+"""The flags of a run, as the launcher passes them to every worker. No torch here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..planner.plan import load_plan
+from .job import Job, job_of
+from .scale import scale_down
+
+# The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
+# by more than 1 % per step, so that a wrong update shows in the next loss.
+PARITY_RATE, PARITY_STEPS = 1.0, 4
+DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `launch` and the worker understand. timeout_s: how long a collective may take."""
+
+    plan: str
+    choice: int = 1
+    steps: int = 10
+    data: str = "synthetic"
+    seed: int = 0
+    learning_rate: float = 3e-4
+    clip: float = 1.0  # 0: gradients are not clipped
+    device: str = "auto"
+    timeout_s: float | None = None
+    scale_down: bool = False
+    check_parity: bool = False
+    report: str | None = None
+    run_dir: str | None = None
+    events: bool = False
+
+    @property
+    def collective_timeout_s(self) -> float:
+        return self.timeout_s or (REHEARSAL_TIMEOUT_S if self.scale_down else DEFAULT_TIMEOUT_S)
+
+    @classmethod
+    def parse(cls, argv: Sequence[str]) -> Settings:
+        parser = argparse.ArgumentParser(prog="python -m meshwright.runtime.worker", description="One rank of a run.")
+        parser.add_argument("plan")
+        for name, kind in _VALUES.items():
+            default = getattr(cls, name)
+            parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+        for name in _SWITCHES:
+            parser.add_argument(f"--{name.replace('_', '-')}", action="store_true")
+        return cls(**vars(parser.parse_args(argv)))
+
+    def words(self) -> list[str]:
+        """The command line that `parse` reads back; what is at its default is left out."""
+        out = [self.plan]
+        for name in _VALUES:
+            value = getattr(self, name)
+            if value != getattr(Settings, name):
+                out += [f"--{name.replace('_', '-')}", str(value)]
+        return out + [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(self, name)]
+
+
+_VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float, "device": str,
+           "timeout_s": float, "report": str, "run_dir": str}  # fmt: skip
+_SWITCHES = ("scale_down", "check_parity", "events")
+
+
+def prepare(settings: Settings) -> tuple[Job, list[str]]:
+    """The job that the flags ask for, and what was shrunk."""
+    name = Path(settings.plan).name
+    job = job_of(load_plan(settings.plan), settings.choice, name)
+    notes: list[str] = []
+    if settings.scale_down:
+        job, notes = scale_down(job)
+    job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
+                  clip=settings.clip or None, data=settings.data)  # fmt: skip
+    if settings.check_parity:
+        job = replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None,
+                      steps=max(settings.steps, PARITY_STEPS))  # fmt: skip
+    return job, notes

@@ -1,0 +1,158 @@
+"""ZeRO 0-3 (arXiv 1910.02054) over flat buffers: one unit per part of the model and kind of parameter.
+
+All gradients are sums: the loss is divided by the tokens of the whole batch, so nothing is averaged. Per parameter a
+rank holds a weight in the compute dtype, a gradient in fp32, and for the optimizer an fp32 copy and its moments (in
+fp32 and fp64 training the weight is the copy). Stage 1 shards what the optimizer has, 2 also the gradient, which is
+then reduced after every micro-batch, 3 also the weight, which is gathered around its use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .comm import Group
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Who shares and who repeats a unit. partial: tp ranks that each hold part of the gradient of the same weights;
+    tied: the two stages that hold tied embeddings. copies: ranks in the world that hold the same gradient shard."""
+
+    shard: Group
+    replicate: Group
+    partial: Group | None
+    tied: Group | None
+    copies: int
+
+
+class Unit:
+    """Parameters that are gathered, reduced and updated as one flat buffer."""
+
+    def __init__(self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int) -> None:
+        self.name, self.parameters, self.groups, self.zero = name, list(parameters), groups, zero
+        self.sizes = [p.numel() for p in parameters]
+        self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
+        self.part = self.length // groups.shard.size
+        first = parameters[0]
+        self.wide = torch.float64 if first.dtype == torch.float64 else torch.float32
+        self.flat = torch.zeros(self.length, dtype=first.dtype, device=first.device)
+        self._num_bytes = self.flat.untyped_storage().nbytes()
+        self._adopt()
+        mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
+        self.weights = mine.clone() if zero == 3 else mine
+        self.master = nn.Parameter(self.weights if first.dtype == self.wide else self.weights.to(self.wide))
+        self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=first.device)
+        self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
+        self._arrived = 0
+        for index, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._taker(index))  # type: ignore[no-untyped-call]
+        self.release()
+
+    def _adopt(self) -> None:
+        start = 0
+        for parameter, size in zip(self.parameters, self.sizes, strict=True):
+            view = self.flat[start : start + size].view_as(parameter)
+            view.copy_(parameter.data)
+            parameter.data = view
+            start += size
+
+    def gather(self) -> None:
+        """Stage 3: the whole weights, in the storage that the graph refers to."""
+        storage = self.flat.untyped_storage()
+        if self.zero == 3 and storage.nbytes() == 0:
+            storage.resize_(self._num_bytes)
+            self.groups.shard.all_gather(self.flat, self.weights)
+
+    def release(self) -> None:
+        """Stage 3: frees the whole weights."""
+        if self.zero == 3:
+            self.flat.untyped_storage().resize_(0)
+
+    def _taker(self, index: int) -> Callable[[Tensor], None]:
+        start = sum(self.sizes[:index])
+        stop = start + self.sizes[index]
+
+        def take(parameter: Tensor) -> None:
+            if parameter.grad is None:
+                return
+            into = self.gradient if self.zero < 2 else self._this_micro_batch()
+            into[start:stop].view_as(parameter).add_(parameter.grad)
+            parameter.grad = None
+            self._arrived += 1
+            if self._arrived == len(self.parameters):
+                self._all_arrived()
+
+        return take
+
+    def _this_micro_batch(self) -> Tensor:
+        if self._whole is None:
+            self._whole = torch.zeros(self.length, dtype=self.wide, device=self.gradient.device)
+        return self._whole
+
+    def _all_arrived(self) -> None:
+        self._arrived = 0
+        if self._whole is not None:
+            whole, self._whole = self._whole, None
+            self.gradient.add_(self._scattered(whole))
+        self.release()
+
+    def _scattered(self, whole: Tensor) -> Tensor:
+        return self.groups.shard.reduce_scatter(whole.new_empty(self.part), whole)
+
+    def reduce(self) -> Tensor:
+        """After the last micro-batch: the sum over all ranks of this rank's part [part]; also the master's .grad."""
+        found = self.gradient
+        if self.zero == 1 and self.groups.shard.size > 1:
+            # Into its place in the buffer: parts of all units beside their whole gradients would be 4/shard bytes more.
+            mine = self.gradient[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
+            found = mine.copy_(self._scattered(self.gradient))
+        for group in (self.groups.replicate, self.groups.partial, self.groups.tied):
+            if group is not None:
+                group.all_reduce(found)
+        self.master.grad = found
+        return found
+
+    @torch.no_grad()
+    def updated(self) -> None:
+        """After the optimizer: weights from the master copy, on all ranks; gradients back to zero."""
+        if self.master.dtype != self.weights.dtype:
+            self.weights.copy_(self.master)
+        if self.zero in (1, 2) and self.groups.shard.size > 1:
+            self.groups.shard.all_gather(self.flat, self.weights.clone())
+        self.master.grad = None
+        self.gradient.zero_()
+
+
+class Gatherer:
+    """Runs each part of a model with its weights at hand, and has them back before its backward pass."""
+
+    def __init__(self, units_of: dict[nn.Module, list[Unit]]) -> None:
+        self.units_of = units_of
+
+    def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        units = [unit for unit in self.units_of[module] if unit.zero == 3]
+        for unit in units:
+            unit.gather()
+        out = function(x)
+        for unit in units:
+            unit.release()
+        if units and out.requires_grad:
+            out.register_hook(lambda grad: self._again(units))  # type: ignore[no-untyped-call]
+        return out
+
+    @staticmethod
+    def _again(units: list[Unit]) -> None:
+        for unit in units:
+            unit.gather()
+
+
+def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group) -> float:
+    """Norm of the gradient of the whole model: every element once, however many ranks hold it."""
+    total = torch.zeros(1, dtype=torch.float64, device=parts[0].device)
+    for unit, part in zip(units, parts, strict=True):
+        total += part.double().square().sum() / unit.groups.copies
+    return float(world.all_reduce(total).sqrt().item())

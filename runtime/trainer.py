@@ -1,0 +1,146 @@
+"""One rank of a run: builds its part of the model and takes training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..cost_models.layouts import SCHEDULES
+from .blocks import Context, Split
+from .data import Source, open_source
+from .job import Job
+from .mesh import Mesh
+from .model import DecoderChunk, Embedding, initialise, named_splits
+from .pipeline import Pipeline
+from .recompute import Recompute
+from .schedules import actions
+from .sharding import Gatherer, Groups, Unit, gradient_norm
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step found: mean loss per token in nats, norm of the gradient before clipping."""
+
+    loss: float
+    gradient_norm: float
+
+
+class Trainer:
+    """Builds chunks, ZeRO units, optimizer and pipeline of this rank. Every rank must build it at the same time."""
+
+    def __init__(self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None) -> None:
+        self.job, self.mesh, self.device = job, mesh, device
+        layout = job.layout
+        model = job.model
+        self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
+        context = Context(mesh["tp"], DTYPES[job.dtype], device, Recompute(job.recompute_modules))
+        mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
+        self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
+        self.units: list[Unit] = []
+        for chunk in self.chunks:
+            initialise(chunk, job.seed)
+            chunk.run = Gatherer(self._shard(chunk))
+        self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
+        vpp = layout.vpp if layout.pp > 1 else 1
+        order = actions(SCHEDULES[layout.schedule], mesh.place.stage, layout.pp, vpp, job.num_micro_batches)
+        shape = (layout.micro_batch, job.seq_len // layout.tp, model.hidden)
+        self.pipeline = Pipeline(mesh, self.chunks, order, job.num_micro_batches, shape, job.tokens_per_step)
+
+    def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Unit]]:
+        """Units of every part of a chunk; tied embeddings are their own, so that both stages' shards line up."""
+        found: dict[nn.Module, list[Unit]] = {}
+        for name, part in chunk.parts():
+            kinds: dict[str, list[nn.Parameter]] = {}
+            for parameter_name, parameter, split in named_splits(part, name):
+                kinds.setdefault(self._kind(parameter_name, split), []).append(parameter)
+            found[part] = [
+                Unit(f"{name} {kind}", parameters, self._groups(kind), self.job.sharding)
+                for kind, parameters in kinds.items()
+            ]
+            self.units += found[part]
+        if chunk.head is not None and isinstance(chunk.embedding, Embedding) and self.job.model.tied_embeddings:
+            found[chunk.head] += [unit for unit in found[chunk.embedding] if unit.name == "embedding tied"]
+        return found
+
+    def _kind(self, name: str, split: Split) -> str:
+        if self.job.model.tied_embeddings and name in ("embedding.tokens", "head.projection"):
+            return "tied"
+        if self.mesh["tp"].size == 1:
+            return "split"
+        if split.expert:
+            return "expert"
+        return "split" if split.dim is not None else "shared"
+
+    def _groups(self, kind: str) -> Groups:
+        prefix = "expert_" if kind == "expert" else ""
+        shard, replicate = self.mesh[f"{prefix}shard"], self.mesh[f"{prefix}replicate"]
+        partial = self.mesh["tp"] if kind == "shared" else None
+        tied = self.mesh["tied"] if kind == "tied" and self.job.layout.pp > 1 else None
+        copies = replicate.size * (partial.size if partial else 1) * (tied.size if tied else 1)
+        return Groups(shard, replicate, partial, tied, copies)
+
+    def step(self, index: int) -> Step:
+        """Trains on the batch of step `index` (0, 1, ...)."""
+        status = self.mesh["world"].status
+        status.step = index
+        loss = self.pipeline.run(self._micro_batches(index))
+        status.set("reducing gradients")
+        with torch.no_grad():
+            parts = [unit.reduce() for unit in self.units]
+            norm = gradient_norm(self.units, parts, self.mesh["world"])
+            clip_(parts, norm, self.job.clip)
+        status.set("updating weights")
+        self.optimizer.step()
+        for unit in self.units:
+            unit.updated()
+        # The tp ranks of a last stage all have the same loss, and only last stages have one.
+        self.mesh["world"].all_reduce(loss)
+        return Step(float(loss) / self.mesh["tp"].size, norm)
+
+    def _micro_batches(self, index: int) -> _MicroBatches:
+        layout = self.job.layout
+        batch = self.source.batch(index)
+        per_rank = self.job.global_batch // layout.dp
+        mine = batch[self.mesh.place.dp * per_rank : (self.mesh.place.dp + 1) * per_rank]
+        return _MicroBatches(mine.to(self.device), layout.micro_batch)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that lives between steps."""
+        for unit in self.units:
+            yield from (unit.flat, unit.weights, unit.master, unit.gradient)
+
+
+@dataclass(frozen=True)
+class _MicroBatches:
+    """Inputs and targets [micro batch, seq] of the i-th micro-batch, out of tokens [sequences, seq + 1]."""
+
+    tokens: Tensor
+    size: int
+
+    def __call__(self, index: int) -> tuple[Tensor, Tensor]:
+        rows = self.tokens[index * self.size : (index + 1) * self.size]
+        return rows[:, :-1], rows[:, 1:]
+
+
+def build_optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """AdamW (0.9, 0.95, weight decay 0.1 on everything) or SGD with momentum 0.9; element-wise both, so that any slice
+    of a parameter is updated as the whole is."""
+    parameters = list(parameters)
+    how: dict[str, Any] = {"lr": job.learning_rate, "foreach": False, "fused": parameters[0].is_cuda}
+    if job.optimizer == "sgd":
+        return torch.optim.SGD(parameters, momentum=MOMENTUM, **how)
+    return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.1, **how)
+
+
+def clip_(gradients: Iterable[Tensor], norm: float, limit: float | None) -> None:
+    """Scales gradients whose common norm is over `limit` down to it."""
+    if limit is not None and norm > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / norm)

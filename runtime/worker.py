@@ -1,0 +1,153 @@
+"""One rank of a run, started by torchrun: `torchrun ... -m meshwright.runtime.worker plan.json --choice 1`.
+
+Rank 0 prints a line per step, or events for the launcher. A rank that fails says why in its status file and ends at
+once: torch's own clean-up would wait for ranks that are no longer there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ..errors import InputError, MeshwrightError
+from .agent import die_with_parent
+from .comm import CommunicationError
+from .job import Job
+from .memory import PeakMemory, allocator_peak
+from .mesh import build_mesh
+from .report import Event, Recorder, step_line
+from .settings import Settings, prepare
+from .status import Status
+from .trainer import Trainer
+
+EVENT_PREFIX = "@meshwright "
+TRACKED_STEPS = 2  # the second has the optimizer's states; following every operation costs time
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs this rank. Returns 0, or does not return: a failed rank exits at once."""
+    settings = Settings.parse(argv)
+    rank = int(os.environ.get("RANK", "0"))
+    die_with_parent()
+    status = Status(Path(settings.run_dir) if settings.run_dir else None, rank)
+    try:
+        _run(settings, status)
+        return 0
+    except CommunicationError as error:
+        _give_up(status, str(error), "communication")
+    except MeshwrightError as error:
+        _give_up(status, f"{error.message}\n{error.hint}", error.code)
+    except Exception as error:
+        traceback.print_exc()
+        _give_up(status, f"{type(error).__name__}: {error}", "exception")
+    return 1
+
+
+def _give_up(status: Status, what: str, code: str) -> None:
+    status.fail(what, code)
+    sys.stderr.write(f"rank {status.rank}: {what}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _run(settings: Settings, status: Status) -> None:
+    job, notes = prepare(settings)
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size != job.world_size:
+        raise InputError(f"{world_size} ranks were started, layout {job.layout} runs on {job.world_size}",
+                         hint=f"start {job.world_size} ranks, or `meshwright launch --scale-down`")  # fmt: skip
+    device = _device(settings, job)
+    _connect(job, device, settings.collective_timeout_s, status)
+    mesh = build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
+    recorder = Recorder(job, notes)
+    trainer = Trainer(job, mesh, device)
+    peaks = _train(trainer, settings, recorder, status)
+    status.set("ending")
+    if dist.get_rank() == 0:
+        _tell({"event": "end", "peak_memory_bytes": peaks}, settings, recorder)
+        if settings.report:
+            Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
+    mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
+    dist.destroy_process_group()
+
+
+def _device(settings: Settings, job: Job) -> torch.device:
+    """The GPU of this rank, or the CPU where there is none; a check in float64 runs on the CPU."""
+    if settings.device == "cpu" or settings.check_parity or not torch.cuda.is_available():
+        if settings.device == "cuda":
+            raise InputError("torch sees no CUDA GPU here", hint="`--device cpu`, or run it on the cluster")
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        return torch.device("cpu")
+    local, here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local >= here:
+        raise InputError(f"rank {os.environ.get('RANK')} needs GPU {local}, this node has {here}",
+                         hint="`--nproc-per-node` is the number of GPUs of a node; or `--device cpu`")  # fmt: skip
+    device = torch.device("cuda", local)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -> None:
+    """Process group of all ranks; the plan's rank map renumbers ranks, so that every mesh stays in ascending order."""
+    status.set("connecting to the other ranks")
+    rank = int(os.environ.get("RANK", "0"))
+    logical = job.logical_of_rank[rank] if job.logical_of_rank else rank
+    if "MASTER_ADDR" not in os.environ:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=logical, world_size=job.world_size,
+                                timeout=timedelta(seconds=timeout_s))  # fmt: skip
+    except RuntimeError as error:
+        raise CommunicationError(f"connecting to the other ranks: {str(error).splitlines()[0]}") from error
+
+
+def _train(trainer: Trainer, settings: Settings, recorder: Recorder, status: Status) -> list[int]:
+    """All steps; peak bytes of every rank."""
+    job, device, world = trainer.job, trainer.device, trainer.mesh["world"]
+    first = dist.get_rank() == 0
+    if first:
+        _tell(_environment(device, job), settings, recorder)
+    tracked = PeakMemory(trainer.tensors()) if device.type == "cpu" else None
+    for index in range(job.steps):
+        started = time.perf_counter()
+        following = tracked.following() if tracked is not None and index < TRACKED_STEPS else nullcontext()
+        with following:
+            step = trainer.step(index)
+        step_s = time.perf_counter() - started
+        if first:
+            speed = {"step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s}
+            _tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm, **speed},
+                  settings, recorder)  # fmt: skip
+    peak = tracked.peak if tracked is not None else allocator_peak(device)
+    peaks = torch.zeros(world.size, dtype=torch.int64, device=device)
+    peaks[world.rank] = peak
+    return [int(value) for value in world.all_reduce(peaks).tolist()]
+
+
+def _environment(device: torch.device, job: Job) -> Event:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {"event": "start", "torch": torch.__version__, "backend": dist.get_backend(), "device": name,
+            "world_size": job.world_size}  # fmt: skip
+
+
+def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:
+    recorder.add(event)
+    if settings.events:
+        sys.stdout.write(EVENT_PREFIX + json.dumps(event) + "\n")
+    elif event["event"] == "step":
+        sys.stdout.write(step_line(event, recorder.job) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

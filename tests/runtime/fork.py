@@ -1,0 +1,99 @@
+"""Runs ranks as forks of this process: torch is imported once, so that a layout is checked in a second or two."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from meshwright.runtime.job import Job
+from meshwright.runtime.memory import PeakMemory
+from meshwright.runtime.mesh import build_mesh
+from meshwright.runtime.status import Status
+from meshwright.runtime.trainer import Step, Trainer
+from torch._C._distributed_c10d import FileStore
+
+TIMEOUT_S = 60.0
+Break = Callable[[Trainer, int], None]
+
+
+def fork(num_ranks: int, function: Callable[[int], Any]) -> list[Any]:
+    """What `function(rank)` returns on every rank, with torch.distributed at hand. Raises the first rank's failure."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        pids = {_start(rank, num_ranks, Path(folder), function): rank for rank in range(num_ranks)}
+        _wait(pids)
+        results = [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(num_ranks)
+                   if (Path(folder) / str(rank)).exists()]  # fmt: skip
+    failures = [each for each in results if isinstance(each, str)]
+    if failures or len(results) < num_ranks:
+        raise RuntimeError(failures[0] if failures else f"only {len(results)} of {num_ranks} ranks ended in time")
+    return [each[0] for each in results]
+
+
+def _start(rank: int, num_ranks: int, folder: Path, function: Callable[[int], Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        store = FileStore(str(folder / "store"), num_ranks)
+        wait = datetime.timedelta(seconds=TIMEOUT_S)
+        dist.init_process_group("gloo", rank=rank, world_size=num_ranks, store=store, timeout=wait)
+        result: Any = (function(rank),)
+    except BaseException:
+        result = f"rank {rank}: {traceback.format_exc()}"
+    (folder / f".{rank}").write_bytes(pickle.dumps(result))
+    os.replace(folder / f".{rank}", folder / str(rank))
+    os._exit(isinstance(result, str))
+
+
+def _wait(pids: dict[int, int]) -> None:
+    """Until all have ended; 3 s after one has failed, or at the time-out, the others are killed."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while pids:
+        pid, state = _any(pids)
+        if pid:
+            del pids[pid]
+            if state:
+                deadline = min(deadline, time.monotonic() + 3.0)
+        elif time.monotonic() > deadline:
+            for each in pids:
+                os.kill(each, signal.SIGKILL)
+                os.waitpid(each, 0)
+            return
+        else:
+            time.sleep(0.01)
+
+
+def _any(pids: dict[int, int]) -> tuple[int, int]:
+    for pid in pids:
+        ended, state = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return ended, state
+    return 0, 0
+
+
+def run(job: Job, broken: Break | None = None) -> tuple[list[Step], list[int]]:
+    """Steps of a job as rank 0 saw them, and peak bytes per rank. `broken(trainer, rank)` plants a fault."""
+
+    def one(rank: int) -> tuple[list[Step], int]:
+        mesh = build_mesh(job.layout, rank, Status(), TIMEOUT_S)
+        trainer = Trainer(job, mesh, torch.device("cpu"))
+        if broken is not None:
+            broken(trainer, rank)
+        memory = PeakMemory(trainer.tensors())
+        with memory.following():
+            steps = [trainer.step(index) for index in range(job.steps)]
+        return steps, memory.peak
+
+    found = fork(job.world_size, one)
+    return found[0][0], [peak for _, peak in found]

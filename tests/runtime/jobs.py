@@ -1,0 +1,64 @@
+"""Small jobs to run here, by the words of a layout id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from meshwright.cost_models.layouts import SCHEDULES, parse
+from meshwright.cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.stages import chunk_devices, chunk_sizes
+from meshwright.planner.plan import Chunk
+from meshwright.profiles.stacks import load_stack
+from meshwright.runtime.job import Job
+
+STACK = load_stack("torch-fsdp")
+
+
+def attention(**changes: Any) -> Attention:
+    return Attention(**{"heads": 4, "kv_heads": 2, "head_dim": 8, "value_head_dim": 8, **changes})
+
+
+def llama(layers: int = 4, **changes: Any) -> ModelSpec:
+    """A Llama of 32 hidden units; 61 tokens, which tp 2 does not divide."""
+    layer = Layer(attention=attention(), feed_forward=FeedForward(inner=64))
+    fields = {"name": "tiny", "family": "llama", "hidden": 32, "vocab": 61, "kinds": (layer,), "pattern": (0,) * layers}
+    return ModelSpec(**{**fields, "max_positions": 16, **changes})
+
+
+def gpt(layers: int = 4, **changes: Any) -> ModelSpec:
+    """As GPT-2: LayerNorm, GELU, biases, learned positions, tied embeddings."""
+    layer = Layer(
+        attention=attention(kv_heads=4, qkv_bias=True, output_bias=True),
+        feed_forward=FeedForward(inner=64, gated=False, bias=True), norm_bias=True,
+    )  # fmt: skip
+    how = {"family": "gpt2", "kinds": (layer,), "tied_embeddings": True, "learned_positions": 16, "norm_bias": True}
+    return llama(layers, **{**how, **changes})
+
+
+def moe(layers: int = 4, **changes: Any) -> ModelSpec:
+    """As Mixtral: 4 experts, 2 per token."""
+    block = MixtureOfExperts(experts=4, top_k=2, expert_inner=48)
+    return llama(layers, kinds=(Layer(attention=attention(), feed_forward=block),), **changes)
+
+
+def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,
+        stack_changes: dict[str, Any] | None = None, **changes: Any) -> Job:  # fmt: skip
+    """A job on `layout_id`: `extra` micro-batches more than pp, float64, SGD without clipping, 4 steps of 16 tokens."""
+    layout, model = parse(layout_id), model or llama()
+    devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
+    sizes = sizes or chunk_sizes(model.num_layers, len(devices))
+    full = layout.recompute == 2
+    chunks, start = [], 0
+    for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
+        redone = (min(size, layout.recompute_layers) or size) if full else 0
+        chunks.append(Chunk(stage=device, chunk=devices[:index].count(device),
+                            layers=(start, start + size - 1) if size else (), embedding=index == 0,
+                            head=index == len(devices) - 1, gpu="", recompute_layers=redone))  # fmt: skip
+        start += size
+    batch = layout.dp * layout.micro_batch * (layout.pp + extra)
+    stack = replace(STACK, **(stack_changes or {}))
+    fields = {"plan_id": "test", "choice": 1, "model": model, "layout": layout, "chunks": tuple(chunks), "stack": stack,
+              "seq_len": 16, "global_batch": batch, "optimizer": "sgd", "dtype": "fp64", "predicted_step_s": None,
+              "steps": 4, "seed": 0, "learning_rate": 0.3, "clip": None}  # fmt: skip
+    return Job(**{**fields, **changes})

@@ -1,0 +1,195 @@
+"""From a plan to a job: damaged and edited plans are refused with the field's name, unsupported ones with a way out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner.plan import load_plan, read_plan
+from meshwright.runtime import launcher
+from meshwright.runtime.failures import RunFailed, diagnose
+from meshwright.runtime.job import job_of
+from meshwright.runtime.mesh import rank_lists
+from meshwright.runtime.settings import Settings, prepare
+
+from meshwright.errors import InputError, UnsupportedError
+
+from ..snapshots import environment
+from .jobs import job
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def edited(plan_file: Path, edit: Edit) -> str:
+    data = json.loads(plan_file.read_text(encoding="utf-8"))
+    edit(data)
+    return json.dumps(data)
+
+
+def set_(*path: Any, value: Any) -> Edit:
+    def edit(data: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            data = data[key]
+        data[path[-1]] = value
+
+    return edit
+
+
+def test_a_plan_becomes_a_job(plan_file: Path) -> None:
+    found = job_of(load_plan(plan_file), 1)
+    assert (found.world_size, found.model.num_layers, found.dtype) == (8, 32, "bf16")
+    assert found.predicted_step_s == load_plan(plan_file).best.step_s
+
+
+@pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        (set_("resolved", "model", "hidden", value="4096"), "resolved.model.hidden"),
+        (set_("resolved", "model", "hidden", value=-1), "resolved.model.hidden"),
+        (set_("resolved", "model", "width", value=1), "resolved.model.width"),
+        (set_("resolved", "model", "kinds", value=[]), "resolved.model.kinds"),
+        (set_("resolved", "model", "kinds", 0, "attention", "heads", value=0), "kinds.0.attention.heads"),
+        (set_("resolved", "model", "pattern", value=[0] * 31 + [7]), "resolved.model.pattern"),
+        (set_("resolved", "stack", value=None), "resolved.stack"),
+        (set_("resolved", "workload", value={}), "resolved.workload.seq_len"),
+        (set_("resolved", "workload", "global_batch", value=63), "candidates.0.layout.micro_batch"),
+        (set_("resolved", "cluster", "groups", 0, "num_nodes", value=2), "candidates.0.layout"),
+        (set_("candidates", 0, "stages", 0, "layers", value=[0, 1]), "candidates.0.stages"),
+        (set_("candidates", 0, "stages", 0, "stage", value=1), "candidates.0.stages"),
+        (set_("candidates", 0, "stages", 0, "embedding", value=False), "candidates.0.stages"),
+        (set_("candidates", 0, "placement", "logical_of_rank", value=[0, 0, 1]), "placement.logical_of_rank"),
+        (set_("candidates", 0, "layout", "tp", value=2), "candidates.0.layout_id"),
+        (set_("candidates", 0, "step_s", value=1.0), "candidates.0.step_s"),
+    ],
+)
+def test_a_damaged_plan_names_the_field(plan_file: Path, edit: Edit, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        job_of(read_plan(edited(plan_file, edit), "plan.json"), 1, "plan.json")
+    assert field in caught.value.message
+
+
+def test_a_newer_plan_is_refused(plan_file: Path) -> None:
+    with pytest.raises(InputError, match=r"format 2\.0"):
+        read_plan(edited(plan_file, set_("format_version", value="2.0")), "plan.json")
+
+
+def test_no_such_choice(plan_file: Path) -> None:
+    with pytest.raises(InputError, match="has no layout 9"):
+        job_of(load_plan(plan_file), 9)
+
+
+def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
+    def offload_first(data: dict[str, Any]) -> None:
+        first = data["candidates"][0]
+        first["layout"]["offload"] = "opt"
+        first["layout_id"] += "-oopt"
+
+    plan = read_plan(edited(plan_file, offload_first), "plan.json")
+    with pytest.raises(UnsupportedError) as caught:
+        job_of(plan, 1)
+    assert "does not offload" in caught.value.message
+    assert caught.value.hint.startswith("`--choice 2`")
+    assert plan.candidates[1].layout_id in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        (("resolved", "workload", "lora"), {"rank": 8, "targets": ["q"]}, "adapters"),
+        (("resolved", "workload", "optimizer"), "adamw-8bit", "optimizer"),
+        (("resolved", "model", "mtp_layers"), 1, "multi-token"),
+        (("resolved", "model", "kinds", 0, "attention", "window"), 1024, "window"),
+        (("resolved", "model", "kinds", 0, "attention", "kv_lora_rank"), 512, "MLA"),
+        (("resolved", "model", "kinds", 0, "num_norms"), 4, "2 norms"),
+    ],
+)
+def test_models_and_workloads_that_cannot_run(plan_file: Path, path: tuple[Any, ...], value: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        job_of(read_plan(edited(plan_file, set_(*path, value=value)), "plan.json"), 1)
+    assert "plan again" in caught.value.hint
+
+
+def test_settings_survive_the_command_line(plan_file: Path) -> None:
+    wanted = Settings(plan=str(plan_file), choice=2, steps=7, data="x.bin", learning_rate=1e-5, clip=0.0,
+                      scale_down=True, run_dir="somewhere", timeout_s=5.0)  # fmt: skip
+    assert Settings.parse(wanted.words()) == wanted
+    small, notes = prepare(wanted)
+    assert small.clip is None
+    assert notes
+
+
+def nodes(plan_file: Path, **given: Any) -> launcher.Nodes:
+    asked = {"scaled": False, "nnodes": None, "nproc_per_node": None, "node_rank": 0, "master_addr": None,
+             "master_port": None, **given}  # fmt: skip
+    plan = load_plan(plan_file)
+    return launcher.nodes_for(plan, job_of(plan, 1), **asked)
+
+
+def test_the_world_is_that_of_the_plan(plan_file: Path) -> None:
+    found = nodes(plan_file)
+    assert (found.nnodes, found.nproc_per_node) == (1, 8)
+    with pytest.raises(InputError, match=r"1 x 4 ranks.*runs on 8"):
+        nodes(plan_file, nproc_per_node=4, nnodes=1)
+    with pytest.raises(InputError, match="where node 0 is"):
+        nodes(plan_file, nproc_per_node=4, nnodes=2)
+    with pytest.raises(InputError, match="is not one of 2 nodes"):
+        nodes(plan_file, nnodes=2, master_addr="n0", node_rank=2)
+    two = nodes(plan_file, nnodes=2, node_rank=1, master_addr="n0")
+    line = launcher.shell_line(Settings("plan.json"), two)
+    assert "--nnodes 2 --nproc-per-node 4 --node-rank 1 --master-addr n0 --master-port 29500" in line
+
+
+def test_every_axis_partitions_the_ranks_in_ascending_order() -> None:
+    for layout_id in ("tp2-pp2-dp4-sh2-mbs1-z3-rnone", "dp8-mbs1-z0-rnone", "tp2-pp4-dp1-mbs1-z1-rnone"):
+        layout = job(layout_id).layout
+        for axis, groups in rank_lists(layout).items():
+            ranks = sorted(rank for group in groups for rank in group)
+            ends_only = axis == "tied" and layout.pp > 2
+            assert ranks == list(range(layout.num_gpus)) or (ends_only and len(set(ranks)) == len(ranks)), axis
+            assert all(group == sorted(group) for group in groups), axis
+
+
+STATES = {
+    0: {"rank": 0, "step": 2, "doing": "x", "failed": "receive from rank 1 over pp (ranks 0, 1), step 3: Timed out",
+        "code": "communication"},
+    1: {"rank": 1, "step": 2, "doing": "forward pass of micro-batch 1, chunk 0", "failed": "", "code": ""},
+}  # fmt: skip
+
+
+def test_a_hanging_rank_is_named_with_the_collective() -> None:
+    found = diagnose(STATES, [], 1, 2)
+    assert isinstance(found, RunFailed)
+    assert "rank 1 did not answer; it was last seen in step 3: forward pass of micro-batch 1" in found.message
+    assert "rank 0 was in receive from rank 1 over pp (ranks 0, 1), step 3: Timed out" in found.message
+
+
+def test_a_killed_rank_is_named() -> None:
+    tail = ["[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 17)"]
+    found = diagnose(STATES, tail, 1, 2)
+    assert "rank 1 was killed by SIGKILL (as when memory runs out) in step 3: forward pass" in found.message
+
+
+def test_bad_data_is_the_users_input() -> None:
+    states = {0: {"rank": 0, "step": 0, "doing": "", "failed": "no such file\ngive one", "code": "invalid_input"}}
+    found = diagnose(states, [], 1, 1)
+    assert isinstance(found, InputError)
+    assert found.hint == "give one"
+
+
+def test_a_worker_loads_no_catalogue_and_no_solver() -> None:
+    code = "import meshwright.runtime.worker, sys; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"pulp", "networkx", "scipy", "yaml", "typer", "meshwright.profiles"}
+
+
+def test_the_launcher_loads_no_torch() -> None:
+    code = "import meshwright.cli.commands.launch, meshwright.runtime.launcher, meshwright.runtime.pricing, sys\n"
+    code += "import meshwright.runtime.settings, meshwright.runtime.parity; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

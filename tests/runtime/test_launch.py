@@ -1,0 +1,187 @@
+"""`meshwright launch` with real torchrun processes: it ends well, or says who failed where; nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..snapshots import environment
+
+WAIT_S = 120.0
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    env = environment({"OMP_NUM_THREADS": "1"})
+    command = [sys.executable, "-m", "meshwright", "launch", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def workers(plan: Path) -> Iterator[tuple[int, int]]:
+    """(pid, rank) of the workers that train `plan`."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ours = b"meshwright.runtime.worker" in words and str(plan).encode() in words
+        if ours and b"meshwright.runtime.agent" not in words:
+            rank = next((v for v in variables if v.startswith(b"RANK=")), None)
+            if rank is not None:
+                yield int(folder.name), int(rank[5:])
+
+
+def after_steps(process: subprocess.Popen[str], plan: Path, rank: int) -> int:
+    """Waits for the second step; the pid of `rank`."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 2/"):
+            return next(pid for pid, which in workers(plan) if which == rank)
+    process.kill()
+    raise AssertionError(process.communicate()[1])
+
+
+def all_gone(plan: Path) -> bool:
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        if not list(workers(plan)):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.fixture
+def plan(plan_file: Path, tmp_path: Path) -> Path:
+    """A copy of its own, by which its processes are found."""
+    path = tmp_path / "plan.json"
+    path.write_text(plan_file.read_text(encoding="utf-8"), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_a_rehearsal_agrees_and_reports(plan: Path, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    code, out, err = finish(start(str(plan), "--scale-down", "--steps", "4", "--check-parity", "--report", str(report)))
+    assert code == 0, err
+    assert "GPUs 8 -> 4" in out
+    assert "losses and gradient norms agree" in out
+    found = json.loads(report.read_text(encoding="utf-8"))
+    assert found["parity"]["agrees"]
+    assert found["parity"]["largest_loss_difference"] <= 1e-12
+    assert len(found["steps"]) == 4
+    assert len(found["peak_memory_bytes"]) == 4
+    assert found["environment"]["backend"] == "gloo"
+    for row in found["memory"]:
+        assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], rel=0.1)
+    assert all_gone(plan)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_named(plan: Path) -> None:
+    process = start(str(plan), "--scale-down", "--steps", "1000000")
+    os.kill(after_steps(process, plan, rank=1), signal.SIGKILL)
+    code, _, err = finish(process)
+    assert code == 1
+    assert "rank 1 was killed by SIGKILL" in err
+    assert all_gone(plan)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_with_the_collective(plan: Path) -> None:
+    process = start(str(plan), "--scale-down", "--steps", "1000000", "--timeout", "4")
+    os.kill(after_steps(process, plan, rank=1), signal.SIGSTOP)
+    code, _, err = finish(process)
+    assert code == 1
+    assert "rank 1 did not answer" in err
+    assert " over " in err
+    assert all_gone(plan)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_and_keeps_the_report(plan: Path, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    process = start(str(plan), "--scale-down", "--steps", "1000000", "--report", str(report))
+    after_steps(process, plan, rank=0)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130, err
+    found = json.loads(report.read_text(encoding="utf-8"))
+    assert found["stopped"] == "interrupted"
+    assert len(found["steps"]) >= 2
+    assert all_gone(plan)
+
+
+@pytest.mark.slow
+def test_a_dead_launcher_leaves_nothing(plan: Path) -> None:
+    process = start(str(plan), "--scale-down", "--steps", "1000000")
+    after_steps(process, plan, rank=0)
+    process.kill()
+    finish(process)
+    assert all_gone(plan)
+
+
+@pytest.mark.slow
+def test_missing_data_is_said_once(plan: Path) -> None:
+    code, _, err = finish(start(str(plan), "--scale-down", "--data", "no-such-file.txt"))
+    assert code == 2
+    assert "no-such-file.txt: no such file or folder" in err
+
+
+def test_a_port_in_use(plan: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = finish(start(str(plan), "--scale-down", "--master-port", str(port)))
+    assert code == 2
+    assert f"port {port} is in use" in err
+    assert "--master-port" in err
+
+
+def test_without_torch(plan: Path, tmp_path: Path) -> None:
+    code = "import importlib.util as u, sys\nfind = u.find_spec\n"
+    code += "u.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+    code += f"from meshwright.cli.main import main; sys.exit(main(['launch', {str(plan)!r}, '--scale-down']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 2
+    assert "pip install 'meshwright[runtime]'" in done.stderr
+
+
+def test_dry_run_prints_the_command(plan: Path) -> None:
+    code, out, _ = finish(start(str(plan), "--dry-run", "--steps", "5", "--choice", "2"))
+    assert code == 0
+    assert out.startswith("torchrun --nnodes 1 --nproc-per-node 8 --master-addr 127.0.0.1 -m meshwright.runtime.worker")
+    assert "--choice 2 --steps 5" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nproc-per-node", "3"], "runs on 8"),
+        (["--choice", "9"], "has no layout 9"),
+        (["--check-parity"], "--scale-down"),
+        (["--steps", "0"], "nothing to train"),
+        (["--device", "tpu"], "none of auto, cuda, cpu"),
+    ],
+)
+def test_bad_flags(plan: Path, words: list[str], message: str) -> None:
+    code, _, err = finish(start(str(plan), *words))
+    assert code == 2
+    assert message in err

@@ -1,0 +1,43 @@
+"""The planner's bytes and the bytes that the ranks hold, at the size of `--scale-down`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from meshwright.runtime.job import Job
+from meshwright.runtime.parity import compare_memory
+from meshwright.runtime.pricing import predicted_bytes
+from meshwright.runtime.scale import scale_down
+
+from .fork import run
+from .jobs import job, llama, moe
+from .test_scale import large
+
+
+def rehearsal(layout_id: str, kind: str = "llama") -> Job:
+    model = large(moe()) if kind == "moe" else large(llama())
+    small, _ = scale_down(job(layout_id, model, seq_len=8192))
+    return replace(small, steps=2)
+
+
+@pytest.mark.parametrize(
+    "layout_id",
+    [
+        "dp2-mbs1-z0-rnone", "dp2-mbs1-z1-rnone", "dp2-mbs1-z2-rsel(norm)", "dp4-sh2-mbs1-z3-rnone",
+        "tp2-dp1-mbs1-z0-rnone", "pp2-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "tp2-pp2-dp1-mbs2-z0-rnone",
+        "dp2-mbs1-z3-rfull", "pp2-gpipe-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rsel(act)",
+    ],
+)  # fmt: skip
+def test_within_ten_percent(layout_id: str) -> None:
+    wanted = rehearsal(layout_id)
+    _, peaks = run(wanted)
+    for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
+        assert row.within, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
+
+
+def test_experts_within_ten_percent() -> None:
+    wanted = rehearsal("dp2-mbs1-z3-rsel(act+moe)", "moe")
+    _, peaks = run(wanted)
+    (row,) = compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)])
+    assert row.within, f"{row.difference:+.1%}"

@@ -1,0 +1,138 @@
+"""The modules hold the parameters that the planner counts, and compute what Hugging Face's models compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from meshwright.cost_models import params
+from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.runtime.model import DecoderChunk
+from meshwright.runtime.reference import whole_model
+from torch import nn
+
+from .jobs import attention, gpt, job, llama, moe
+
+
+def qwen3() -> ModelSpec:
+    layer = Layer(attention=attention(norm_parameters=16), feed_forward=FeedForward(inner=64))
+    return llama(kinds=(layer,), tied_embeddings=True)
+
+
+def qwen_moe() -> ModelSpec:
+    block = MixtureOfExperts(experts=4, top_k=2, expert_inner=24, shared_inner=40, shared_gate=True)
+    dense = Layer(attention=attention(qkv_bias=True), feed_forward=FeedForward(inner=64))
+    sparse = replace(dense, feed_forward=block)
+    return llama(kinds=(dense, sparse), pattern=(0, 1, 1, 1), head_bias=True)
+
+
+def biased_experts() -> ModelSpec:
+    block = MixtureOfExperts(experts=4, top_k=2, expert_inner=24, expert_bias=True, router_bias=True)
+    return llama(kinds=(Layer(attention=attention(output_bias=True), feed_forward=block),))
+
+
+@pytest.mark.parametrize("spec", [llama(), gpt(), moe(), qwen3(), qwen_moe(), biased_experts()])
+def test_parameters_are_those_of_the_cost_model(spec: ModelSpec) -> None:
+    model = whole_model(job("dp1-mbs1-z0-rnone", spec))
+    assert sum(p.numel() for p in model.parameters()) == params.total_parameters(spec)
+    for name, layer in model.layers.items():
+        kind = spec.kinds[spec.pattern[int(name)]]
+        assert sum(p.numel() for p in layer.parameters()) == sum(params.layer_parameters(spec, kind).values())
+
+
+def test_weights_depend_on_the_seed_and_nothing_else() -> None:
+    one, two = (whole_model(job(each)) for each in ("dp1-mbs1-z0-rnone", "pp2-dp2-mbs1-z0-rfull"))
+    other = whole_model(job("dp1-mbs1-z0-rnone", seed=1))
+    for (name, a), b, c in zip(one.named_parameters(), two.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b), name
+        assert a.dim() < 2 or not torch.equal(a, c), name
+
+
+def logits_of(model: DecoderChunk, tokens: torch.Tensor) -> torch.Tensor:
+    """The path of the loss, without the loss."""
+    found: list[torch.Tensor] = []
+    head = model.head
+    assert head is not None
+    head.loss = lambda x, targets: found.append(head.logits(x)) or x.sum()  # type: ignore[method-assign, func-returns-value]
+    model(tokens, tokens)
+    return found[0]
+
+
+def fill(target: DecoderChunk, source: nn.Module, names: dict[str, str]) -> None:
+    """Copies Hugging Face's weights: `names` maps the ends of our names to theirs, {} stands for the layer."""
+    theirs = dict(source.named_parameters())
+    with torch.no_grad():
+        for name, parameter in target.named_parameters():
+            layer = name.split(".")[1] if name.startswith("layers.") else ""
+            end = name.removeprefix(f"layers.{layer}.")
+            parameter.copy_(theirs[names[end].replace("{}", layer)])
+
+
+LLAMA = {
+    "embedding.tokens": "model.embed_tokens.weight", "head.norm.weight": "model.norm.weight",
+    "head.projection": "lm_head.weight", "attention_norm.weight": "model.layers.{}.input_layernorm.weight",
+    "feed_forward_norm.weight": "model.layers.{}.post_attention_layernorm.weight",
+    **{f"attention.{n}": f"model.layers.{{}}.self_attn.{n}_proj.weight" for n in "qkvo"},
+    **{f"feed_forward.{n}": f"model.layers.{{}}.mlp.{n}_proj.weight" for n in ("gate", "up", "down")},
+}  # fmt: skip
+
+
+def hugging_face(name: str, **config: Any) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    made: nn.Module = getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))(
+        getattr(transformers, f"{name}Config")(**config, attn_implementation="eager")
+    )
+    return made.double().eval()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_llama_is_that_of_hugging_face() -> None:
+    theirs = hugging_face(
+        "Llama", vocab_size=61, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=1e-5, rope_theta=10_000.0,
+    )  # fmt: skip
+    ours = whole_model(job("dp1-mbs1-z0-rnone"))
+    fill(ours, theirs, LLAMA)
+    tokens = torch.arange(32).view(2, 16) % 61
+    # Hugging Face rounds its rotary tables to float32.
+    torch.testing.assert_close(logits_of(ours, tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gpt2_is_that_of_hugging_face() -> None:
+    theirs = hugging_face(
+        "GPT2", vocab_size=61, n_embd=32, n_inner=64, n_layer=4, n_head=4, n_positions=16, activation_function="gelu"
+    )
+    ours = whole_model(job("dp1-mbs1-z0-rnone", gpt()))
+    block = "transformer.h.{}"
+    state = dict(theirs.named_parameters())
+    with torch.no_grad():
+        for name, parameter in ours.named_parameters():
+            layer = name.split(".")[1] if name.startswith("layers.") else ""
+            end = name.removeprefix(f"layers.{layer}.")
+            if end.startswith("attention.") and end.split(".")[1][0] in "qkv":  # one Conv1D [in, 3 x out]
+                part = "qkv".index(end.split(".")[1][0])
+                kind = "bias" if end.endswith("_bias") else "weight"
+                value = state[f"{block}.attn.c_attn.{kind}".replace("{}", layer)]
+                parameter.copy_(value.t()[part * 32 : (part + 1) * 32] if kind == "weight" else value[part * 32 :][:32])
+                continue
+            parameter.copy_(_gpt2(state, end, block.replace("{}", layer)))
+    tokens = torch.arange(32).view(2, 16) % 61
+    torch.testing.assert_close(logits_of(ours, tokens), theirs(tokens).logits, rtol=1e-6, atol=1e-8)
+
+
+def _gpt2(state: dict[str, nn.Parameter], end: str, block: str) -> torch.Tensor:
+    names = {
+        "embedding.tokens": "transformer.wte.weight", "embedding.positions": "transformer.wpe.weight",
+        "head.norm.weight": "transformer.ln_f.weight", "head.norm.bias": "transformer.ln_f.bias",
+        "attention_norm.weight": f"{block}.ln_1.weight", "attention_norm.bias": f"{block}.ln_1.bias",
+        "feed_forward_norm.weight": f"{block}.ln_2.weight", "feed_forward_norm.bias": f"{block}.ln_2.bias",
+        "attention.o": f"{block}.attn.c_proj.weight", "attention.o_bias": f"{block}.attn.c_proj.bias",
+        "feed_forward.up": f"{block}.mlp.c_fc.weight", "feed_forward.up_bias": f"{block}.mlp.c_fc.bias",
+        "feed_forward.down": f"{block}.mlp.c_proj.weight", "feed_forward.down_bias": f"{block}.mlp.c_proj.bias",
+    }  # fmt: skip
+    value = state[names[end]]
+    return value.t() if ".attn." in names[end] or ".mlp." in names[end] else value

@@ -1,0 +1,205 @@
+"""Every axis alone and every pair of them trains exactly what one process trains; planted faults are noticed.
+
+Three axes at once and the remaining combinations are in parity_all.py (`make parity`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from meshwright.cost_models.specs import ModelSpec
+from meshwright.runtime import reference
+from meshwright.runtime.job import Job
+from meshwright.runtime.model import DecoderChunk, DecoderLayer
+from meshwright.runtime.parity import LEAST_CHANGE, Parity, compare
+from meshwright.runtime.recompute import _Recipe
+from meshwright.runtime.trainer import Trainer
+
+from .fork import Break, run
+from .jobs import gpt, job, llama, moe
+
+MODELS = {"llama": llama, "gpt": gpt, "moe": moe}
+
+
+def model_for(name: str, layout_id: str) -> ModelSpec:
+    return MODELS[name](8 if "vpp" in layout_id else 4)
+
+
+def parity_of(wanted: Job, broken: Break | None = None) -> Parity:
+    steps, _ = run(wanted, broken)
+    expected = reference.train(wanted)
+    return compare([(s.loss, s.gradient_norm) for s in steps], [(s.loss, s.gradient_norm) for s in expected])
+
+
+AXES = [
+    "dp1-mbs2-z0-rnone", "dp2-mbs1-z0-rnone", "dp2-mbs1-z1-rnone", "dp2-mbs1-z2-rnone", "dp2-mbs1-z3-rnone",
+    "dp4-sh2-mbs1-z1-rnone", "dp4-sh2-mbs1-z3-rnone", "tp2-dp1-mbs2-z0-rnone", "pp2-dp1-mbs2-z0-rnone",
+    "pp2-gpipe-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rfull", "dp1-mbs1-z0-rfull2",
+    "dp1-mbs1-z0-rsel", "dp1-mbs1-z0-rsel(norm)", "dp1-mbs1-z0-rsel(act)", "dp1-mbs1-z0-rsel(attn+norm+act)",
+]  # fmt: skip
+PAIRS = [
+    "tp2-dp2-mbs1-z0-rnone", "tp2-dp2-mbs1-z3-rnone", "pp2-dp2-mbs1-z0-rnone", "pp2-dp2-mbs1-z2-rnone",
+    "pp2-dp2-mbs1-z3-rnone", "tp2-pp2-dp1-mbs1-z0-rnone", "dp2-mbs1-z3-rsel(norm+act)", "dp2-mbs1-z3-rfull",
+    "tp2-dp1-mbs1-z0-rsel(attn+norm+act)", "tp2-dp1-mbs1-z0-rfull", "pp2-dp1-mbs1-z0-rfull1",
+    "pp2-vpp2-dp1-mbs1-z0-rsel(norm)",
+]  # fmt: skip
+OTHERS = [
+    "gpt:tp2-dp1-mbs1-z0-rnone", "gpt:pp2-dp1-mbs1-z0-rnone", "gpt:pp2-dp2-mbs1-z2-rnone", "gpt:dp2-mbs1-z3-rsel(act)",
+    "moe:dp2-mbs1-z3-rsel(act+moe)", "moe:tp2-dp1-mbs1-z0-rnone", "moe:tp2-dp2-mbs1-z1-rnone",
+    "moe:pp2-dp1-mbs1-z0-rnone",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [f"llama:{each}" for each in AXES + PAIRS] + OTHERS)
+def test_trains_the_same_model(text: str) -> None:
+    name, _, layout_id = text.partition(":")
+    stack = {"sharded_states": "zero"}
+    verdict = parity_of(job(layout_id, model_for(name, layout_id), stack_changes=stack))
+    assert verdict.agrees, verdict.as_dict()
+    assert verdict.least_change > LEAST_CHANGE
+
+
+def test_the_three_axes_at_once() -> None:
+    assert parity_of(job("tp2-pp2-dp2-mbs1-z1-rnone")).agrees
+
+
+def test_uneven_stages() -> None:
+    assert parity_of(job("pp2-dp1-mbs1-z0-rnone", llama(5), sizes=[4, 1])).agrees
+
+
+def test_a_stage_without_layers() -> None:
+    assert parity_of(job("pp2-dp1-mbs1-z0-rnone", llama(3), sizes=[0, 3])).agrees
+
+
+def test_a_stack_that_keeps_states_whole_in_a_pipeline() -> None:
+    assert parity_of(job("pp2-dp2-mbs1-z3-rnone", stack_changes={"sharded_states": "fsdp2"})).agrees
+
+
+def test_clipping() -> None:
+    wanted = job("tp2-dp2-mbs1-z2-rnone", clip=0.5)
+    assert parity_of(wanted).agrees
+
+
+def test_adamw() -> None:
+    assert parity_of(job("dp2-mbs1-z3-rnone", optimizer="adamw", learning_rate=0.01)).agrees
+
+
+def test_the_layout_does_not_change_what_is_drawn() -> None:
+    one, other = (reference.train(job(each, global_batch=4)) for each in ("dp2-mbs1-z0-rnone", "dp1-mbs2-z0-rnone"))
+    assert compare([(s.loss, s.gradient_norm) for s in one], [(s.loss, s.gradient_norm) for s in other]).agrees
+
+
+def test_bf16_is_near() -> None:
+    layout_id = "tp2-dp2-mbs1-z3-rnone"
+    wanted = job(layout_id, dtype="bf16", optimizer="adamw", learning_rate=0.01)
+    steps, _ = run(wanted)
+    expected = reference.train(job(layout_id, optimizer="adamw", learning_rate=0.01))
+    for step, other in zip(steps, expected, strict=True):
+        assert step.loss == pytest.approx(other.loss, rel=0.02)
+        assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=0.1)
+
+
+# ---- planted faults: each is one line of a real mistake
+
+
+def no_reduction(trainer: Trainer, rank: int) -> None:
+    groups = next(unit.groups for unit in trainer.units if unit.groups.replicate.size > 1)
+    groups.replicate.all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
+
+
+def doubled(trainer: Trainer, rank: int) -> None:
+    unit = trainer.units[-1]
+    unit.parameters[0].register_hook(lambda grad: 2 * grad)  # type: ignore[no-untyped-call]
+
+
+def no_partial_reduction(trainer: Trainer, rank: int) -> None:
+    for unit in trainer.units:
+        if unit.groups.partial is not None:
+            unit.groups.partial.all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
+            return
+
+
+def swapped_tensor_parts(trainer: Trainer, rank: int) -> None:
+    """tp rank 0 has the columns of rank 1 in one row-parallel weight, and the other way round."""
+    layer = layer_of(trainer)
+    down = layer.feed_forward.tensor("down")
+    whole = reference.whole_model(trainer.job).get_submodule("layers.0.feed_forward").get_parameter("down").detach()
+    width = down.shape[1]
+    other = 1 - trainer.mesh.place.tp
+    with torch.no_grad():
+        down.copy_(whole[:, other * width : (other + 1) * width])
+
+
+def swapped_data(trainer: Trainer, rank: int) -> None:
+    """Both data-parallel ranks read the sequences of rank 0."""
+    object.__setattr__(trainer.mesh.place, "dp", 0)
+
+
+def swapped_shards(trainer: Trainer, rank: int) -> None:
+    unit = trainer.units[1]
+    unit.gather()
+    mine = 1 - unit.groups.shard.rank
+    unit.weights.copy_(unit.flat[mine * unit.part : (mine + 1) * unit.part].detach().clone())
+    unit.release()
+
+
+def dropped_layer(trainer: Trainer, rank: int) -> None:
+    chunk = trainer.chunks[0]
+    if trainer.mesh.place.stage == 0:
+        chunk.layers.pop(next(iter(chunk.layers.keys())))
+
+
+def _reversed(batches: Any, last: int) -> Any:
+    return lambda index: batches(last - index)
+
+
+def swapped_micro_batches(trainer: Trainer, rank: int) -> None:
+    """The last stage takes the targets of the micro-batches in the wrong order."""
+    before = trainer._micro_batches
+    if trainer.mesh.place.stage == 1:
+        last = trainer.job.num_micro_batches - 1
+        trainer._micro_batches = lambda index: _reversed(before(index), last)  # type: ignore[method-assign]
+
+
+def untied(trainer: Trainer, rank: int) -> None:
+    for unit in trainer.units:
+        if unit.groups.tied is not None:
+            unit.groups.tied.all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
+
+
+def stale_recipe(trainer: Trainer, rank: int) -> None:
+    before = _Recipe.cook
+    _Recipe.cook = lambda self: before(self) * 1.001  # type: ignore[method-assign]
+
+
+def layer_of(trainer: Trainer) -> DecoderLayer:
+    chunk: DecoderChunk = trainer.chunks[0]
+    layer = chunk.layers["0"]
+    assert isinstance(layer, DecoderLayer)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("llama:dp2-mbs1-z0-rnone", no_reduction),
+        ("llama:dp2-mbs1-z2-rnone", doubled),
+        ("llama:dp2-mbs1-z1-rnone", swapped_data),
+        ("llama:dp2-mbs1-z3-rnone", swapped_shards),
+        ("llama:dp4-sh2-mbs1-z3-rnone", no_reduction),
+        ("llama:tp2-dp1-mbs1-z0-rnone", no_partial_reduction),
+        ("llama:tp2-dp1-mbs1-z0-rnone", swapped_tensor_parts),
+        ("moe:tp2-dp1-mbs1-z0-rnone", no_reduction),
+        ("llama:pp2-dp1-mbs1-z0-rnone", dropped_layer),
+        ("llama:pp2-vpp2-dp1-mbs1-z0-rnone", swapped_micro_batches),
+        ("gpt:pp2-dp1-mbs1-z0-rnone", untied),
+        ("llama:dp1-mbs1-z0-rsel(norm)", stale_recipe),
+    ],
+)
+def test_planted_faults_are_noticed(text: str, broken: Break) -> None:
+    name, _, layout_id = text.partition(":")
+    wanted = job(layout_id, model_for(name, layout_id), stack_changes={"sharded_states": "zero"})
+    verdict = parity_of(wanted, broken)
+    assert not verdict.agrees
