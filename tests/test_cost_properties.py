@@ -589,23 +589,25 @@ def test_pipeline_forms(
     assert bubble_s(code, v * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
 
 
-@given(st.data(), st.sampled_from(SCHEDULES), st.integers(2, 12), st.integers(1, 40), st.floats(0, 5))
-@thorough(600, shrinks=True)
-def test_a_slower_stage_never_shortens_a_step(data: st.DataObject, schedule: str, p: int, m: int, hop: float) -> None:
+@given(st.sampled_from(SCHEDULES), st.integers(2, 16), st.integers(1, 40), seeds)
+@thorough(300)
+def test_a_slower_stage_never_shortens_a_step(schedule: str, p: int, m: int, seed: int) -> None:
     """m x the slowest stage, the bubble and the messages together: the bounds of the search rest on it."""
-    stages = np.array(data.draw(st.lists(st.floats(0.1, 5), min_size=p, max_size=p)))
-    slower = stages.copy()
-    slower[data.draw(st.integers(0, p - 1))] += data.draw(st.floats(0, 3))
-    share = stages.sum() * (1 - 1 / p)  # forward, backward and weight gradients stay; traffic comes on top
-    code, one, v = np.array([SCHEDULES.index(schedule)]), np.ones(1), 2.0 if schedule in V_SCHEDULES else 1.0
-    v = 3.0 if schedule == "interleaved" else v
-    steps = []
-    for c in (stages, slower):
-        slowest, total = c.max() * one, c.sum() * one
-        bubble = bubble_s(code, v * one, total - slowest, share / 3 * one, share * 2 / 3 * one, share / 3 * one)
-        messages = exposed_hop_s(code, p * one, v * one, m * one, hop * one, total, slowest)
-        steps.append(float((m * slowest + bubble + messages)[0]))
-    assert steps[1] >= steps[0] * (1 - SLACK)
+    rng, n = np.random.default_rng(seed), 200
+    stages = rng.uniform(0.1, 5, (p, n)) ** rng.uniform(0.1, 2, n)
+    slower, row = stages.copy(), np.arange(n)
+    slower[np.where(row % 2, stages.argmax(axis=0), rng.integers(p, size=n)), row] += rng.uniform(0, 3, n)
+    part = stages.sum(axis=0) * (1 - 1 / p) / 3  # F, I and W of the others stay; what slows the stage comes on top
+    code = np.full(n, SCHEDULES.index(schedule))
+    pp, mm, hop = np.full(n, float(p)), np.full(n, float(m)), rng.uniform(0, 5, n)
+    vpp = np.full(n, 3.0 if schedule == "interleaved" else 2.0 if schedule in V_SCHEDULES else 1.0)
+    before, after = (
+        m * c.max(axis=0)
+        + bubble_s(code, vpp, c.sum(axis=0) - c.max(axis=0), part, 2 * part, part)
+        + exposed_hop_s(code, pp, vpp, mm, hop, c.sum(axis=0), c.max(axis=0))
+        for c in (stages, slower)
+    )
+    assert (after >= before * (1 - SLACK)).all()
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 64), st.integers(1, 512), st.integers(1, 8))
