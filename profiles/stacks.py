@@ -122,5 +122,5 @@ def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
     fabric = collective_rates()
     spans = [fabric.level(level.kind, depth).source for depth, level in enumerate(cluster.levels)]
     network = {f"level {i}": "fitted" if text.startswith("fitted") else "assumed" for i, text in enumerate(spans)}
-    return {"matmul": compute, "attention": compute, "memory": compute, "optimizer": compute, "accumulate": compute,
-            "host": "assumed", "offload": "assumed", "bubble": "formula", "imbalance": "formula", **network}  # fmt: skip
+    on_gpu = dict.fromkeys(("matmul", "attention", "memory", "optimizer", "accumulate"), compute)
+    return {**on_gpu, "host": "assumed", "offload": "assumed", "bubble": "formula", "imbalance": "formula", **network}
