@@ -20,11 +20,8 @@ Array = NDArray[np.float64]
 # Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0}
 MASTER_BYTES = 4.0
-BASE_WEIGHT_BYTES = {
-    "bf16": 2.0,
-    "int8": 1.0,
-    "nf4": 0.5 + 0.0645,
-}  # nf4: 4 bits + double-quantised scales (QLoRA, 2305.14314: 0.127 bits + fp32 block constants)
+# nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
+BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 4.127 / 8}
 REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate")
 
 

@@ -6,7 +6,7 @@ what-if share this path: a changed constant needs only this step again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,11 +165,3 @@ def _host_floor(sums: _Sums, host_s: float, exponent: float) -> None:
     high, low = np.maximum(device, host_s), np.minimum(device, host_s)
     both = high * (1.0 + np.divide(low, high, out=np.zeros_like(high), where=high > 0) ** exponent) ** (1 / exponent)
     sums.all[_HOST] += both - device
-
-
-def stage_sum(counts: Array, per_kind: Sequence[Array]) -> Array:
-    """Sum over kinds of counts[..., kind] * per_kind[kind]: the one place that multiplies layers by their cost."""
-    total = counts[..., 0] * per_kind[0]
-    for kind in range(1, len(per_kind)):
-        total = total + counts[..., kind] * per_kind[kind]
-    return np.asarray(total)

@@ -150,7 +150,7 @@ def _certificate(found: Resolved, outcome: Outcome) -> Certificate:
     gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
     is_time = found.workload.objective != "memory"
     return Certificate(
-        space=_space_count(outcome.count, _by_axis(found)),
+        space=_space_count(outcome.count, found.space.axis_sizes()),
         lower_bound_s=rounded(min(bound, best)) if is_time else None,
         gap=rounded(gap), proven=outcome.stopped is None, stopped=outcome.stopped,
     )  # fmt: skip
@@ -161,11 +161,6 @@ def _space_count(count: Count, by_axis: dict[str, int]) -> SpaceCount:
         total=count.total, by_axis=by_axis, ruled_out=dict(sorted(count.ruled_out.items())), dominated=count.dominated,
         out_of_memory=count.out_of_memory, bounded=count.bounded, priced=count.priced, unvisited=count.unvisited,
     )  # fmt: skip
-
-
-def _by_axis(found: Resolved) -> dict[str, int]:
-    """How many values each axis takes before any rule."""
-    return found.space.axis_sizes()
 
 
 def _plan(

@@ -45,7 +45,6 @@ class Count:
     """
 
     total: int = 0
-    by_axis: dict[str, int] = field(default_factory=dict)
     ruled_out: dict[str, int] = field(default_factory=dict)
     dominated: int = 0
     out_of_memory: int = 0

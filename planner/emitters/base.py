@@ -8,22 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cost_models.layouts import (
-    CP_ALGORITHMS,
-    OFFLOADS,
-    PRECISIONS,
-    RECOMPUTE_MODES,
-    SCHEDULES,
-    Layout,
     Layouts,
     encode,
 )
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
-
-_CHOICES = {
-    "cp_algorithm": CP_ALGORITHMS, "schedule": SCHEDULES, "recompute": RECOMPUTE_MODES, "offload": OFFLOADS,
-    "precision": PRECISIONS,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,9 +45,3 @@ def only(target: str, field: str, values: Sequence[object], message: str) -> Rul
         return np.asarray(np.isin(columns[field], codes))
 
     return Rule(f"{target}: {field}", (field,), allows, message)
-
-
-def describe(layout: Layout, field: str) -> str:
-    """The value of a field in words."""
-    value = getattr(layout, field)
-    return _CHOICES[field][value] if field in _CHOICES else str(value)
