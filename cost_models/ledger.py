@@ -6,6 +6,7 @@ they are lists over J of [n].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,14 +40,14 @@ class Groups:
     replicate_stride: Ints
 
     @classmethod
-    def dense(cls, x: Layouts) -> Groups:
+    def dense(cls, x: Mapping[str, Ints]) -> Groups:
         """shard x cp ranks share the states of a rank's dense parameters, dp/shard such groups hold copies."""
         sharded = x["zero"] > 0
         shard = np.where(sharded, x["shard"] * x["cp"], 1)
         return cls(shard, x["tp"], x["dp"] * x["cp"] // shard, np.where(sharded, x["tp"] * shard, x["tp"]))
 
     @classmethod
-    def experts(cls, x: Layouts) -> Groups:
+    def experts(cls, x: Mapping[str, Ints]) -> Groups:
         """Folded: tp x cp x dp = etp x ep x edp; the shard group is shard x cp x tp / (ep x etp) of the edp ranks."""
         folded, sharded = x["ep"] * x["etp"], x["zero"] > 0
         shard = np.where(sharded, np.maximum(x["shard"] * x["cp"] * x["tp"] // folded, 1), 1)
@@ -208,12 +209,13 @@ class Ledger:
             "workspace": self._workspace,
         }
 
-    def accumulated_bytes(self, j: int) -> Array:
-        """[n] bytes per micro-batch of adding its gradients to the sum: read and written once; none if there is one."""
+    def accumulated_bytes(self, j: int, *, scattered: bool = True) -> Array:
+        """[n] bytes per micro-batch of adding its gradients to the sum: read and written once; none if there is one.
+        Without `scattered` as if no ZeRO stage divided them."""
         dense, experts = self.trained[j]
-        scattered = (self.layouts["zero"] >= 2) & ~self.whole_in_pipeline
-        summed = dense / np.where(scattered, self.dense_groups.shard, 1)
-        summed = summed + experts / np.where(scattered, self.expert_groups.shard, 1)
+        divided = scattered & (self.layouts["zero"] >= 2) & ~self.whole_in_pipeline
+        summed = dense / np.where(divided, self.dense_groups.shard, 1)
+        summed = summed + experts / np.where(divided, self.expert_groups.shard, 1)
         return np.asarray(np.where(self.m > 1, 2 * self.problem.state_bytes.gradient * summed, 0.0))
 
     @cached_property

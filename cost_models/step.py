@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from . import collectives
 from .collectives import Curve, Op
 from .layouts import SCHEDULES
-from .ledger import BUFFERS, Ints, Ledger
+from .ledger import BUFFERS, Groups, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hop_s
 from .rates import COMPONENTS, Rates
@@ -94,7 +94,9 @@ class _Stages:
     cycle: Array
 
 
-def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bool = True) -> _Stages:
+def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> _Stages:
+    """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that
+    moves them fastest. `states`: ZeRO stage and offload are the row's; else the stage that costs least, no offload."""
     tables, profiles = ledger.tables, range(ledger.num_profiles)
     forward_rows, backward_rows = ledger.per_kind(tables.forward_s), ledger.per_kind(tables.backward_s)
     redo_tables = np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes])
@@ -103,11 +105,16 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
     backward = np.array([
         ledger.on_profile(j, backward_rows) + ledger.share(j) * ledger.on_profile(j, redo_rows) for j in profiles
     ])  # fmt: skip
+    zero = ledger.layouts["zero"]
     accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.memory_bw_bytes_per_s
     fsdp, offload = np.zeros_like(forward), np.zeros_like(forward)
-    sharded = np.flatnonzero((ledger.layouts["zero"] >= 2) & ~ledger.whole_in_pipeline)
-    if fsdp_known and len(sharded):
-        _fsdp_exchange(ledger, rates, sharded, forward, backward, fsdp)
+    sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
+    if len(sharded):
+        gathers = (zero[sharded] == 3) & states
+        _fsdp_exchange(ledger, rates, sharded, forward, backward, fsdp, gathers=gathers, shards_known=shards_known)
+    if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
+        whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
+        fsdp = np.minimum(fsdp, whole / rates.memory_bw_bytes_per_s - accumulate)
     moved = np.flatnonzero(ledger.offloads_activations & states)
     for j in profiles if len(moved) else ():
         one_way = ledger.saved[j][moved] / rates.pcie_bw_bytes_per_s
@@ -117,18 +124,20 @@ def _stages(ledger: Ledger, rates: Rates, *, fsdp_known: bool = True, states: bo
     return _Stages(forward, backward, accumulate, fsdp, offload, forward + backward + accumulate + fsdp + offload)
 
 
-def _fsdp_exchange(ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array) -> None:
+def _fsdp_exchange(
+    ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array, *,
+    gathers: NDArray[np.bool_], shards_known: bool,
+) -> None:  # fmt: skip
     """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
     FSDP2 gathers for the forward pass in stage 2 too.
 
     What does not hide: beyond `fsdp_overlap` of the compute beside it, and the first layer's gather.
     """
     states, overlap = ledger.problem.state_bytes, rates.stack.fsdp_overlap
-    again = (ledger.layouts["zero"][rows] == 3).astype(np.float64)
+    again = gathers.astype(np.float64)
     first = np.ones(len(rows)) if ledger.problem.stack.sharded_states == "fsdp2" else again
-    dense, experts = ledger.dense_groups, ledger.expert_groups
-    gather_d, scatter_d = (_curve(rates, op, dense.shard[rows], dense.shard_stride[rows]) for op in _GATHER_SCATTER)
-    gather_e, scatter_e = (_curve(rates, op, experts.shard[rows], experts.shard_stride[rows]) for op in _GATHER_SCATTER)
+    curves = _shard_curves if shards_known else _least_shard_curves
+    gather_d, scatter_d, gather_e, scatter_e = curves(ledger, rates, rows)
     for j in range(ledger.num_profiles):
         calls = np.maximum(ledger.layers[j][rows], 1.0)
         weights_d = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["dense_gathered_bytes"]))[rows]
@@ -156,6 +165,43 @@ def _curve(rates: Rates, op: Op, size: Ints, stride: Ints) -> Curve:
     distinct, inverse = np.unique(size << 32 | stride, return_inverse=True)
     found = collectives.curve(rates.collectives, rates.levels, op, distinct >> 32, distinct & 0xFFFFFFFF)
     return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+
+
+def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curve]:
+    """Gather and scatter in the shard groups of `rows`, dense and then expert."""
+    return [
+        _curve(rates, op, groups.shard[rows], groups.shard_stride[rows])
+        for groups in (ledger.dense_groups, ledger.expert_groups)
+        for op in _GATHER_SCATTER
+    ]
+
+
+def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curve]:
+    """Curves that lie below those of `_shard_curves` for every size of the shard group that the rows allow."""
+    x = ledger.layouts
+    ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
+    limits = [int(column.max()) + 1 for column in ranks]
+    distinct, inverse = np.unique(np.ravel_multi_index(ranks, limits), return_inverse=True)
+    dp, cp, tp, folded = np.unravel_index(distinct, limits)
+    shards = [
+        [shard for shard in range(1, d + 1) if d % shard == 0 and shard * c > 1]
+        for d, c in zip(dp.tolist(), cp.tolist(), strict=True)
+    ]
+    lengths = [len(sizes) for sizes in shards]
+    starts = np.cumsum([0, *lengths])[:-1]
+    ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))
+    options = {name: np.repeat(column, lengths) for name, column in ranks_of.items()}
+    one = np.ones(sum(lengths), dtype=np.int64)
+    options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
+    curves = (
+        _curve(rates, op, groups.shard, groups.shard_stride)
+        for groups in (Groups.dense(options), Groups.experts(options))
+        for op in _GATHER_SCATTER
+    )
+    return [
+        Curve(*(np.minimum.reduceat(part, starts)[inverse] for part in (c.latency_s, c.s_per_byte, c.ramp)))
+        for c in curves
+    ]
 
 
 def _calls(curve: Curve, total_bytes: Array, calls: Array) -> Array:
@@ -271,7 +317,7 @@ def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = Tr
     communication of data parallelism hides fully, the optimizer runs where it is faster. Every other term is exact,
     and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
     """
-    stage = _stages(ledger, rates, fsdp_known=False, states=states_known)
+    stage = _stages(ledger, rates, shards_known=False, states=states_known)
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
     step_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)

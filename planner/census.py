@@ -81,12 +81,7 @@ class Census:
         fields = {"pp", "dp", "cp"}.union(
             *(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs)
         )
-        code = np.zeros(len(self.meshes["tp"]), dtype=np.int64)
-        for name in sorted(fields):
-            column = self.meshes[name]
-            code = code * (int(column.max(initial=0)) + 1) + column
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return select(self.meshes, first), inverse.astype(np.int64)
+        return _distinct(self.meshes, fields)
 
     @property
     def signature(self) -> Ints:
@@ -161,14 +156,18 @@ class Census:
         return out
 
     @cached_property
-    def categories(self) -> NDArray[np.bool_]:
-        """[signature, schedule, mode, zero, offload] passes the joint rules."""
+    def _joint(self) -> tuple[NDArray[np.bool_], Ints]:
+        """[distinct, schedule, mode, zero, offload] passes the joint rules, and [signature] which distinct row of the
+        mesh fields that these rules read it is."""
+        rules = self.level_rules["joint"]
+        read = set(MESH_FIELDS) & {"pp"}.union(*(rule.fields for rule in rules))
+        rows, which = _distinct(self._signature[0], read)
         grid = np.indices(_CATEGORIES).reshape(4, -1)
         options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
         options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
         options["recompute"] = np.minimum(options["recompute"], _MODES - 2)
-        rows, rules = self._signature[0], self.level_rules["joint"]
-        return allowed(rules, cross(rows, options), self.space.problem).reshape(len(rows["pp"]), *_CATEGORIES)
+        passing = allowed(rules, cross(rows, options), self.space.problem)
+        return passing.reshape(len(rows["pp"]), *_CATEGORIES), which
 
     @cached_property
     def num_states(self) -> Counts:
@@ -176,7 +175,19 @@ class Census:
         if not self.level_rules["joint"]:
             alone = self.num_shards.sum(axis=1) * len(OFFLOADS)
             return np.broadcast_to(alone[:, None, None], (len(alone), len(SCHEDULES), _MODES))
-        return np.asarray(np.einsum("usrzo,uz->usr", self.categories.astype(np.int64), self.num_shards))
+        passing, which = self._joint
+        return np.asarray(np.einsum("usrz,uz->usr", passing.sum(axis=-1)[which], self.num_shards))
+
+    @cached_property
+    def loosest_states(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """[signature, schedule, mode] the highest ZeRO stage, and all that may be offloaded (bits of OFFLOADS), in any
+        state that passes: no state that passes holds fewer bytes on the GPU."""
+        passing, which = self._joint
+        sharded = self.num_shards[:, None, None, :] > 0
+        stage = np.where(passing.any(axis=-1), np.arange(4, dtype=np.uint8), 0)
+        offload = np.bitwise_or.reduce(np.where(passing, np.arange(len(OFFLOADS), dtype=np.uint8), 0), axis=-1)
+        highest = np.where(sharded, stage[which], 0).max(axis=-1)
+        return highest, np.bitwise_or.reduce(np.where(sharded, offload[which], 0), axis=-1)
 
     @cached_property
     def weight(self) -> Counts:
@@ -210,6 +221,15 @@ class Census:
     def _undominated_total(self) -> Counts:
         recomputes = self.num_recomputes + self._num_dominated
         return np.asarray(np.einsum("us,ur,usr->u", self.num_schedules, recomputes, self.num_states))
+
+
+def _distinct(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
+    """The distinct rows of `fields` (each with the other columns of its first occurrence), and every row's."""
+    code = np.zeros(len(columns["tp"]), dtype=np.int64)
+    for name in sorted(fields):
+        code = code * (int(columns[name].max(initial=0)) + 1) + columns[name]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return select(columns, first), inverse.astype(np.int64)
 
 
 def _level_size(census: Census, level: str) -> Counts:

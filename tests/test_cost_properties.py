@@ -300,10 +300,11 @@ def bounds(case: Case, columns: Columns, rates: Rates) -> list[tuple[str, NDArra
     names = sorted(case.meshes)
     row_of = {mesh: row for row, mesh in enumerate(zip(*(case.meshes[name].tolist() for name in names), strict=True))}
     at = [row_of[mesh] for mesh in zip(*(columns[name].tolist() for name in names), strict=True)]
+    signature = search.census.signature[at]
     seconds, needed = search._mesh_bounds(case.meshes)
     found = [("mesh", seconds[at], needed[at])]
     for level, label in enumerate(("schedule", "recompute", "states")):
-        relaxed = ledger_of(case, search._relaxed(columns, level), rates)
+        relaxed = ledger_of(case, search._relaxed({**columns, "_signature": signature}, level), rates)
         found.append((label, *step.bound(relaxed, rates, states_known=level == 2, memory=level > 0)))
     return found
 
@@ -335,8 +336,9 @@ def test_bounds_hold_where_gathers_change_the_slowest_stage(text: str, cluster: 
     columns = dict(Layouts.of([parse(text)]))
     estimate = price(case, columns)
     search = Search(case.space, case.rates, memory_bytes=np.inf)
+    search.census = Census(case.space, columns)
     for level in (0, 1, 2):
-        relaxed = ledger_of(case, search._relaxed(columns, level))
+        relaxed = ledger_of(case, search._relaxed({**columns, "_signature": search.census.signature}, level))
         seconds, _ = step.bound(relaxed, case.rates, states_known=level == 2)
         assert seconds[0] <= estimate.step_s[0] * (1 + SLACK)
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models import ledger, step
-from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
+from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
 from ...cost_models.rates import Rates
 from ...cost_models.tables import Problem, Tables, build, index_keys
 from ..census import Census, recompute_category
-from ..space import Columns, Count, Ints, Space, allowed, cross, grow, select
+from ..space import RECOMPUTE_FIELDS, Columns, Count, Ints, Space, allowed, cross, grow, select
 
 Array = NDArray[np.float64]
 Progress = Callable[[Count, float], None]
@@ -215,16 +215,16 @@ class Search:
 
     def _relaxed(self, columns: Columns, level: int) -> Columns:
         """`columns` with the choices below `level` at the value that no other beats in any term of the bound."""
-        n = len(columns["tp"])
-        free: Columns = {}
+        free: Columns = {"shard": columns["dp"]}
         if level < 1:
-            free.update(
-                {name: np.zeros(n, dtype=np.int64) for name in ("recompute", "recompute_modules", "recompute_layers")}
-            )
+            free |= {name: np.zeros_like(columns["tp"]) for name in RECOMPUTE_FIELDS}
         if level < 2:
-            free["zero"] = np.where(columns["dp"] * columns["cp"] > 1, 3, 0)
-            free["offload"] = np.full(n, OFFLOADS.index("opt+act"))
-        free["shard"] = columns["dp"]
+            mode = recompute_category(columns) if level else slice(None)
+            at = (columns["_signature"], columns["schedule"], mode)
+            zero, offload = (states[at].astype(np.int64) for states in self.census.loosest_states)
+            if not level:  # in any recompute mode
+                zero, offload = zero.max(axis=1), np.bitwise_or.reduce(offload, axis=1)
+            free |= {"zero": zero, "offload": offload}
         return {**columns, **free}
 
     def _bound(self, tables: Tables, children: Columns, level: int) -> None:
