@@ -101,16 +101,13 @@ class Census:
 
     @cached_property
     def _num_dominated(self) -> Counts:
-        out = np.zeros((len(self._signature[0]["pp"]), _MODES), dtype=np.int64)
-        for i, pp in enumerate(self._signature[0]["pp"].tolist()):
+        rules = self.level_rules["recompute"]
+
+        def dropped(pp: int) -> Columns:
             options = self.space.recomputes(pp)
-            dropped = self.dominated_mask(options)
-            if not dropped.any():
-                return out  # the same modules for every pp
-            ok = allowed(self.level_rules["recompute"], cross(select(self._signature[0], np.array([i])), options),
-                         self.space.problem)  # fmt: skip
-            np.add.at(out[i], recompute_category(options)[dropped & ok], 1)
-        return out
+            return select(options, self.dominated_mask(options))
+
+        return self._per_pp(dropped, recompute_category, _MODES, rules)
 
     def dominated_mask(self, options: Columns) -> Mask:
         """Which recompute options are dominated."""
@@ -124,7 +121,7 @@ class Census:
         width: int,
         rules: Sequence[Rule],
     ) -> Counts:
-        rows = self._signature[0]
+        rows, of_signature = self._read_by(rules, "pp")
         out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
         for pp in np.unique(rows["pp"]).tolist():
             which = np.flatnonzero(rows["pp"] == pp)
@@ -137,12 +134,18 @@ class Census:
                 ok = np.ones((len(which), len(codes)), dtype=bool)
             for code in range(width):
                 out[which, code] = ok[:, codes == code].sum(axis=1)
-        return out
+        return np.asarray(out[of_signature])
+
+    def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
+        """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
+        read = set(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
+        return _distinct(self._signature[0], read)
 
     @cached_property
     def num_shards(self) -> Counts:
         """[signature, zero] sizes of the shard group that pass."""
-        rows, rules = self._signature[0], self.level_rules["state"]
+        rules = self.level_rules["state"]
+        rows, of_signature = self._read_by(rules, "dp", "cp")
         out = np.zeros((len(rows["pp"]), 4), dtype=np.int64)
         pairs, inverse = np.unique(rows["dp"] << 32 | rows["cp"], return_inverse=True)
         for index, pair in enumerate(pairs.tolist()):
@@ -153,15 +156,14 @@ class Census:
                 options = {"shard": shards, "zero": np.full(len(shards), zero)}
                 ok = allowed(rules, cross(select(rows, which), options), self.space.problem)
                 out[which, zero] = ok.reshape(len(which), len(shards)).sum(axis=1)
-        return out
+        return np.asarray(out[of_signature])
 
     @cached_property
     def _joint(self) -> tuple[NDArray[np.bool_], Ints]:
         """[distinct, schedule, mode, zero, offload] passes the joint rules, and [signature] which distinct row of the
         mesh fields that these rules read it is."""
         rules = self.level_rules["joint"]
-        read = set(MESH_FIELDS) & {"pp"}.union(*(rule.fields for rule in rules))
-        rows, which = _distinct(self._signature[0], read)
+        rows, which = self._read_by(rules, "pp")
         grid = np.indices(_CATEGORIES).reshape(4, -1)
         options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
         options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
