@@ -104,8 +104,13 @@ def members(size: ArrayLike, stride: ArrayLike, domain: int) -> Floats:
     return np.asarray(np.where(inside, size, shared), dtype=np.float64)
 
 
-def curve(rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike) -> Curve:
+def curve(
+    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0
+) -> Curve:
     """The curve of `op` for groups of `size` ranks, `stride` apart in global rank.
+
+    copies: of an all-to-all, how many ranks each item goes to, where only one of them enters a domain and is handed
+    on there (the bytes of the curve count all of them).
 
     The bytes of the curve: all_reduce and broadcast the tensor; all_gather and reduce_scatter the full (gathered,
     unscattered) tensor; all_to_all the buffer of one rank; p2p the message. All groups run at once, so each GPU
@@ -113,7 +118,6 @@ def curve(rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, strid
     """
     size, stride = (np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in np.broadcast_arrays(size, stride))
     counts = [members(size, stride, level.size) for level in levels[:-1]] + [size.astype(np.float64)]
-    slope = _direct_slope if op in ("all_to_all", "p2p") else _ring_slope
     latency, per_byte, ramp = (np.zeros(size.shape) for _ in range(3))
     below = np.ones(size.shape)  # members that already share a domain of the level below
     for depth, (level, within) in enumerate(zip(levels, counts, strict=True)):
@@ -122,7 +126,11 @@ def curve(rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, strid
         hops = _hops(op, below, within, depth)
         start = op_rates.base_s + hops * np.maximum(op_rates.hop_s, level.latency_s if depth else 0.0)
         latency = latency + np.where(crossed, start, 0.0)
-        here = slope(rates, levels, depth, op, size.astype(np.float64), below, within)
+        ranks = size.astype(np.float64)
+        if op in ("all_to_all", "p2p"):
+            here = _direct_slope(rates, levels, depth, op, ranks, below, within, copies)
+        else:
+            here = _ring_slope(rates, levels, depth, op, ranks, below, within)
         per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
         ramp = np.where(crossed, op_rates.ramp, ramp)
         below = np.maximum(below, within)
@@ -169,7 +177,7 @@ def _ring_slope(
 
 
 def _direct_slope(
-    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Floats, below: Floats, within: Floats
+    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Floats, below: Floats, within: Floats, copies: float
 ) -> Floats:
     """Seconds per byte where every rank talks to its peers itself, over its own share of the link only."""
     level = levels[depth]
@@ -180,10 +188,23 @@ def _direct_slope(
     bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
     excess = op_rates.pair_excess if depth == 0 else 0.0
     leaving = (n - below + excess) / n if depth else (within - 1.0 + excess) / n
-    if depth == 0 and any("rail-only" in outer.kind for outer in levels[1:]):
+    if depth:
+        leaving = leaving * distinct_share(n / below, copies)
+    elif copies > 1:  # what comes from other domains is handed on here, every copy of it
+        leaving = leaving + (n - within) / n * (within - 1.0) / within
+    elif any("rail-only" in outer.kind for outer in levels[1:]):
         # No spine: what goes to another rail is first handed to the GPU of this node that sits on that rail.
         leaving = leaving + (n - within) / n * (level.size - 1.0) / level.size
     return np.asarray(leaving / bandwidth)
+
+
+def distinct_share(domains: ArrayLike, copies: float) -> Floats:
+    """Items that leave a domain where each enters every other domain at most once, over all copies that would.
+
+    Copies fall on `domains` D independently: (D-1)(1 - (1 - 1/D)^k) domains are hit of k (1 - 1/D) copies that leave.
+    """
+    domains = np.maximum(np.asarray(domains, dtype=np.float64), 1.0)
+    return np.asarray(domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies)
 
 
 def _mesh_share(level: NetworkLevel, group: Floats, depth: int) -> Floats | float:

@@ -67,7 +67,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Collectives of `num_bytes` (full tensor) each over `size` ranks `stride` apart; calls forward and backward."""
+    """Collectives of `num_bytes` (full tensor) each over `size` ranks `stride` apart; calls forward and backward.
+
+    copies: see `collectives.curve`.
+    """
 
     axis: Axis
     op: Op
@@ -77,6 +80,7 @@ class Exchange:
     forward_calls: Array | float
     backward_calls: Array | float
     tag: int = 0
+    copies: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +308,8 @@ class Builder:
         ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
         ops.kernels += self.stack.kernels_per_expert_block
         sent = np.where(shard.ep > 1, w * routed * h, 0.0)
-        dispatch = Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, 2, 2, moe)
-        ops.exchanges.append(dispatch)
+        copies = float(block.top_k) if self.stack.ep_dispatch == "deduplicated" else 1.0
+        ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, 2, 2, moe, copies))
         if (shard.etp > 1).any():
             full = np.where(shard.etp > 1, w * rows * h, 0.0)
             ops.exchanges.append(Exchange("ep", "all_gather", full, shard.etp, np.ones_like(full), 1, 1, moe))

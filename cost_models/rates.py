@@ -135,7 +135,8 @@ def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
     """Seconds of one call, before overlap. The curve is looked up once per distinct (size, stride)."""
     code = exchange.size.astype(np.int64) << 32 | exchange.stride.astype(np.int64)
     distinct, inverse = np.unique(code, return_inverse=True)
-    curve = collectives.curve(rates.collectives, rates.levels, exchange.op, distinct >> 32, distinct & 0xFFFFFFFF)
+    curve = collectives.curve(rates.collectives, rates.levels, exchange.op, distinct >> 32, distinct & 0xFFFFFFFF,
+                              exchange.copies)  # fmt: skip
     gathered = collectives.Curve(curve.latency_s[inverse], curve.s_per_byte[inverse], curve.ramp[inverse])
     return collectives.seconds(gathered, exchange.num_bytes)
 

@@ -294,6 +294,9 @@ class StackSpec:
     # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole
     # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does.
     sharded_states: Literal["zero", "fsdp2"]
+    # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
+    # (DeepEP, HybridEP), and summed there on the way back.
+    ep_dispatch: Literal["alltoall", "deduplicated"]
     moe_imbalance: float  # tokens of the busiest expert rank over the mean
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -22,6 +22,8 @@ DP_OVERLAP = 0.8
 GRAPHS = {"partial": 0.5, "layer": 0.2, "full_iteration": 0.05}
 # Bytes moved per logit and held at the loss (FIDELITY 3): fused kernels, torch, vocabulary-parallel before fusion.
 LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, 10.0)}
+# Dispatchers that send a token once per node (deepseek-ai/DeepEP, README; HybridEP is its Megatron Core successor).
+DISPATCH = {"alltoall": "alltoall", "allgather": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -75,6 +77,9 @@ def _overlaps(changed: dict[str, Any], features: Mapping[str, Any], stack: Stack
 
 def _experts(changed: dict[str, Any], features: Mapping[str, Any]) -> None:
     """Forced balance: every expert gets the same; token drop: no expert gets more than its capacity."""
+    dispatch = DISPATCH.get(str(features.get("moe_dispatcher")))
+    if dispatch is not None:
+        changed["ep_dispatch"] = dispatch
     capacity = features.get("moe_capacity_factor")
     if features.get("moe_force_balance") is True:
         changed["moe_imbalance"] = 1.0

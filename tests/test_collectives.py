@@ -16,6 +16,7 @@ from meshwright.cost_models.collectives import (
     Op,
     OpRates,
     curve,
+    distinct_share,
     members,
     seconds,
 )
@@ -73,6 +74,22 @@ def test_direct_messages_see_one_nic() -> None:
     rails = replace(NET, kind="ndr-ib-rail-only", bw_bytes_per_s=400e9)
     inside = 7 / 64 + 56 / 64 * 7 / 8
     assert slope("all_to_all", 64, 1, levels=(NODE, rails)) == pytest.approx(max(inside / 450e9, 56 / 64 / 400e9))
+
+
+def test_one_copy_per_node() -> None:
+    """DeepEP (README): a token that k ranks of other nodes want crosses the network once per node, not k times."""
+    # 8 copies over two nodes: 1 - 2^-8 of the tokens cross, of 4 copies that would
+    assert float(distinct_share(2, 8)) == pytest.approx((1 - 0.5**8) / 4)
+    assert float(distinct_share(8, 8)) == pytest.approx(7 * (1 - (7 / 8) ** 8) / (8 * 7 / 8))
+    assert float(distinct_share(1, 8)) == 1 / 8  # nothing leaves; the share is of nothing
+    assert float(distinct_share(4, 1)) == pytest.approx(1.0)  # one copy: as an all-to-all
+    across = curve(plain(), (NODE, NET), "all_to_all", 16, 1, copies=8).s_per_byte[0]
+    assert across == pytest.approx((1 - 0.5**8) / 4 * 8 / 16 / 50e9)
+    # with a network as fast as the node, what counts is all 15/16 + of the copies inside: 7/16 own, 8/16 handed on
+    fast = replace(NET, bw_bytes_per_s=450e9)
+    inside = curve(plain(), (NODE, fast), "all_to_all", 16, 1, copies=8).s_per_byte[0]
+    assert inside == pytest.approx((7 / 16 + 8 / 16 * 7 / 8) / 450e9)
+    assert curve(plain(), (NODE, NET), "all_to_all", 8, 1, copies=8).s_per_byte[0] == slope("all_to_all", 8, 1)
 
 
 def test_switch_reduces_where_it_beats_the_ring() -> None:
