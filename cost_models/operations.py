@@ -104,7 +104,8 @@ class LayerOperations:
     exchanges: list[Exchange] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
-    kernels: float = 0.0  # launched per forward pass
+    kernels: Array | float = 0.0  # launched per forward pass
+    host_waits: bool = False  # the host reads a result of the forward pass back before it can launch the rest
 
 
 def tag(*modules: str) -> int:
@@ -306,7 +307,8 @@ class Builder:
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
         ops.saved.append(Saved("router", 4.0 * local * block.experts))
         ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
-        ops.kernels += self.stack.kernels_per_expert_block
+        ops.kernels = ops.kernels + self.stack.kernels_per_expert_block + self.stack.kernels_per_expert * num_local
+        ops.host_waits = self.stack.dropless
         sent = np.where(shard.ep > 1, w * routed * h, 0.0)
         copies = float(block.top_k) if self.stack.ep_dispatch == "deduplicated" else 1.0
         ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, 2, 2, moe, copies))
@@ -334,6 +336,7 @@ class Builder:
             forward = 4.0 * gemm.count * (gemm.m * gemm.k + gemm.n * gemm.k)
             backward = 4.0 * gemm.count * gemm.m * gemm.n
             ops.traffic.append(Traffic(f"fp8 casts of {gemm.name}", forward, backward, gemm.tag, fusable=False))
+            ops.kernels = ops.kernels + self.stack.kernels_per_cast * gemm.count
 
     def _adapters(self, ops: LayerOperations, kind: Layer) -> None:
         """LoRA: two thin products beside each targeted projection; their inputs are saved already."""

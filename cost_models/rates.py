@@ -101,9 +101,10 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
         backward = _Sums(num_keys)
     _hide(forward, rates.stack)
     _hide(backward, rates.stack)
-    _host_floor(forward, ops.kernels * rates.stack.host_s_per_kernel, rates.host_exponent)
+    host_s = ops.kernels * rates.stack.host_s_per_kernel
+    _host_floor(forward, host_s, 1.0 if ops.host_waits else rates.host_exponent)
     if ops.trains != "frozen":
-        _host_floor(backward, 2 * ops.kernels * rates.stack.host_s_per_kernel, rates.host_exponent)
+        _host_floor(backward, 2 * host_s, rates.host_exponent)
     return LayerSeconds(forward.all, backward.all, weight, forward.tagged)
 
 
@@ -160,8 +161,11 @@ def _hide(sums: _Sums, stack: StackSpec) -> None:
             seconds[index] *= left
 
 
-def _host_floor(sums: _Sums, host_s: float, exponent: float) -> None:
-    """Kernels are launched one after another by the host: a layer takes the soft maximum of device and host time."""
+def _host_floor(sums: _Sums, host_s: Array | float, exponent: float) -> None:
+    """Kernels are launched one after another by the host: a layer takes the soft maximum of device and host time.
+
+    A host that waits for the device in every layer never runs ahead: exponent 1, the two add.
+    """
     device = sums.all.sum(axis=0)
     high, low = np.maximum(device, host_s), np.minimum(device, host_s)
     both = high * (1.0 + np.divide(low, high, out=np.zeros_like(high), where=high > 0) ** exponent) ** (1 / exponent)

@@ -286,8 +286,10 @@ class StackSpec:
     gradient_bytes: int  # per parameter, as accumulated and reduced
     logit_bytes: float  # held per logit at the loss, all copies together
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward
-    kernels_per_layer: int  # launched per layer and forward pass
-    kernels_per_expert_block: int
+    kernels_per_layer: float  # launched per dense layer and forward pass; the backward pass launches twice as many
+    kernels_per_expert_block: float  # more in a layer with experts: router, permutation, dispatch, combination
+    kernels_per_expert: float  # and per expert of a rank: its products are launched one by one
+    kernels_per_cast: float  # per product of operands that are quantised to fp8, and per expert
     host_s_per_kernel: float
     split_messages: bool  # ranks of tp without sequence parallelism each send 1/tp of a stage's message, and gather
     # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
@@ -297,6 +299,7 @@ class StackSpec:
     # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
     # (DeepEP, HybridEP), and summed there on the way back.
     ep_dispatch: Literal["alltoall", "deduplicated"]
+    dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
     moe_imbalance: float  # tokens of the busiest expert rank over the mean
     sources: Mapping[str, str] = field(default_factory=dict)
 

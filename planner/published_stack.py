@@ -17,9 +17,11 @@ _KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 TP_OVERLAP = 0.45  # tp_comm_overlap and async TP hide 42-47 % (FIDELITY 6)
 EP_OVERLAP = 0.8  # overlap of the all-to-all with another micro-batch hides 70-90 % (FIDELITY 6)
 DP_OVERLAP = 0.8
-# Host time left under CUDA graphs (FIDELITY 5: divided by 2 to 5): of the router and permutation only, of a layer, of
-# the whole step.
-GRAPHS = {"partial": 0.5, "layer": 0.2, "full_iteration": 0.05}
+# Host time left under CUDA graphs of a layer, of the whole step (FIDELITY 5: divided by 2 to 5 and more).
+GRAPHS = {"layer": 0.2, "full_iteration": 0.05}
+# Where graphs hold only some modules: share of a layer's kernels left by attention and norms, and how many of an expert
+# block's route and count (assumed).
+GRAPHED_ATTENTION, GRAPHED_ROUTER = 0.2, 40
 # Bytes moved per logit and held at the loss (FIDELITY 3): fused kernels, torch, vocabulary-parallel before fusion.
 LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, 10.0)}
 # Dispatchers that send a token once per node (deepseek-ai/DeepEP, README; HybridEP is its Megatron Core successor).
@@ -44,11 +46,22 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader)
     if features.get("torch_compile") is True:  # element-wise chains become one kernel each
         changed |= {"elementwise_traffic": 1.0, "fused_activation": True}
         changed["kernels_per_layer"] = min(stack.kernels_per_layer, 14)
-    graphs = GRAPHS.get(str(features.get("cuda_graphs")))
-    if graphs is not None:
-        changed["host_s_per_kernel"] = stack.host_s_per_kernel * graphs
+    _graphs(changed, features, stack)
     _experts(changed, features)
     return replace(stack, **changed)
+
+
+def _graphs(changed: dict[str, Any], features: Mapping[str, Any], stack: StackSpec) -> None:
+    """Graphs of a whole layer or step need fixed shapes: no token counts are read back."""
+    graphs = str(features.get("cuda_graphs"))
+    if graphs in GRAPHS:
+        changed |= {"host_s_per_kernel": stack.host_s_per_kernel * GRAPHS[graphs], "dropless": False}
+    elif graphs == "partial":
+        modules = features.get("cuda_graph_modules") or ()
+        if "attn" in modules:
+            changed["kernels_per_layer"] = stack.kernels_per_layer * GRAPHED_ATTENTION
+        if "moe_router" in modules:
+            changed["kernels_per_expert_block"] = max(stack.kernels_per_expert_block - GRAPHED_ROUTER, 0.0)
 
 
 def _attention(changed: dict[str, Any], features: Mapping[str, Any], row: RowReader, stack: StackSpec) -> None:
@@ -85,3 +98,5 @@ def _experts(changed: dict[str, Any], features: Mapping[str, Any]) -> None:
         changed["moe_imbalance"] = 1.0
     elif isinstance(capacity, int | float) and not isinstance(capacity, bool) and capacity > 0:
         changed["moe_imbalance"] = float(capacity)
+    if features.get("moe_token_drop") is True or features.get("moe_pad_to_capacity") is True:
+        changed["dropless"] = False
