@@ -143,11 +143,9 @@ def _hops(op: Op, below: Floats, within: Floats, depth: int) -> Floats:
     domains = np.maximum(np.ceil(within / below), 1.0)
     if op == "p2p":
         return np.ones_like(domains)
-    tree = np.log2(domains)
-    if op == "broadcast":
-        return np.asarray(np.minimum(domains - 1.0, 2.0 * tree + 1.0))
     if op != "all_reduce":
-        return domains - 1.0
+        return domains - 1.0  # NCCL broadcasts along its ring too
+    tree = np.log2(domains)
     if depth == 0:  # hop_s is fitted on 2, 4, 8 ranks as one up-and-down step per rank
         return np.asarray(np.minimum(domains - 1.0, 2.0 * tree + 1.0))
     return np.asarray(np.minimum(2.0 * (domains - 1.0), 2.0 * tree))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
+from .operations import activation_bytes
 from .stages import HEAD, MTP, Splits, build_splits, in_flight
 from .tables import Problem, Tables
 
@@ -210,13 +211,18 @@ class Ledger:
         }
 
     def accumulated_bytes(self, j: int, *, scattered: bool = True) -> Array:
-        """[n] bytes per micro-batch of adding its gradients to the sum: read and written once; none if there is one.
-        Without `scattered` as if no ZeRO stage divided them."""
+        """[n] bytes per micro-batch of adding its gradients to the sum: it is read and written, and the gradient of a
+        product that does not add by itself is written and read before. None if there is one micro-batch. Without
+        `scattered` as if no ZeRO stage divided them."""
         dense, experts = self.trained[j]
         divided = scattered & (self.layouts["zero"] >= 2) & ~self.whole_in_pipeline
         summed = dense / np.where(divided, self.dense_groups.shard, 1)
         summed = summed + experts / np.where(divided, self.expert_groups.shard, 1)
-        return np.asarray(np.where(self.m > 1, 2 * self.problem.state_bytes.gradient * summed, 0.0))
+        moved = 2 * self.problem.state_bytes.gradient * summed
+        if not self.problem.stack.fused_accumulation:
+            whole = np.where(divided, 0.0, dense + experts)  # what is scattered was written by its collective
+            moved = moved + 2 * activation_bytes(self.problem.workload) * whole
+        return np.asarray(np.where(self.m > 1, moved, 0.0))
 
     @cached_property
     def whole_in_pipeline(self) -> NDArray[np.bool_]:

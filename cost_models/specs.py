@@ -277,13 +277,18 @@ class StackSpec:
     elementwise_traffic: float  # memory traffic of element-wise kernels over that of perfectly fused ones
     fused_activation: bool  # gate, activation and product in one kernel: their intermediate is not kept
     tp_overlap: float
-    dp_overlap: float
+    dp_overlap: float  # of the reduction of gradients
+    dp_gather_overlap: float  # of gathering the weights that ZeRO-1 and 2 updated
+    # How those weights travel: one all-gather, or one broadcast after another by every rank that updated some.
+    dp_gather: Literal["all_gather", "broadcasts"]
     fsdp_overlap: float
     cp_overlap: float
     ep_overlap: float
     offload_overlap: float
     contention: float  # added per second that communication and compute run side by side
     gradient_bytes: int  # per parameter, as accumulated and reduced
+    fused_accumulation: bool  # weight-gradient products add to the sum; else their result is written, read and added
+    optimizer_extra_bytes: float  # moved per updated parameter beyond gradient, states and weight, once each
     logit_bytes: float  # held per logit at the loss, all copies together
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward
     kernels_per_layer: float  # launched per dense layer and forward pass; the backward pass launches twice as many

@@ -275,6 +275,7 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
     dense, experts = ledger.dense_groups, ledger.expert_groups
     if not any((part.shard * part.replicate > 1).any() for part in (dense, experts)):
         return np.zeros(len(x))
+    broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
     reduce_s, gather_s = np.zeros(len(x)), np.zeros(len(x))
     for part, groups in ((0, dense), (1, experts)):
         if part and not ledger.problem.model.is_moe:
@@ -285,14 +286,16 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
         once = ((x["zero"] == 1) | ((x["zero"] >= 2) & ledger.whole_in_pipeline)).astype(np.float64)
         scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
         replicas = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
-        gather = _curve(rates, "all_gather", groups.shard, groups.shard_stride)
+        gather = _curve(rates, "broadcast" if broadcasts else "all_gather", groups.shard, groups.shard_stride)
+        calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
         reduce_s += once * _calls(scatter, gradient, ledger.buckets)
         reduce_s += _calls(replicas, gradient / groups.shard, ledger.buckets)
         gathers = (once > 0) | ((x["zero"] == 2) & (ledger.problem.stack.sharded_states == "zero"))
-        gather_s += np.where(gathers, _calls(gather, weight, ledger.buckets), 0.0)
+        gather_s += np.where(gathers, _calls(gather, weight, calls), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
-    overlap = rates.stack.dp_overlap * window
-    return _exposed(rates, reduce_s, overlap * backward) + _exposed(rates, gather_s, overlap * forward)
+    stack = rates.stack
+    reduced = _exposed(rates, reduce_s, stack.dp_overlap * window * backward)
+    return reduced + _exposed(rates, gather_s, stack.dp_gather_overlap * window * forward)
 
 
 def _optimizer(ledger: Ledger, rates: Rates) -> Array:
@@ -305,7 +308,8 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
-    on_gpu = updated * (states.gradient + 2 * states.optimizer + states.weight) / rates.memory_bw_bytes_per_s
+    moved = states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
+    on_gpu = updated * moved / rates.memory_bw_bytes_per_s
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
     return on_gpu, over_pcie + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
 

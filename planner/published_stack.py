@@ -43,6 +43,8 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader)
         changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
     else:
         row.assume("gradient dtype of the stack's family (not stated)")
+    if isinstance(fused := features.get("gradient_accumulation_fusion"), bool):
+        changed["fused_accumulation"] = fused
     if features.get("torch_compile") is True:  # element-wise chains become one kernel each
         changed |= {"elementwise_traffic": 1.0, "fused_activation": True}
         changed["kernels_per_layer"] = min(stack.kernels_per_layer, 14)
@@ -84,6 +86,10 @@ def _overlaps(changed: dict[str, Any], features: Mapping[str, Any], stack: Stack
         dp = next((flag for flag in stated if isinstance(flag, bool)), None)
     if isinstance(dp, bool):
         changed["dp_overlap"] = max(stack.dp_overlap, DP_OVERLAP) if dp else 0.0
+    gather = next((flag for key in ("param_sync_overlap", "dp_overlap_param", "dp_overlap")
+                   if isinstance(flag := features.get(key), bool)), None)  # fmt: skip
+    if gather is not None:
+        changed["dp_gather_overlap"] = max(stack.dp_gather_overlap, DP_OVERLAP) if gather else 0.0
     if features.get("moe_a2a_overlap") is True:
         changed["ep_overlap"] = EP_OVERLAP
 

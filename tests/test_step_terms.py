@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.cost_models import collectives, step
 from meshwright.cost_models import rates as pricing
 from meshwright.cost_models.layouts import Layout, Layouts
+from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.operations import KEY_FIELDS, Builder, LayerOperations, Shard
+from meshwright.cost_models.params import total_parameters
 from meshwright.cost_models.rates import LayerSeconds, Rates, layer_seconds
 from meshwright.cost_models.specs import ModelSpec, Precision, StackSpec, Workload
+from meshwright.cost_models.tables import Problem
+from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.models import load_model
 from meshwright.profiles.stacks import load_stack, rates_for
@@ -33,6 +38,17 @@ def operations(model: ModelSpec, stack: StackSpec, layout: Layout, precision: Pr
 def priced(ops: LayerOperations, stack: StackSpec, precision: Precision = "bf16", **changed: Any) -> LayerSeconds:
     rates: Rates = rates_for(load_cluster("dgx-h100:2"), stack, precision)
     return layer_seconds(ops, replace(rates, **changed), 1)
+
+
+def step_of(
+    model: ModelSpec, stack: StackSpec, layout: Layout, batch: int = 64, cluster: str = "dgx-h100:2", **changed: Any
+) -> tuple[dict[str, float], Ledger, Rates]:
+    """Terms of the step of one layout, seconds; its ledger and rates."""
+    spec = load_cluster(cluster)
+    problem = Problem(model, Workload(seq_len=4096, global_batch=batch), stack, layout.num_gpus, spec.gpus_per_node)
+    rates = replace(rates_for(spec, stack, "bf16"), **changed)
+    ledger, _ = price_layouts(problem, rates, Layouts.of([layout]))
+    return {name: float(term[0]) for name, term in step.price(ledger, rates).terms.items()}, ledger, rates
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
@@ -63,3 +79,48 @@ def test_host_and_device_overlap_unless_the_host_waits() -> None:
         assert float(found.forward.sum()) == pytest.approx(forward + host_s if dropless else soft, rel=1e-12)
         assert float(found.backward.sum()) == pytest.approx((backward**3 + (2 * host_s) ** 3) ** (1 / 3), rel=1e-12)
         assert float(found.forward[pricing.COMPONENTS.index("host")].sum()) > 0
+
+
+# --- once per micro-batch, once per step ------------------------------------------------------------------------------
+
+
+def test_gradient_accumulation_by_hand() -> None:
+    """Per micro-batch: the fp32 sum is read and written; a product that cannot add writes bf16, which is read again."""
+    params = total_parameters(LLAMA)
+    for fused, num_bytes in ((True, 2 * 4), (False, 2 * 4 + 2 * 2)):
+        stack = stack_of(fused_accumulation=fused, gradient_bytes=4)
+        terms, _, rates = step_of(LLAMA, stack, Layout(dp=8, shard=8, zero=1), batch=64)
+        assert terms["accumulate"] == pytest.approx(8 * params * num_bytes / rates.memory_bw_bytes_per_s, rel=1e-9)
+        terms, _, _ = step_of(LLAMA, stack, Layout(dp=8, shard=8, zero=1), batch=8)
+        assert terms["accumulate"] == 0  # one micro-batch: nothing to add to
+    sharded, _, rates = step_of(LLAMA, stack, Layout(dp=8, shard=8, zero=3), batch=64)
+    assert sharded["accumulate"] == pytest.approx(8 * params / 8 * 8 / rates.memory_bw_bytes_per_s, rel=1e-9)
+
+
+def test_optimizer_by_hand() -> None:
+    """Adam on a rank's eighth: gradient 4, moments and main weight 12 read and written, weight 2, and what is extra."""
+    params = total_parameters(LLAMA)
+    for extra in (0.0, 64.0):
+        stack = stack_of(optimizer_extra_bytes=extra, gradient_bytes=4)
+        terms, _, rates = step_of(LLAMA, stack, Layout(dp=8, shard=8, zero=1))
+        moved = params / 8 * (4 + 2 * 12 + 2 + extra)
+        assert terms["optimizer"] == pytest.approx(moved / rates.memory_bw_bytes_per_s, rel=1e-9)
+
+
+def test_updated_weights_are_gathered_or_broadcast() -> None:
+    """16 ranks broadcast a sixteenth each, one after the other: as many starts, and hops along both nodes each time."""
+    layout = Layout(dp=16, shard=16, zero=1)
+    found = {}
+    for how in ("all_gather", "broadcasts"):
+        stack = stack_of(dp_gather=how, dp_overlap=1.0, dp_gather_overlap=0.0, contention=0.0)
+        terms, ledger, rates = step_of(LLAMA, stack, layout, batch=64)
+        found[how] = terms["dp"]
+        curve = collectives.curve(rates.collectives, rates.levels, "broadcast", 16, 1)
+        each = collectives.seconds(curve, total_parameters(LLAMA) * 2 / 16)
+    assert found["broadcasts"] == pytest.approx(float(16 * each[0]), rel=1e-9)
+    gather = collectives.curve(rates.collectives, rates.levels, "all_gather", 16, 1)
+    buckets = float(ledger.buckets[0])
+    expected = buckets * collectives.seconds(gather, total_parameters(LLAMA) * 2 / buckets)
+    assert found["all_gather"] == pytest.approx(float(expected[0]), rel=1e-9)
+    hidden = stack_of(dp_overlap=1.0, dp_gather_overlap=1.0, contention=0.0)
+    assert step_of(LLAMA, hidden, layout, batch=1024)[0]["dp"] < 0.2 * found["all_gather"]
