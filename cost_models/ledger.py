@@ -224,6 +224,15 @@ class Ledger:
             moved = moved + 2 * activation_bytes(self.problem.workload) * whole
         return np.asarray(np.where(self.m > 1, moved, 0.0))
 
+    def cast_bytes(self, j: int) -> Array:
+        """[n] bytes per step of quantising a rank's weights to fp8, where that is kept over the micro-batches."""
+        stack, layers = self.problem.stack, self.problem.num_kinds
+        if self.problem.workload.precision != "fp8" or not stack.caches_fp8_weights:
+            return np.zeros(len(self.layouts))
+        matrices = self.tables.parameters["dense"] + self.tables.parameters["experts"]
+        rows = {kind: row for kind, row in self.per_kind(matrices).items() if kind < layers}
+        return stack.cast_bytes * _weighted({kind: self.counts[j][kind] for kind in rows}, rows)
+
     @cached_property
     def whole_in_pipeline(self) -> NDArray[np.bool_]:
         """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""

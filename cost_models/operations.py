@@ -331,10 +331,13 @@ class Builder:
         ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, blocks))
 
     def _casts(self, ops: LayerOperations) -> None:
-        """fp8: every product's operands are read in bf16 and written in fp8, 4 bytes per element with the transpose."""
+        """fp8: the operands of a product are quantised, and the gradient of its output; weights once per step (step.py)
+        or in every forward pass."""
+        stack = self.stack
         for gemm in [g for g in ops.gemms if not g.wide]:
-            forward = 4.0 * gemm.count * (gemm.m * gemm.k + gemm.n * gemm.k)
-            backward = 4.0 * gemm.count * gemm.m * gemm.n
+            weights = 0.0 if stack.caches_fp8_weights else gemm.n * gemm.k
+            forward = stack.cast_bytes * gemm.count * (gemm.m * gemm.k + weights)
+            backward = stack.cast_bytes * gemm.count * gemm.m * gemm.n
             ops.traffic.append(Traffic(f"fp8 casts of {gemm.name}", forward, backward, gemm.tag, fusable=False))
             ops.kernels = ops.kernels + self.stack.kernels_per_cast * gemm.count
 

@@ -291,6 +291,8 @@ class StackSpec:
     optimizer_extra_bytes: float  # moved per updated parameter beyond gradient, states and weight, once each
     logit_bytes: float  # held per logit at the loss, all copies together
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward
+    cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read
+    caches_fp8_weights: bool  # weights are quantised once per step, not in every forward pass
     kernels_per_layer: float  # launched per dense layer and forward pass; the backward pass launches twice as many
     kernels_per_expert_block: float  # more in a layer with experts: router, permutation, dispatch, combination
     kernels_per_expert: float  # and per expert of a rank: its products are launched one by one

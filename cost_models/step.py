@@ -309,9 +309,10 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
     moved = states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
-    on_gpu = updated * moved / rates.memory_bw_bytes_per_s
+    cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
+    on_gpu = updated * moved / rates.memory_bw_bytes_per_s + cast
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
-    return on_gpu, over_pcie + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+    return on_gpu, over_pcie + cast + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
 
 
 def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = True) -> tuple[Array, Array]:

@@ -26,6 +26,11 @@ GRAPHED_ATTENTION, GRAPHED_ROUTER = 0.2, 40
 LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, 10.0)}
 # Dispatchers that send a token once per node (deepseek-ai/DeepEP, README; HybridEP is its Megatron Core successor).
 DISPATCH = {"alltoall": "alltoall", "allgather": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
+# Bytes to quantise an element by recipe. Delayed scaling needs no maximum, and is written by the norm or activation
+# before it (TransformerEngine): two fp8 layouts instead of one in bf16.
+CASTS = {"delayed": 2.0, "mxfp8": 4.0, "blockwise": 4.0, "current": 6.0} | dict.fromkeys(
+    ("tensorwise-dynamic", "rowwise-dynamic"), 6.0
+)
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -43,6 +48,8 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader)
         changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
     else:
         row.assume("gradient dtype of the stack's family (not stated)")
+    if (recipe := str(features.get("fp8_recipe"))) in CASTS:
+        changed["cast_bytes"] = CASTS[recipe]
     if isinstance(fused := features.get("gradient_accumulation_fusion"), bool):
         changed["fused_accumulation"] = fused
     if features.get("torch_compile") is True:  # element-wise chains become one kernel each

@@ -41,12 +41,14 @@ def priced(ops: LayerOperations, stack: StackSpec, precision: Precision = "bf16"
 
 
 def step_of(
-    model: ModelSpec, stack: StackSpec, layout: Layout, batch: int = 64, cluster: str = "dgx-h100:2", **changed: Any
-) -> tuple[dict[str, float], Ledger, Rates]:
+    model: ModelSpec, stack: StackSpec, layout: Layout, batch: int = 64, precision: Precision = "bf16",
+    cluster: str = "dgx-h100:2",
+) -> tuple[dict[str, float], Ledger, Rates]:  # fmt: skip
     """Terms of the step of one layout, seconds; its ledger and rates."""
     spec = load_cluster(cluster)
-    problem = Problem(model, Workload(seq_len=4096, global_batch=batch), stack, layout.num_gpus, spec.gpus_per_node)
-    rates = replace(rates_for(spec, stack, "bf16"), **changed)
+    workload = Workload(seq_len=4096, global_batch=batch, precision=precision)
+    problem = Problem(model, workload, stack, layout.num_gpus, spec.gpus_per_node)
+    rates = rates_for(spec, stack, precision)
     ledger, _ = price_layouts(problem, rates, Layouts.of([layout]))
     return {name: float(term[0]) for name, term in step.price(ledger, rates).terms.items()}, ledger, rates
 
@@ -124,3 +126,23 @@ def test_updated_weights_are_gathered_or_broadcast() -> None:
     assert found["all_gather"] == pytest.approx(float(expected[0]), rel=1e-9)
     hidden = stack_of(dp_overlap=1.0, dp_gather_overlap=1.0, contention=0.0)
     assert step_of(LLAMA, hidden, layout, batch=1024)[0]["dp"] < 0.2 * found["all_gather"]
+
+
+def test_fp8_weights_are_quantised_once_per_step() -> None:
+    """Activations (inputs of the products) at every pass; weights too, or by the optimizer where they are kept."""
+    layout, tokens, h, f, kv = Layout(dp=8, shard=8, zero=1), 4096, 4096, 14336, 1024
+    weights = (h + 2 * kv) * h + h * h + 3 * h * f  # qkv, out, gate and up, down
+    inputs, outputs = tokens * (3 * h + f), tokens * (2 * h + 2 * kv + 2 * f + h)
+    for caches in (True, False):
+        stack = stack_of(cast_bytes=6.0, caches_fp8_weights=caches)
+        casts = [t for t in operations(LLAMA, stack, layout, "fp8").traffic if t.name.startswith("fp8")]
+        assert sum(float(t.forward_bytes[0]) for t in casts) == 6 * (inputs + (0 if caches else weights))
+        assert sum(float(t.backward_bytes[0]) for t in casts) == 6 * outputs
+    kept, every = (
+        step_of(LLAMA, stack_of(cast_bytes=6.0, caches_fp8_weights=caches), layout, precision="fp8")
+        for caches in (True, False)
+    )
+    more = (kept[0]["optimizer"] - every[0]["optimizer"]) * kept[2].memory_bw_bytes_per_s
+    assert more == pytest.approx(6 * 32 * (weights + 2 * h), rel=1e-9)  # with the two norms of each layer
+    bf16 = [step_of(LLAMA, stack_of(caches_fp8_weights=caches), layout)[0]["optimizer"] for caches in (True, False)]
+    assert bf16[0] == bf16[1]
