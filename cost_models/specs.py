@@ -282,6 +282,10 @@ class StackSpec:
     # How those weights travel: one all-gather, or one broadcast after another by every rank that updated some.
     dp_gather: Literal["all_gather", "broadcasts"]
     fsdp_overlap: float
+    # Moved per parameter beside a collective of sharded states, unhidden: out of the gathered buffer into the weights;
+    # out of the gradients, as they are computed, into the buffer to scatter, in the dtype that is reduced.
+    gather_copy_bytes: float
+    scatter_copy_bytes: float
     cp_overlap: float
     ep_overlap: float
     offload_overlap: float

@@ -146,14 +146,17 @@ def _fsdp_exchange(
         trained_d, trained_e = (part[rows] * states.gradient for part in ledger.trained[j])
         scatter = _calls(scatter_d, trained_d, calls) + _calls(scatter_e, trained_e, calls)
         moved = again * gather + scatter
-        exposed_forward = first * _exposed(rates, gather, overlap * forward[j][rows], gather / calls)
-        exposed_backward = _exposed(rates, moved, overlap * backward[j][rows], moved / calls)
-        out[j][rows] = exposed_forward + exposed_backward
+        exposed_forward = first * _exposed(rates, gather, overlap, forward[j][rows], gather / calls)
+        exposed_backward = _exposed(rates, moved, overlap, backward[j][rows], moved / calls)
+        copied = (first + again) * rates.stack.gather_copy_bytes * (weights_d + weights_e) / states.weight
+        copied = copied + rates.stack.scatter_copy_bytes * (trained_d + trained_e) / states.gradient
+        out[j][rows] = exposed_forward + exposed_backward + copied / rates.memory_bw_bytes_per_s
 
 
-def _exposed(rates: Rates, seconds: Array, room: Array, least: Array | float = 0.0) -> Array:
-    """What shows of communication that may hide in `room` seconds: the rest, at least `least`, and the contention."""
-    shown = np.maximum(seconds - room, least)
+def _exposed(rates: Rates, seconds: Array, share: float, room: Array, least: Array | float = 0.0) -> Array:
+    """What shows of communication of which `share` may hide, in `room` seconds of compute: the rest, at least `least`,
+    and the contention of what hides."""
+    shown = np.maximum(seconds - np.minimum(share * seconds, room), least)
     return np.asarray(shown + rates.stack.contention * (seconds - shown))
 
 
@@ -294,8 +297,8 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
         gather_s += np.where(gathers, _calls(gather, weight, calls), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     stack = rates.stack
-    reduced = _exposed(rates, reduce_s, stack.dp_overlap * window * backward)
-    return reduced + _exposed(rates, gather_s, stack.dp_gather_overlap * window * forward)
+    reduced = _exposed(rates, reduce_s, stack.dp_overlap, window * backward)
+    return reduced + _exposed(rates, gather_s, stack.dp_gather_overlap, window * forward)
 
 
 def _optimizer(ledger: Ledger, rates: Rates) -> Array:

@@ -146,3 +146,23 @@ def test_fp8_weights_are_quantised_once_per_step() -> None:
     assert more == pytest.approx(6 * 32 * (weights + 2 * h), rel=1e-9)  # with the two norms of each layer
     bf16 = [step_of(LLAMA, stack_of(caches_fp8_weights=caches), layout)[0]["optimizer"] for caches in (True, False)]
     assert bf16[0] == bf16[1]
+
+
+def test_sharded_states_by_hand() -> None:
+    """ZeRO-3 over two nodes, one layer at a time: weights gathered for both passes, gradients scattered.
+
+    Four fifths hide behind the layer's compute, 18 % of that shows; buffers are copied at memory bandwidth.
+    """
+    layout, layers = Layout(dp=16, shard=16, zero=3), 32
+    stack = stack_of(fsdp_overlap=0.8, contention=0.18, gather_copy_bytes=4.0, scatter_copy_bytes=6.0)
+    terms, _, rates = step_of(LLAMA, stack, layout, batch=16 * 4)  # four sequences: compute is ample
+    params = total_parameters(LLAMA)
+    wire = {}
+    for op, num_bytes in (("all_gather", 2.0), ("reduce_scatter", 4.0)):
+        curve = collectives.curve(rates.collectives, rates.levels, op, 16, 1)  # type: ignore[arg-type]
+        wire[op] = 4 * layers * float(collectives.seconds(curve, params * num_bytes / layers)[0])
+    shown = (0.2 + 0.18 * 0.8) * (2 * wire["all_gather"] + wire["reduce_scatter"])
+    copied = 4 * params * (2 * 4 + 6) / rates.memory_bw_bytes_per_s
+    assert terms["fsdp"] == pytest.approx(shown + copied, rel=1e-9)
+    blocking = step_of(LLAMA, replace(stack, fsdp_overlap=0.0), layout, batch=16 * 4)[0]["fsdp"]
+    assert blocking == pytest.approx(2 * wire["all_gather"] + wire["reduce_scatter"] + copied, rel=1e-9)
