@@ -6,6 +6,7 @@ The constants per kind of link and operation are fitted by `profiles/fit.py`; he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -77,6 +78,7 @@ class CollectiveRates:
     kinds: Mapping[str, LevelRates]
     inner: LevelRates
     outer: LevelRates
+    nics_per_ring: float = math.inf  # of the members of a domain, how many bring their share of the links that leave it
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def level(self, kind: str, depth: int) -> LevelRates:
@@ -161,6 +163,7 @@ def _ring_slope(
     level, constants = levels[depth], rates.level(levels[depth].kind, depth)
     op_rates = constants.ops[op]
     bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
+    below = np.minimum(below, rates.nics_per_ring) if depth else below
     wire = (n - 1.0 + (op_rates.pair_excess if depth == 0 else 0.0)) / n
     if op == "all_reduce":
         ring = 2.0 * wire / (bandwidth * below)

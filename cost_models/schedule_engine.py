@@ -31,8 +31,9 @@ class Costs:
     backward_hop_s [c]: message that brings the input of the chunk's F (from upstream) and of its B (from downstream);
     none between chunks of one device. hop_blocks: share of a message during which the sender computes nothing.
     gather_s, reduce_s [c]: weights gathered before the first F, gradients reduced after the last W, of a chunk,
-    in `buckets` pieces; overlap: speed of both while the device computes, 0 to 1. optimizer_s [d] follows; with
-    global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair that hides.
+    in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
+    follows; with global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair
+    that hides.
     activation_bytes [c] from F to B, of which stash_bytes [c] stay from I to W; static_bytes [d] always.
     forward_nic, backward_nic [c], reduce_nic [d]: NIC that carries it, -1 for none; nic_mode: messages of one NIC
     one after another in the order they are ready (`serialise`), or all at once at equal shares (`share`).
@@ -47,6 +48,7 @@ class Costs:
     gather_s: tuple[float, ...] = ()
     reduce_s: tuple[float, ...] = ()
     buckets: int = 1
+    gather_overlap: float = 1.0
     overlap: float = 1.0
     optimizer_s: tuple[float, ...] = ()
     global_norm: bool = True
@@ -87,7 +89,8 @@ class Costs:
                 problems.append(Problem(f"{len(value)} values, {schedule.name} needs {wanted}", field=field.name))
             elif isinstance(value, tuple) and not field.name.endswith("nic") and not _times(value):
                 problems.append(Problem("not all are finite and 0 or more", field=field.name))
-        shares = {"overlap": self.overlap, "pair_overlap": self.pair_overlap, "hop_blocks": self.hop_blocks}
+        names = ("gather_overlap", "overlap", "pair_overlap", "hop_blocks")
+        shares = {name: float(getattr(self, name)) for name in names}
         problems += [Problem(f"{x} is not in 0 to 1", field=name) for name, x in shares.items() if not 0 <= x <= 1]
         if self.buckets < 1 or self.nic_mode not in ("share", "serialise"):
             problems.append(Problem(f"buckets {self.buckets}, nic_mode {self.nic_mode}", field="buckets, nic_mode"))
@@ -249,14 +252,14 @@ def run(schedule: Schedule, work: Work, costs: Costs) -> Array:
 def stall_s(schedule: Schedule, work: Work, costs: Costs, op: int, ready_s: float) -> float:
     """How long the first F of a chunk waits for gathered weights, ready to run at `ready_s`.
 
-    Gathers run one after another, at full speed while the device is idle and at `overlap` while it computes, this F
+    Gathers run one after another, at full speed while the device is idle, slower while it computes, this F
     included but for the layers of the last bucket.
     """
     device = int(schedule.device_of_op[op])
     needed = next(total for gate, total in work.gates[device] if gate == op)
     busy = float(work.before[op] - work.before[schedule.first[device]])
-    gathered = ready_s - (1.0 - costs.overlap) * busy
-    hidden = costs.overlap * float(work.dur[op]) * (1.0 - 1.0 / costs.buckets)
+    gathered = ready_s - (1.0 - costs.gather_overlap) * busy
+    hidden = costs.gather_overlap * float(work.dur[op]) * (1.0 - 1.0 / costs.buckets)
     return math.ceil(max(needed - gathered - hidden, 0.0) / work.quantum_s) * work.quantum_s
 
 

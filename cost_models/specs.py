@@ -286,6 +286,7 @@ class StackSpec:
     # out of the gradients, as they are computed, into the buffer to scatter, in the dtype that is reduced.
     gather_copy_bytes: float
     scatter_copy_bytes: float
+    fp8_gather: bool  # in fp8 training, sharded weights of layers are quantised before they are gathered
     cp_overlap: float
     ep_overlap: float
     offload_overlap: float
@@ -302,6 +303,8 @@ class StackSpec:
     kernels_per_expert: float  # and per expert of a rank: its products are launched one by one
     kernels_per_cast: float  # per product of operands that are quantised to fp8, and per expert
     host_s_per_kernel: float
+    straggler_share: float  # added to a step per doubling of the GPUs above 8: all wait for the slowest
+    nics_per_ring: float  # of a node that one ring uses, at most
     split_messages: bool  # ranks of tp without sequence parallelism each send 1/tp of a stage's message, and gather
     # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
     # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole

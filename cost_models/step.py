@@ -5,6 +5,7 @@ A term is exposed seconds of a step; their sum is the step time. Memory is the f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dp": ("dp comm, exposed", ("matmul", "attention", "memory")),
     "optimizer": ("optimizer", ()),
     "offload": ("offload, exposed", ("matmul", "attention")),
+    "stragglers": ("waiting for slow GPUs", ()),
 }
 HOST_ADAM_BYTES = 28.0  # moved in host memory per parameter by Adam on the CPU (FORMULAS 9.2)
 
@@ -75,10 +77,16 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     terms["optimizer"] = _optimizer(ledger, rates)
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
+    terms["stragglers"] = _straggler_share(ledger) * np.asarray(sum(terms.values()))
     step_s = np.asarray(sum(terms.values()))
     device_bytes, fullest = device_memory(ledger, rates)
     host_bytes = np.max([ledger.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
     return Estimate(step_s, device_bytes, host_bytes, terms, slowest, fullest)
+
+
+def _straggler_share(ledger: Ledger) -> float:
+    """Added to every step of more than a node's worth of GPUs, which waits for the slowest: per doubling above 8."""
+    return ledger.problem.stack.straggler_share * max(math.log2(ledger.problem.num_gpus / 8), 0.0)
 
 
 @dataclass(frozen=True)
@@ -332,10 +340,11 @@ def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = Tr
     step_s = step_s + tied_embedding_s(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
+    step_s = (step_s + least) * (1.0 + _straggler_share(ledger))
     if not memory:
-        return step_s + least, fixed_bytes(ledger, rates)
+        return step_s, fixed_bytes(ledger, rates)
     device_bytes, _ = device_memory(ledger, rates, gathered=states_known)
-    return step_s + least, device_bytes
+    return step_s, device_bytes
 
 
 def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]:

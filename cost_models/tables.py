@@ -194,6 +194,8 @@ class Tables:
         gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
                              for i, p in enumerate(rows)])[:, None]  # fmt: skip
         held = gathered + np.array([states.fp8_copy if i < num_layers else 0.0 for i in range(len(rows))])[:, None]
+        if self.problem.workload.precision == "fp8" and self.problem.stack.fp8_gather:
+            gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
         return {
             "dense": dense,
             "experts": experts,

@@ -48,6 +48,9 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader)
         changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
     else:
         row.assume("gradient dtype of the stack's family (not stated)")
+    gathers = [features.get(key) for key in ("float8_allgather", "fp8_param_gather")]
+    if any(isinstance(flag, bool) for flag in gathers):
+        changed["fp8_gather"] = True in gathers
     if (recipe := str(features.get("fp8_recipe"))) in CASTS:
         changed["cast_bytes"] = CASTS[recipe]
     if isinstance(fused := features.get("gradient_accumulation_fusion"), bool):

@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Simulated:
-    """A layout over time. extra_s: seconds of a step outside the pipeline (uneven lengths, tied embeddings);
-    closed_s: step seconds of the closed form."""
+    """A layout over time. extra_s: seconds of a step outside the pipeline (uneven lengths, tied embeddings,
+    stragglers); closed_s: step seconds of the closed form."""
 
     layout: str
     timeline: Timeline
@@ -48,7 +48,8 @@ def simulated(found: Resolved, layout: Layout, sizes: Sequence[int] | None = Non
     """The layout's step, simulated; `sizes`: layers of each chunk, where they are not as even as possible."""
     batch, estimate = price_layouts(found.problem, found.rates, Layouts.of([layout]))
     order, costs = candidate_costs(found, layout, sizes)
-    extra_s = float(step.tied_embedding_s(batch, found.rates)[0] + estimate.terms["imbalance"][0])
+    outside = sum(float(estimate.terms[name][0]) for name in ("imbalance", "stragglers"))
+    extra_s = float(step.tied_embedding_s(batch, found.rates)[0]) + outside
     extra_s += _contention_s(found, costs, float(estimate.terms["dp"][0]))
     return Simulated(str(layout), schedule.simulate(order, costs), extra_s, float(estimate.step_s[0]))
 
@@ -90,7 +91,8 @@ def candidate_costs(
         forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
         input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
         forward_hop_s=hop, backward_hop_s=hop, reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
-        buckets=round(float(batch.buckets[0])), overlap=min(found.rates.stack.dp_overlap, 1.0),
+        buckets=round(float(batch.buckets[0])), gather_overlap=min(found.rates.stack.dp_gather_overlap, 1.0),
+        overlap=min(found.rates.stack.dp_overlap, 1.0),
         optimizer_s=(float(estimate.terms["optimizer"][0]),) * layout.pp,
         activation_bytes=tuple(activations.tolist()), stash_bytes=tuple(activations.tolist()),
         static_bytes=_static_bytes(batch, rows, devices),
@@ -162,7 +164,9 @@ def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, 
         reduce_s += _seconds(found, "all_reduce", int(groups.replicate[0]), int(groups.replicate_stride[0]),
                              gradient / shard, calls)  # fmt: skip
         if gathers:
-            gather_s += _seconds(found, "all_gather", shard, stride, weight, calls)
+            one_by_one = found.stack.dp_gather == "broadcasts"
+            op: Op = "broadcast" if one_by_one else "all_gather"
+            gather_s += _seconds(found, op, shard, stride, weight, float(shard) if one_by_one else calls)
     return reduce_s, gather_s
 
 

@@ -104,7 +104,7 @@ def rates_for(cluster: ClusterSpec, stack: StackSpec, precision: Precision) -> R
         attention=attention,
         memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency,
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
-        collectives=collective_rates(),
+        collectives=replace(collective_rates(), nics_per_ring=stack.nics_per_ring),
         levels=cluster.levels,
         pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY,
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
@@ -123,4 +123,5 @@ def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
     spans = [fabric.level(level.kind, depth).source for depth, level in enumerate(cluster.levels)]
     network = {f"level {i}": "fitted" if text.startswith("fitted") else "assumed" for i, text in enumerate(spans)}
     on_gpu = dict.fromkeys(("matmul", "attention", "memory", "optimizer", "accumulate"), compute)
-    return {**on_gpu, "host": "assumed", "offload": "assumed", "bubble": "formula", "imbalance": "formula", **network}
+    guesses = dict.fromkeys(("host", "offload", "stragglers"), "assumed")
+    return {**on_gpu, **guesses, "bubble": "formula", "imbalance": "formula", **network}

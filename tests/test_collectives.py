@@ -92,6 +92,14 @@ def test_one_copy_per_node() -> None:
     assert curve(plain(), (NODE, NET), "all_to_all", 8, 1, copies=8).s_per_byte[0] == slope("all_to_all", 8, 1)
 
 
+def test_rings_through_few_nics() -> None:
+    """Of the eight members in a node two lend their NIC: 100 GB/s leave it. What stays inside does not change."""
+    few = replace(plain(), nics_per_ring=2)
+    assert slope("all_gather", 16, 1, few) == pytest.approx(15 / 16 / 100e9)
+    assert slope("all_gather", 16, 8, few) == slope("all_gather", 16, 8)
+    assert slope("reduce_scatter", 8, 1, few) == slope("reduce_scatter", 8, 1)
+
+
 def test_switch_reduces_where_it_beats_the_ring() -> None:
     rates = plain(0.75, switch_efficiency=0.68)
     assert slope("all_reduce", 8, 1, rates) == pytest.approx((1 + 1 / 8) / (450e9 * 0.68))

@@ -170,6 +170,8 @@ def test_gathers_optimizer_and_norm() -> None:
     assert simulate(order, replace(base, gather_s=(1.0, 0.0))).makespan_s == plain + 1
     assert simulate(order, replace(base, gather_s=(0.0, 1.0))).makespan_s == plain  # stage 1 waits anyway
     assert simulate(order, replace(base, gather_s=(1.0, 0.0), buckets=4)).makespan_s == plain + 0.25
+    blocking = replace(base, gather_s=(1.0, 0.0), buckets=4, gather_overlap=0.0)
+    assert simulate(order, blocking).makespan_s == plain + 1
     assert simulate(order, replace(base, optimizer_s=(1.0, 3.0))).makespan_s == plain + 3
     own = simulate(order, replace(base, optimizer_s=(1.0, 3.0), global_norm=False))
     assert own.device_end_s.tolist() == [plain + 1, plain - 1 + 1 - 2 + 3]
@@ -203,7 +205,8 @@ def runs(draw: st.DrawFn) -> tuple[Schedule, Costs]:
     costs = Costs(
         forward_s=values(n), input_s=values(n), weight_s=values(n), forward_hop_s=values(n), backward_hop_s=values(n),
         gather_s=values(n), reduce_s=values(n), optimizer_s=values(p), buckets=draw(st.integers(1, 4)),
-        overlap=draw(st.sampled_from([0.0, 0.6, 1.0])), global_norm=draw(st.booleans()),
+        overlap=draw(st.sampled_from([0.0, 0.6, 1.0])),
+        gather_overlap=draw(st.sampled_from([0.0, 0.6, 1.0])), global_norm=draw(st.booleans()),
         pair_overlap=draw(st.sampled_from([0.0, 0.5, 1.0])), hop_blocks=draw(st.sampled_from([0.0, 0.0, 0.7])),
     )  # fmt: skip
     return order, costs
@@ -241,8 +244,9 @@ def test_a_cost_that_grows_never_shortens_the_step(run: tuple[Schedule, Costs], 
                                       "reduce_s", "optimizer_s"]))  # fmt: skip
     values = list(getattr(costs, name))
     index = data.draw(st.integers(0, len(values) - 1))
-    if costs.overlap < 1 and name in ("forward_s", "input_s", "weight_s", "forward_hop_s", "backward_hop_s"):
-        costs = replace(costs, overlap=1.0)  # beside slower compute, a slowed reduction may hide more
+    slowed = min(costs.overlap, costs.gather_overlap) < 1  # beside slower compute, a slowed reduction may hide more
+    if slowed and name in ("forward_s", "input_s", "weight_s", "forward_hop_s", "backward_hop_s"):
+        costs = replace(costs, overlap=1.0, gather_overlap=1.0)
         before = simulate(order, costs).makespan_s
     values[index] += data.draw(st.floats(0.01, 3.0))
     grown: dict[str, Any] = {name: tuple(values)}
@@ -308,7 +312,7 @@ def test_extrapolated_runs_are_the_full_runs(name: str, seed: int) -> None:
     spread = (0.0, 0.1, 0.4, 0.8)[seed]
     f, i, w, t, b = (tuple((1 + spread * rng.uniform(-1, 1, n)).tolist()) for _ in range(5))
     costs = Costs(forward_s=f, input_s=i, weight_s=w, forward_hop_s=tuple(x / 9 for x in t), backward_hop_s=t,
-                  reduce_s=b, gather_s=b, buckets=3, overlap=0.7)  # fmt: skip
+                  reduce_s=b, gather_s=b, buckets=3, overlap=0.7, gather_overlap=0.7)  # fmt: skip
     quick, full = simulate(order, costs), simulate(order, costs, extrapolate=False)
     assert np.array_equal(quick.end_s, full.end_s)
     assert quick.makespan_s == full.makespan_s

@@ -166,3 +166,23 @@ def test_sharded_states_by_hand() -> None:
     assert terms["fsdp"] == pytest.approx(shown + copied, rel=1e-9)
     blocking = step_of(LLAMA, replace(stack, fsdp_overlap=0.0), layout, batch=16 * 4)[0]["fsdp"]
     assert blocking == pytest.approx(2 * wire["all_gather"] + wire["reduce_scatter"] + copied, rel=1e-9)
+
+
+def test_stragglers() -> None:
+    """Half a percent of everything else per doubling above 8 GPUs."""
+    stack = stack_of(straggler_share=0.005)
+    assert step_of(LLAMA, stack, Layout(dp=8, shard=8, zero=1))[0]["stragglers"] == 0
+    assert step_of(LLAMA, stack, Layout(dp=4, shard=4, zero=1))[0]["stragglers"] == 0
+    terms = step_of(LLAMA, stack, Layout(dp=64, shard=64, zero=1), cluster="dgx-h100:8")[0]
+    assert terms["stragglers"] == pytest.approx(3 * 0.005 * (sum(terms.values()) - terms["stragglers"]), rel=1e-12)
+
+
+def test_weights_gathered_in_fp8() -> None:
+    """One byte for what layers multiply with, two for the embedding and the head, that stay in bf16."""
+    bytes_of = {}
+    for fp8_gather in (True, False):
+        ledger = step_of(LLAMA, stack_of(fp8_gather=fp8_gather), Layout(dp=8, shard=8, zero=3), precision="fp8")[1]
+        bytes_of[fp8_gather] = ledger.tables.parameters["dense_gathered_bytes"][:, 0]
+    assert list(bytes_of[False][:3] / bytes_of[True][:3]) == [2, 1, 1]  # layer, embedding, head
+    bf16 = step_of(LLAMA, stack_of(fp8_gather=True), Layout(dp=8, shard=8, zero=3))[1]
+    assert (bf16.tables.parameters["dense_gathered_bytes"][:, 0] == bytes_of[False]).all()

@@ -156,6 +156,7 @@ def test_what_is_left_out_is_assumed_and_labelled(tmp_path: Path) -> None:
         ("{dp_overlap_grad: true, dp_overlap_param: true}", "dp_gather_overlap", 0.8),
         ("{gradient_accumulation_fusion: false}", "fused_accumulation", False),
         ("{fp8_recipe: delayed}", "cast_bytes", 2.0),
+        ("{float8_allgather: true}", "fp8_gather", True),
         ("{moe_a2a_overlap: true}", "ep_overlap", 0.8),
         ("{loss: parallel}", "loss_traffic_bytes", 56.0),
         ("{loss: plain}", "logit_bytes", 12.0),
