@@ -100,7 +100,8 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     if ops.trains == "frozen":
         backward = _Sums(num_keys)
     _hide(forward, rates.stack)
-    _hide(backward, rates.stack)
+    # What hides behind weight gradients takes them from the bubbles that they could fill (`step`).
+    weight = np.maximum(weight - _hide(backward, rates.stack), 0.0)
     host_s = ops.kernels * rates.stack.host_s_per_kernel
     _host_floor(forward, host_s, 1.0 if ops.host_waits else rates.host_exponent)
     if ops.trains != "frozen":
@@ -142,23 +143,26 @@ def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
     return collectives.seconds(gathered, exchange.num_bytes)
 
 
-def _hide(sums: _Sums, stack: StackSpec) -> None:
+def _hide(sums: _Sums, stack: StackSpec) -> Array:
     """Leave only what does not hide: a share of the communication, at most of the compute that runs beside it.
 
     tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. What hides
-    slows both sides: `contention` of it shows.
+    slows both sides: `contention` of it shows. Returns the seconds hidden, of all axes.
     """
+    every = np.zeros_like(sums.all[0])
     matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]
     room = {"tp": matmul, "cp": attention, "ep": matmul + attention + memory}
     share = {"tp": stack.tp_overlap, "cp": stack.cp_overlap, "ep": stack.ep_overlap}
     for axis, index in _AXES.items():
         total = sums.all[index]
         hidden = np.minimum(share[axis] * total, room[axis])
+        every = every + hidden
         exposed = total - (1.0 - stack.contention) * hidden
         left = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
         sums.all[index] = exposed
         for seconds in sums.tagged.values():
             seconds[index] *= left
+    return np.asarray(every)
 
 
 def _host_floor(sums: _Sums, host_s: Array | float, exponent: float) -> None:

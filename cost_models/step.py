@@ -73,7 +73,7 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     terms["bubble"] = _bubble(ledger, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
     terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
-    terms["dp"] = _data_parallel(ledger, rates, forward, backward)
+    terms["dp"] = _data_parallel(ledger, rates, forward, backward, stage.used[:, slowest, pick])
     terms["optimizer"] = _optimizer(ledger, rates)
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
@@ -92,7 +92,8 @@ def _straggler_share(ledger: Ledger) -> float:
 @dataclass(frozen=True)
 class _Stages:
     """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation,
-    exposed FSDP and offload traffic, and their sum (cycle)."""
+    exposed FSDP and offload traffic, and their sum (cycle). used [2, J, n]: of forward and backward, what their traffic
+    hides behind."""
 
     forward: Array
     backward: Array
@@ -100,6 +101,7 @@ class _Stages:
     fsdp: Array
     offload: Array
     cycle: Array
+    used: Array
 
 
 def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> _Stages:
@@ -115,33 +117,37 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     ])  # fmt: skip
     zero = ledger.layouts["zero"]
     accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.memory_bw_bytes_per_s
-    fsdp, offload = np.zeros_like(forward), np.zeros_like(forward)
+    compute = np.array([forward, backward])
+    exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(forward)
     sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
     if len(sharded):
         gathers = (zero[sharded] == 3) & states
-        _fsdp_exchange(ledger, rates, sharded, forward, backward, fsdp, gathers=gathers, shards_known=shards_known)
+        _fsdp_exchange(ledger, rates, sharded, compute, exposed, used, gathers=gathers, shards_known=shards_known)
+    fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
-        fsdp = np.minimum(fsdp, whole / rates.memory_bw_bytes_per_s - accumulate)
+        fsdp, used = np.minimum(fsdp, whole / rates.memory_bw_bytes_per_s - accumulate), np.zeros_like(compute)
     moved = np.flatnonzero(ledger.offloads_activations & states)
     for j in profiles if len(moved) else ():
         one_way = ledger.saved[j][moved] / rates.pcie_bw_bytes_per_s
-        room = rates.stack.offload_overlap
-        out = np.maximum(one_way - room * forward[j][moved], 0.0)
-        offload[j][moved] = out + np.maximum(one_way - room * backward[j][moved], 0.0)
-    return _Stages(forward, backward, accumulate, fsdp, offload, forward + backward + accumulate + fsdp + offload)
+        hidden = np.minimum(one_way, rates.stack.offload_overlap * compute[:, j, moved])
+        # Over links of its own, beside the traffic of sharded states: the longer of the two shows.
+        offload[j][moved] = np.maximum(one_way - hidden - exposed[:, j, moved], 0.0).sum(axis=0)
+        used[:, j, moved] = np.maximum(used[:, j, moved], hidden)
+    cycle = forward + backward + accumulate + fsdp + offload
+    return _Stages(forward, backward, accumulate, fsdp, offload, cycle, used)
 
 
 def _fsdp_exchange(
-    ledger: Ledger, rates: Rates, rows: Ints, forward: Array, backward: Array, out: Array, *,
+    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, exposed: Array, used: Array, *,
     gathers: NDArray[np.bool_], shards_known: bool,
 ) -> None:  # fmt: skip
     """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
-    FSDP2 gathers for the forward pass in stage 2 too.
+    FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
 
-    What does not hide: beyond `fsdp_overlap` of the compute beside it, and the first layer's gather.
+    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers.
     """
-    states, overlap = ledger.problem.state_bytes, rates.stack.fsdp_overlap
+    states, stack = ledger.problem.state_bytes, rates.stack
     again = gathers.astype(np.float64)
     first = np.ones(len(rows)) if ledger.problem.stack.sharded_states == "fsdp2" else again
     curves = _shard_curves if shards_known else _least_shard_curves
@@ -153,19 +159,18 @@ def _fsdp_exchange(
         gather = _calls(gather_d, weights_d, calls) + _calls(gather_e, weights_e, calls)
         trained_d, trained_e = (part[rows] * states.gradient for part in ledger.trained[j])
         scatter = _calls(scatter_d, trained_d, calls) + _calls(scatter_e, trained_e, calls)
-        moved = again * gather + scatter
-        exposed_forward = first * _exposed(rates, gather, overlap, forward[j][rows], gather / calls)
-        exposed_backward = _exposed(rates, moved, overlap, backward[j][rows], moved / calls)
-        copied = (first + again) * rates.stack.gather_copy_bytes * (weights_d + weights_e) / states.weight
-        copied = copied + rates.stack.scatter_copy_bytes * (trained_d + trained_e) / states.gradient
-        out[j][rows] = exposed_forward + exposed_backward + copied / rates.memory_bw_bytes_per_s
-
-
-def _exposed(rates: Rates, seconds: Array, share: float, room: Array, least: Array | float = 0.0) -> Array:
-    """What shows of communication of which `share` may hide, in `room` seconds of compute: the rest, at least `least`,
-    and the contention of what hides."""
-    shown = np.maximum(seconds - np.minimum(share * seconds, room), least)
-    return np.asarray(shown + rates.stack.contention * (seconds - shown))
+        gathered, scattered = weights_d + weights_e, (trained_d + trained_e) / states.gradient
+        traffic = (first * gather, again * gather + scatter)
+        copies = np.array([
+            first * stack.gather_copy_bytes * gathered / states.weight,
+            again * stack.gather_copy_bytes * gathered / states.weight + stack.scatter_copy_bytes * scattered,
+        ])  # fmt: skip
+        copied = np.where(ledger.dense_groups.shard[rows] > 1, copies / rates.memory_bw_bytes_per_s, 0.0)
+        for way, seconds in enumerate(traffic):
+            hidden = np.minimum(stack.fsdp_overlap * seconds, compute[way, j, rows])
+            hidden = np.minimum(hidden, seconds - seconds / calls)
+            exposed[way, j, rows] = seconds - (1.0 - stack.contention) * hidden + copied[way]
+            used[way, j, rows] = hidden
 
 
 _GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
@@ -230,7 +235,10 @@ def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
     all_but_one = 1.0 - 1.0 / x["pp"]
     others_f = ledger.over_profiles(stage.forward) * all_but_one
     others_b = ledger.over_profiles(stage.backward) * all_but_one
-    others_w = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s)) * all_but_one
+    rows = ledger.per_kind(ledger.tables.weight_s)
+    weight = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
+    # What traffic hides behind is not there to fill a bubble: else a slower product would hide more and fill more.
+    others_w = ledger.over_profiles(np.maximum(weight - stage.used[1], 0.0)) * all_but_one
     bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_f, others_b, others_w)
     return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
 
@@ -277,10 +285,11 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
     return collectives.seconds(_curve(rates, "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
 
 
-def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array) -> Array:
+def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:
     """Once per step: gradients reduced after the last backward, updated weights gathered before the first forward.
 
-    Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline under p(v-1)/v of it.
+    Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline of p(v-1)/v (of all m at
+    most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
     """
     x, states = ledger.layouts, ledger.problem.state_bytes
     dense, experts = ledger.dense_groups, ledger.expert_groups
@@ -304,9 +313,12 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
         gathers = (once > 0) | ((x["zero"] == 2) & (ledger.problem.stack.sharded_states == "zero"))
         gather_s += np.where(gathers, _calls(gather, weight, calls), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
+    window = np.minimum(window, ledger.m)
     stack = rates.stack
-    reduced = _exposed(rates, reduce_s, stack.dp_overlap, window * backward)
-    return reduced + _exposed(rates, gather_s, stack.dp_gather_overlap, window * forward)
+    room = window * (np.array([forward, backward]) - used)
+    hidden = np.minimum(stack.dp_overlap * reduce_s, room[1])
+    hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, room[0])
+    return np.asarray(reduce_s + gather_s - (1.0 - stack.contention) * hidden)
 
 
 def _optimizer(ledger: Ledger, rates: Rates) -> Array:

@@ -219,19 +219,6 @@ def check(ok: NDArray[np.bool_], columns: Columns, *values: NDArray[np.float64])
     assert not len(wrong), [(str(layouts.layout(row)), *(float(v[row]) for v in values)) for row in wrong[:3].tolist()]
 
 
-def one_window(columns: Columns) -> NDArray[np.bool_]:
-    """Layouts with at most one traffic behind each stretch of compute.
-
-    Where two hide behind the same compute (ZeRO-2 or 3 beside offloaded activations or replicated shards; anything
-    beside a bubble that weight gradients fill), a longer one hides more of both: the step may fall by a few percent.
-    """
-    offloads = np.isin(columns["offload"], (ACT, OFFLOADS.index("opt+act")))
-    gathers = columns["zero"] >= 2
-    fills = columns["schedule"] >= SCHEDULES.index("zb-h1")
-    replicated = gathers & (columns["shard"] < columns["dp"])
-    return np.asarray(~offloads & ~replicated & ~(fills & (gathers | (columns["cp"] > 1))))
-
-
 @given(cases, seeds)
 @thorough(60)
 def test_terms_add_up(name: str, seed: int) -> None:
@@ -486,13 +473,16 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
 @given(cases, seeds)
 @thorough(40)
 def test_recompute_is_monotone(name: str, seed: int) -> None:
-    """One module, or one layer, more: no byte more is saved, and the step takes no less time."""
+    """One module, or one layer, more: no byte more is saved, and the step takes no less time.
+
+    Activations stay on the GPU here: what is recomputed need not be moved to the host, and a step may get shorter.
+    """
     case = case_named(name)
-    drawn = draw(case, seed)
-    columns = with_column(select(drawn, one_window(drawn)), recompute_modules=0, recompute_layers=0)
+    columns = draw(case, seed)
+    offload = np.where(columns["offload"] == OFFLOADS.index("opt+act"), OPT, columns["offload"])
+    offload = np.where(offload == ACT, 0, offload)
+    columns = with_column(columns, recompute_modules=0, recompute_layers=0, offload=offload)
     n, rng = len(columns["tp"]), np.random.default_rng(seed)
-    if not n:
-        return
     some = rng.integers(1, 1 << len(MODULES), size=n)
     more = some | 1 << rng.integers(len(MODULES), size=n)
     per_stage = -(-case.model.num_layers // columns["pp"])
@@ -533,7 +523,7 @@ def test_slower_links_never_shorten_a_step(name: str, seed: int, factor: float) 
     check(after >= before * (1 - SLACK), columns, before, after)
     outer = (*rates.levels[:-1], levels[-1])  # the fabric alone
     after = price(case, columns, replace(rates, levels=outer)).step_s
-    check((after >= before * (1 - SLACK)) | ~one_window(columns), columns, before, after)
+    check(after >= before * (1 - SLACK), columns, before, after)
 
 
 @given(cases, seeds, factors, st.sampled_from(["memory", "gemm", "attention", "pcie", "host"]))
@@ -541,8 +531,7 @@ def test_slower_links_never_shorten_a_step(name: str, seed: int, factor: float) 
 def test_a_slower_gpu_never_shortens_a_step(name: str, seed: int, factor: float, what: str) -> None:
     """Memory bandwidth, efficiency of products or attention, the link to the host and its memory: less is no faster."""
     case = case_named(name)
-    drawn, rates = draw(case, seed), case.rates
-    columns = drawn if what in ("pcie", "host") else select(drawn, one_window(drawn))
+    columns, rates = draw(case, seed), case.rates
     gemm, attention = rates.gemm, rates.attention
     slower = {
         "memory": replace(rates, memory_bw_bytes_per_s=rates.memory_bw_bytes_per_s * factor),
@@ -558,8 +547,6 @@ def test_a_slower_gpu_never_shortens_a_step(name: str, seed: int, factor: float,
         "pcie": replace(rates, pcie_bw_bytes_per_s=rates.pcie_bw_bytes_per_s * factor),
         "host": replace(rates, host_memory_bw_bytes_per_s=rates.host_memory_bw_bytes_per_s * factor),
     }[what]
-    if not len(columns["tp"]):
-        return
     before, after = price(case, columns), price(case, columns, slower)
     check(after.step_s >= before.step_s * (1 - SLACK), columns, before.step_s, after.step_s)
     assert np.array_equal(before.device_bytes, after.device_bytes)  # no rate enters a quantity

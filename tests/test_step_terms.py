@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from meshwright.cost_models import collectives, step
 from meshwright.cost_models import rates as pricing
-from meshwright.cost_models.layouts import Layout, Layouts
+from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.operations import KEY_FIELDS, Builder, LayerOperations, Shard
 from meshwright.cost_models.params import total_parameters
@@ -186,3 +186,31 @@ def test_weights_gathered_in_fp8() -> None:
     assert list(bytes_of[False][:3] / bytes_of[True][:3]) == [2, 1, 1]  # layer, embedding, head
     bf16 = step_of(LLAMA, stack_of(fp8_gather=True), Layout(dp=8, shard=8, zero=3))[1]
     assert (bf16.tables.parameters["dense_gathered_bytes"][:, 0] == bytes_of[False]).all()
+
+
+def test_traffic_beside_the_same_compute_shows_once() -> None:
+    """Activations go to the host and sharded states round the ranks over links of their own: the longer shows."""
+    layout = Layout(dp=16, shard=16, zero=3)
+    stack = stack_of(fsdp_overlap=0.0, offload_overlap=0.0, contention=0.0)
+    plain = step_of(LLAMA, stack, layout, batch=16)[0]
+    both = step_of(LLAMA, stack, replace(layout, offload=OFFLOADS.index("act")), batch=16)
+    saved = float(both[1].saved[0][0]) / both[2].pcie_bw_bytes_per_s
+    assert plain["fsdp"] == both[0]["fsdp"] > 0
+    ways = both[0]["offload"] + both[0]["fsdp"]
+    assert max(2 * saved, plain["fsdp"]) <= ways < 2 * saved + plain["fsdp"]
+
+
+def test_replicas_are_reduced_behind_what_sharded_states_leave() -> None:
+    """HSDP: what gathers and scatters of the last micro-batch hide behind is lost to the sum over replicas."""
+    layout, layers = Layout(dp=16, shard=8, zero=3), 32
+    shown = {}
+    for overlap in (0.0, 1.0):
+        stack = stack_of(fsdp_overlap=overlap, dp_overlap=1.0, contention=0.0)
+        _, ledger, rates = step_of(LLAMA, stack, layout, batch=16 * 4)
+        slow = (*rates.levels[:-1], replace(rates.levels[-1], bw_bytes_per_s=1e9))
+        shown[overlap] = float(step.price(ledger, replace(rates, levels=slow)).terms["dp"][0])
+    params, traffic = total_parameters(LLAMA), 0.0
+    for op, num_bytes in (("all_gather", 2.0), ("reduce_scatter", 4.0)):
+        curve = collectives.curve(rates.collectives, rates.levels, op, 8, 1)  # type: ignore[arg-type]
+        traffic += layers * float(collectives.seconds(curve, params * num_bytes / layers)[0])
+    assert shown[1.0] - shown[0.0] == pytest.approx(traffic * (layers - 1) / layers, rel=1e-9)
