@@ -150,16 +150,16 @@ def _fsdp_exchange(
     states, stack = ledger.problem.state_bytes, rates.stack
     again = gathers.astype(np.float64)
     first = np.ones(len(rows)) if ledger.problem.stack.sharded_states == "fsdp2" else again
-    curves = _shard_curves if shards_known else _least_shard_curves
-    gather_d, scatter_d, gather_e, scatter_e = curves(ledger, rates, rows)
+    curves = (_shard_curves if shards_known else _least_shard_curves)(ledger, rates, rows)
     for j in range(ledger.num_profiles):
         calls = np.maximum(ledger.layers[j][rows], 1.0)
-        weights_d = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["dense_gathered_bytes"]))[rows]
-        weights_e = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters["experts_gathered_bytes"]))[rows]
-        gather = _calls(gather_d, weights_d, calls) + _calls(gather_e, weights_e, calls)
-        trained_d, trained_e = (part[rows] * states.gradient for part in ledger.trained[j])
-        scatter = _calls(scatter_d, trained_d, calls) + _calls(scatter_e, trained_e, calls)
-        gathered, scattered = weights_d + weights_e, (trained_d + trained_e) / states.gradient
+        gather, scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(4))
+        for (gather_curve, scatter_curve), name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
+            weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
+            gather += _calls(gather_curve, weights, calls)
+            scatter += _calls(scatter_curve, trained[rows] * states.gradient, calls)
+            gathered += weights
+            scattered += trained[rows]
         traffic = (first * gather, again * gather + scatter)
         copies = np.array([
             first * stack.gather_copy_bytes * gathered / states.weight,
@@ -174,6 +174,7 @@ def _fsdp_exchange(
 
 
 _GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
+_GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
 
 
 def _curve(rates: Rates, op: Op, size: Ints, stride: Ints) -> Curve:
@@ -183,16 +184,13 @@ def _curve(rates: Rates, op: Op, size: Ints, stride: Ints) -> Curve:
     return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
 
 
-def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curve]:
-    """Gather and scatter in the shard groups of `rows`, dense and then expert."""
-    return [
-        _curve(rates, op, groups.shard[rows], groups.shard_stride[rows])
-        for groups in (ledger.dense_groups, ledger.expert_groups)
-        for op in _GATHER_SCATTER
-    ]
+def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
+    """Gather and scatter in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
+    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
+    return [[_curve(rates, op, x.shard[rows], x.shard_stride[rows]) for op in _GATHER_SCATTER] for x in parts]
 
 
-def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curve]:
+def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
     """Curves that lie below those of `_shard_curves` for every size of the shard group that the rows allow."""
     x = ledger.layouts
     ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
@@ -209,15 +207,14 @@ def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curve]
     options = {name: np.repeat(column, lengths) for name, column in ranks_of.items()}
     one = np.ones(sum(lengths), dtype=np.int64)
     options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
-    curves = (
-        _curve(rates, op, groups.shard, groups.shard_stride)
-        for groups in (Groups.dense(options), Groups.experts(options))
-        for op in _GATHER_SCATTER
-    )
-    return [
-        Curve(*(np.minimum.reduceat(part, starts)[inverse] for part in (c.latency_s, c.s_per_byte, c.ramp)))
-        for c in curves
-    ]
+    parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
+
+    def least(op: Op, groups: Groups) -> Curve:
+        found = _curve(rates, op, groups.shard, groups.shard_stride)
+        columns = (found.latency_s, found.s_per_byte, found.ramp)
+        return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
+
+    return [[least(op, groups) for op in _GATHER_SCATTER] for groups in parts]
 
 
 def _calls(curve: Curve, total_bytes: Array, calls: Array) -> Array:
