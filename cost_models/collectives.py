@@ -79,6 +79,7 @@ class CollectiveRates:
     inner: LevelRates
     outer: LevelRates
     nics_per_ring: float = math.inf  # of the members of a domain, how many bring their share of the links that leave it
+    tree_efficiency: float = 0.0  # of a tree over two domains, over that of a ring; 0: rings only
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def level(self, kind: str, depth: int) -> LevelRates:
@@ -167,6 +168,9 @@ def _ring_slope(
     wire = (n - 1.0 + (op_rates.pair_excess if depth == 0 else 0.0)) / n
     if op == "all_reduce":
         ring = 2.0 * wire / (bandwidth * below)
+        if depth and rates.tree_efficiency:  # over two domains a tree sends every byte just once
+            tree = 1.0 / (bandwidth * below * rates.tree_efficiency)
+            return np.where((within == 2 * below) & (n == within), np.minimum(ring, tree), ring)
         if depth or not constants.switch_efficiency:
             return np.asarray(ring)
         # The switch adds: each GPU sends its data once and receives the sum once, but for its own 1/n share.

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "fp32"]
-AttentionKernel = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
+AttentionKernel = Literal["unfused", "triton", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

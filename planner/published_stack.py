@@ -78,7 +78,9 @@ def _graphs(changed: dict[str, Any], features: Mapping[str, Any], stack: StackSp
 
 def _attention(changed: dict[str, Any], features: Mapping[str, Any], row: RowReader, stack: StackSpec) -> None:
     stated = str(features.get("attention") or "").split(" ")[0].lower()
-    if stated in _KERNELS:
+    if features.get("attn_impl") == "triton":  # takes the bias of ALiBi, which the kernels of its time did not
+        changed["attention"] = "triton"
+    elif stated in _KERNELS:
         changed["attention"] = stated
     elif stated in ("flash", "flash-attention"):
         changed["attention"] = "flash2"

@@ -194,7 +194,7 @@ def _attentions(gpu: GpuSpec, name: str, provenance: str, eager: float) -> dict[
     surfaces: dict[str, AttentionSurface] = {}
     for kernel in (k for k in KERNELS if k != "unfused"):
         # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.
-        own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1") else kernels["native"]]
+        own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1", "triton") else kernels["native"]]
         measured = _native(name, own["of"])
         backward = own.get("backward") or fits["backward_over_forward"][own["measured_backward"]]
         forward = measured["forward_efficiency"] * own["forward"] * _scale(gpu)
@@ -260,7 +260,10 @@ def collective_rates() -> CollectiveRates:
     outside = {kind: _fabric(entry, ramp, fabrics["source"]) for kind, entry in fabrics.items() if kind != "source"}
     outer = outside.pop("default")
     sources = {kind: level.source for kind, level in {**kinds, **outside}.items()}
-    return CollectiveRates(kinds={**kinds, **newest, **outside}, inner=kinds["nvlink4"], outer=outer, sources=sources)
+    return CollectiveRates(
+        kinds={**kinds, **newest, **outside}, inner=kinds["nvlink4"], outer=outer, sources=sources,
+        tree_efficiency=float(assumed["trees"]["efficiency"]),
+    )  # fmt: skip
 
 
 def _measured_link(entry: Mapping[str, Any], copy_efficiency: float) -> LevelRates:

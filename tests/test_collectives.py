@@ -92,6 +92,16 @@ def test_one_copy_per_node() -> None:
     assert curve(plain(), (NODE, NET), "all_to_all", 8, 1, copies=8).s_per_byte[0] == slope("all_to_all", 8, 1)
 
 
+def test_trees_over_two_nodes() -> None:
+    """An all-reduce over two nodes sends every byte once up or down a tree, at .65 of the rings' bandwidth."""
+    trees = replace(plain(), tree_efficiency=0.65)
+    assert slope("all_reduce", 16, 1, trees) == pytest.approx(1 / (400e9 * 0.65))  # a ring: 2 x 15/16 / 400e9
+    assert slope("all_reduce", 4, 4, trees) == pytest.approx(1 / (100e9 * 0.65))
+    assert slope("all_reduce", 2, 8, trees) == slope("all_reduce", 2, 8)  # a pair: the ring sends every byte once too
+    assert slope("all_reduce", 24, 1, trees) == slope("all_reduce", 24, 1)
+    assert slope("all_gather", 16, 1, trees) == slope("all_gather", 16, 1)
+
+
 def test_rings_through_few_nics() -> None:
     """Of the eight members in a node two lend their NIC: 100 GB/s leave it. What stays inside does not change."""
     few = replace(plain(), nics_per_ring=2)

@@ -147,6 +147,7 @@ def test_what_is_left_out_is_assumed_and_labelled(tmp_path: Path) -> None:
     [
         ("{attention: 'unfused (no flash attention)'}", "attention", "unfused"),
         ("{attention: flash3}", "attention", "flash3"),
+        ("{attention: flash1, attn_impl: triton}", "attention", "triton"),
         ("{tp_comm_overlap: true}", "tp_overlap", 0.45),
         ("{async_tp: true}", "tp_overlap", 0.45),
         ("{tp_comm_overlap: false}", "tp_overlap", 0.0),
