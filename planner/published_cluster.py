@@ -17,9 +17,9 @@ from ..profiles.fabric import Fabric, Inter, intra_level, latency, pcie_kind
 if TYPE_CHECKING:
     from .published_row import RowReader
 
-# Words of `inter_node_as_stated` -> kind of link; the first that occurs decides. Omni-Path: rates of its generation.
+# Words of `inter_node_as_stated` -> kind of link; the first that occurs decides.
 _NETWORKS = (
-    ("omni", "edr-ib"), ("xdr", "xdr-ib"), ("ndr", "ndr-ib"), ("hdr", "hdr-ib"), ("edr", "edr-ib"), ("efa", "efa"),
+    ("omni", "omni-path"), ("xdr", "xdr-ib"), ("ndr", "ndr-ib"), ("hdr", "hdr-ib"), ("edr", "edr-ib"), ("efa", "efa"),
     ("slingshot", "slingshot"), ("roce", "roce"), ("rdma", "roce"), ("ethernet", "ethernet"), ("tcp", "ethernet"),
     ("infiniband", "ib"),
 )  # fmt: skip

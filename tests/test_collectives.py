@@ -198,6 +198,7 @@ def test_unknown_kinds_fall_back_to_their_family() -> None:
     assert rates.level("efa-v3", 1) is rates.kinds["efa"]
     assert rates.level("ndr-ib-rail-only", 1) is rates.kinds["ndr-ib"]
     assert rates.level("slingshot-11", 1) is rates.kinds["slingshot"]
+    assert rates.level("omni-path", 1).ops["all_reduce"].efficiency * 400 == pytest.approx(55, abs=2)  # Gb/s, measured
     assert rates.level("nvlink6", 0) is rates.kinds["nvlink5"]
     assert rates.level("", 0) is rates.inner
     assert rates.level("carrier-pigeon", 1) is rates.outer

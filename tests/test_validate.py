@@ -197,6 +197,13 @@ def test_recompute(tmp_path: Path, recompute: str, expected: str) -> None:
     assert str(one(tmp_path, row(recompute=f"recompute: {recompute}")).layout).endswith(expected)
 
 
+def test_the_network_is_found_by_its_words(tmp_path: Path) -> None:
+    shape = "gpu: a100_sxm_80g, num_gpus: 16, gpus_per_node: 8, nic_gbps_per_node: 400"
+    for words, kind in (("4x100Gb/s Omni-Path per node", "omni-path"), ("8x200Gb/s HDR InfiniBand", "hdr-ib")):
+        cluster = f"cluster: {{{shape}, inter_node_as_stated: '{words}'}}"
+        assert one(tmp_path, row(cluster=cluster, dp="dp: 4")).cluster.levels[-1].kind == kind
+
+
 def test_a_rack_is_one_domain(tmp_path: Path) -> None:
     """64 trays of four GPUs on NVL72 racks: four racks of 16 trays, joined by NICs."""
     shape = "gpu: gb200_nvl72, num_gpus: 256, gpus_per_node: 4, nic_gbps_per_node: 1600"
