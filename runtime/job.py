@@ -7,14 +7,15 @@ travels between them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
-from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, StackSpec
+from ..cost_models.specs import Layer, ModelSpec, StackSpec
 from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
 from ..planner.plan import Candidate, Chunk, Plan
+from ..planner.plan_parts import model_of, part, stack_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
 RUNNABLE_SCHEDULES = ("1f1b", "gpipe", "interleaved")
@@ -81,9 +82,8 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     if not 1 <= choice <= len(plan.candidates):
         raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
     candidate = plan.candidates[choice - 1]
-    model = _model(_part(plan.resolved, "model", name), name)
-    stack = _build(StackSpec, _part(plan.resolved, "stack", name), "resolved.stack", name)
-    workload = _part(plan.resolved, "workload", name)
+    model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
+    workload = part(plan.resolved, "workload", name)
     layout = candidate.to_layout()
     _check(candidate, layout, model, workload, plan, name)
     if (reason := unsupported(layout, model, workload)) is not None:
@@ -94,65 +94,6 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         optimizer=str(workload["optimizer"]), dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
         predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank,
     )  # fmt: skip
-
-
-def _part(resolved: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
-    part = resolved.get(field)
-    if not isinstance(part, dict):
-        raise InputError.of([Problem("missing, or not an object", file=name, field=f"resolved.{field}")])
-    return part
-
-
-def _build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> Any:
-    """An instance of the dataclass `kind`; unknown, missing and mistyped fields are named."""
-    known = {each.name for each in fields(kind)}
-    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
-    hint = "the file was edited, or written by another version: plan again"
-    problems = [Problem("unknown", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(set(data) - known)]
-    problems += [Problem("missing", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(needed - set(data))]
-    if problems:
-        raise InputError.of(problems)
-    try:
-        return kind(**data)
-    except TypeError as error:
-        raise InputError.of([Problem(str(error), file=name, field=where)]) from None
-
-
-def _model(data: Mapping[str, Any], name: str) -> ModelSpec:
-    kinds = data.get("kinds")
-    if not isinstance(kinds, list) or not kinds:
-        raise InputError.of([Problem("missing, or not a list", file=name, field="resolved.model.kinds")])
-    layers = []
-    for index, kind in enumerate(kinds):
-        where = f"resolved.model.kinds.{index}"
-        block = kind.get("feed_forward", {})
-        parts = {
-            "attention": _build(Attention, kind.get("attention", {}), f"{where}.attention", name),
-            "feed_forward": _build(
-                MixtureOfExperts if "experts" in block else FeedForward, block, f"{where}.feed_forward", name
-            ),
-        }
-        _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
-        layers.append(_build(Layer, {**kind, **parts}, where, name))
-    pattern = tuple(data.get("pattern", ()))
-    if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
-        raise InputError.of([Problem("must index `kinds`", file=name, field="resolved.model.pattern")])
-    model: ModelSpec = _build(ModelSpec, {**data, "kinds": tuple(layers), "pattern": pattern}, "resolved.model", name)
-    _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
-    return model
-
-
-def vars_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
-def _positive(values: Mapping[str, Any], names: tuple[str, ...], where: str, name: str) -> None:
-    bad = [key for key in names if not isinstance(values[key], int) or values[key] < 1]
-    if bad:
-        raise InputError.of([
-            Problem(f"`{values[key]}` is not a positive whole number", file=name, field=f"{where}.{key}") for key in bad
-        ])  # fmt: skip
 
 
 def _check(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import options
-from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..console import FORMAT_VERSION, Terminal, write_file
 
 
 def command(
@@ -18,47 +19,72 @@ def command(
         str, typer.Option("--to", metavar="TARGET", help="Framework to write for [meshwright].", show_default=False)
     ] = "meshwright",
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="torchrun|slurm", help="Who starts it [torchrun].", show_default=False)
+        str, typer.Option("--launcher", metavar="NAME", help="Who starts it: torchrun, slurm [torchrun].",
+                          show_default=False),
     ] = "torchrun",
+    version: Annotated[
+        str | None,
+        typer.Option("--target-version", metavar="V", help="Release of the framework [the newest known].",
+                     show_default=False),
+    ] = None,
     choice: options.Choice = 1,
     directory: Annotated[
         Path | None,
         typer.Option("-d", "--directory", metavar="DIR", help="Write here; else print.", show_default=False),
     ] = None,
     force: options.Force = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the files that launch a plan, or print them.
 
     \b
     Examples:
       meshwright emit plan.json
-      meshwright emit plan.json --to meshwright --launcher slurm -d job
+      meshwright emit plan.json --to megatron --launcher slurm -d run
     """
-    from ...errors import UnsupportedError
-    from ...planner.emitters import meshwright
-    from ...planner.emitters.registry import target
+    from ...planner.emitters.emit import Refused, emit
+    from ...planner.emitters.nearest import nearest_hint
     from ...planner.plan import load_plan
 
     terminal: Terminal = context.obj
     found = load_plan(plan)
-    if target(to).name != "meshwright":
-        raise UnsupportedError(f"files for {to} cannot be written yet", hint="`--to meshwright` can")
-    texts = meshwright.files(found, launcher, choice)
+    try:
+        written = emit(found, to, launcher, version, choice, str(plan))
+    except Refused as error:
+        error.hint = nearest_hint(found, choice, to, error.fields)
+        raise
+    for warning in written.warnings:
+        terminal.warn(warning)
     if directory is not None:
-        _write(terminal, texts, directory, force=force)
+        _write(terminal, written.files, directory, force=force)
+        terminal.talk(f"\nLaunch: {f'cd {directory} && ' if directory != Path() else ''}{written.next_step}")
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "files", "files": texts})
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "files", "files": written.files})
     elif directory is None:
-        for name, text in texts.items():
+        for name, text in written.files.items():
             if name != "plan.json":  # the reader has it
-                terminal.show([f"# {name}", text.rstrip("\n")])
+                terminal.show([f"# ----- {name}", text.rstrip("\n")])
 
 
 def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force: bool) -> None:
     """All files or, where one may not be written, none."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in texts:
-        check_writable(directory / name, force=force)
+    from ...errors import InputError
+
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is not a folder", hint="choose another `-d`")
+    present = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    if present and not force:
+        shown = ", ".join(present[:3]) + (f" and {len(present) - 3} more" if len(present) > 3 else "")
+        raise InputError(
+            f"{directory} holds {shown}: nothing was written",
+            hint="choose another `-d`; `--force` writes into it and overwrites what has the same name",
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {directory}: {(error.strerror or str(error)).lower()}") from error
+    if not os.access(directory, os.W_OK):
+        raise InputError(f"cannot write in {directory}: no permission", hint="choose another `-d`")
+    width = max(map(len, texts))
     for name, text in texts.items():
-        write_file(directory / name, text, force=force)
-        terminal.talk(f"wrote {directory / name}")
+        write_file(directory / name, text, force=True)
+        terminal.talk(f"wrote {directory}/{name:<{width}}  {len(text.splitlines()):>4} lines")

@@ -1,8 +1,8 @@
-"""What a target is: the software that will run a plan, and which layouts it can execute."""
+"""What a target is: the software that will run a plan, which layouts it can execute, and how its files are written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,25 @@ from ...cost_models.layouts import (
 )
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
+from .launchers.base import Job
+from .option_lists import OptionList
+from .options import Table
+from .setup import Setup
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """How the files of a target come about.
+
+    table: its options, None if it has none of its own (our runtime reads the plan). job: the files and the command,
+    pure; the option list is that of the release they are for. cannot: what of a setup beside the layout it cannot
+    express. framework: its name, as in `Megatron-LM`.
+    """
+
+    framework: str
+    table: Table | None
+    job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
+    cannot: Callable[[Setup], list[str]] = lambda setup: []
 
 
 @dataclass(frozen=True)
@@ -24,6 +43,7 @@ class Target:
     stack: str
     source: str
     rules: tuple[Rule, ...] = ()
+    trainer: Trainer | None = None
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
         """Which layouts the target can execute, and for each that it cannot, the first reason."""
@@ -35,6 +55,11 @@ class Target:
                 reasons[row] = rule.explain(columns.layout(row), problem)
             mask &= ok
         return mask, reasons
+
+    def broken(self, setup: Setup) -> list[Rule]:
+        """The rules that the layout of `setup` breaks."""
+        columns = Layouts.of([setup.layout])
+        return [rule for rule in self.rules if not bool(rule.allows(columns, setup.problem)[0])]
 
 
 def only(target: str, field: str, values: Sequence[object], message: str) -> Rule:

@@ -5,7 +5,13 @@ import numpy as np
 from ...cost_models.layouts import MODULES, OFFLOADS, SCHEDULES
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
-from .base import Target, only
+from .base import Target, Trainer, only
+from .launchers.base import Job, comment, torchrun
+from .megatron_model import cannot_build
+from .megatron_options import TABLE, needs_one_connection
+from .option_lists import OptionList
+from .options import Settings
+from .setup import Setup
 
 _N = "megatron"
 
@@ -29,6 +35,36 @@ def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["zero"] > 0) | (columns["offload"] != OFFLOADS.index("opt")))
 
 
+_OWN = "--data-path ... --tokenizer-type ... --lr ... --train-iters ..."
+_ADD = (
+    "Not from the plan, to be added to launch.sh: data, tokenizer, learning rate, iterations, checkpoints, and what of",
+    "the model costs no time (rotary base, norm epsilon, initialisation, balancing loss of experts).",
+)
+
+
+def arguments(settings: Settings) -> list[str]:
+    """One line per option."""
+    lines = []
+    for option, value in settings.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        lines.append(" ".join([option, *map(str, values)]))
+    return lines
+
+
+def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
+    """megatron.args, and the command that gives it to pretrain_gpt.py."""
+    text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(TABLE.write(setup)))
+    once = "1" if needs_one_connection(setup) else None
+    return Job(
+        name=f"{setup.model.name}-megatron", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
+        gpus_per_node=setup.gpus_per_node, files={"megatron.args": text},
+        command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
+                '  "$MEGATRON_PATH/pretrain_gpt.py" $(sed \'/^#/d\' "$here/megatron.args")',
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
+        needs={"MEGATRON_PATH": "the folder of a Megatron-LM checkout"}, example=_OWN,
+    )  # fmt: skip
+
+
 TARGET = Target(
     _N,
     "Megatron-LM (pretrain_gpt.py)",
@@ -47,4 +83,5 @@ TARGET = Target(
         Rule(f"{_N}: offload", ("zero", "offload"), _host_optimizer,
              "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
     ),
+    trainer=Trainer("Megatron-LM", TABLE, job, lambda setup: cannot_build(setup.model, setup.workload)),
 )  # fmt: skip

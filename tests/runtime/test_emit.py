@@ -1,4 +1,4 @@
-"""`emit --to meshwright`: a script and the plan; pure, and nothing is overwritten unasked."""
+"""`emit --to meshwright`: the script of a node and the plan; pure, and nothing is overwritten unasked."""
 
 from __future__ import annotations
 
@@ -8,46 +8,50 @@ from pathlib import Path
 
 import pytest
 from meshwright.cli.main import main
-from meshwright.planner.emitters.meshwright import LAUNCHERS, files
+from meshwright.planner.emitters.emit import Refused, emit
+from meshwright.planner.emitters.launchers.registry import LAUNCHERS
 from meshwright.planner.plan import load_plan, read_plan
 
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InputError
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_script_of_valid_shell_and_the_plan(plan_file: Path, tmp_path: Path, launcher: str) -> None:
-    found = files(load_plan(plan_file), launcher, choice=2)
-    assert found == files(load_plan(plan_file), launcher, choice=2)
-    assert read_plan(found.pop("plan.json"), "plan.json") == load_plan(plan_file)
-    ((name, text),) = found.items()
-    path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
-    assert subprocess.run(["sh", "-n", str(path)], check=False).returncode == 0
-    assert "--nnodes 1 --nproc-per-node 8" in text
-    assert "meshwright.runtime.worker plan.json --choice 2" in text
+def test_scripts_of_valid_shell_and_the_plan(plan_file: Path, tmp_path: Path, launcher: str) -> None:
+    found = emit(load_plan(plan_file), launcher=launcher, choice=2).files
+    assert found == emit(load_plan(plan_file), launcher=launcher, choice=2).files
+    assert read_plan(found["plan.json"], "plan.json") == load_plan(plan_file)
+    for name in found:
+        if name.endswith((".sh", ".sbatch")):
+            (tmp_path / name).write_text(found[name], encoding="utf-8")
+            assert subprocess.run(["sh", "-n", str(tmp_path / name)], check=False).returncode == 0
+    assert "--nnodes 1 --nproc-per-node 8" in found["launch.sh"]
+    assert 'meshwright.runtime.worker "$here/plan.json" --choice 2' in found["launch.sh"]
 
 
 def test_what_cannot_be_written(plan_file: Path) -> None:
     plan = load_plan(plan_file)
     with pytest.raises(InputError, match="unknown launcher"):
-        files(plan, "mpirun")
+        emit(plan, launcher="mpirun")
     with pytest.raises(InputError, match="has no layout 7"):
-        files(plan, choice=7)
+        emit(plan, choice=7)
     data = json.loads(plan.to_json())
-    data["candidates"][0]["targets"]["meshwright"] = "the runtime does not offload yet"
-    with pytest.raises(UnsupportedError, match="does not offload") as caught:
-        files(read_plan(json.dumps(data), "plan.json"))
-    assert caught.value.hint == "`--choice 2` can"
+    data["candidates"][0]["layout"]["offload"] = "opt"
+    data["candidates"][0]["layout_id"] += "-oopt"
+    with pytest.raises(Refused, match="does not offload") as caught:
+        emit(read_plan(json.dumps(data), "plan.json"))
+    assert caught.value.fields == ("offload",)
 
 
-def test_files_are_not_overwritten_unasked(
+def test_a_folder_with_other_files_is_left_alone(
     plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["emit", str(plan_file), "-d", str(tmp_path / "job")]
     assert main(words) == 0
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["launch.sh", "plan.json"]
-    assert main(words) == 2
-    assert "`--force` overwrites it" in capsys.readouterr().err
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job").iterdir()}
+    assert main([*words, "--launcher", "slurm"]) == 2
+    assert "nothing was written" in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "job").iterdir()}
     assert main([*words, "--force"]) == 0
 
 
@@ -56,6 +60,19 @@ def test_without_a_folder_it_prints(plan_file: Path, capsys: pytest.CaptureFixtu
     assert "#SBATCH --nodes=1" in capsys.readouterr().out
 
 
-def test_other_targets_cannot_be_written_yet(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["emit", str(plan_file), "--to", "torchtitan"]) == 2
-    assert "`--to meshwright` can" in capsys.readouterr().err
+def test_the_script_runs_the_plan(plan_file: Path, tmp_path: Path) -> None:
+    """With a torchrun that only prints its arguments."""
+    assert main(["emit", str(plan_file), "-d", str(tmp_path / "a job")]) == 0
+    fake = tmp_path / "torchrun"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    fake.chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(tmp_path / "a job" / "launch.sh"), "--steps", "3", "--data", "two words"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "NODE_RANK": "0"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = done.stdout.splitlines()
+    assert words[:4] == ["--nnodes", "1", "--nproc-per-node", "8"]
+    assert words[words.index("-m") :] == [
+        "-m", "meshwright.runtime.worker", str(tmp_path / "a job" / "plan.json"), "--choice", "1", "--steps", "3",
+        "--data", "two words",
+    ]  # fmt: skip

@@ -1,0 +1,84 @@
+"""The files that run a plan: those of the trainer, the script of a node, those of the launcher, and the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...errors import UnsupportedError
+from ..plan import Plan
+from .base import Target
+from .launchers.base import node_script
+from .launchers.registry import launcher as load_launcher
+from .option_lists import OptionList, option_list
+from .placement import place
+from .registry import TARGETS, target
+from .setup import Setup
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Name -> text of every file; how to start them; what the user should know."""
+
+    files: dict[str, str]
+    next_step: str
+    framework: str
+    warnings: tuple[str, ...] = ()
+
+
+class Refused(UnsupportedError):
+    """The target cannot express a layout; `fields` of it are why."""
+
+    def __init__(self, message: str, fields: tuple[str, ...], *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, details={"fields": list(fields)})
+        self.fields = fields
+
+
+def emit(
+    plan: Plan, to: str = "meshwright", launcher: str = "torchrun", version: str | None = None, choice: int = 1,
+    name: str = "plan",
+) -> Emitted:  # fmt: skip
+    """The files for layout `choice` of `plan`. Pure: equal plans give equal bytes.
+
+    Raises UnknownNameError (target, launcher), InputError (choice, damaged plan), and Refused for a layout that the
+    target cannot express, before anything is written.
+    """
+    found, starter = target(to), load_launcher(launcher)
+    if found.trainer is None:
+        able = ", ".join(each.name for each in TARGETS.values() if each.trainer is not None)
+        raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
+    setup = Setup.of(plan, choice, name)
+    options, warning = option_list(to, version) if found.trainer.table is not None else (None, "")
+    framework = f"{found.trainer.framework} {options}" if options is not None else found.trainer.framework
+    if reasons := refusals(found, setup, options):
+        fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
+        lines = "\n".join(f"{'' if not names else ', '.join(names) + ': '}{text}" for names, text in reasons)
+        raise Refused(f"{framework} cannot express layout {choice}, {setup.layout}\n{lines}", fields)
+    job = found.trainer.job(setup, _header(setup, framework, options), options)
+    hosts, devices = place(setup) if found.name != "meshwright" else (setup.candidate.placement.hosts, None)
+    job = replace(job, hosts=hosts, devices=devices)
+    files = {**job.files, "launch.sh": node_script(job), **starter.files(job), "plan.json": plan.to_json()}
+    return Emitted(files, starter.next_step(job), framework, (warning,) if warning else ())
+
+
+def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
+    """Why the target cannot express `setup`: (fields, sentence) of each reason, from the rules that plan for it."""
+    if found.trainer is None:
+        return [((), "its files cannot be written yet")]
+    out = [(rule.fields, rule.explain(setup.layout, setup.problem)) for rule in found.broken(setup)]
+    out += [((), text) for text in found.trainer.cannot(setup)]
+    if found.trainer.table is None or options is None or out:
+        return out
+    for entry in found.trainer.table.entries:
+        absent = [option for option in entry.write(setup) if option not in options.options]
+        if absent:
+            out.append((entry.fields, f"release {options} has no {', '.join(absent)}"))
+    return out
+
+
+def _header(setup: Setup, framework: str, options: OptionList | None) -> tuple[str, ...]:
+    checked = f"; options checked against {framework}" if options is not None else ""
+    return (
+        f"{setup.layout}: {setup.model.name} on {setup.num_nodes} x {setup.gpus_per_node} {setup.gpu}, "
+        f"{setup.candidate.step_s:.3g} s per step predicted",
+        f"Plan {setup.plan_id}, layout {setup.choice}. Written by {setup.tool}{checked}.",
+    )

@@ -1,0 +1,38 @@
+"""From what a launch config states to a layout, a model and a workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...cost_models.layouts import Layout
+from ...errors import InputError
+from .options import Facts
+
+_LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "vpp", "ep", "etp", "micro_batch", "zero",
+           "recompute", "offload", "precision")  # fmt: skip
+
+
+def layout_of(facts: Facts, num_gpus: int) -> Layout:
+    """The layout on `num_gpus` GPUs. Raises InputError where the degrees do not fit that number."""
+    tp, cp, pp = (int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
+    if tp * cp * pp < 1 or num_gpus % (tp * cp * pp):
+        raise InputError(
+            f"tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp} does not divide the {num_gpus} GPUs",
+            hint="the rest is data parallel, so that the product of the three must divide the number of ranks",
+        )
+    dp = num_gpus // (tp * cp * pp)
+    if (stated := facts.get("dp")) is not None and stated != dp:
+        raise InputError(
+            f"tp {tp} x cp {cp} x pp {pp} x dp {stated} = {tp * cp * pp * stated}, but there are {num_gpus} GPUs",
+            hint=f"dp {dp} would fit",
+        )
+    replicas = int(facts.get("replicas", 1))
+    if dp % replicas:
+        raise InputError(f"{replicas} replicas of the sharded states do not divide dp {dp}", hint="a divisor of dp")
+    known = {name: facts[name] for name in _LAYOUT if name in facts}
+    return Layout.from_dict({**known, "dp": dp, "shard": dp // replicas if known.get("zero") else dp})
+
+
+def request_part(facts: Facts, prefix: str) -> dict[str, Any]:
+    """The facts under `prefix.` as a mapping: `model` in our own form, `workload` in that of a request."""
+    return {name.removeprefix(f"{prefix}."): value for name, value in facts.items() if name.startswith(f"{prefix}.")}

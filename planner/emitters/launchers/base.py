@@ -1,0 +1,97 @@
+"""What a launcher starts, and the script that starts one node of it.
+
+Every trainer comes down to `launch.sh`: it starts the ranks of one node, told by NODE_RANK, MASTER_ADDR and MASTER_PORT
+which node it is and where to meet. A launcher only has to run that script once on every node with these three set.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+PORT = 29500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run of a trainer.
+
+    command: shell words that start the ranks of this node, ending before the user's own arguments. files: what the
+    command reads, beside launch.sh. environment: set for the command, None: must not be set. needs: variables that
+    only the user knows, with what they are. hosts: the nodes in their order, () for any. devices: for each node the
+    order of its GPUs, None for the usual one. example: arguments that a user may add.
+    """
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    num_nodes: int
+    gpus_per_node: int
+    command: str
+    files: Mapping[str, str]
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    devices: tuple[tuple[int, ...], ...] | None = None
+    example: str = ""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """`files(job)`: the files that run launch.sh on every node; `next_step(job)`: the command that starts it all."""
+
+    name: str
+    summary: str
+    files: Callable[[Job], dict[str, str]]
+    next_step: Callable[[Job], str]
+
+
+def comment(lines: tuple[str, ...], mark: str = "#") -> str:
+    return "".join(f"{mark} {line}".rstrip() + "\n" for line in lines)
+
+
+def torchrun(job_nodes: int, gpus_per_node: int) -> str:
+    """The part of a command that starts the ranks of this node with torchrun, at fixed ranks (a c10d rendezvous would
+    number the nodes as they arrive)."""
+    return (
+        f"torchrun --nnodes {job_nodes} --nproc-per-node {gpus_per_node} \\\n"
+        '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\\n'
+    )
+
+
+def node_script(job: Job) -> str:
+    """launch.sh: all ranks of one node."""
+    example = f" {job.example}" if job.example else ""
+    needs = "".join(f"{name}=... " for name in job.needs)
+    if job.num_nodes > 1:
+        where = f"MASTER_ADDR=<host of node 0> NODE_RANK=<0..{job.num_nodes - 1}>"
+        usage = ("Starts the ranks of one node. On every node:", f"  {needs}{where} sh launch.sh{example}")
+    else:
+        usage = ("Starts all ranks:", f"  {needs}sh launch.sh{example}")
+    parts = [
+        "#!/bin/sh\n", comment((*job.header, *usage)), "set -euf\n",
+        'here=$(cd "$(dirname "$0")" && pwd)\n',
+        *(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()),
+        f'NODE_RANK=${{NODE_RANK:-0}} MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}} MASTER_PORT=${{MASTER_PORT:-{PORT}}}\n',
+        *_environment(job), _devices(job), f'exec {job.command} "$@"\n',
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def _environment(job: Job) -> list[str]:
+    return [
+        f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n"
+        for name, value in job.environment.items()
+    ]
+
+
+def _devices(job: Job) -> str:
+    """The order of the GPUs, where it is not the usual one."""
+    if job.devices is None:
+        return ""
+    orders = [",".join(map(str, order)) for order in job.devices]
+    if len(set(orders)) == 1:
+        return f"export CUDA_VISIBLE_DEVICES={orders[0]}\n"
+    cases = "".join(f"  {node}) export CUDA_VISIBLE_DEVICES={order} ;;\n" for node, order in enumerate(orders))
+    return f'case "$NODE_RANK" in\n{cases}esac\n'

@@ -1,0 +1,284 @@
+"""The model <-> arguments of pretrain_gpt.py, both ways; and what of a model Megatron cannot build."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Any
+
+from ...cost_models.specs import Attention, FeedForward, MixtureOfExperts, ModelSpec, Workload
+from ...errors import InputError
+from .options import Entry, Facts, Settings, number, switch
+from .setup import Setup
+
+# Positions, activations or scalings that no argument gives.
+_OTHER_FAMILIES = {"bloom": "ALiBi positions", "mpt": "ALiBi positions", "gemma": "GeGLU and scaled embeddings"}
+
+
+def cannot_build(model: ModelSpec, workload: Workload) -> list[str]:
+    """What of the model and its training has no argument, each as a sentence."""
+    attentions = {_plain(kind.attention) for kind in model.kinds}
+    dense, routed = _blocks(model)
+    attention = model.kinds[0].attention
+    biases = {attention.output_bias, *(block.bias for block in dense)}
+    family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
+    reasons = {
+        f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which no argument gives": bool(family),
+        "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
+        "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
+        "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
+        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
+        "model.kinds.window: there is one size of window": len(_windows(model, workload)) > 1,
+        "model.embedding_norm: the embedding has no norm": model.embedding_norm,
+        "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
+        "model.head_bias: the head has no bias": model.head_bias,
+        "model.final_norm: there is always a final norm": not model.final_norm,
+        "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
+        "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
+        f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
+    }  # fmt: skip
+    return [text for text, applies in reasons.items() if applies]
+
+
+def _plain(attention: Attention) -> tuple[Any, ...]:
+    """All of an attention but its window."""
+    return tuple(getattr(attention, name) for name in Attention.__dataclass_fields__ if name != "window")
+
+
+def _blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
+    """The distinct dense and routed blocks."""
+    blocks = list(dict.fromkeys(kind.feed_forward for kind in model.kinds))
+    routed = [block for block in blocks if isinstance(block, MixtureOfExperts)]
+    return [block for block in blocks if isinstance(block, FeedForward)], routed
+
+
+def _windows(model: ModelSpec, workload: Workload) -> set[int]:
+    """Windows that cut something off."""
+    sizes = {kind.attention.window for kind in model.kinds}
+    return {size for size in sizes if size is not None and size < workload.seq_len}
+
+
+def _attention(setup: Setup) -> Attention:
+    return setup.model.kinds[0].attention
+
+
+def _routed(setup: Setup) -> MixtureOfExperts | None:
+    return next(iter(_blocks(setup.model)[1]), None)
+
+
+def pattern_text(pattern: list[int]) -> str:
+    """`([0]*3+[1]*58)`."""
+    return "(" + "+".join(f"[{value}]*{len(list(run))}" for value, run in groupby(pattern)) + ")"
+
+
+def read_pattern(option: str, text: Any, layers: int) -> list[int]:
+    """The 0/1 of every layer. Raises InputError for another form or length."""
+    if isinstance(text, int) or str(text).isdigit():
+        every = int(text)
+        return [int(index % every == 0) for index in range(layers)]
+    flat = re.fullmatch(r"\(?((?:\[[01](?:,[01])*\](?:\*\d+)?\+?)+)\)?(?:\*(\d+))?", str(text).replace(" ", ""))
+    if flat is None:
+        raise InputError(f"{option} `{text}` is no pattern of layers", hint="write `([0]*3+[1]*58)`")
+    pattern: list[int] = []
+    for values, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", flat[1]):
+        pattern += [int(value) for value in values.split(",")] * int(times or 1)
+    pattern *= int(flat[2] or 1)
+    if len(pattern) != layers:
+        counted = f"{option} {text} has {len(pattern)} layers, --num-layers {layers}"
+        raise InputError(counted, hint="one 0 or 1 per layer")
+    return pattern
+
+
+def _attention_write(setup: Setup) -> Settings:
+    attention = _attention(setup)
+    out: Settings = {"--num-attention-heads": attention.heads}
+    if attention.is_mla:
+        out |= {
+            "--multi-latent-attention": True, "--kv-lora-rank": attention.kv_lora_rank,
+            "--qk-head-dim": attention.head_dim - attention.rope_head_dim,
+            "--qk-pos-emb-head-dim": attention.rope_head_dim, "--v-head-dim": attention.value_head_dim,
+        }  # fmt: skip
+        if attention.q_lora_rank is not None:
+            out["--q-lora-rank"] = attention.q_lora_rank
+    else:
+        out["--kv-channels"] = attention.head_dim
+        if attention.kv_heads != attention.heads:
+            out |= {"--group-query-attention": True, "--num-query-groups": attention.kv_heads}
+    if attention.norm_parameters:
+        out["--qk-layernorm"] = True
+    if attention.sink_parameters:
+        out["--softmax-type"] = "learnable"
+    return out
+
+
+def _attention_read(settings: Settings, facts: Facts) -> Facts:
+    heads = settings.get("--num-attention-heads")
+    if heads is None:
+        return {}
+    out: Facts = {"model.heads": heads}
+    if settings.get("--multi-latent-attention"):
+        # The defaults of MLATransformerConfig.
+        rank = settings.get("--q-lora-rank")
+        out["model.mla"] = {
+            "kv_lora_rank": settings.get("--kv-lora-rank", 32),
+            "qk_nope_head_dim": settings.get("--qk-head-dim", 128),
+            "qk_rope_head_dim": settings.get("--qk-pos-emb-head-dim", 64),
+            "v_head_dim": settings.get("--v-head-dim", 128),
+        } | ({} if rank is None else {"q_lora_rank": rank})
+    else:
+        out["model.head_dim"] = settings.get("--kv-channels", facts.get("model.hidden", heads) // heads)
+        grouped = settings.get("--group-query-attention")
+        out["model.kv_heads"] = settings.get("--num-query-groups", 1) if grouped else heads
+        if settings.get("--qk-layernorm"):
+            out["model.qk_norm"] = 2 * out["model.head_dim"]
+    if settings.get("--softmax-type") == "learnable":
+        out["model.sink_attention"] = True
+    return out
+
+
+def _bias_write(setup: Setup) -> Settings:
+    attention, (dense, _) = _attention(setup), _blocks(setup.model)
+    biased = attention.output_bias or any(block.bias for block in dense)
+    if biased:
+        return {}
+    return {"--disable-bias-linear": True} | ({"--add-qkv-bias": True} if attention.qkv_bias else {})
+
+
+def _bias_read(settings: Settings, facts: Facts) -> Facts:
+    biased = not settings.get("--disable-bias-linear")
+    qkv = biased or bool(settings.get("--add-qkv-bias"))
+    return {"model.output_bias": biased, "model.ffn_bias": biased, "model.qkv_bias": qkv}
+
+
+def _norm_write(setup: Setup) -> Settings:
+    return {"--normalization": "LayerNorm" if setup.model.norm_bias else "RMSNorm"}
+
+
+def _positions_write(setup: Setup) -> Settings:
+    kind = "learned_absolute" if setup.model.learned_positions else "rope"
+    return {"--position-embedding-type": kind, "--max-position-embeddings": setup.model.max_positions}
+
+
+def _positions_read(settings: Settings, facts: Facts) -> Facts:
+    kind = settings.get("--position-embedding-type", "learned_absolute")
+    if settings.get("--use-rotary-position-embeddings"):
+        kind = "rope"
+    longest = max(settings.get("--max-position-embeddings", 0), settings.get("--seq-length", 0))
+    out: Facts = {"model.learned_positions": kind == "learned_absolute"}
+    return out | ({"model.max_positions": longest} if longest else {})
+
+
+def _feed_forward_write(setup: Setup) -> Settings:
+    dense, routed = _blocks(setup.model)
+    gated = (dense or routed)[0].gated
+    inner = dense[0].inner if dense else routed[0].expert_inner
+    return {"--ffn-hidden-size": inner} | ({"--swiglu": True} if gated else {})
+
+
+def _feed_forward_read(settings: Settings, facts: Facts) -> Facts:
+    gated = bool(settings.get("--swiglu") or settings.get("--quick-geglu"))
+    hidden = facts.get("model.hidden", 0)
+    # Megatron's default: 4 x hidden, or 2/3 of it in multiples of 64 when gated.
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    return {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual)}
+
+
+def _moe_write(setup: Setup) -> Settings:
+    block, model = _routed(setup), setup.model
+    if block is None:
+        return {}
+    out: Settings = {
+        "--num-experts": block.experts, "--moe-router-topk": block.top_k, "--moe-ffn-hidden-size": block.expert_inner,
+    }  # fmt: skip
+    routed = [int(model.kinds[kind].is_moe) for kind in model.pattern]
+    if not all(routed):
+        out["--moe-layer-freq"] = pattern_text(routed)
+    if block.shared_inner:
+        out["--moe-shared-expert-intermediate-size"] = block.shared_inner
+    if block.shared_gate:
+        out["--moe-shared-expert-gate"] = True
+    if block.router_bias:
+        out["--moe-router-enable-expert-bias"] = True
+    return out
+
+
+def _moe_read(settings: Settings, facts: Facts) -> Facts:
+    experts = settings.get("--num-experts")
+    if not experts:
+        return {}
+    layers = facts.get("model.layers", 0)
+    routed = read_pattern("--moe-layer-freq", settings.get("--moe-layer-freq", 1), layers)
+    moe = {
+        "experts": experts, "topk": settings.get("--moe-router-topk", 2),
+        "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
+        "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
+        "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
+        "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
+        "moe_layers": [index for index, one in enumerate(routed) if one],
+    }  # fmt: skip
+    return {"model.moe": moe}
+
+
+def _window_write(setup: Setup) -> Settings:
+    sizes = _windows(setup.model, setup.workload)
+    if not sizes:
+        return {}
+    size = sizes.pop()
+    pattern = [int(setup.model.kinds[kind].attention.window == size) for kind in setup.model.pattern]
+    out: Settings = {"--window-size": f"{size - 1},0"}  # tokens before the query, which sees itself too
+    return out if all(pattern) else out | {"--window-attn-skip-freq": pattern_text(pattern)}
+
+
+def _window_read(settings: Settings, facts: Facts) -> Facts:
+    text = settings.get("--window-size")
+    if text is None:
+        return {}
+    left = int(str(text).strip("()").split(",")[0])
+    layers, skip = facts.get("model.layers", 0), settings.get("--window-attn-skip-freq")
+    if skip is None:
+        return {"model.sliding_window": left + 1}
+    if str(skip).isdigit():
+        windowed = [int((index + 1) % int(skip) != 0) for index in range(layers)]
+    else:
+        windowed = read_pattern("--window-attn-skip-freq", skip, layers)
+    which = [index for index, one in enumerate(windowed) if one]
+    return {"model.sliding_window": left + 1, "model.window_layers": which}
+
+
+def _dropout_write(setup: Setup) -> Settings:
+    return {} if setup.model.dropout else {"--attention-dropout": 0.0, "--hidden-dropout": 0.0}
+
+
+def _vocab_read(settings: Settings, facts: Facts) -> Facts:
+    size = settings.get("--vocab-size", settings.get("--padded-vocab-size"))
+    return {} if size is None else {"model.vocab": size}
+
+
+MODEL = (
+    number("model.layers", "--num-layers", lambda s: s.model.num_layers),
+    number("model.hidden", "--hidden-size", lambda s: s.model.hidden),
+    Entry(("model.attention",),
+          ("--num-attention-heads", "--kv-channels", "--group-query-attention", "--num-query-groups", "--qk-layernorm",
+           "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",
+           "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
+    Entry(("model.feed_forward",), ("--ffn-hidden-size", "--swiglu", "--quick-geglu"),
+          _feed_forward_write, _feed_forward_read),
+    Entry(("model.moe",),
+          ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
+           "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias"),
+          _moe_write, _moe_read),
+    Entry(("model.window",), ("--window-size", "--window-attn-skip-freq"), _window_write, _window_read),
+    Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),
+    Entry(("model.norm_bias",), ("--normalization",), _norm_write,
+          lambda given, facts: {"model.norm_bias": given.get("--normalization", "LayerNorm") == "LayerNorm"}),
+    Entry(("model.positions",),
+          ("--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings"),
+          _positions_write, _positions_read),
+    switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,
+           when=False),
+    number("model.mtp_layers", "--mtp-num-layers", lambda s: s.model.mtp_layers, 0),
+    Entry(("model.dropout",), ("--attention-dropout", "--hidden-dropout"), _dropout_write,
+          lambda given, facts: {"model.dropout": given.get("--hidden-dropout", 0.1) > 0}),
+    Entry(("model.vocab",), ("--vocab-size", "--padded-vocab-size"), lambda s: {"--vocab-size": s.model.vocab},
+          _vocab_read),
+)  # fmt: skip

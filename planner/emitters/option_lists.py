@@ -1,0 +1,107 @@
+"""The recorded options of the frameworks, one list per release (upstream/, made by tools/record_upstream.py)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).with_name("upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """kind: flag, int, float, str, bool or any; many: takes a list; values: all that are accepted, () for any;
+    consumer: the file of the framework that says so, where its parser does not."""
+
+    name: str
+    kind: str
+    many: bool = False
+    values: tuple[str, ...] = ()
+    consumer: str = ""
+
+    def wrong(self, value: Any) -> str | None:
+        """Why `value` is not one of this option, or None."""
+        values = value if self.many and isinstance(value, list) else [value]
+        for each in values:
+            if (text := self._wrong(each)) is not None:
+                return text
+        return None
+
+    def _wrong(self, value: Any) -> str | None:
+        right = {
+            "flag": isinstance(value, bool), "bool": isinstance(value, bool),
+            "int": isinstance(value, int) and not isinstance(value, bool),
+            "float": isinstance(value, int | float) and not isinstance(value, bool),
+            "str": isinstance(value, str), "object": isinstance(value, Mapping),
+        }  # fmt: skip
+        words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word",
+                 "flag": "a flag without value", "object": "a block of options"}  # fmt: skip
+        if not right.get(self.kind, True):
+            return f"`{value}` is not {words[self.kind]}"
+        if self.values and str(value) not in self.values:
+            near = difflib.get_close_matches(str(value), self.values, n=1)
+            guess = f"; did you mean `{near[0]}`?" if near else ""
+            return f"`{value}` is none of {', '.join(self.values)}{guess}"
+        return None
+
+
+@dataclass(frozen=True)
+class OptionList:
+    """What one release of a framework accepts."""
+
+    target: str
+    version: str
+    commit: str
+    options: Mapping[str, Option]
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.commit})"
+
+    def near(self, name: str) -> str:
+        """`; did you mean ...?` for an unknown option."""
+        found = difflib.get_close_matches(name, self.options, n=1, cutoff=0.75)
+        return f"did you mean `{found[0]}`?" if found else ""
+
+
+def versions(target: str) -> list[str]:
+    """Releases of which a list is stored, oldest first."""
+    names = (path.stem.removeprefix(f"{target}-") for path in _FOLDER.glob(f"{target}-[0-9]*.txt"))
+    return sorted(names, key=_order)
+
+
+def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:
+    """The list of `version` (None: the newest), and a warning where it is that of a neighbouring release."""
+    known = versions(target)
+    if version is None:
+        return _read(target, known[-1]), ""
+    asked = version.removeprefix("core_").removeprefix("v")
+    if asked in known:
+        return _read(target, asked), ""
+    older = [each for each in known if _order(each) <= _order(asked)]
+    chosen = older[-1] if older else known[0]
+    return _read(target, chosen), f"no option list of {target} {version}: written and checked as {chosen}"
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """0.20.0.dev comes after 0.19.0; what has no number comes first."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3]) or (0,)
+
+
+@cache
+def _read(target: str, version: str) -> OptionList:
+    lines = (_FOLDER / f"{target}-{version}.txt").read_text(encoding="utf-8").splitlines()
+    commit = next(line.split()[2] for line in lines if line.startswith("# commit"))
+    options = {}
+    for line in lines:
+        if line.startswith("#"):
+            continue
+        entry, _, consumer = line.partition(" # ")
+        name, kind, *values = entry.split(" ", 2)
+        known = tuple(values[0].split("|")) if values else ()
+        options[name] = Option(name, kind.rstrip("+"), kind.endswith("+"), known, consumer)
+    return OptionList(target, version, commit, options)

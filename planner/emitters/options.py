@@ -1,0 +1,125 @@
+"""The options of a target as a table that is read in both directions: to emit a plan, and to import a config.
+
+An `Entry` is one decision of a plan and the options that say it. `write` gives the settings of a Setup, `read` the
+facts that settings state; a round trip is the identity (a test holds every entry to it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InputError
+from .setup import Setup
+
+# Option -> value as the target spells it: True for a flag, a number, a word, or a list of them.
+Settings = dict[str, Any]
+# Dotted field of the plan (`tp`, `recompute`, `model.hidden`, `workload.seq_len`, `env.NAME`) -> value.
+Facts = dict[str, Any]
+Write = Callable[[Setup], Settings]
+Read = Callable[[Settings, Facts], Facts]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`fields` of the plan that `options` express. `read` is given the facts of the entries before it."""
+
+    fields: tuple[str, ...]
+    options: tuple[str, ...]
+    write: Write
+    read: Read
+
+
+@dataclass(frozen=True)
+class Table:
+    """All entries of a target, in the order in which they are written."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(field for entry in self.entries for field in entry.fields)
+
+    @property
+    def options(self) -> frozenset[str]:
+        return frozenset(option for entry in self.entries for option in entry.options)
+
+    def write(self, setup: Setup) -> Settings:
+        """The settings that express `setup`. Raises RuntimeError where an entry writes what it does not own."""
+        out: Settings = {}
+        for entry in self.entries:
+            written = entry.write(setup)
+            if stray := (set(written) - set(entry.options)) | (set(written) & set(out)):
+                raise RuntimeError(f"{', '.join(sorted(stray))}: not an option of {', '.join(entry.fields)}, or twice")
+            out.update(written)
+        return out
+
+    def read(self, settings: Mapping[str, Any]) -> Facts:
+        """The facts that `settings` state; what they leave open has the target's own default."""
+        facts: Facts = {}
+        for entry in self.entries:
+            facts.update(entry.read(dict(settings), facts))
+        return facts
+
+
+def number(field: str, option: str, get: Callable[[Setup], int | float | None], default: Any = None) -> Entry:
+    """A number under one option; left out where it is `default`, which is also what its absence means."""
+
+    def write(setup: Setup) -> Settings:
+        value = get(setup)
+        return {} if value is None or value == default else {option: value}
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        value = settings.get(option, default)
+        return {} if value is None else {field: value}
+
+    return Entry((field,), (option,), write, read)
+
+
+def switch(field: str, option: str, get: Callable[[Setup], bool], *, when: bool = True) -> Entry:
+    """A flag that is there if the field is `when`."""
+    return Entry(
+        (field,),
+        (option,),
+        lambda setup: {option: True} if get(setup) is when else {},
+        lambda settings, facts: {field: bool(settings.get(option)) is when},
+    )
+
+
+def word(
+    field: str,
+    option: str,
+    get: Callable[[Setup], str],
+    spelled: Mapping[str, Any],
+    default: str | None = None,
+    also: Mapping[Any, str] | None = None,
+) -> Entry:
+    """A name under one option, `spelled` as the target does; left out where it is `default`.
+
+    also: spellings that are only read. Reading raises InputError for a value that no plan can hold.
+    """
+    meaning = {value: name for name, value in spelled.items()} | dict(also or {})
+
+    def write(setup: Setup) -> Settings:
+        name = get(setup)
+        return {} if name == default else {option: spelled[name]}
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        if option not in settings:
+            return {} if default is None else {field: default}
+        value = settings[option]
+        if value not in meaning:
+            raise InputError(f"{option} `{value}` has no counterpart in a plan", hint=f"known: {_known(meaning)}")
+        return {field: meaning[value]}
+
+    return Entry((field,), (option,), write, read)
+
+
+def always(*options: tuple[str, Any]) -> Entry:
+    """Options that every plan of the target needs; they say nothing about it."""
+    return Entry((), tuple(name for name, _ in options), lambda setup: dict(options), lambda settings, facts: {})
+
+
+def _known(values: Iterable[Any]) -> str:
+    return ", ".join(str(value) for value in values)

@@ -1,0 +1,32 @@
+"""From the placement of a plan to what launchers can do: an order of the nodes, and of the GPUs inside each."""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedError
+from .setup import Setup
+
+
+def place(setup: Setup) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...] | None]:
+    """(hosts in the order of the framework's nodes, for each the order of its GPUs; None: the usual one).
+
+    A plan's `logical_of_rank[r]` is the framework's rank on GPU r % n of host r // n. Raises UnsupportedError, naming
+    the field, where ranks that the framework numbers as one node sit on several hosts.
+    """
+    hosts, logical = setup.candidate.placement.hosts, setup.candidate.placement.logical_of_rank
+    size = setup.gpus_per_node
+    if logical is None:
+        return hosts, None
+    where = {rank: divmod(physical, size) for physical, rank in enumerate(logical)}
+    order, devices = [], []
+    for node in range(setup.num_nodes):
+        seats = [where[node * size + local] for local in range(size)]
+        if len({host for host, _ in seats}) > 1:
+            raise UnsupportedError(
+                f"placement.logical_of_rank: ranks {node * size} to {(node + 1) * size - 1} are on "
+                f"{len({host for host, _ in seats})} hosts; a launcher keeps the ranks of a node together",
+                hint="`--to meshwright` takes any placement; or plan without it",
+            )
+        order.append(seats[0][0])
+        devices.append(tuple(device for _, device in seats))
+    usual = all(each == tuple(range(size)) for each in devices)
+    return tuple(hosts[host] for host in order) if hosts else (), None if usual else tuple(devices)

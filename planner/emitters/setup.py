@@ -1,0 +1,106 @@
+"""What an emitter writes down: one layout of a plan with the model, batch, cluster and software it was made for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ...cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
+from ...cost_models.specs import ModelSpec, StackSpec, Workload
+from ...cost_models.tables import Problem
+from ...errors import InputError, UnsupportedError
+from ..plan import Candidate, Plan
+from ..plan_parts import model_of, stack_of, workload_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Candidate `choice` of a plan, unpacked: `num_nodes` nodes of `gpus_per_node` GPUs each.
+
+    capability: CUDA compute capability of the GPU (9.0 for sm_90), None for one that has none or for a mixture.
+    """
+
+    plan_id: str
+    tool: str
+    choice: int
+    candidate: Candidate
+    layout: Layout
+    model: ModelSpec
+    workload: Workload
+    stack: StackSpec
+    gpu: str
+    capability: float | None
+    num_nodes: int
+    gpus_per_node: int
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node)
+
+    @property
+    def schedule(self) -> str:
+        return SCHEDULES[self.layout.schedule]
+
+    @property
+    def recompute(self) -> str:
+        return RECOMPUTE_MODES[self.layout.recompute]
+
+    @property
+    def recompute_modules(self) -> tuple[str, ...]:
+        return modules_of(self.layout.recompute_modules) if self.recompute == "selective" else ()
+
+    @property
+    def offload(self) -> tuple[str, ...]:
+        """What lives in host memory: of opt, act."""
+        return () if not self.layout.offload else tuple(OFFLOADS[self.layout.offload].split("+"))
+
+    @property
+    def precision(self) -> str:
+        return PRECISIONS[self.layout.precision]
+
+    @property
+    def chunk_sizes(self) -> list[int]:
+        """Layers of every chunk in the order of the model."""
+        return [chunk.layers[1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in self.candidate.stages]
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches per pipeline and step."""
+        return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
+
+    @classmethod
+    def of(cls, plan: Plan, choice: int, name: str = "plan") -> Setup:
+        """Candidate `choice` of a plan. Raises InputError for a choice that is not there and for a damaged plan,
+        UnsupportedError for nodes with different numbers of GPUs. `name`: the file, for messages."""
+        from ..._version import __version__
+
+        if not 1 <= choice <= len(plan.candidates):
+            raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
+        candidate = plan.candidates[choice - 1]
+        layout = candidate.to_layout()
+        gpu, capability, num_nodes, gpus_per_node = _nodes(plan, layout)
+        return cls(
+            plan_id=plan.request_sha256[:12], tool=f"meshwright {__version__}", choice=choice, candidate=candidate,
+            layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
+            stack=stack_of(plan.resolved, name), gpu=gpu, capability=capability, num_nodes=num_nodes,
+            gpus_per_node=gpus_per_node,
+        )  # fmt: skip
+
+
+def _nodes(plan: Plan, layout: Layout) -> tuple[str, float | None, int, int]:
+    """Name and compute capability of the GPUs, number of nodes, GPUs per node."""
+    groups = plan.resolved["cluster"]["groups"]
+    sizes = {int(group["gpus_per_node"]) for group in groups}
+    if len(sizes) > 1:
+        raise UnsupportedError(
+            f"nodes of {' and '.join(map(str, sorted(sizes)))} GPUs: launchers start the same number of ranks on each",
+            hint="plan for one kind of node",
+        )
+    gpus_per_node = sizes.pop()
+    if layout.num_gpus % gpus_per_node:
+        raise InputError(f"{layout} uses {layout.num_gpus} GPUs, a node has {gpus_per_node}", hint="plan again")
+    names = " + ".join(dict.fromkeys(str(group["gpu"]["name"]) for group in groups))
+    found = {re.search(r"sm_(\d+)", str(group["gpu"].get("arch", ""))) for group in groups}
+    capabilities = {int(each[1]) / 10 if each else None for each in found}
+    capability = capabilities.pop() if len(capabilities) == 1 else None
+    return names, capability, layout.num_gpus // gpus_per_node, gpus_per_node

@@ -1,0 +1,99 @@
+"""The model, workload and stack that a plan was made for, as the dataclasses of `cost_models` again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from ..cost_models.specs import (
+    Attention,
+    FeedForward,
+    Layer,
+    Lora,
+    MixtureOfExperts,
+    ModelSpec,
+    StackSpec,
+    Workload,
+)
+from ..errors import InputError, Problem
+
+
+def part(resolved: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
+    """The object `field` of what a plan resolved. Raises InputError if it is damaged; `name`: the file."""
+    found = resolved.get(field)
+    if not isinstance(found, dict):
+        raise InputError.of([Problem("missing, or not an object", file=name, field=f"resolved.{field}")])
+    return found
+
+
+def build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> Any:
+    """An instance of the dataclass `kind`; unknown, missing and mistyped fields are named."""
+    known = {each.name for each in fields(kind)}
+    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
+    hint = "the file was edited, or written by another version: plan again"
+    problems = [Problem("unknown", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(set(data) - known)]
+    problems += [Problem("missing", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(needed - set(data))]
+    if problems:
+        raise InputError.of(problems)
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise InputError.of([Problem(str(error), file=name, field=where)]) from None
+
+
+def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
+    """The model of a plan."""
+    data = part(resolved, "model", name)
+    kinds = data.get("kinds")
+    if not isinstance(kinds, list) or not kinds:
+        raise InputError.of([Problem("missing, or not a list", file=name, field="resolved.model.kinds")])
+    layers = []
+    for index, kind in enumerate(kinds):
+        where = f"resolved.model.kinds.{index}"
+        block = kind.get("feed_forward", {})
+        parts = {
+            "attention": build(Attention, kind.get("attention", {}), f"{where}.attention", name),
+            "feed_forward": build(
+                MixtureOfExperts if "experts" in block else FeedForward, block, f"{where}.feed_forward", name
+            ),
+        }
+        _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
+        layers.append(build(Layer, {**kind, **parts}, where, name))
+    pattern = tuple(data.get("pattern", ()))
+    if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
+        raise InputError.of([Problem("must index `kinds`", file=name, field="resolved.model.pattern")])
+    model: ModelSpec = build(ModelSpec, {**data, "kinds": tuple(layers), "pattern": pattern}, "resolved.model", name)
+    _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
+    return model
+
+
+def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:
+    """The workload of a plan."""
+    data = dict(part(resolved, "workload", name))
+    if isinstance(data.get("lora"), dict):
+        targets = tuple(data["lora"].get("targets", ()))
+        data["lora"] = build(Lora, {**data["lora"], "targets": targets}, "resolved.workload.lora", name)
+    data["lengths"] = tuple((int(length), float(share)) for length, share in data.get("lengths", ()))
+    workload: Workload = build(Workload, data, "resolved.workload", name)
+    _positive(vars(workload), ("seq_len", "global_batch"), "resolved.workload", name)
+    return workload
+
+
+def stack_of(resolved: Mapping[str, Any], name: str) -> StackSpec:
+    """The software stack of a plan."""
+    stack: StackSpec = build(StackSpec, part(resolved, "stack", name), "resolved.stack", name)
+    return stack
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _positive(values: Mapping[str, Any], names: tuple[str, ...], where: str, name: str) -> None:
+    bad = [key for key in names if not isinstance(values[key], int) or values[key] < 1]
+    if bad:
+        raise InputError.of([
+            Problem(f"`{values[key]}` is not a positive whole number", file=name, field=f"{where}.{key}") for key in bad
+        ])  # fmt: skip

@@ -1,0 +1,276 @@
+"""`emit --to megatron`: what is written, what is refused, and that it reads back as the same layout."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from meshwright.cli.main import main
+from meshwright.cost_models.layouts import FIELD_NAMES, parse
+from meshwright.planner import api
+from meshwright.planner.emitters.argv import read_arguments
+from meshwright.planner.emitters.emit import Refused, emit, refusals
+from meshwright.planner.emitters.facts import layout_of, request_part
+from meshwright.planner.emitters.megatron_model import read_pattern
+from meshwright.planner.emitters.megatron_options import TABLE, layer_string, read_layer_string
+from meshwright.planner.emitters.nearest import nearest, nearest_hint
+from meshwright.planner.emitters.option_lists import OptionList, option_list, versions
+from meshwright.planner.emitters.registry import TARGETS
+from meshwright.planner.emitters.setup import Setup
+from meshwright.planner.plan import Candidate, Placement, Plan
+from meshwright.planner.request import request_from_dict
+from meshwright.profiles.models import read_model_yaml
+
+from meshwright.errors import InputError, UnsupportedError
+
+from .emit_plans import nondefault, random_plans
+
+DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
+MOE = {"model": "mixtral-8x7b", "cluster": "dgx-h100:2", "workload": {"seq_len": 4096, "global_batch": 64}}
+
+
+def plan_of(asked: Mapping[str, object], layout: str) -> Plan:
+    return api.evaluate(request_from_dict({**asked, "target": "megatron"}), layout)
+
+
+def arguments(plan: Plan) -> list[str]:
+    text = emit(plan, "megatron").files["megatron.args"]
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Plan]:
+    return random_plans("megatron", 200)[0]
+
+
+def test_every_field_of_a_layout_is_in_the_table() -> None:
+    assert set(FIELD_NAMES) <= TABLE.fields
+
+
+def test_every_field_is_tried_ten_times(plans: list[Plan]) -> None:
+    tried = Counter(name for plan in plans for name in nondefault(plan.best.to_layout()))
+    assert set(tried) == set(FIELD_NAMES)
+    assert min(tried.values()) >= 10, tried
+
+
+def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
+    for plan in plans:
+        setup = Setup.of(plan, 1)
+        text = emit(plan, "megatron").files["megatron.args"]
+        given = read_arguments(text, option_list("megatron")[0], "megatron.args")
+        assert not given.problems
+        assert not given.unknown
+        facts = TABLE.read(given.settings)
+        assert layout_of(facts, setup.layout.num_gpus) == setup.layout
+        if setup.layout.pp > 1:
+            assert facts["stages"] == setup.chunk_sizes
+        model, _ = read_model_yaml(request_part(facts, "model"), "model")
+        named = replace(model, name=setup.model.name, family=setup.model.family, source=setup.model.source)
+        assert named == setup.model
+        workload = request_part(facts, "workload")
+        assert workload == {name: getattr(setup.workload, name) for name in ("seq_len", "global_batch", "optimizer")}
+
+
+def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Plan]) -> None:
+    used = {option for plan in plans for option in TABLE.write(Setup.of(plan, 1))}
+    for version in versions("megatron"):
+        options = option_list("megatron", version)[0].options
+        assert not used - set(options)
+    assert len(used) > 55
+
+
+def test_the_layout_of_a_dense_model() -> None:
+    plan = plan_of(DENSE, "tp8-cp2r-pp4-vpp5-dp1-mbs1-z1-rsel")
+    lines = arguments(plan)
+    for line in (
+        "--tensor-model-parallel-size 8", "--sequence-parallel", "--pipeline-model-parallel-size 4",
+        "--num-layers-per-virtual-pipeline-stage 4", "--context-parallel-size 2", "--cp-comm-type p2p",
+        "--use-distributed-optimizer", "--micro-batch-size 1", "--global-batch-size 512", "--seq-length 8192",
+        "--recompute-granularity selective", "--recompute-modules core_attn", "--bf16", "--num-layers 80",
+    ):  # fmt: skip
+        assert line in lines
+    script = emit(plan, "megatron").files["launch.sh"]
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" in script
+    assert "--nnodes 8 --nproc-per-node 8" in script
+
+
+def test_experts_and_fsdp() -> None:
+    lines = arguments(plan_of(MOE, "tp2-dp8-ep4-mbs1-z3-rfull"))
+    for line in (
+        "--num-experts 8", "--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1",
+        "--moe-token-dispatcher-type alltoall", "--use-megatron-fsdp",
+        "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor",
+        "--recompute-method uniform", "--recompute-num-layers 1",
+    ):  # fmt: skip
+        assert line in lines
+    script = emit(plan_of(MOE, "tp2-dp8-ep4-mbs1-z3-rfull"), "megatron").files["launch.sh"]
+    assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in script  # Megatron-FSDP refuses a value of 1
+
+
+def test_uneven_stages_are_written_out() -> None:
+    plan = plan_of({**DENSE, "cluster": "dgx-h100:6", "workload": {"seq_len": 8192, "global_batch": 96}},
+                   "tp8-pp6-dp1-mbs1-z0-rfull")  # fmt: skip
+    assert '--pipeline-model-parallel-layout Et*13|t*13|t*14|t*14|t*13|t*13L' in arguments(plan)
+
+
+def test_layer_strings_as_megatron_writes_them() -> None:
+    assert layer_string([2, 1, 0, 3], 1) == "Et*2|t||t*3mL"
+    assert [len(chunk) for chunk in read_layer_string("Ettt|(tt|)*29,m|L")] == [4, *[2] * 29, 1, 1]
+    with pytest.raises(InputError, match="`x` is no layer"):
+        read_layer_string("Et|xL")
+
+
+def test_patterns_of_layers_as_megatron_writes_them() -> None:
+    assert read_pattern("--moe-layer-freq", "([0]*3+[1]*2)", 5) == [0, 0, 0, 1, 1]
+    assert read_pattern("--moe-layer-freq", "([0]+[1]*2)*2", 6) == [0, 1, 1, 0, 1, 1]
+    assert read_pattern("--moe-layer-freq", "[0,1]*2", 4) == [0, 1, 0, 1]
+    assert read_pattern("--moe-layer-freq", 2, 4) == [1, 0, 1, 0]
+    with pytest.raises(InputError, match="has 2 layers, --num-layers 3"):
+        read_pattern("--moe-layer-freq", "[1]*2", 3)
+
+
+def test_equal_plans_give_equal_bytes_and_scripts_that_shells_accept(tmp_path: Path) -> None:
+    plan = plan_of(DENSE, "tp8-pp4-dp2-mbs1-z1-rsel")
+    again = Plan.model_validate(json.loads(plan.to_json()))
+    for launcher in ("torchrun", "slurm"):
+        files = emit(plan, "megatron", launcher).files
+        assert files == emit(again, "megatron", launcher).files
+        for name, text in files.items():
+            if name.endswith((".sh", ".sbatch")):
+                (tmp_path / name).write_text(text, encoding="utf-8")
+                assert subprocess.run(["sh", "-n", str(tmp_path / name)], check=False).returncode == 0
+                assert "meshwright" not in "".join(line for line in text.splitlines() if line[:1] != "#")
+
+
+def test_the_script_gives_every_argument_as_one_word(tmp_path: Path) -> None:
+    """Layer strings hold `*` and `|`: the shell must not touch them."""
+    plan = plan_of({**DENSE, "cluster": "dgx-h100:6", "workload": {"seq_len": 8192, "global_batch": 96}},
+                   "tp8-pp6-dp1-mbs1-z0-rfull")  # fmt: skip
+    folder = tmp_path / "a job"
+    folder.mkdir()
+    for name, text in emit(plan, "megatron").files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    fake = tmp_path / "torchrun"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$CUDA_DEVICE_MAX_CONNECTIONS" "$@"\n', encoding="utf-8")
+    fake.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MEGATRON_PATH": "/m l", "NODE_RANK": "5", "MASTER_ADDR": "n0"}
+    words = ["sh", str(folder / "launch.sh"), "--data-path", "my data"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert done[0] == "1"
+    assert done[done.index("--node-rank") + 1] == "5"
+    assert done[done.index("/m l/pretrain_gpt.py") + 1 :] == [
+        *(word for line in arguments(plan) for word in line.split()), "--data-path", "my data",
+    ]  # fmt: skip
+    missing = subprocess.run(words, env={"PATH": environment["PATH"]}, capture_output=True, text=True, check=False)
+    assert missing.returncode
+    assert "MEGATRON_PATH: must be the folder of a Megatron-LM checkout" in missing.stderr
+
+
+def test_every_refused_field_is_named_with_the_nearest_layout() -> None:
+    plan = plan_of(DENSE, "tp8-pp4-zbh1-dp2-mbs1-z3-rfull-oact")
+    with pytest.raises(Refused) as caught:
+        emit(plan, "megatron")
+    assert {"schedule", "zero", "offload"} <= set(caught.value.fields)
+    text = str(caught.value)
+    assert "zb-h1" in text
+    assert "z3 is Megatron-FSDP" in text
+    assert "offloads named inputs" in text
+    found = nearest(plan, 1, "megatron", caught.value.fields)
+    assert found is not None
+    close = found.to_layout()
+    assert (close.tp, close.cp, close.pp, close.dp, close.micro_batch) == (8, 1, 4, 2, 1)  # what could stay has stayed
+    emit(api.evaluate(request_from_dict({**DENSE, "target": "megatron"}), found.layout_id), "megatron")
+    hint = nearest_hint(plan, 1, "megatron", caught.value.fields)
+    assert found.layout_id in hint
+    assert re.search(r"[\d.]+ s per step there \([+-][\d.]+%\)", hint)
+
+
+def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan_of(DENSE, "tp8-pp4-zbh1-dp2-mbs1-z1-rfull").to_json(), encoding="utf-8")
+    assert main(["emit", str(path), "--to", "megatron", "-d", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()
+    assert "schedule: Megatron has no zb-h1 schedule" in capsys.readouterr().err
+
+
+def test_models_that_no_argument_builds() -> None:
+    plan = plan_of({**MOE, "model": "gemma-2-9b"}, "dp16-mbs1-z1-rfull")
+    with pytest.raises(Refused, match="GeGLU"):
+        emit(plan, "megatron")
+    lora = {**DENSE, "workload": {"seq_len": 8192, "global_batch": 512, "train": {"lora": {"rank": 8}}}}
+    with pytest.raises(Refused, match="trains no adapters"):
+        emit(plan_of(lora, "tp8-pp4-dp2-mbs1-z1-rfull"), "megatron")
+
+
+def test_a_release_without_an_option_is_refused_by_field() -> None:
+    plan = plan_of({**DENSE, "cluster": "dgx-h100:6", "workload": {"seq_len": 8192, "global_batch": 96}},
+                   "tp8-pp6-dp1-mbs1-z0-rfull")  # fmt: skip
+    known = option_list("megatron", "0.16.1")[0]
+    older = OptionList("megatron", "0.12.3", "x", {
+        name: option for name, option in known.options.items() if name != "--pipeline-model-parallel-layout"
+    })  # fmt: skip
+    ((fields, text),) = refusals(TARGETS["megatron"], Setup.of(plan, 1), older)
+    assert "stages" in fields
+    assert "has no --pipeline-model-parallel-layout" in text
+
+
+def test_the_nearest_release_is_taken_and_said() -> None:
+    plan = plan_of(DENSE, "tp8-pp4-dp2-mbs1-z1-rsel")
+    assert emit(plan, "megatron", version="core_v0.16.1").warnings == ()
+    for asked, used in (("0.17.3", "0.17.0"), ("0.9.0", "0.16.1"), ("1.4", "0.20.0.dev")):
+        (warning,) = emit(plan, "megatron", version=asked).warnings
+        assert used in warning
+    assert "Megatron-LM 0.16.1 (55ac7082)" in emit(plan, "megatron", version="0.16.1").files["megatron.args"]
+
+
+def placed(plan: Plan, **placement: object) -> Plan:
+    candidate: Candidate = plan.best.model_copy(update={"placement": Placement.model_validate(placement)})
+    return plan.model_copy(update={"candidates": (candidate,)})
+
+
+def test_placement_is_host_order_and_device_order() -> None:
+    plan = plan_of(MOE, "tp2-dp8-ep4-mbs1-z1-rfull")
+    turned = [*range(8, 16), *reversed(range(8))]  # node 1 first, and node 0 of the framework backwards
+    files = emit(placed(plan, hosts=("a", "b"), logical_of_rank=tuple(turned)), "megatron", "slurm").files
+    assert files["hosts"] == "b\na\n"
+    assert "--distribution=arbitrary" in files["launch.sbatch"]
+    assert "0) export CUDA_VISIBLE_DEVICES=7,6,5,4,3,2,1,0" in files["launch.sh"]
+    assert "1) export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7" in files["launch.sh"]
+    spread = tuple(rank for pair in zip(range(8), range(8, 16), strict=True) for rank in pair)
+    with pytest.raises(UnsupportedError, match=r"placement.logical_of_rank: ranks 0 to 7 are on 2 hosts"):
+        emit(placed(plan, logical_of_rank=spread), "megatron")
+
+
+def test_shell_scripts_with_variables_and_arrays() -> None:
+    script = """
+#!/bin/bash
+TP=8
+PP=${PP:-4}   # stages
+export GBS=$((128 * 4))
+MODEL_ARGS=(
+    --num-layers 80 --hidden-size 8192
+    --group-query-attention
+)
+torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \\
+  ${MODEL_ARGS[@]} --tensor-model-parallel-size $TP --pipeline-model-parallel-size=${PP} \\
+  --global-batch-size ${GBS} --recompute-modules core_attn moe --made-up 3 --bf16
+"""
+    found = read_arguments(script, option_list("megatron")[0], "train.sh")
+    assert found.ranks == {"gpus_per_node": 8, "num_nodes": 4}
+    assert found.settings == {
+        "--num-layers": 80, "--hidden-size": 8192, "--group-query-attention": True, "--tensor-model-parallel-size": 8,
+        "--pipeline-model-parallel-size": 4, "--global-batch-size": 512, "--recompute-modules": ["core_attn", "moe"],
+        "--bf16": True,
+    }  # fmt: skip
+    assert found.unknown == {"--made-up": 12}
+    assert found.lines["--tensor-model-parallel-size"] == 11
+
+
+def test_layout_ids_of_the_tests_are_canonical() -> None:
+    assert str(parse("tp8-cp2r-pp4-vpp5-dp1-mbs1-z1-rsel")) == "tp8-cp2r-pp4-vpp5-dp1-mbs1-z1-rsel"
