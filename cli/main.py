@@ -37,6 +37,7 @@ class Command:
 
 COMMANDS = {
     "plan": Command("Decide", "Find the fastest layout that fits", "plan"),
+    "what-if": Command("Decide", "What a plan would cost if numbers differed", "what_if"),
     "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
     "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
     "diff": Command("Decide", "What changed between two plans", "diff"),

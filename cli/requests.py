@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .console import Terminal
+from .console import Terminal, to_json
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from ..planner.request import Request
 
 
@@ -38,6 +40,12 @@ def load_plan(path: Path) -> dict[str, Any]:
     from ..planner import api
 
     document: dict[str, Any] = api.load_plan(path).model_dump(mode="json")
+    return document
+
+
+def plain(result: BaseModel) -> dict[str, Any]:
+    """The JSON form of a result; what is not a number (a layout that is not legal has no seconds) is null."""
+    document: dict[str, Any] = json.loads(to_json(result.model_dump(mode="json")))
     return document
 
 

@@ -86,3 +86,58 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * scale:
             return f"{significant(seconds / scale)} {unit}"
     return f"{significant(seconds)} s" if seconds >= 1 else f"{significant(seconds * 1e3)} ms"
+
+
+_SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def quantity(value: object, dimension: str | None, *, bits: bool = False) -> str:
+    """A number in the unit that people write: `800 Gb/s` (bits, for networks), `4.8 TB/s`, `80 GiB`, `14 us`.
+
+    Words, factors and numbers without a unit come back as they are.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, str) or not isinstance(value, int | float):
+        return str(value)
+    if dimension == "B":
+        return f"{plain(value / GIB)} GiB"
+    if dimension == "s":
+        scale, unit = (1e6, "us") if value < 1e-3 else (1e3, "ms") if value < 1 else (1.0, "s")
+        return f"{plain(value * scale)} {unit}"
+    if dimension == "USD/h":
+        return f"{value:,.2f} USD/h"
+    if dimension in ("B/s", "FLOP/s", "W"):
+        unit = "b/s" if bits and dimension == "B/s" else dimension
+        return _prefixed(value * 8 if unit == "b/s" else value, unit)
+    return count(value) if value >= 1e7 else f"{value:.6g}"
+
+
+def _prefixed(value: float, unit: str) -> str:
+    scales = _SCALES if unit != "W" else ()
+    scale, prefix = next(((s, p) for s, p in scales if value >= s * (1 - 1e-9)), (1.0, ""))
+    return f"{plain(value / scale)} {prefix}{unit}"
+
+
+def plain(value: float) -> str:
+    """Four significant digits without trailing zeros: `989.5`, `3.2`, `400`."""
+    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
+
+
+def value_at(path: str, value: object, dimension: str | None) -> str:
+    """What stands at a path of a request; networks are in bits, as on the cable."""
+    return quantity(value, dimension, bits="inter_node" in path or ".wan." in path)
+
+
+def change(before: float | None, after: float | None) -> str:
+    """`-4.2 %`; `x3.1` where it more than doubles, `=` where nothing of it shows, `-` where one of them is unknown."""
+    if before is None or after is None or not math.isfinite(before) or not math.isfinite(after):
+        return "-"
+    if before == after:
+        return "="
+    if not before:
+        return "new"
+    ratio = after / before
+    if ratio >= 2:
+        return f"x{significant(ratio, 2)}"
+    return more(ratio - 1) if abs(ratio - 1) >= 0.0005 else "="

@@ -141,6 +141,21 @@ def curve(
     return Curve(np.where(alone, 0.0, latency), np.where(alone, 0.0, per_byte), np.where(alone, 0.0, ramp))
 
 
+def curve_of_rows(
+    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0
+) -> Curve:
+    """The curve of each row's group, [n], computed once per distinct group.
+
+    Levels may hold arrays [n] where rows are priced under different rates; then every row has its own curve.
+    """
+    size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
+    if any(np.ndim(level.bw_bytes_per_s) or np.ndim(level.latency_s) for level in levels):
+        return curve(rates, levels, op, size, stride, copies)
+    distinct, inverse = np.unique(size << 32 | stride, return_inverse=True)
+    found = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies)
+    return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+
+
 def _hops(op: Op, below: Floats, within: Floats, depth: int) -> Floats:
     """Steps of latency at one level: p2p one; rings domains - 1 (all-reduce twice, or the tree where it is shorter)."""
     domains = np.maximum(np.ceil(within / below), 1.0)

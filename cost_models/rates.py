@@ -39,7 +39,11 @@ class MemoryOverheads:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Seconds per unit of everything, for one GPU, its links and one software stack."""
+    """Seconds per unit of everything, for one GPU, its links and one software stack.
+
+    Numbers of surfaces and levels, and bandwidths, may be arrays [n] where n rows are priced under a rate each
+    (planner/studies/pricing.py).
+    """
 
     gemm: GemmSurface
     wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8
@@ -134,13 +138,10 @@ def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, back
 
 
 def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
-    """Seconds of one call, before overlap. The curve is looked up once per distinct (size, stride)."""
-    code = exchange.size.astype(np.int64) << 32 | exchange.stride.astype(np.int64)
-    distinct, inverse = np.unique(code, return_inverse=True)
-    curve = collectives.curve(rates.collectives, rates.levels, exchange.op, distinct >> 32, distinct & 0xFFFFFFFF,
-                              exchange.copies)  # fmt: skip
-    gathered = collectives.Curve(curve.latency_s[inverse], curve.s_per_byte[inverse], curve.ramp[inverse])
-    return collectives.seconds(gathered, exchange.num_bytes)
+    """Seconds of one call, before overlap."""
+    groups = exchange.size, exchange.stride
+    curve = collectives.curve_of_rows(rates.collectives, rates.levels, exchange.op, *groups, exchange.copies)
+    return collectives.seconds(curve, exchange.num_bytes)
 
 
 def _hide(sums: _Sums, stack: StackSpec) -> Array:

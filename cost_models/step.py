@@ -178,10 +178,7 @@ _GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
 
 
 def _curve(rates: Rates, op: Op, size: Ints, stride: Ints) -> Curve:
-    """The curve of each row's group, computed once per distinct group."""
-    distinct, inverse = np.unique(size << 32 | stride, return_inverse=True)
-    found = collectives.curve(rates.collectives, rates.levels, op, distinct >> 32, distinct & 0xFFFFFFFF)
-    return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+    return collectives.curve_of_rows(rates.collectives, rates.levels, op, size, stride)
 
 
 def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:

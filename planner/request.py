@@ -22,7 +22,7 @@ from ..profiles.reader import Document, FieldPath, dotted, read_document
 from .request_models import LoraRequest, Request, Train, WorkloadRequest, request_from_dict, request_to_dict
 from .request_values import parse_fix
 
-__all__ = ["ENVIRONMENT", "FLAT", "Request", "load_request", "request_from_dict", "request_to_dict"]
+__all__ = ["ENVIRONMENT", "FLAT", "Request", "changed_request", "load_request", "request_from_dict", "request_to_dict"]
 
 ENVIRONMENT = {"MESHWRIGHT_CLUSTER": "cluster", "MESHWRIGHT_TARGET": "target", "MESHWRIGHT_STACK": "stack"}
 
@@ -62,6 +62,21 @@ def load_request(
     for text in sets:  # again, what lies inside of a value that an override has replaced
         if any(_set(text)[0][: len(FLAT[name])] == FLAT[name] != _set(text)[0] for name in given if given[name]):
             draft.set(text)
+    return draft.request()
+
+
+def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
+    """`request` with the fields of `sets` (place -> value as a user writes it), checked as if read anew.
+
+    Raises InputError with all problems, each naming its `--set`.
+    """
+    draft = _Draft(None, flags=True)
+    draft.data = request_to_dict(request)
+    work = draft.data["workload"]
+    limit = work.pop("max_memory_bytes")  # the one number that has a unit where a user writes it
+    work["max_memory"] = None if limit is None else f"{limit} B"
+    for place, value in sets.items():
+        draft.put(place, value, f"--set {dotted(place)}")
     return draft.request()
 
 

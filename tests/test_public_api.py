@@ -11,10 +11,10 @@ from meshwright import errors
 
 
 def test_all() -> None:
-    assert meshwright.__all__ == ["__version__", "evaluate", "load_plan", "plan"]
+    assert meshwright.__all__ == ["__version__", "evaluate", "load_plan", "plan", "what_if"]
 
 
-@pytest.mark.parametrize("name", ["evaluate", "load_plan", "plan"])
+@pytest.mark.parametrize("name", ["evaluate", "load_plan", "plan", "what_if"])
 def test_public_functions_are_documented(name: str) -> None:
     function = getattr(meshwright, name)
     assert callable(function)

@@ -1,0 +1,22 @@
+"""One change: the layout held before and after it and, on request, the best layout after it."""
+
+from __future__ import annotations
+
+from .base import Point, Question, Result
+from .pricing import Priced, held, replanned
+
+
+class Comparison(Result):
+    """`before`: the layout on the plan's own request; `after`: on the changed one, held and (replan) planned anew."""
+
+    before: Priced
+    after: Point
+
+
+def run(question: Question) -> Comparison:
+    """Raises NoFeasibleLayoutError where a new plan was asked for and there is none."""
+    base = question.base
+    after = question.point(base, question.sets, [question.layout], search=False)
+    if question.replan:
+        after = after.model_copy(update={"replanned": replanned(base, [question.layout], question.should_stop)})
+    return Comparison(**question.told("compare"), before=held(question.layout, [question.plain])[0], after=after)

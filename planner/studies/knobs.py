@@ -1,0 +1,166 @@
+"""The numbers of the hardware and the software that a study turns, each read from and written to a resolved request.
+
+A knob is spelled as in the files that hold the number: `gpu.memory.bandwidth` as in profiles/hardware,
+`cluster.links.inter_node.bandwidth` as in a cluster file, `stack.tp_overlap` as in profiles/stacks. Turning one
+changes quantities of the cluster or the stack only: model, workload and layout stay, so nothing is looked up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ...cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup, StackSpec
+from ...cost_models.units import Dimension
+from ..resolve import Resolved
+
+Better = Literal["more", "less", ""]
+_INSIDE = ("pair", "node", "rack", "slice")  # names of the levels that are built into a node or rack (profiles.fabric)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One number. `read`: its value in base units of `dimension`, None where the cluster has none; `write`: the request
+    with another value. `better`: which way a step gets faster, empty where the number is no speed."""
+
+    path: str
+    label: str
+    dimension: Dimension
+    better: Better
+    read: Callable[[Resolved], float | None]
+    write: Callable[[Resolved, float], Resolved]
+
+    def scaled(self, found: Resolved, factor: float) -> Resolved:
+        """The request with the number times `factor`; as it is where there is no such number."""
+        value = self.read(found)
+        return found if value is None else self.set(found, value * factor)
+
+    def set(self, found: Resolved, value: float) -> Resolved:
+        """The request with the number at `value`; itself where that changes nothing."""
+        return found if value == self.read(found) else self.write(found, value)
+
+
+def _on_cluster(found: Resolved, change: Callable[[ClusterSpec], ClusterSpec]) -> Resolved:
+    return replace(found, cluster=change(found.cluster))
+
+
+def _gpu(path: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
+    """A number of the accelerator. Written as a ratio, so that mixed GPUs keep theirs."""
+
+    def read(found: Resolved) -> float | None:
+        value = getattr(found.cluster.gpu, field)
+        return float(value) if value else None
+
+    def write(found: Resolved, value: float) -> Resolved:
+        now = read(found)
+
+        def turned(group: NodeGroup) -> NodeGroup:
+            own = getattr(group.gpu, field)
+            changed: dict[str, Any] = {field: own * value / now if now and own else value}
+            return replace(group, gpu=replace(group.gpu, **changed))
+
+        return _groups(found, turned)
+
+    return Knob(path, label, dimension, better, read, write)
+
+
+def _groups(found: Resolved, change: Callable[[NodeGroup], NodeGroup]) -> Resolved:
+    return _on_cluster(found, lambda cluster: replace(cluster, groups=tuple(change(group) for group in cluster.groups)))
+
+
+def _read_peak(found: Resolved) -> float:
+    return found.rates.peak_flops_per_s
+
+
+def _write_peak(found: Resolved, value: float) -> Resolved:
+    """All dense peaks in proportion: `value` is that of the compute dtype."""
+    factor = value / _read_peak(found)
+
+    def changed(gpu: GpuSpec) -> GpuSpec:
+        return replace(gpu, peak_flops_per_s={dtype: peak * factor for dtype, peak in gpu.peak_flops_per_s.items()})
+
+    return _groups(found, lambda group: replace(group, gpu=changed(group.gpu)))
+
+
+def _node(path: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
+    """A number of every node; that of the first group is shown."""
+
+    def read(found: Resolved) -> float | None:
+        value = getattr(found.cluster.groups[0], field)
+        return float(value) if value is not None else None
+
+    def write(found: Resolved, value: float) -> Resolved:
+        changed: dict[str, Any] = {field: value}
+        return _groups(found, lambda group: replace(group, **changed))
+
+    return Knob(path, label, dimension, better, read, write)
+
+
+def _place(level: NetworkLevel) -> str:
+    return "intra_node" if level.name in _INSIDE else "wan" if level.kind == "wan" else "inter_node"
+
+
+def _link(place: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
+    """Bandwidth per GPU or latency of a kind of link. Several levels of the kind (pods, pairs) keep their ratio; a link
+    outside is never faster than the way out to it (`profiles.fabric.assemble`)."""
+
+    def own(found: Resolved) -> list[NetworkLevel]:
+        return [level for level in found.cluster.levels if _place(level) == place]
+
+    def read(found: Resolved) -> float | None:
+        levels = own(found)
+        # Of pair and node the node's number is the one that a cluster file gives.
+        return float(getattr(levels[-1 if place == "intra_node" else 0], field)) if levels else None
+
+    def write(found: Resolved, value: float) -> Resolved:
+        now = read(found)
+        if not now:
+            return found
+        levels = [
+            replace(level, **{field: getattr(level, field) * value / now}) if _place(level) == place else level
+            for level in found.cluster.levels
+        ]
+        for depth in range(1, len(levels)):
+            bw = min(levels[depth].bw_bytes_per_s, levels[depth - 1].bw_bytes_per_s)
+            levels[depth] = replace(levels[depth], bw_bytes_per_s=bw)
+        return _on_cluster(found, lambda cluster: replace(cluster, levels=tuple(levels)))
+
+    name = f"cluster.links.{place}" if place != "wan" else "cluster.wan"
+    return Knob(f"{name}.{'bandwidth' if dimension == 'B/s' else 'latency'}", label, dimension, better, read, write)
+
+
+def _stack(field: str) -> Knob:
+    dimension: Dimension = "s" if field.endswith("_s_per_kernel") else "count"
+
+    def write(found: Resolved, value: float) -> Resolved:
+        whole = isinstance(getattr(found.stack, field), int)
+        changed: dict[str, Any] = {field: round(value) if whole else value}
+        return replace(found, stack=replace(found.stack, **changed))
+
+    better: Better = "more" if field.endswith("_overlap") else "less"
+    label = f"{field.replace('_', ' ')} (software)"
+    return Knob(f"stack.{field}", label, dimension, better, lambda found: float(getattr(found.stack, field)), write)
+
+
+# What the hardware is made of, in the order of a data sheet.
+HARDWARE = (
+    Knob("gpu.peak", "peak of the matrix units", "FLOP/s", "more", _read_peak, _write_peak),
+    _gpu("gpu.memory.bandwidth", "GPU memory bandwidth", "B/s", "more", "memory_bw_bytes_per_s"),
+    _gpu("gpu.memory.capacity", "GPU memory", "B", "", "memory_bytes"),
+    _gpu("gpu.pcie.bandwidth", "PCIe to the host", "B/s", "more", "pcie_bw_bytes_per_s"),
+    _gpu("gpu.tdp", "GPU power", "W", "", "tdp_w"),
+    _link("intra_node", "link inside the node", "B/s", "more", "bw_bytes_per_s"),
+    _link("inter_node", "network, per GPU", "B/s", "more", "bw_bytes_per_s"),
+    _link("inter_node", "network latency", "s", "less", "latency_s"),
+    _link("wan", "network between sites", "B/s", "more", "bw_bytes_per_s"),
+    _link("wan", "latency between sites", "s", "less", "latency_s"),
+    _node("cluster.host_memory", "host memory", "B", "", "host_memory_bytes"),
+    _node("cluster.host_memory_bandwidth", "host memory bandwidth", "B/s", "more", "host_memory_bw_bytes_per_s"),
+    _node("cluster.price", "price of a node", "USD/h", "", "price_usd_per_node_hour"),
+)
+_NUMBERS = [
+    name for name, field in StackSpec.__dataclass_fields__.items() if field.type in ("float", "int")
+]  # names of types are text under `from __future__ import annotations`
+SOFTWARE = tuple(_stack(name) for name in _NUMBERS)
+KNOBS = {knob.path: knob for knob in (*HARDWARE, *SOFTWARE)}

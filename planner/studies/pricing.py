@@ -1,0 +1,210 @@
+"""Prices of one layout under many rates, and of the best layout under each.
+
+Only seconds depend on rates (docs/concepts/pricing.md), so requests that differ in rates alone are priced together: a
+row per request, the numbers in which their rates differ as columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from ...cost_models import ledger, step
+from ...cost_models.layouts import PRECISIONS, Layout, Layouts
+from ...cost_models.rates import Rates
+from ...cost_models.tables import build, index_keys
+from ..constraints import violations
+from ..failures import does_not_fit, no_legal_layout
+from ..resolve import Resolved
+from ..search.exhaustive import TIE
+
+_LABELS = ("source", "sources", "name")  # of where a number comes from: they change no price
+_SECONDS_PER_HOUR, _TRILLION = 3600.0, 1e12
+
+
+class Priced(BaseModel):
+    """What a layout costs. terms: exposed seconds by name, summing to step_s. Per trillion tokens: usd, and mwh of the
+    GPUs at their board power. None: no price, or no power, is known. problems: why it cannot run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    layout_id: str
+    num_gpus: int
+    step_s: float
+    terms: dict[str, float]
+    device_bytes: float
+    memory_bytes: float
+    tokens_per_s: float
+    usd_per_ttoken: float | None
+    mwh_per_ttoken: float | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The numbers of one layout on one request, before they are worded."""
+
+    step_s: float
+    device_bytes: float
+    host_bytes: float
+    terms: Mapping[str, float]
+
+
+_ILLEGAL = _Row(math.nan, math.nan, 0.0, {})  # a layout that is not legal has no seconds
+
+
+def held(layout: Layout, founds: Sequence[Resolved]) -> list[Priced]:
+    """`layout` on each request, as far as it can `follow`."""
+    out: list[Priced | None] = [None] * len(founds)
+    groups: list[tuple[Layout, list[int]]] = []
+    for index, found in enumerate(founds):
+        fitted = follow(layout, found)
+        for known, members in groups:
+            if known == fitted and _same_problem(founds[members[0]], found):
+                members.append(index)
+                break
+        else:
+            groups.append((fitted, [index]))
+    for fitted, members in groups:
+        chosen = [founds[index] for index in members]
+        problems = tuple(violations(fitted, chosen[0].problem))
+        rows = [_ILLEGAL] * len(members) if problems else _rows(fitted, chosen)
+        problems = problems or _not_for(chosen[0], fitted)
+        for index, row in zip(members, rows, strict=True):
+            out[index] = _priced(founds[index], fitted, row, problems)
+    return [each for each in out if each is not None]
+
+
+def _not_for(found: Resolved, layout: Layout) -> tuple[str, ...]:
+    """Why a legal layout is none of the space that is searched: the target cannot run it, or a value is fixed."""
+    columns = Layouts.of([layout])
+    reason = found.target.supports(columns, found.problem)[1][0]
+    if reason:
+        return (f"{found.target.name} cannot run it: {reason}",)
+    broken = [rule.name for rule in found.fixes if not bool(rule.allows(columns, found.problem)[0])]
+    return (f"fixed otherwise: {', '.join(broken)}",) if broken else ()
+
+
+def follow(layout: Layout, found: Resolved) -> Layout:
+    """The layout in the precision and on the number of GPUs of a request: dp takes the difference, and a shard group
+    that spans dp goes on doing so."""
+    layout = replace(layout, precision=PRECISIONS.index(found.workload.precision))
+    num_gpus, rest = found.cluster.num_gpus, layout.tp * layout.cp * layout.pp
+    if num_gpus == layout.num_gpus or num_gpus % rest:
+        return layout
+    dp = num_gpus // rest
+    whole = layout.shard == layout.dp or dp % layout.shard
+    return replace(layout, dp=dp, shard=dp if whole else layout.shard)
+
+
+def _same_problem(one: Resolved, other: Resolved) -> bool:
+    return one.problem is other.problem or one.problem == other.problem
+
+
+def _rows(layout: Layout, founds: Sequence[Resolved]) -> list[_Row]:
+    """Prices under the rates of each request; all have the same problem."""
+    try:
+        rates: Rates = _stacked([found.rates for found in founds])
+    except _DifferentInKindError:
+        return [row for found in founds for row in _rows(layout, [found])]
+    columns = Layouts.of([layout] * len(founds))
+    keys, index = index_keys(columns)
+    if len(founds) > 1:  # a key per row, since the rates differ
+        keys, index = {name: np.repeat(key, len(founds)) for name, key in keys.items()}, np.arange(len(founds))
+    batch = ledger.build(founds[0].problem, build(founds[0].problem, keys, rates), columns, index)
+    estimate = step.price(batch, rates, detail=True)
+    terms = {step.TERMS[name][0]: np.broadcast_to(s, len(founds)).tolist() for name, s in estimate.terms.items()}
+    return [
+        _Row(float(estimate.step_s[i]), float(estimate.device_bytes[i]), float(estimate.host_bytes[i]),
+             {name: seconds[i] for name, seconds in terms.items() if seconds[i] > 0})
+        for i in range(len(founds))
+    ]  # fmt: skip
+
+
+class _DifferentInKindError(Exception):
+    """Rates that differ in more than numbers: another kind of link, another number of levels."""
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    """One value out of many alike: numbers that differ become an array, the rest stays."""
+    first = values[0]
+    if all(value is first for value in values):
+        return first
+    if is_dataclass(first):
+        parts = {field.name: [getattr(value, field.name) for value in values] for field in fields(first)}
+        return replace(first, **{n: p[0] if n in _LABELS else _stacked(p) for n, p in parts.items()})  # type: ignore[type-var]
+    if isinstance(first, Mapping):
+        if any(value.keys() != first.keys() for value in values):
+            raise _DifferentInKindError
+        return {key: _stacked([value[key] for value in values]) for key in first}
+    if isinstance(first, tuple):
+        if any(len(value) != len(first) for value in values):
+            raise _DifferentInKindError
+        return tuple(_stacked([value[i] for value in values]) for i in range(len(first)))
+    if all(value == first for value in values):
+        return first
+    if isinstance(first, float) and all(isinstance(value, float) for value in values):
+        return np.array(values)
+    raise _DifferentInKindError
+
+
+def _priced(found: Resolved, layout: Layout, row: _Row, problems: tuple[str, ...]) -> Priced:
+    """The row with money, energy and what stands in its way."""
+    if row.device_bytes > found.memory_bytes:
+        problems += ("out of memory",)
+    if row.host_bytes > found.host_bytes:
+        problems += ("out of host memory",)
+    usd, watts = found.cluster.usd_per_hour, gpu_watts(found)
+    hours = _TRILLION / found.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
+    return Priced(
+        layout_id=str(layout), num_gpus=found.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
+        device_bytes=row.device_bytes, memory_bytes=found.memory_bytes,
+        tokens_per_s=found.workload.tokens_per_step / row.step_s,
+        usd_per_ttoken=None if usd is None else usd * hours,
+        mwh_per_ttoken=None if watts is None else watts * hours / 1e6, problems=problems,
+    )  # fmt: skip
+
+
+def gpu_watts(found: Resolved) -> float | None:
+    """Board power of all GPUs by their data sheets; None if one has none. No host, network or cooling in it."""
+    powers = [(group.gpu.tdp_w, group.num_gpus) for group in found.cluster.groups]
+    return sum(w * n for w, n in powers if w) if all(watts for watts, _ in powers) else None
+
+
+Seen = list[Layout]
+Stop = Callable[[], bool]
+
+
+def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None) -> Priced:
+    """The best layout of `found`, searched exactly. `seeds`: layouts that were best nearby; what they cost here bounds
+    the search from its start, and the best one found is put in front of them.
+
+    Raises NoFeasibleLayoutError if nothing is legal or nothing fits.
+    """
+    near = [follow(seed, found) for seed in seeds[:2]]
+    by_memory = found.workload.objective == "memory"
+    values = [p.device_bytes if by_memory else p.step_s for p in (held(seed, [found])[0] for seed in near) if p.runs]
+    bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
+    search = found.search(found.space, objective="memory" if by_memory else "step", incumbent=bound)
+    search.should_stop = should_stop
+    outcome = search.run()
+    if outcome.stopped:
+        raise KeyboardInterrupt
+    if not outcome.found.rows:
+        legal = outcome.count.total - sum(outcome.count.ruled_out.values())
+        raise does_not_fit(found, outcome.count) if legal else no_legal_layout(found, outcome.count)
+    best = outcome.found.rows[0][2]
+    if best in seeds:
+        seeds.remove(best)
+    seeds.insert(0, best)
+    return held(best, [found])[0]
+

@@ -1,0 +1,74 @@
+"""`what_if`: a question about a plan, from the plan's file alone and what its request names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import InputError, UnknownNameError
+from .plan import Candidate, Plan, load_plan
+from .request import request_from_dict
+from .resolve import Resolved, resolve
+from .studies.base import Progress, Question, Result
+from .studies.changes import parse_sets, parse_vary
+from .studies.pricing import Stop, held
+from .studies.registry import STUDIES
+
+_AGREES = 1e-6  # a plan's numbers carry 9 digits
+
+
+def what_if(
+    plan: Plan | Path | str,
+    *,
+    set: Sequence[str] | Mapping[str, str] = (),
+    vary: Sequence[str] | str = (),
+    study: str | None = None,
+    replan: bool = False,
+    choice: int = 1,
+    assume: Mapping[str, str] | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    should_stop: Stop | None = None,
+) -> Result:
+    """What a layout of `plan` (an object or a file) costs when numbers differ.
+
+    set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`);
+    vary: `path=a..b` or `path=a,b,c`, one or two; study: a name in `studies.registry` (without: a comparison, or a
+    sweep where something varies); replan: search the best layout too; choice: which layout of the plan is held;
+    assume: the study's assumptions, by name.
+    Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
+    """
+    if not isinstance(plan, Plan):
+        plan = load_plan(plan)
+    texts = [f"{path}={value}" for path, value in set.items()] if isinstance(set, Mapping) else list(set)
+    ranges = [vary] if isinstance(vary, str) else list(vary)
+    name = study or ("sweep" if ranges else "compare")
+    if name not in STUDIES:
+        raise UnknownNameError("study", name, STUDIES)
+    if name == "compare" and not texts:
+        hint = "`--set gpu.memory.bandwidth=4.8TB/s`, `--vary gpu.peak=x0.5..x4` or `--study sensitivity`"
+        raise InputError("nothing to change", hint=hint)
+    candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
+    question = Question(
+        base, candidate.to_layout(), parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
+        assume=dict(assume or {}), jobs=jobs, progress=progress, should_stop=should_stop,
+    )  # fmt: skip
+    result = STUDIES[name].run(question)
+    return result.model_copy(update={"warnings": (*_stale(base, candidate), *result.warnings)})
+
+
+def chosen(plan: Plan, choice: int) -> Candidate:
+    """Layout number `choice` of the plan. Raises InputError if there is none."""
+    found = next((each for each in plan.candidates if each.choice == choice), None)
+    if found is None:
+        raise InputError(f"the plan has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
+    return found
+
+
+def _stale(base: Resolved, candidate: Candidate) -> tuple[str, ...]:
+    """A word where the plan's price is not today's: profiles or constants have changed since it was written."""
+    now = held(candidate.to_layout(), [base])[0].step_s
+    if abs(now / candidate.step_s - 1) <= _AGREES:
+        return ()
+    priced = f"the plan was priced at {candidate.step_s:.4g} s, with the profiles of today it is {now:.4g} s"
+    return (f"{priced}: plan again",)
