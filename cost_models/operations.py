@@ -193,6 +193,9 @@ class Builder:
             self._casts(ops)
         if trains == "lora" and self.workload.lora is not None:
             self._adapters(ops, kind)
+        for exchange in ops.exchanges:
+            if exchange.axis != "ep":  # those are among the kernels of the expert block
+                ops.kernels = ops.kernels + np.where(exchange.num_bytes > 0, exchange.forward_calls, 0.0)
         return ops
 
     def _norms(self, ops: LayerOperations, kind: Layer) -> None:

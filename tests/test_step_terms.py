@@ -57,10 +57,13 @@ def step_of(
 
 
 def test_kernels_of_a_layer() -> None:
-    """Dense: 21; fp8 adds three per product of quantised operands. Experts add a block, and two launches each."""
+    """Dense: 21; fp8 adds three per product of quantised operands; collectives are launched too (two of each block with
+    sequence parallelism, else one). Experts add a block, and two launches each."""
     stack = stack_of(kernels_per_layer=21, kernels_per_expert_block=110, kernels_per_expert=2, kernels_per_cast=3)
     assert np.all(operations(LLAMA, stack, Layout()).kernels == 21)
     assert np.all(operations(LLAMA, stack, Layout(), "fp8").kernels == 21 + 3 * 4)  # qkv, out, up and gate, down
+    assert np.all(operations(LLAMA, stack, Layout(tp=2, sequence_parallel=1)).kernels == 21 + 2 * 2)
+    assert np.all(operations(LLAMA, stack, Layout(tp=2)).kernels == 21 + 2)
     two = Layout(dp=4, shard=4, ep=4)  # 8 experts over 4 ranks; the router stays in bf16
     assert np.all(operations(MIXTRAL, stack, two).kernels == 21 + 110 + 2 * 2)
     assert np.all(operations(MIXTRAL, stack, two, "fp8").kernels == 21 + 110 + 2 * 2 + 3 * (2 + 2 * 2))
