@@ -269,12 +269,13 @@ class Workload:
 class StackSpec:
     """What the software that will run the plan can do (a file in profiles/stacks/, each value with its source).
 
-    Overlap shares in [0, 1]: the part of that communication which hides behind compute that is really there.
+    Overlap shares in [0, 1]: the part of that communication which hides behind compute that is really there. In square
+    brackets: what is physically possible, for whoever fits these numbers.
     """
 
     name: str
     attention: AttentionKernel
-    elementwise_traffic: float  # memory traffic of element-wise kernels over that of perfectly fused ones
+    elementwise_traffic: float  # memory traffic of element-wise kernels over perfectly fused ones [1, 2]
     fused_activation: bool  # gate, activation and product in one kernel: their intermediate is not kept
     tp_overlap: float
     dp_overlap: float  # of the reduction of gradients
@@ -283,28 +284,28 @@ class StackSpec:
     dp_gather: Literal["all_gather", "broadcasts"]
     fsdp_overlap: float
     # Moved per parameter beside a collective of sharded states, unhidden: out of the gathered buffer into the weights;
-    # out of the gradients, as they are computed, into the buffer to scatter, in the dtype that is reduced.
+    # out of the gradients, as they are computed, into the buffer to scatter, in the dtype that is reduced. [0, 4], [0, 14]
     gather_copy_bytes: float
     scatter_copy_bytes: float
     fp8_gather: bool  # in fp8 training, sharded weights of layers are quantised before they are gathered
     cp_overlap: float
     ep_overlap: float
-    offload_overlap: float
-    contention: float  # added per second that communication and compute run side by side
+    offload_overlap: float  # of the compute beside them, what copies to the host may hide behind
+    contention: float  # added per second that communication and compute run side by side [0, 0.4]
     gradient_bytes: int  # per parameter, as accumulated and reduced
     fused_accumulation: bool  # weight-gradient products add to the sum; else their result is written, read and added
-    optimizer_extra_bytes: float  # moved per updated parameter beyond gradient, states and weight, once each
+    optimizer_extra_bytes: float  # moved per updated parameter beyond gradient, states and weight [0, 120]
     logit_bytes: float  # held per logit at the loss, all copies together
-    loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, forward and backward
-    cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read
+    loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, both passes [8, 80]
+    cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read [2, 8]
     caches_fp8_weights: bool  # weights are quantised once per step, not in every forward pass
-    kernels_per_layer: float  # launched per dense layer and forward pass; the backward pass launches twice as many
-    kernels_per_expert_block: float  # more in a layer with experts: router, permutation, dispatch, combination
-    kernels_per_expert: float  # and per expert of a rank: its products are launched one by one
-    kernels_per_cast: float  # per product of operands that are quantised to fp8, and per expert
-    host_s_per_kernel: float
-    straggler_share: float  # added to a step per doubling of the GPUs above 8: all wait for the slowest
-    nics_per_ring: float  # of a node that one ring uses, at most
+    kernels_per_layer: float  # launched per dense layer and forward pass, twice that backward [5, 60]
+    kernels_per_expert_block: float  # more in a layer with experts: router, dispatch, combination [20, 200]
+    kernels_per_expert: float  # and per expert of a rank: its products are launched one by one [0, 6]
+    kernels_per_cast: float  # per product of operands that are quantised to fp8, and per expert [0, 6]
+    host_s_per_kernel: float  # [1e-6, 80e-6]
+    straggler_share: float  # added to a step per doubling of the GPUs above 8: all wait for the slowest [0, 0.02]
+    nics_per_ring: float  # of a node that one ring uses, at most [1, 16]
     split_messages: bool  # ranks of tp without sequence parallelism each send 1/tp of a stage's message, and gather
     # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
     # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole
@@ -314,6 +315,6 @@ class StackSpec:
     # (DeepEP, HybridEP), and summed there on the way back.
     ep_dispatch: Literal["alltoall", "deduplicated"]
     dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
-    moe_imbalance: float  # tokens of the busiest expert rank over the mean
+    moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
     sources: Mapping[str, str] = field(default_factory=dict)
 
