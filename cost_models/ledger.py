@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
+from .liveness import TRANSIENT, moments
 from .operations import activation_bytes
-from .stages import HEAD, MTP, Splits, build_splits, in_flight
+from .stages import Splits, build_splits, in_flight
 from .tables import Problem, Tables
 
 Array = NDArray[np.float64]
@@ -28,7 +29,7 @@ BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK = 40e6, 1e6
 # estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
 HOST_GRADIENT_BYTES, HOST_BUFFER_FACTOR = 4.0, 1.5
 
-BUFFERS = ("weights", "gradients", "optimizer", "activations", "logits", "gathered", "exchange", "workspace")
+BUFFERS = ("weights", "gradients", "optimizer", "activations", *TRANSIENT)
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,11 @@ class Ledger:
             out.append(share * self.on_profile(j, rows) + (1.0 - share) * self.on_profile(j, kept))
         return out
 
-    def memory(self, j: int) -> dict[str, Array]:
-        """Bytes of every buffer (BUFFERS) on the device of profile j: [n] each."""
+    def memory(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
+        """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one.
+
+        What comes and goes is that of the fullest moment (liveness.py).
+        """
         x, states = self.layouts, self.problem.state_bytes
         zero, dense, experts = x["zero"], self.dense_groups.shard, self.expert_groups.shard
         trained_dense, trained_experts = self.trained[j]
@@ -199,15 +203,16 @@ class Ledger:
             weights = weights + expert_bytes / weight_shards[1]
         adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
+        passing = moments(self, j)
+        if not gathered:
+            passing["gathered"] = np.zeros_like(passing["gathered"])
+        fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         return {
             "weights": weights + adapters,
             "gradients": gradient * states.gradient,
             "optimizer": np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer),
             "activations": self._activations(j),
-            "logits": self._logits(j),
-            "gathered": self._gathered,
-            "exchange": 2 * self.tables.exchange_buffers[self.key],
-            "workspace": self._workspace,
+            **{name: held[fullest, np.arange(len(x))] for name, held in passing.items()},
         }
 
     def accumulated_bytes(self, j: int, *, scattered: bool = True) -> Array:
@@ -238,15 +243,6 @@ class Ledger:
         """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""
         fsdp2 = self.problem.stack.sharded_states == "fsdp2"
         return np.asarray((self.layouts["pp"] > 1) & fsdp2)
-
-    def _logits(self, j: int) -> Array:
-        """One micro-batch's on the device of the head, once more per MTP module; gpipe runs all losses before any
-        backward, and keeps them all."""
-        zeros = np.zeros(len(self.layouts))
-        kinds = self.splits.counts.shape[2]
-        heads = self.counts[j].get(kinds + HEAD, zeros) + self.counts[j].get(kinds + MTP, zeros)
-        gpipe = (self.layouts["schedule"] == SCHEDULES.index("gpipe")) & (self.layouts["pp"] > 1)
-        return np.asarray(heads * self.tables.logits[self.key] * np.where(gpipe, self.m, 1.0))
 
     def _held(self, j: int, device: Array | None = None) -> Array:
         """[n] bytes of activations: saved per micro-batch x micro-batches in flight."""
@@ -279,19 +275,7 @@ class Ledger:
         return float(self.host_bytes(j, np.full(len(self.layouts), float(device)))[row])
 
     @cached_property
-    def _gathered(self) -> Array:
-        """[n] bytes alive while one layer is whole: ZeRO-3 its weights and, with prefetch, the next one's (or the
-        head's); ZeRO-2 and 3 its gradients before they are scattered."""
-        parameters, num_kinds = self.tables.parameters, self.problem.num_kinds
-        weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
-        two = weights[:num_kinds].max(axis=0) + weights.max(axis=0)
-        gradients = (parameters["trained_dense"] + parameters["trained_experts"]).max(axis=0)
-        gradients = gradients * self.problem.state_bytes.gradient
-        zero = np.where(self.whole_in_pipeline, 0, self.layouts["zero"])
-        return np.asarray(np.where(zero == 3, two[self.key], 0.0) + np.where(zero >= 2, gradients[self.key], 0.0))
-
-    @cached_property
-    def _workspace(self) -> Array:
+    def workspace(self) -> Array:
         """[n] bytes of the widest product's gradients, and of what one layer recomputes."""
         redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])
         return np.asarray(self.tables.workspace[self.key] + redone[self.code, self.key])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from . import collectives
 from .collectives import Curve, Op
 from .layouts import SCHEDULES
-from .ledger import BUFFERS, Groups, Ints, Ledger
+from .ledger import Groups, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hop_s
 from .rates import COMPONENTS, Rates
@@ -371,9 +371,8 @@ def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]
 
 def device_memory(ledger: Ledger, rates: Rates, *, gathered: bool = True) -> tuple[Array, Ints]:
     """[n] bytes of the fullest stage as the driver would show them, and its profile; `gathered`: count that buffer."""
-    names = [name for name in BUFFERS if gathered or name != "gathered"]
-    buffers = [ledger.memory(j) for j in range(ledger.num_profiles)]
-    totals = np.array([sum(held[name] for name in names) for held in buffers])
+    buffers = [ledger.memory(j, gathered=gathered) for j in range(ledger.num_profiles)]
+    totals = np.array([sum(held.values()) for held in buffers])
     fullest = np.argmax(totals, axis=0)
     allocated = totals[fullest, np.arange(len(ledger.layouts))]
     return allocated * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates), fullest

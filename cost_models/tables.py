@@ -5,7 +5,7 @@ Built once per set of shard keys; a layout then only looks up its key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from .memory import KindParameters, StateBytes
 from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains, activation_bytes
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
 from .specs import ModelSpec, StackSpec, Workload
-from .stages import Edges
+from .stages import HEAD, Edges
 
 Array = NDArray[np.float64]
 
@@ -149,9 +149,9 @@ class Tables:
 
     @cached_property
     def logits(self) -> Array:
-        """[key] bytes of the logits at the loss, vocabulary split over tp."""
+        """[key] logits of a micro-batch, vocabulary split over tp."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
-        return np.asarray(shard.tokens * self.problem.model.vocab / shard.tp * self.problem.stack.logit_bytes)
+        return np.asarray(shard.tokens * self.problem.model.vocab / shard.tp)
 
     @cached_property
     def message(self) -> Array:
@@ -163,8 +163,16 @@ class Tables:
     @cached_property
     def exchange_buffers(self) -> Array:
         """[key] bytes of the largest collective's destination: a gathered sequence, or dispatched tokens twice."""
+        return self._largest_exchange(self.operations[: self.problem.num_kinds])
+
+    @cached_property
+    def head_exchange(self) -> Array:
+        """[key] the same of the head: its gathered input."""
+        return self._largest_exchange(self.operations[HEAD:][:1])
+
+    def _largest_exchange(self, operations: Sequence[LayerOperations]) -> Array:
         largest = np.zeros(self.num_keys)
-        for ops in self.operations[: self.problem.num_kinds]:
+        for ops in operations:
             for exchange in ops.exchanges:
                 if exchange.op in ("all_gather", "p2p", "all_to_all"):
                     largest = np.maximum(largest, exchange.num_bytes)

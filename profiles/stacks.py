@@ -66,7 +66,9 @@ def stack_for(name: str) -> tuple[StackSpec, list[str]]:
 
 @cache
 def load_stack(name: str) -> StackSpec:
-    """The stack `name`, with what it inherits. Raises UnknownNameError."""
+    """The stack `name`, a family or a version of one, with what it inherits. Raises UnknownNameError."""
+    if name in read_document(_FAMILIES).data["versions"]:
+        return replace(stack_for(name)[0], name=name)
     if name not in stack_names():
         raise UnknownNameError("stack", name, stack_names(), see="meshwright show stacks")
     facts = _facts(name)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
 from . import tensor_parallel as tp
@@ -37,12 +38,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Context:
-    """What all blocks of a stage share."""
+    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them."""
 
     group: Group
     dtype: torch.dtype
     device: torch.device
     recompute: Recompute = field(default_factory=Recompute)
+    fused: bool = False
 
     def part(self, size: int) -> tuple[int, int]:
         """(first, number) of this rank's rows of `size`; the first ranks take one more where it does not divide."""
@@ -65,6 +67,8 @@ class Block(nn.Module):
         if dim is not None:
             first, local[dim] = self.context.part(shape[dim])
         value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
+        # Given back at once: a rank that shards its weights never holds all of them (sharding.Unit).
+        value.untyped_storage().resize_(0)
         self.register_parameter(name, nn.Parameter(value))
         self.splits[name] = Split(tuple(shape), dim, first, **how)
 
@@ -113,7 +117,7 @@ class Norm(Block):
         weight, bias = self.tensor("weight"), self.maybe("bias")
         if bias is not None:
             return F.layer_norm(x, (x.shape[-1],), weight, bias, NORM_EPS)
-        if x.is_cuda:  # one fused kernel, and it keeps no more
+        if self.context.fused:  # one kernel, and it keeps no more
             return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)
         out: Tensor = _RmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
         return out
@@ -263,12 +267,20 @@ class Experts(Block):
         """tokens [n, h], weights and chosen experts [n, k] -> [n, h]."""
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
-        counts = torch.bincount(flat, minlength=self.spec.experts).tolist()
+        counts = self._counts(flat)
         source = order // self.spec.top_k
         parts = torch.split(tokens[source], counts)
         # Experts without tokens run too: their gradient is zero, not absent, and ZeRO waits for every one.
         out = torch.cat([self._one(expert, part) for expert, part in enumerate(parts)])
         return torch.zeros_like(tokens).index_add(0, source, out * weights.flatten()[order][:, None])
+
+    def _counts(self, chosen: Tensor) -> list[int]:
+        """Tokens of each expert; of a tensor without values, as even as they come."""
+        if isinstance(chosen, FakeTensor):
+            base, extra = divmod(chosen.numel(), self.spec.experts)
+            return [base + (expert < extra) for expert in range(self.spec.experts)]
+        counts: list[int] = torch.bincount(chosen, minlength=self.spec.experts).tolist()
+        return counts
 
     def _one(self, expert: int, x: Tensor) -> Tensor:
         inner = [F.linear(x, self.tensor(name)[expert], self._bias(name, expert)) for name in self.names]

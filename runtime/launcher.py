@@ -47,10 +47,10 @@ class Nodes:
     master_port: int | None = None
 
 
-def check_torch() -> None:
-    """Raises MissingExtraError if torch is not installed."""
+def check_torch(what: str = "`launch`") -> None:
+    """Raises MissingExtraError, for `what`, if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("runtime", "`launch`")
+        raise MissingExtraError("runtime", what)
 
 
 def nodes_for(

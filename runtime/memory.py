@@ -4,6 +4,7 @@ the resident size of the process depends on malloc. On a GPU the allocator count
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,31 +19,51 @@ _Resize = Callable[[torch.UntypedStorage, int], Any]
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of live storages since it was entered, and the most there were. `held`: tensors from before."""
+    """Bytes of live storages since it was entered, and the most there were, in all and by kind.
+
+    `held`: tensors from before. `kind` is that of what operations make from now on, until `own` says otherwise.
+    """
 
     def __init__(self, held: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.current, self.peak = 0, 0
+        self.current, self.peak, self.kind = 0, 0, "other"
+        self.at_peak: dict[str, int] = {}
+        self._kinds: Counter[str] = Counter()
         self._live: Any = WeakIdKeyDictionary()
         for tensor in held:
             self._follow(tensor)
 
-    def _change(self, num_bytes: int) -> None:
+    def own(self, kind: str, tensors: Iterable[Tensor]) -> None:
+        """These tensors are of this kind, whatever made them."""
+        for tensor in tensors:
+            self._follow(tensor)
+            record = self._live[tensor.untyped_storage()]
+            self._kinds[record[1]] -= record[0]
+            self._kinds[kind] += record[0]
+            record[1] = kind
+
+    def _change(self, num_bytes: int, kind: str) -> None:
         self.current += num_bytes
-        self.peak = max(self.peak, self.current)
+        self._kinds[kind] += num_bytes
+        if self.current > self.peak:
+            self.peak, self.at_peak = self.current, dict(self._kinds)
 
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage in self._live:
             return
-        size = [storage.nbytes()]
-        self._live[storage] = size
-        weakref.finalize(storage, self._gone, size)
-        self._change(size[0])
+        record: list[Any] = [storage.nbytes(), self.kind_of(tensor)]
+        self._live[storage] = record
+        weakref.finalize(storage, self._gone, record)
+        self._change(*record)
 
-    def _gone(self, size: list[int]) -> None:
-        self._change(-size[0])
-        size[0] = 0
+    def kind_of(self, tensor: Tensor) -> str:
+        """Kind of a tensor that an operation has just made."""
+        return self.kind
+
+    def _gone(self, record: list[Any]) -> None:
+        self._change(-record[0], record[1])
+        record[0] = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -58,10 +79,10 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def resize(storage: torch.UntypedStorage, num_bytes: int) -> Any:
             result = before(storage, num_bytes)
-            size = self._live.get(storage)
-            if size is not None:
-                self._change(num_bytes - size[0])
-                size[0] = num_bytes
+            record = self._live.get(storage)
+            if record is not None:
+                self._change(num_bytes - record[0], record[1])
+                record[0] = num_bytes
             return result
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]

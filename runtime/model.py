@@ -169,18 +169,24 @@ def named_splits(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.
                 yield f"{path}.{name}", block.get_parameter(name), split
 
 
-@torch.no_grad()
-def initialise(chunk: DecoderChunk, seed: int) -> None:
-    """Draws the weights. A head that is tied but on another stage draws what the embedding draws."""
+def materialise(chunk: DecoderChunk, seed: int) -> None:
+    """Gives the parameters memory of their own, with their initial weights."""
     for name, parameter, split in named_splits(chunk):
-        if split.start is not None:
-            parameter.fill_(split.start)
-            continue
-        drawn = torch.empty(split.shape, dtype=torch.float32)
-        alias = "embedding.tokens" if chunk.spec.tied_embeddings and name == "head.projection" else name
-        digest = hashlib.sha256(f"{seed}/{alias}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        drawn.normal_(std=INITIAL_STD, generator=generator)
-        if split.dim is not None:
-            drawn = drawn.narrow(split.dim, split.first, parameter.shape[split.dim])
-        parameter.copy_(drawn)
+        parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+        draw(parameter, name, split, seed, tied=chunk.spec.tied_embeddings)
+
+
+@torch.no_grad()
+def draw(parameter: Tensor, name: str, split: Split, seed: int, *, tied: bool) -> None:
+    """Initial weights. A head that is tied but on another stage draws what the embedding draws."""
+    if split.start is not None:
+        parameter.fill_(split.start)
+        return
+    drawn = torch.empty(split.shape, dtype=torch.float32)
+    alias = "embedding.tokens" if tied and name == "head.projection" else name
+    digest = hashlib.sha256(f"{seed}/{alias}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    drawn.normal_(std=INITIAL_STD, generator=generator)
+    if split.dim is not None:
+        drawn = drawn.narrow(split.dim, split.first, parameter.shape[split.dim])
+    parameter.copy_(drawn)

@@ -85,7 +85,7 @@ def _unpack(packed: Any) -> Tensor:
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return int(tensor.untyped_storage()._cdata)  # of tensors without memory too, which have no data_ptr
 
 
 def whole(function: Function, *inputs: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from .blocks import Context
 from .comm import Group
 from .data import open_source
 from .job import Job
-from .model import DecoderChunk, initialise
+from .model import DecoderChunk, materialise
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import DTYPES, Step, build_optimizer, clip_
@@ -28,7 +28,7 @@ def whole_model(job: Job) -> DecoderChunk:
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)
-    initialise(model, job.seed)
+    materialise(model, job.seed)
     return model
 
 

@@ -30,22 +30,27 @@ class Groups:
 
 
 class Unit:
-    """Parameters that are gathered, reduced and updated as one flat buffer."""
+    """Parameters that are gathered, reduced and updated as one flat buffer. They come without memory, and `fill` draws
+    their weights."""
 
-    def __init__(self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int) -> None:
+    def __init__(
+        self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int, device: torch.device,
+        fill: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.name, self.parameters, self.groups, self.zero = name, list(parameters), groups, zero
         self.sizes = [p.numel() for p in parameters]
         self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
         self.part = self.length // groups.shard.size
         first = parameters[0]
         self.wide = torch.float64 if first.dtype == torch.float64 else torch.float32
-        self.flat = torch.zeros(self.length, dtype=first.dtype, device=first.device)
+        self.flat = torch.zeros(self.length, dtype=first.dtype, device=device)
         self._num_bytes = self.flat.untyped_storage().nbytes()
         self._adopt()
+        fill()
         mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
         self.weights = mine.clone() if zero == 3 else mine
         self.master = nn.Parameter(self.weights if first.dtype == self.wide else self.weights.to(self.wide))
-        self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=first.device)
+        self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
         self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
         self._arrived = 0
         for index, parameter in enumerate(self.parameters):
@@ -55,9 +60,7 @@ class Unit:
     def _adopt(self) -> None:
         start = 0
         for parameter, size in zip(self.parameters, self.sizes, strict=True):
-            view = self.flat[start : start + size].view_as(parameter)
-            view.copy_(parameter.data)
-            parameter.data = view
+            parameter.data = self.flat[start : start + size].view(parameter.shape)
             start += size
 
     def gather(self) -> None:
@@ -154,5 +157,6 @@ def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group) 
     """Norm of the gradient of the whole model: every element once, however many ranks hold it."""
     total = torch.zeros(1, dtype=torch.float64, device=parts[0].device)
     for unit, part in zip(units, parts, strict=True):
-        total += part.double().square().sum() / unit.groups.copies
+        # In the kernel, not by a copy in float64.
+        total += torch.linalg.vector_norm(part, dtype=torch.float64).square() / unit.groups.copies
     return float(world.all_reduce(total).sqrt().item())

@@ -108,12 +108,13 @@ def embed(tokens: Tensor, weight: Tensor, first_row: int, group: Group) -> Tenso
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group) -> Tensor:
-        values = logits if logits.dtype == torch.float64 else logits.float()
+        # A copy of its own, changed in place: logits and their softmax are all that there ever is.
+        values = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
         highest = group.all_reduce(values.amax(-1), dist.ReduceOp.MAX)
         local = targets - first
         elsewhere = (local < 0) | (local >= logits.shape[-1])
         local = local.masked_fill(elsewhere, 0)
-        shifted = values - highest[..., None]
+        shifted = values.sub_(highest[..., None])
         picked = shifted.gather(-1, local[..., None]).squeeze(-1).masked_fill(elsewhere, 0.0)
         softmax = shifted.exp_()
         sums = group.all_reduce(torch.stack((softmax.sum(-1), picked)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from .blocks import Context, Split
 from .data import Source, open_source
 from .job import Job
 from .mesh import Mesh
-from .model import DecoderChunk, Embedding, initialise, named_splits
+from .model import DecoderChunk, Embedding, draw, named_splits
 from .pipeline import Pipeline
 from .recompute import Recompute
 from .schedules import actions
@@ -35,19 +35,21 @@ class Step:
 class Trainer:
     """Builds chunks, ZeRO units, optimizer and pipeline of this rank. Every rank must build it at the same time."""
 
-    def __init__(self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None) -> None:
+    def __init__(
+        self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None
+    ) -> None:
         self.job, self.mesh, self.device = job, mesh, device
         layout = job.layout
         model = job.model
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
-        context = Context(mesh["tp"], DTYPES[job.dtype], device, Recompute(job.recompute_modules))
+        fused = device.type == "cuda" if fused is None else fused
+        context = Context(mesh["tp"], DTYPES[job.dtype], device, Recompute(job.recompute_modules), fused)
         mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
         self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
         self.units: list[Unit] = []
         for chunk in self.chunks:
-            initialise(chunk, job.seed)
             chunk.run = Gatherer(self._shard(chunk))
-        self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
+        self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
         vpp = layout.vpp if layout.pp > 1 else 1
         order = actions(SCHEDULES[layout.schedule], mesh.place.stage, layout.pp, vpp, job.num_micro_batches)
         shape = (layout.micro_batch, job.seq_len // layout.tp, model.hidden)
@@ -57,17 +59,22 @@ class Trainer:
         """Units of every part of a chunk; tied embeddings are their own, so that both stages' shards line up."""
         found: dict[nn.Module, list[Unit]] = {}
         for name, part in chunk.parts():
-            kinds: dict[str, list[nn.Parameter]] = {}
-            for parameter_name, parameter, split in named_splits(part, name):
-                kinds.setdefault(self._kind(parameter_name, split), []).append(parameter)
-            found[part] = [
-                Unit(f"{name} {kind}", parameters, self._groups(kind), self.job.sharding)
-                for kind, parameters in kinds.items()
-            ]
+            kinds: dict[str, list[tuple[str, nn.Parameter, Split]]] = {}
+            for each in named_splits(part, name):
+                kinds.setdefault(self._kind(each[0], each[2]), []).append(each)
+            found[part] = [self._unit(f"{name} {kind}", kind, named) for kind, named in kinds.items()]
             self.units += found[part]
         if chunk.head is not None and isinstance(chunk.embedding, Embedding) and self.job.model.tied_embeddings:
             found[chunk.head] += [unit for unit in found[chunk.embedding] if unit.name == "embedding tied"]
         return found
+
+    def _unit(self, name: str, kind: str, named: Sequence[tuple[str, nn.Parameter, Split]]) -> Unit:
+        def fill() -> None:
+            for each, parameter, split in named:
+                draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
+
+        parameters = [parameter for _, parameter, _ in named]
+        return Unit(name, parameters, self._groups(kind), self.job.sharding, self.device, fill)
 
     def _kind(self, name: str, split: Split) -> str:
         if self.job.model.tied_embeddings and name in ("embedding.tokens", "head.projection"):
@@ -91,6 +98,14 @@ class Trainer:
         status = self.mesh["world"].status
         status.step = index
         loss = self.pipeline.run(self._micro_batches(index))
+        norm = self.update()
+        # The tp ranks of a last stage all have the same loss, and only last stages have one.
+        self.mesh["world"].all_reduce(loss)
+        return Step(float(loss) / self.mesh["tp"].size, norm)
+
+    def update(self) -> float:
+        """After the last backward pass: gradients over all ranks, clipped, and new weights. Returns their norm."""
+        status = self.mesh["world"].status
         status.set("reducing gradients")
         with torch.no_grad():
             parts = [unit.reduce() for unit in self.units]
@@ -100,9 +115,7 @@ class Trainer:
         self.optimizer.step()
         for unit in self.units:
             unit.updated()
-        # The tp ranks of a last stage all have the same loss, and only last stages have one.
-        self.mesh["world"].all_reduce(loss)
-        return Step(float(loss) / self.mesh["tp"].size, norm)
+        return norm
 
     def _micro_batches(self, index: int) -> _MicroBatches:
         layout = self.job.layout
@@ -129,11 +142,10 @@ class _MicroBatches:
         return rows[:, :-1], rows[:, 1:]
 
 
-def build_optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+def build_optimizer(job: Job, parameters: Iterable[Tensor], *, fused: bool = False) -> torch.optim.Optimizer:
     """AdamW (0.9, 0.95, weight decay 0.1 on everything) or SGD with momentum 0.9; element-wise both, so that any slice
     of a parameter is updated as the whole is."""
-    parameters = list(parameters)
-    how: dict[str, Any] = {"lr": job.learning_rate, "foreach": False, "fused": parameters[0].is_cuda}
+    how: dict[str, Any] = {"lr": job.learning_rate, "foreach": False, "fused": fused}
     if job.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=MOMENTUM, **how)
     return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.1, **how)

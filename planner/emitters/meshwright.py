@@ -29,7 +29,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 TARGET = Target(
     _N,
     "the torch runtime of this package",
-    "torch-fsdp",
+    _N,
     "docs/architecture.md, runtime",
     rules=(
         Rule(

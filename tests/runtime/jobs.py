@@ -12,7 +12,7 @@ from meshwright.planner.plan import Chunk
 from meshwright.profiles.stacks import load_stack
 from meshwright.runtime.job import Job
 
-STACK = load_stack("torch-fsdp")
+STACK = load_stack("meshwright")
 
 
 def attention(**changes: Any) -> Attention:

@@ -1,0 +1,72 @@
+"""What comes and goes beside the states and the activations: alive together only at certain moments of a step.
+
+A stage is fullest when the activations of all micro-batches in flight are there. That is while the loss is taken, when
+the head is differentiated, and when the last layer is; the peak is at the fullest of the three, not at their sum.
+`meshwright memory --trace` runs the runtime and finds the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layouts import SCHEDULES
+from .operations import activation_bytes
+from .stages import EMBEDDING, HEAD, MTP
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+
+Array = NDArray[np.float64]
+
+TRANSIENT = ("logits", "gathered", "exchange", "workspace")
+SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
+
+
+def moments(ledger: Ledger, j: int) -> dict[str, Array]:
+    """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
+    the head, in that of a layer."""
+    x, key, tables = ledger.layouts, ledger.key, ledger.tables
+    n, extra = len(x), ledger.splits.counts.shape[2]
+    heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + ledger.counts[j].get(extra + MTP, np.zeros(n))
+    last, has_layers = np.minimum(heads, 1.0), (ledger.layers[j] > 0).astype(np.float64)
+    w, logits = activation_bytes(ledger.problem.workload), heads * tables.logits[key]
+    # gpipe takes all losses before any backward pass, and keeps the softmax of each.
+    gpipe = (x["schedule"] == SCHEDULES.index("gpipe")) & (x["pp"] > 1)
+    waiting = np.where(gpipe, ledger.m - 1, 0.0) * SOFTMAX_BYTES * logits
+    at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
+    head_weights, head_gradients, layer_weights, layer_gradients = _gathered(ledger, j)
+    zero, own, gathered_input = np.zeros(n), tables.exchange_buffers[key], tables.head_exchange[key]
+    # The gradient of the head's weights as the product makes it, before it is added to the sum.
+    made = last * w * _edge(tables.parameters["trained_dense"])[key]
+    return {
+        "logits": np.array([at_loss + waiting, w * logits + waiting, waiting]),
+        "gathered": np.array([last * head_weights, last * (head_weights + head_gradients),
+                              has_layers * (layer_weights + layer_gradients)]),
+        "exchange": np.array([zero, 2 * last * gathered_input, 2 * has_layers * own]),
+        "workspace": np.array([zero, made, has_layers * ledger.workspace]),
+    }  # fmt: skip
+
+
+def _edge(rows: Array) -> Array:
+    """[key] of the matrix of the head; where it is tied, that of the embedding."""
+    return np.asarray(np.maximum(rows[HEAD], rows[EMBEDDING]))
+
+
+def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
+    """[n] bytes: the head's weights while they are whole (ZeRO-3) and its gradients before they are scattered (ZeRO-2
+    and 3); the same of a layer, with the weights of the next one where the stack gathers ahead."""
+    x, key, parameters = ledger.layouts, ledger.key, ledger.tables.parameters
+    num_kinds, problem = ledger.problem.num_kinds, ledger.problem
+    weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
+    trained = problem.state_bytes.gradient * (parameters["trained_dense"] + parameters["trained_experts"])
+    layer = weights[:num_kinds].max(axis=0) * (2 if problem.stack.fsdp_overlap > 0 else 1)
+    gradients = trained[:num_kinds].max(axis=0)[key]
+    # The embedding comes last, with the activations of other micro-batches still there.
+    first = ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x))) > 0
+    gradients = np.where(first & (x["pp"] > 1), np.maximum(gradients, trained[EMBEDDING][key]), gradients)
+    zero = np.where(ledger.whole_in_pipeline, 0, x["zero"])
+    whole, scattered = (zero == 3).astype(np.float64), (zero >= 2).astype(np.float64)
+    return whole * _edge(weights)[key], scattered * _edge(trained)[key], whole * layer[key], scattered * gradients

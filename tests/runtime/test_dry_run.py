@@ -1,0 +1,169 @@
+"""The traced peak is that of a real run to the byte, and that of the planner within 5 %; a planted fault is named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cost_models import liveness
+from meshwright.planner import api
+from meshwright.planner.plan import Plan
+from meshwright.runtime import dry_run
+from meshwright.runtime.job import Job, job_of
+from meshwright.runtime.scale import scale_down
+from meshwright.runtime.traced import TOLERANCE, distinct_stages
+
+from ..snapshots import run_here
+from .fork import run
+from .jobs import job, llama, moe
+from .test_scale import large
+
+REAL = ["dp2-mbs1-z0-rnone", "dp4-sh2-mbs1-z3-rnone", "dp2-mbs1-z3-rfull", "tp2-dp2-mbs1-z1-rsel(norm+act)",
+        "tp2-pp2-dp1-mbs2-z0-rnone", "pp2-vpp2-dp2-mbs1-z1-rnone", "pp2-gpipe-dp1-mbs1-z0-rnone"]  # fmt: skip
+
+
+def planned(layout_id: str, model: str, cluster: str, global_batch: int) -> Plan:
+    seq_len = 1024 if model.startswith("gpt2") else 8192
+    return api.evaluate(None, layout_id, model=model, cluster=cluster, seq_len=seq_len, global_batch=global_batch)
+
+
+def rehearsal(layout_id: str, **changes: Any) -> Job:
+    small, _ = scale_down(job(layout_id, large(llama()), seq_len=8192))
+    return replace(small, steps=2, **changes)
+
+
+@pytest.mark.parametrize("layout_id", REAL)
+def test_equals_a_real_run(layout_id: str) -> None:
+    """To the byte, with the kernels of the CPU; a real rank also holds the tokens of all others."""
+    wanted = rehearsal(layout_id, dtype="fp32")
+    _, peaks = run(wanted)
+    layout = wanted.layout
+    others = 8 * (wanted.global_batch - wanted.global_batch // layout.dp) * (wanted.seq_len + 1)
+    for stage in range(layout.pp):
+        traced = dry_run.trace(wanted, stage, gpu=False)
+        assert traced.allocated_bytes + others == peaks[stage * layout.dp * layout.tp], traced
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "model"),
+    [
+        ("dp8-mbs1-z3-rnone", "llama-3.1-8b"), ("dp8-mbs1-z3-rfull", "llama-3.1-8b"),
+        pytest.param("tp2-dp4-mbs1-z2-rsel(norm+act)", "llama-3.1-8b", marks=pytest.mark.slow),
+        pytest.param("tp2-pp2-vpp4-dp2-mbs1-z1-rsel(attn)", "llama-3.1-8b", marks=pytest.mark.slow),
+        ("dp8-mbs4-z3-rfull8", "gpt2"),
+        pytest.param("dp8-mbs1-z3-rsel(moe)", "mixtral-8x7b", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_agrees_with_the_planner(layout_id: str, model: str) -> None:
+    agrees(planned(layout_id, model, "dgx-h100:1", 64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout_id", "model", "global_batch"),
+    [("tp8-pp4-dp32-mbs1-z1-rnone", "llama-3.1-70b", 512), ("tp8-pp16-dp8-mbs1-z1-rfull", "llama-3.1-405b", 256)],
+)
+def test_agrees_with_the_planner_on_a_thousand_gpus(layout_id: str, model: str, global_batch: int) -> None:
+    agrees(planned(layout_id, model, "dgx-h100:128", global_batch))
+
+
+def agrees(plan: Plan) -> None:
+    wanted = job_of(plan, 1)
+    for stage in distinct_stages(wanted):
+        traced = dry_run.trace(wanted, stage)
+        known = plan.candidates[0].memory[stage]
+        for buffer in ("weights", "gradients", "optimizer"):
+            assert traced.buffers[buffer] == pytest.approx(getattr(known, f"{buffer}_bytes"), rel=1e-3)
+        assert traced.allocated_bytes == pytest.approx(known.allocated_bytes, rel=TOLERANCE), traced.buffers
+
+
+def test_micro_batches_beyond_a_full_pipeline_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for layout_id in ("pp3-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone"):
+        wanted = job(layout_id, llama(4), extra=5)
+        short = [dry_run.trace(wanted, stage).allocated_bytes for stage in range(wanted.layout.pp)]
+        monkeypatch.setattr(dry_run, "_shortened", lambda wanted, stage: wanted)
+        whole = [dry_run.trace(wanted, stage).allocated_bytes for stage in range(wanted.layout.pp)]
+        monkeypatch.undo()
+        # But for the tokens of the batch, which are all on the device.
+        assert short == pytest.approx(whole, abs=8 * wanted.global_batch * (wanted.seq_len + 1))
+
+
+def test_one_stage_of_each_kind() -> None:
+    assert distinct_stages(job("pp4-dp1-mbs1-z0-rnone", llama(8))) == [0, 1, 3]
+    assert distinct_stages(job("pp4-dp1-mbs1-z0-rnone", llama(5), sizes=[1, 1, 2, 1])) == [0, 1, 2, 3]
+    assert distinct_stages(job("dp2-mbs1-z0-rnone")) == [0]
+
+
+def test_experts_are_traced_without_values() -> None:
+    """How many tokens an expert gets is a value; every rank has all experts, and as many tokens in all."""
+    wanted, _ = scale_down(job("dp2-mbs1-z3-rnone", large(moe()), seq_len=8192))
+    wanted = replace(wanted, dtype="fp32", steps=2)
+    _, peaks = run(wanted)
+    assert dry_run.trace(wanted, 0, gpu=False).allocated_bytes == pytest.approx(peaks[0], rel=0.02)
+
+
+# --- the command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("traced")
+    plan = planned("pp4-dp2-mbs4-z1-rnone", "gpt2", "dgx-h100:1", 64)
+    (found / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    (found / "cp.json").write_text(planned("cp2r-dp4-mbs1-z1-rnone", "gpt2", "dgx-h100:1", 64).to_json())
+    return found
+
+
+def test_the_command_shows_both_and_agrees(folder: Path) -> None:
+    result = run_here("memory", "plan.json", "--trace", cwd=folder)
+    assert result.code == 0, result.err
+    shown = result.out.split("traced (allocated)")[1]
+    assert [line.split()[0] for line in shown.splitlines() if line.split()] == ["stage", "0", "1", "3"]
+
+
+def test_a_buffer_that_the_ledger_forgets_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: the ledger drops the logits. The plan is made by the faulty one, the trace does not share it."""
+    right = liveness.moments
+
+    def wrong(*args: Any) -> Any:
+        found = right(*args)
+        return {**found, "logits": 0 * found["logits"]}
+
+    monkeypatch.setattr("meshwright.cost_models.ledger.moments", wrong)
+    flags = ["--model", "gpt2", "--cluster", "dgx-h100:1", "--global-batch", "64", "--seq-len", "1024"]
+    result = run_here("memory", *flags, "--layout", "dp8-mbs4-z1-rfull", "--trace", "--json", cwd=folder)
+    assert result.code == 1
+    (row,) = json.loads(result.out)["trace"]
+    assert not row["agrees"]
+    off = {name: abs(both["planned_bytes"] - both["traced_bytes"]) for name, both in row["buffers"].items()}
+    assert max(off, key=off.__getitem__) == "logits"
+    assert row["difference"] < -TOLERANCE
+    shown = run_here("memory", *flags, "--layout", "dp8-mbs4-z1-rfull", "--trace", cwd=folder)
+    assert shown.code == 1
+    assert "Stage 0 differs by more than 5 %" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["plan.json", "--trace", "--stage", "4"], "has the stages 0 to 3"),
+        (["plan.json", "--trace", "--stage", "-1"], "has the stages 0 to 3"),
+        (["plan.json", "--stage", "0"], "add `--trace`"),
+        (["cp.json", "--trace"], "no context parallelism"),
+        (["plan.json", "--trace", "--choice", "2"], "no layout 2"),
+    ],
+)
+def test_what_cannot_be_traced(args: list[str], message: str, folder: Path) -> None:
+    result = run_here("memory", *args, cwd=folder)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_without_torch_it_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.runtime.launcher.importlib.util.find_spec", lambda name: None)
+    result = run_here("memory", "plan.json", "--trace", cwd=folder)
+    assert result.code == 2
+    assert "meshwright[runtime]" in result.err
