@@ -196,7 +196,8 @@ class Ledger:
         trained_dense, trained_experts = self.trained[j]
         scattered = ~self.whole_in_pipeline
         weight_shards = [np.where((zero == 3) & scattered, shard, 1) for shard in (dense, experts)]
-        gradient_shards = [np.where((zero >= 2) & scattered, shard, 1) for shard in (dense, experts)]
+        apart = (zero >= 2) & ~self.whole_gradients
+        gradient_shards = [np.where(apart, shard, 1) for shard in (dense, experts)]
         weights = self.on_profile(j, self.per_kind(self.tables.parameters["dense_bytes"])) / weight_shards[0]
         if self.problem.model.is_moe:
             expert_bytes = self.on_profile(j, self.per_kind(self.tables.parameters["experts_bytes"]))
@@ -220,7 +221,7 @@ class Ledger:
         product that does not add by itself is written and read before. None if there is one micro-batch. Without
         `scattered` as if no ZeRO stage divided them."""
         dense, experts = self.trained[j]
-        divided = scattered & (self.layouts["zero"] >= 2) & ~self.whole_in_pipeline
+        divided = scattered & (self.layouts["zero"] >= 2) & ~self.whole_gradients
         summed = dense / np.where(divided, self.dense_groups.shard, 1)
         summed = summed + experts / np.where(divided, self.expert_groups.shard, 1)
         moved = 2 * self.problem.state_bytes.gradient * summed
@@ -241,8 +242,25 @@ class Ledger:
     @cached_property
     def whole_in_pipeline(self) -> NDArray[np.bool_]:
         """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""
-        fsdp2 = self.problem.stack.sharded_states == "fsdp2"
-        return np.asarray((self.layouts["pp"] > 1) & fsdp2)
+        return np.asarray((self.layouts["pp"] > 1) & self.problem.stack.is_fsdp2)
+
+    @cached_property
+    def whole_gradients(self) -> NDArray[np.bool_]:
+        """[n] gradients stay whole over the micro-batches of a step, whatever the ZeRO stage."""
+        no_sync = self.problem.stack.sharded_states == "fsdp2-no-sync"
+        return np.asarray(self.whole_in_pipeline | ((self.m > 1) & no_sync))
+
+    @cached_property
+    def reduces_once(self) -> NDArray[np.bool_]:
+        """[n] gradients are scattered once per step, not for every micro-batch."""
+        zero = self.layouts["zero"]
+        return np.asarray((zero == 1) | ((zero >= 2) & self.whole_gradients))
+
+    @cached_property
+    def gathers_once(self) -> NDArray[np.bool_]:
+        """[n] weights are gathered once per step, after the update."""
+        zero, zero_2 = self.layouts["zero"], not self.problem.stack.is_fsdp2
+        return np.asarray((zero == 1) | ((zero >= 2) & self.whole_in_pipeline) | ((zero == 2) & zero_2))
 
     def _held(self, j: int, device: Array | None = None) -> Array:
         """[n] bytes of activations: saved per micro-batch x micro-batches in flight."""

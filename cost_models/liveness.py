@@ -41,12 +41,13 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     zero, own, gathered_input = np.zeros(n), tables.exchange_buffers[key], tables.head_exchange[key]
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
     made = last * w * _edge(tables.parameters["trained_dense"])[key]
+    kept = has_layers * tables.cached_gradients[key]
     return {
         "logits": np.array([at_loss + waiting, w * logits + waiting, waiting]),
         "gathered": np.array([last * head_weights, last * (head_weights + head_gradients),
                               has_layers * (layer_weights + layer_gradients)]),
         "exchange": np.array([zero, 2 * last * gathered_input, 2 * has_layers * own]),
-        "workspace": np.array([zero, made, has_layers * ledger.workspace]),
+        "workspace": np.array([zero, made, has_layers * ledger.workspace]) + kept,
     }  # fmt: skip
 
 
@@ -67,6 +68,6 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
     # The embedding comes last, with the activations of other micro-batches still there.
     first = ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x))) > 0
     gradients = np.where(first & (x["pp"] > 1), np.maximum(gradients, trained[EMBEDDING][key]), gradients)
-    zero = np.where(ledger.whole_in_pipeline, 0, x["zero"])
-    whole, scattered = (zero == 3).astype(np.float64), (zero >= 2).astype(np.float64)
+    whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
+    scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
     return whole * _edge(weights)[key], scattered * _edge(trained)[key], whole * layer[key], scattered * gradients

@@ -36,14 +36,16 @@ class StateBytes:
     fp8_copy: float
 
     @classmethod
-    def of(cls, workload: Workload, gradient_bytes: int) -> StateBytes:
+    def of(cls, workload: Workload, gradient_bytes: int, *, master_weights: bool = True) -> StateBytes:
         fp32 = workload.precision == "fp32"
+        # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
+        moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or master_weights else 2.0)
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
             gradient=4.0 if fp32 else float(gradient_bytes),
-            optimizer=OPTIMIZER_BYTES[workload.optimizer] + (0.0 if fp32 else MASTER_BYTES),
+            optimizer=moments + (0.0 if fp32 or not master_weights else MASTER_BYTES),
             fp8_copy=2.0 if workload.precision == "fp8" else 0.0,  # fp8 weight and its transpose (TransformerEngine)
         )
 

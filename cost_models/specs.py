@@ -283,8 +283,8 @@ class StackSpec:
     # How those weights travel: one all-gather, or one broadcast after another by every rank that updated some.
     dp_gather: Literal["all_gather", "broadcasts"]
     fsdp_overlap: float
-    # Moved per parameter beside a collective of sharded states, unhidden: out of the gathered buffer into the weights;
-    # out of the gradients, as they are computed, into the buffer to scatter, in the dtype that is reduced. [0, 4], [0, 14]
+    # Moved per parameter beside a collective of sharded states, unhidden: out of the gathered buffer into the weights
+    # [0, 4]; out of the gradients, as they are computed, into the buffer to scatter, in the reduced dtype [0, 14].
     gather_copy_bytes: float
     scatter_copy_bytes: float
     fp8_gather: bool  # in fp8 training, sharded weights of layers are quantised before they are gathered
@@ -309,12 +309,20 @@ class StackSpec:
     split_messages: bool  # ranks of tp without sequence parallelism each send 1/tp of a stage's message, and gather
     # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
     # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole
-    # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does.
-    sharded_states: Literal["zero", "fsdp2"]
+    # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does. fsdp2-no-sync: as
+    # fsdp2, and gradients stay whole over the micro-batches of a step without a pipeline too.
+    sharded_states: Literal["zero", "fsdp2", "fsdp2-no-sync"]
+    master_weights: bool  # fp32 copies and moments beside bf16 weights; else moments are as narrow as the weights
+    split_logits: bool  # the loss takes a part of the vocabulary on each tp rank, and not all of it on all of them
+    cached_gradients: bool  # one gradient of every shape of a layer's weights is kept, in the compute dtype
     # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
     # (DeepEP, HybridEP), and summed there on the way back.
     ep_dispatch: Literal["alltoall", "deduplicated"]
     dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
     moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_fsdp2(self) -> bool:
+        return self.sharded_states != "zero"
 

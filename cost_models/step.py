@@ -149,7 +149,8 @@ def _fsdp_exchange(
     """
     states, stack = ledger.problem.state_bytes, rates.stack
     again = gathers.astype(np.float64)
-    first = np.ones(len(rows)) if ledger.problem.stack.sharded_states == "fsdp2" else again
+    first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
+    scatters = ~ledger.reduces_once[rows]
     curves = (_shard_curves if shards_known else _least_shard_curves)(ledger, rates, rows)
     for j in range(ledger.num_profiles):
         calls = np.maximum(ledger.layers[j][rows], 1.0)
@@ -160,6 +161,7 @@ def _fsdp_exchange(
             scatter += _calls(scatter_curve, trained[rows] * states.gradient, calls)
             gathered += weights
             scattered += trained[rows]
+        scatter, scattered = scatters * scatter, scatters * scattered
         traffic = (first * gather, again * gather + scatter)
         copies = np.array([
             first * stack.gather_copy_bytes * gathered / states.weight,
@@ -296,16 +298,13 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
             continue
         largest = np.max([trained[part] for trained in ledger.trained], axis=0)
         gradient, weight = largest * states.gradient, largest * states.weight
-        # ZeRO-2 and 3 scatter per micro-batch, unless the pipeline keeps their states whole through the step.
-        once = ((x["zero"] == 1) | ((x["zero"] >= 2) & ledger.whole_in_pipeline)).astype(np.float64)
         scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
         replicas = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
         gather = _curve(rates, "broadcast" if broadcasts else "all_gather", groups.shard, groups.shard_stride)
         calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
-        reduce_s += once * _calls(scatter, gradient, ledger.buckets)
+        reduce_s += np.where(ledger.reduces_once, _calls(scatter, gradient, ledger.buckets), 0.0)
         reduce_s += _calls(replicas, gradient / groups.shard, ledger.buckets)
-        gathers = (once > 0) | ((x["zero"] == 2) & (ledger.problem.stack.sharded_states == "zero"))
-        gather_s += np.where(gathers, _calls(gather, weight, calls), 0.0)
+        gather_s += np.where(ledger.gathers_once, _calls(gather, weight, calls), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     window = np.minimum(window, ledger.m)
     stack = rates.stack

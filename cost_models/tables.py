@@ -17,7 +17,7 @@ from .layouts import RECOMPUTE_MODES
 from .memory import KindParameters, StateBytes
 from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains, activation_bytes
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
-from .specs import ModelSpec, StackSpec, Workload
+from .specs import MixtureOfExperts, ModelSpec, StackSpec, Workload
 from .stages import HEAD, Edges
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ class Problem:
 
     @cached_property
     def state_bytes(self) -> StateBytes:
-        return StateBytes.of(self.workload, self.stack.gradient_bytes)
+        return StateBytes.of(self.workload, self.stack.gradient_bytes, master_weights=self.stack.master_weights)
 
     @property
     def num_kinds(self) -> int:
@@ -149,9 +149,10 @@ class Tables:
 
     @cached_property
     def logits(self) -> Array:
-        """[key] logits of a micro-batch, vocabulary split over tp."""
+        """[key] logits of a micro-batch on a rank."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
-        return np.asarray(shard.tokens * self.problem.model.vocab / shard.tp)
+        parts = shard.tp if self.problem.stack.split_logits else 1.0
+        return np.asarray(shard.tokens * self.problem.model.vocab / parts)
 
     @cached_property
     def message(self) -> Array:
@@ -177,6 +178,18 @@ class Tables:
                 if exchange.op in ("all_gather", "p2p", "all_to_all"):
                     largest = np.maximum(largest, exchange.num_bytes)
         return largest
+
+    @cached_property
+    def cached_gradients(self) -> Array:
+        """[key] bytes of one gradient of every shape of a layer's weights, where the stack keeps them. Routed experts
+        have one shape."""
+        if not self.problem.stack.cached_gradients:
+            return np.zeros(self.num_keys)
+        w, blocks = activation_bytes(self.problem.workload), [kind.feed_forward for kind in self.problem.model.kinds]
+        experts = max([block.experts for block in blocks if isinstance(block, MixtureOfExperts)], default=1)
+        dense = self.parameters["trained_dense"][: self.problem.num_kinds].max(axis=0)
+        local = np.maximum(experts / np.asarray(self.keys["ep"], dtype=np.float64), 1.0)
+        return np.asarray(w * (dense + self.parameters["trained_experts"][: self.problem.num_kinds].max(axis=0) / local))
 
     @cached_property
     def workspace(self) -> Array:

@@ -40,10 +40,12 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader)
     _attention(changed, features, row, stack)
     _overlaps(changed, features, stack)
     loss, reduced = features.get("loss"), features.get("grad_reduce")
-    if loss in LOSS:
-        changed["loss_traffic_bytes"], changed["logit_bytes"] = LOSS[loss]
-    else:
+    if loss == "plain":  # torch's, on all logits: a loss that splits the vocabulary is called `parallel` or `fused`
+        changed["split_logits"] = False
+    if loss not in LOSS:
         row.assume("loss kernel of the stack's family (not stated)")
+    elif loss != "plain" or stack.loss_traffic_bytes != LOSS["plain"][0]:  # else it is the stack's own, as that says
+        changed["loss_traffic_bytes"], changed["logit_bytes"] = LOSS[loss]
     if reduced in GRADIENT_BYTES:
         changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
     else:

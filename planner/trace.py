@@ -149,9 +149,7 @@ def _seconds(found: Resolved, op: Op, size: int, stride: int, num_bytes: Array, 
 
 def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, Array]:
     """[chunk] seconds to reduce the gradients and to gather the weights of each chunk, as in `step`."""
-    states, zero = found.problem.state_bytes, int(batch.layouts["zero"][0])
-    once = zero == 1 or (zero >= 2 and bool(batch.whole_in_pipeline[0]))
-    gathers = once or (zero == 2 and found.stack.sharded_states == "zero")
+    states = found.problem.state_bytes
     reduce_s, gather_s = np.zeros((2, len(rows)))
     calls = max(float(batch.buckets[0]) * int(batch.layouts["pp"][0]) / len(rows), 1.0)
     parts: list[tuple[str, Groups]] = [("trained_dense", batch.dense_groups), ("trained_experts", batch.expert_groups)]
@@ -159,11 +157,11 @@ def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, 
         trained = rows @ batch.tables.parameters[name][:, int(batch.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
         gradient, weight = trained * states.gradient, trained * states.weight
-        if once:
+        if batch.reduces_once[0]:
             reduce_s += _seconds(found, "reduce_scatter", shard, stride, gradient, calls)
         reduce_s += _seconds(found, "all_reduce", int(groups.replicate[0]), int(groups.replicate_stride[0]),
                              gradient / shard, calls)  # fmt: skip
-        if gathers:
+        if batch.gathers_once[0]:
             one_by_one = found.stack.dp_gather == "broadcasts"
             op: Op = "broadcast" if one_by_one else "all_gather"
             gather_s += _seconds(found, op, shard, stride, weight, float(shard) if one_by_one else calls)

@@ -60,7 +60,7 @@ class Job:
     def sharding(self) -> int:
         """The ZeRO stage that is executed: the stack of a plan may keep states whole while a pipeline runs, and then
         stages 2 and 3 hold and move what stage 1 does (StackSpec.sharded_states)."""
-        whole = self.layout.pp > 1 and self.stack.sharded_states == "fsdp2"
+        whole = self.layout.pp > 1 and self.stack.is_fsdp2
         return min(self.layout.zero, 1) if whole else self.layout.zero
 
     @property

@@ -176,7 +176,7 @@ def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return seconds * 1.03, needed
 
     monkeypatch.setattr(step, "bound", too_high)
-    assert any(mismatch(seed) for seed in range(60))
+    assert any(mismatch(seed) for seed in range(NUM_REQUESTS))
 
 
 def test_stopped_search_says_so() -> None:

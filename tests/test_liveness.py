@@ -1,0 +1,101 @@
+"""Memory at the moments of a step, restated by hand for Llama-3.1-8B: h 4096, V 128256, 32 layers of 218 M."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models.layouts import Layouts, parse
+from meshwright.cost_models.ledger import Ledger
+from meshwright.cost_models.liveness import TRANSIENT, moments
+from meshwright.cost_models.specs import Workload
+from meshwright.cost_models.tables import Problem
+from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.profiles.cluster import load_cluster
+from meshwright.profiles.models import load_model
+from meshwright.profiles.stacks import load_stack, rates_for
+
+H, V, F, SEQ, LAYER = 4096, 128256, 14336, 8192, 218_112_000
+
+
+def held(layout_id: str, stack: str = "generic", global_batch: int = 64, **changes: Any) -> dict[str, float]:
+    """Bytes by buffer on the last stage of Llama-3.1-8B."""
+    ledger = built(layout_id, stack, global_batch, **changes)
+    j = int(np.argmax(ledger.splits.first[0]))
+    return {name: float(value[0]) for name, value in ledger.memory(j).items()}
+
+
+def built(layout_id: str, stack: str, global_batch: int, model: str = "llama-3.1-8b", **changes: Any) -> Ledger:
+    layout, spec = parse(layout_id), replace(load_stack(stack), **changes)
+    cluster = load_cluster("dgx-h100:1")
+    problem = Problem(load_model(model)[0], Workload(seq_len=SEQ, global_batch=global_batch), spec, layout.num_gpus, 8)
+    return price_layouts(problem, rates_for(cluster, spec, "bf16"), Layouts.of([layout]))[0]
+
+
+def test_the_loss_of_a_long_sequence_is_the_peak() -> None:
+    found = held("dp8-mbs1-z3-rnone", "torch-fsdp")
+    assert found["logits"] == 12 * SEQ * V
+    assert found["gathered"] == pytest.approx(2 * V * H, rel=1e-4)  # the head's weights
+    assert found["workspace"] == found["exchange"] == 0
+
+
+def test_the_backward_pass_of_a_layer_is_the_peak_where_there_is_no_head() -> None:
+    ledger = built("pp2-dp4-mbs1-z1-rfull", "generic", 64)
+    first = int(np.argmin(ledger.splits.first[0]))
+    found = {name: float(value[0]) for name, value in ledger.memory(first).items()}
+    assert found["logits"] == 0
+    assert found["workspace"] > 2 * SEQ * (2 * F + H)  # gradients of the widest product, and what the layer made again
+
+
+@pytest.mark.parametrize(("overlap", "layers"), [(0.8, 2), (0.0, 1)])
+def test_a_stack_that_gathers_ahead_holds_two_layers(overlap: float, layers: int) -> None:
+    ledger = built("dp8-mbs1-z3-rnone", "generic", 64, fsdp_overlap=overlap)
+    layer = moments(ledger, 0)["gathered"][2, 0]
+    assert layer == pytest.approx((2 * layers + 4) * LAYER, rel=1e-3)  # weights in bf16, whole gradients in fp32
+
+
+def test_gpipe_keeps_the_softmax_of_every_micro_batch() -> None:
+    one, all_ = held("pp2-dp4-mbs1-z1-rfull", global_batch=32), held("pp2-gpipe-dp4-mbs1-z1-rfull", global_batch=32)
+    assert all_["logits"] - one["logits"] == 7 * 4 * SEQ * V
+
+
+def test_cached_gradients_are_one_of_each_weight_of_a_layer() -> None:
+    plain, cached = (held("tp2-dp4-mbs1-z1-rnone", cached_gradients=flag) for flag in (False, True))
+    assert cached["workspace"] - plain["workspace"] == pytest.approx(2 * LAYER / 2, rel=1e-3)
+
+
+def test_experts_share_one_cached_gradient() -> None:
+    """Mixtral: eight experts of 3 x 4096 x 14336, attention of 4096 x (4096 + 1024 + 1024 + 4096), router 8 x 4096."""
+    names = {"model": "mixtral-8x7b"}
+    ledgers = [built("dp8-ep4-mbs1-z1-rnone", "generic", 64, cached_gradients=flag, **names) for flag in (False, True)]
+    plain, cached = (float(one.memory(0)["workspace"][0]) for one in ledgers)
+    assert cached - plain == pytest.approx(2 * (3 * H * F + H * (2 * H + 2 * 1024) + 8 * H), rel=1e-3)
+
+
+def test_without_gradient_sync_gradients_stay_whole_over_micro_batches() -> None:
+    several = held("dp8-mbs1-z3-rnone", sharded_states="fsdp2-no-sync", global_batch=64)
+    single = held("dp8-mbs1-z3-rnone", sharded_states="fsdp2-no-sync", global_batch=8)
+    assert several["gradients"] == pytest.approx(8 * single["gradients"])
+    assert several["weights"] == single["weights"]
+
+
+def test_bf16_without_master_weights_is_eight_bytes_a_parameter() -> None:
+    found = held("dp8-mbs1-z0-rnone", master_weights=False, gradient_bytes=2)
+    states = found["weights"] + found["gradients"] + found["optimizer"]
+    assert states == pytest.approx(8 * 8.03e9, rel=1e-3)
+
+
+def test_an_unsplit_loss_has_all_logits_on_every_rank() -> None:
+    split, whole = (held("tp4-dp2-mbs1-z1-rfull", split_logits=flag) for flag in (True, False))
+    assert whole["logits"] == 4 * split["logits"]
+
+
+def test_no_moment_is_above_the_peak() -> None:
+    for layout_id in ("dp8-mbs1-z3-rfull", "tp8-dp1-mbs1-z1-rnone", "pp4-dp2-mbs1-z1-rfull"):
+        ledger = built(layout_id, "generic", 64)
+        for j in range(ledger.num_profiles):
+            peak = sum(float(ledger.memory(j)[name][0]) for name in TRANSIENT)
+            each = np.sum(list(moments(ledger, j).values()), axis=0)[:, 0]
+            assert peak == pytest.approx(each.max())
