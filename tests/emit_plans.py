@@ -19,6 +19,8 @@ MODELS = (
     ("llama-3.1-8b", 8192, 256), ("llama-3-70b", 8192, 512), ("qwen3-30b-a3b", 4096, 512), ("mixtral-8x7b", 4096, 256),
     ("deepseek-v3", 4096, 960), ("gpt-22b", 2048, 240), ("mistral-7b", 8192, 192),
 )  # fmt: skip
+# torchtitan builds only what it has registered.
+OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480))}
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
 _DRAWN = 20_000
 _SMALL = np.array([1, 1, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 16, 32])
@@ -67,7 +69,7 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
     """(`count` plans that the rules of `target` allow, how many legal layouts each rule refused on the way)."""
     rng, refused = np.random.default_rng(seed), Counter[str]()
     pool: list[tuple[Resolved, Layout]] = []
-    for model, seq_len, batch in MODELS:
+    for model, seq_len, batch in OF_TARGET.get(target, MODELS):
         for cluster in CLUSTERS:
             precision = str(rng.choice(["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]))
             optimizer = str(rng.choice(["adamw", "adamw", "adamw-bf16"])) if target == "megatron" else "adamw"
@@ -91,7 +93,12 @@ def nondefault(layout: Layout) -> list[str]:
 
 
 def _varied(columns: Layouts, count: int, rng: np.random.Generator) -> list[int]:
-    """Rows: half of them those with most decisions away from their default, half of any kind."""
+    """Rows in turn: one with the field away from its default for every field, then anew."""
     rows = rng.permutation(len(columns))[: 20 * count].tolist()
-    rich = sorted(rows, key=lambda row: -len(nondefault(columns.layout(row))))[: count // 2]
-    return list(dict.fromkeys([*rich, *rows]))[:count]
+    away = {row: set(nondefault(columns.layout(row))) for row in rows}
+    chosen: dict[int, None] = {}
+    while len(chosen) < min(count, len(rows)):
+        for name in FIELD_NAMES:
+            chosen.update(dict.fromkeys([row for row in rows if name in away[row] and row not in chosen][:1]))
+        chosen.update(dict.fromkeys([row for row in rows if row not in chosen][:1]))
+    return list(chosen)[:count]

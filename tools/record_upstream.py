@@ -9,8 +9,14 @@ Values of free-string options come from the file that consumes them, named in th
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import enum
+import importlib
+import inspect
+import os
 import re
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,8 +67,6 @@ def megatron(source: Path, version: str, commit: str) -> Path:
     import typing_extensions
 
     if sys.version_info < (3, 12):
-        import typing
-
         typing.override = typing_extensions.override  # type: ignore[attr-defined]  # all of 3.12 that it needs
     torch.cuda.get_device_capability = lambda *args, **kwargs: (9, 0)  # asked for while options are built
     sys.path.insert(0, str(source))
@@ -83,14 +87,159 @@ def megatron(source: Path, version: str, commit: str) -> Path:
     return write("megatron", version, commit, "the parser of megatron/training/arguments.py", lines)
 
 
+def of_dataclass(kind: type, prefix: str) -> Iterator[str]:
+    """Lines for the fields of a config dataclass; a field that is one itself is a block of options."""
+    hints = typing.get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        if each.name.startswith("_"):
+            continue
+        yield f"{prefix}{each.name} {_kind(hints[each.name])}"
+
+
+def _kind(hint: object) -> str:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return f"str {'|'.join(map(str, arguments))}"
+    if arguments and type(None) in arguments:  # optional
+        rest = [each for each in arguments if each is not type(None)]
+        return _kind(rest[0]) if len(rest) == 1 else "any"
+    if typing.get_origin(hint) in (list, tuple):
+        return "any"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return f"{'int' if issubclass(hint, int) else 'str'} {'|'.join(str(each.value) for each in hint)}"
+    return {int: "int", float: "float", str: "str", bool: "bool"}.get(hint, "any")  # type: ignore[call-overload]
+
+
+def _schedules() -> list[str]:
+    """The schedules that torch builds by name."""
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    names = ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+    return [name for name in names if get_schedule_class(name)]
+
+
+def torchtitan(source: Path | None, version: str, commit: str) -> Path:
+    if source is not None:
+        sys.path.insert(0, str(source))
+    import torch
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+    from torchtitan.trainer import Trainer
+
+    lines = [f"{each.name} any" for each in dataclasses.fields(Trainer.Config)]
+    for prefix, kind in (("training", TrainingConfig), ("parallelism", ParallelismConfig), ("compile", CompileConfig)):
+        lines += of_dataclass(kind, f"{prefix}.")
+    schedules = f"{'|'.join(_schedules())} # torch {torch.__version__.partition('+')[0]}, pipelining/schedules.py"
+    lines = [f"{line} {schedules}" if line == "parallelism.pipeline_parallel_schedule str" else line for line in lines]
+    for family in ("llama3", "qwen3", "deepseek_v3"):
+        module = importlib.import_module(f"torchtitan.models.{family}")
+        if family == "llama3" and "converters" in inspect.signature(module.model_registry).parameters:
+            lines.append("converters any # torchtitan/models/llama3/__init__.py model_registry")
+        (flavors,) = (getattr(module, name) for name in dir(module) if name.endswith("_configs"))
+        for flavor in flavors:
+            if flavor.startswith("debug"):
+                continue
+            config = module.model_registry(flavor).model
+            with torch.device("meta"):
+                parameters = sum(each.numel() for each in config.build().parameters())
+            lines.append(f"model {family}/{flavor} {len(config.layers)} {config.dim} {parameters}")
+    return write("torchtitan", version, commit, "the dataclasses of torchtitan/config and torchtitan/trainer.py", lines)
+
+
+def deepspeed(source: Path | None, version: str, commit: str) -> Path:
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import torch
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    import deepspeed as package
+    from deepspeed.module_inject.auto_ep_presets.base import AutoEPConfig
+    from deepspeed.runtime import constants
+    from deepspeed.runtime.config import DeepSpeedConfig, get_pipeline_config
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.runtime.zero.offload_config import (
+        DeepSpeedZeroOffloadOptimizerConfig,
+        DeepSpeedZeroOffloadParamConfig,
+    )
+
+    package.comm.init_distributed(dist_backend="fake", auto_mpi_discovery=False, rank=0, world_size=8)
+    asked: set[str] = set()
+
+    class Asked(dict):  # type: ignore[type-arg]
+        """A config that remembers which keys DeepSpeed asks for: no list of them exists."""
+
+        def get(self, key: str, default: object = None) -> object:
+            asked.add(key)
+            return super().get(key, default)
+
+        def __getitem__(self, key: str) -> object:
+            asked.add(key)
+            return super().__getitem__(key)
+
+        def __contains__(self, key: object) -> bool:
+            asked.add(str(key))
+            return super().__contains__(key)
+
+        def keys(self) -> Asked:  # type: ignore[override]
+            return self
+
+        def __copy__(self) -> Asked:
+            return self
+
+    DeepSpeedConfig(Asked(train_batch_size=8, bf16={"enabled": True}, zero_optimization={"stage": 1}))
+    asked |= {"data_parallel_size", "activation_checkpointing"}  # read in deepspeed/__init__.py and checkpointing.py
+    blocks = {
+        "zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config,
+        "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+        "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig, "tensor_parallel": TPTrainingConfig,
+    }  # fmt: skip
+    lines = [f"{key} {_TOP_LEVEL.get(key, 'any')}" for key in asked if re.fullmatch("[a-z_0-9]+", key)]
+    for prefix, kind in blocks.items():
+        for name, each in kind.model_fields.items():
+            lines.append(f"{prefix}.{each.alias or name} {_kind(each.annotation)}")
+    lines += of_dataclass(AutoEPConfig, "expert_parallel.")
+    lines += [f"pipeline.{name} any" for name in get_pipeline_config({})]
+    lines += [f"optimizer.{name} any" for name in (constants.TYPE, constants.OPTIMIZER_PARAMS, constants.LEGACY_FUSION)]
+    lines += [f"scheduler.{name} any" for name in (constants.TYPE, constants.SCHEDULER_PARAMS)]
+    return write("deepspeed", version, commit, "the keys that DeepSpeedConfig asks for, and its pydantic blocks", lines)
+
+
+# Types that DeepSpeed leaves to chance: it multiplies them.
+_TOP_LEVEL = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+                            "sequence_parallel_size", "data_parallel_size"), "int")  # fmt: skip
+
+
+def accelerate(source: Path | None, version: str, commit: str) -> Path:
+    from accelerate.commands.config.config_args import ClusterConfig
+    from accelerate.commands.launch import launch_command_parser
+    from transformers import TrainingArguments
+
+    lines = list(of_dataclass(ClusterConfig, ""))
+    for action in launch_command_parser()._actions:
+        for prefix in ("fsdp", "parallelism_config"):
+            if action.dest.startswith(f"{prefix}_"):
+                kind = {int: "int", float: "float"}.get(action.type, "any")  # type: ignore[call-overload]
+                values = f" {'|'.join(map(str, action.choices))}" if action.choices else ""
+                if action.dest == "parallelism_config_cp_comm_strategy":
+                    values = " allgather|alltoall # accelerate/utils/dataclasses.py TorchContextParallelConfig"
+                block = "fsdp_config" if prefix == "fsdp" else prefix
+                lines.append(f"{block}.{action.dest} {kind}{values}")
+    lines += of_dataclass(TrainingArguments, "training_arguments.")
+    return write("accelerate", version, commit, "ClusterConfig, the launch parser and TrainingArguments", lines)
+
+
+RECORDERS = {"accelerate": accelerate, "deepspeed": deepspeed, "megatron": megatron, "torchtitan": torchtitan}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", choices=["megatron"])
+    parser.add_argument("target", choices=sorted(RECORDERS))
     parser.add_argument("--source", type=Path, help="checkout of the framework")
     parser.add_argument("--version", required=True)
     parser.add_argument("--commit", required=True)
     given = parser.parse_args()
-    path = {"megatron": megatron}[given.target](given.source, given.version, given.commit)
+    path = RECORDERS[given.target](given.source, given.version, given.commit)
     print(f"{path.name}: {len(path.read_text(encoding='utf-8').splitlines()) - 3} options")
 
 

@@ -23,15 +23,15 @@ from .setup import Setup
 class Trainer:
     """How the files of a target come about.
 
-    table: its options, None if it has none of its own (our runtime reads the plan). job: the files and the command,
-    pure; the option list is that of the release they are for. cannot: what of a setup beside the layout it cannot
-    express. framework: its name, as in `Megatron-LM`.
+    table: its options in a release, None if it has none of its own (our runtime reads the plan). job: the files and the
+    command, pure; the option list is that of the release they are for. cannot: what of a setup beside the layout it
+    cannot express there. framework: its name, as in `Megatron-LM`.
     """
 
     framework: str
-    table: Table | None
+    table: Callable[[OptionList], Table] | None
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
-    cannot: Callable[[Setup], list[str]] = lambda setup: []
+    cannot: Callable[[Setup, OptionList | None], list[str]] = lambda setup, options: []
 
 
 @dataclass(frozen=True)

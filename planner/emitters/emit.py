@@ -25,6 +25,10 @@ class Emitted:
     warnings: tuple[str, ...] = ()
 
 
+# Constants of files that are ours: no release lists them.
+_OWN_FILES = ("ds_plan.",)
+
+
 class Refused(UnsupportedError):
     """The target cannot express a layout; `fields` of it are why."""
 
@@ -57,7 +61,8 @@ def emit(
     hosts, devices = place(setup) if found.name != "meshwright" else (setup.candidate.placement.hosts, None)
     job = replace(job, hosts=hosts, devices=devices)
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), "plan.json": plan.to_json()}
-    return Emitted(files, starter.next_step(job), framework, (warning,) if warning else ())
+    warnings = (*((warning,) if warning else ()), *job.says)
+    return Emitted(files, starter.next_step(job), framework, warnings)
 
 
 def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
@@ -65,11 +70,12 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
     if found.trainer is None:
         return [((), "its files cannot be written yet")]
     out = [(rule.fields, rule.explain(setup.layout, setup.problem)) for rule in found.broken(setup)]
-    out += [((), text) for text in found.trainer.cannot(setup)]
+    out += [((), text) for text in found.trainer.cannot(setup, options)]
     if found.trainer.table is None or options is None or out:
         return out
-    for entry in found.trainer.table.entries:
-        absent = [option for option in entry.write(setup) if option not in options.options]
+    for entry in found.trainer.table(options).entries:
+        written = (option for option in entry.write(setup) if not option.startswith(_OWN_FILES))
+        absent = [option for option in written if option not in options.options]
         if absent:
             out.append((entry.fields, f"release {options} has no {', '.join(absent)}"))
     return out

@@ -83,5 +83,7 @@ TARGET = Target(
         Rule(f"{_N}: offload", ("zero", "offload"), _host_optimizer,
              "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
     ),
-    trainer=Trainer("Megatron-LM", TABLE, job, lambda setup: cannot_build(setup.model, setup.workload)),
+    trainer=Trainer(
+        "Megatron-LM", lambda options: TABLE, job, lambda setup, options: cannot_build(setup.model, setup.workload)
+    ),
 )  # fmt: skip

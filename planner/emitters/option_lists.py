@@ -50,6 +50,16 @@ class Option:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A model that the framework builds by name."""
+
+    name: str
+    layers: int
+    hidden: int
+    parameters: int
+
+
 @dataclass(frozen=True)
 class OptionList:
     """What one release of a framework accepts."""
@@ -58,6 +68,7 @@ class OptionList:
     version: str
     commit: str
     options: Mapping[str, Option]
+    models: tuple[Registered, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.version} ({self.commit})"
@@ -75,10 +86,10 @@ def versions(target: str) -> list[str]:
 
 
 def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:
-    """The list of `version` (None: the newest), and a warning where it is that of a neighbouring release."""
+    """The list of `version` (None: the newest release), and a warning where it is that of a neighbouring release."""
     known = versions(target)
     if version is None:
-        return _read(target, known[-1]), ""
+        return _read(target, [each for each in known if "dev" not in each][-1]), ""
     asked = version.removeprefix("core_").removeprefix("v")
     if asked in known:
         return _read(target, asked), ""
@@ -96,12 +107,16 @@ def _order(version: str) -> tuple[int, ...]:
 def _read(target: str, version: str) -> OptionList:
     lines = (_FOLDER / f"{target}-{version}.txt").read_text(encoding="utf-8").splitlines()
     commit = next(line.split()[2] for line in lines if line.startswith("# commit"))
-    options = {}
+    options, models = {}, []
     for line in lines:
         if line.startswith("#"):
+            continue
+        if line.startswith("model "):
+            _, name, *sizes = line.split()
+            models.append(Registered(name, *map(int, sizes)))
             continue
         entry, _, consumer = line.partition(" # ")
         name, kind, *values = entry.split(" ", 2)
         known = tuple(values[0].split("|")) if values else ()
         options[name] = Option(name, kind.rstrip("+"), kind.endswith("+"), known, consumer)
-    return OptionList(target, version, commit, options)
+    return OptionList(target, version, commit, options, tuple(models))

@@ -1,10 +1,18 @@
 """torchtitan: a Python config module for torchtitan.train."""
 
+import json
+
 import numpy as np
 
+from ...cost_models.layouts import CP_ALGORITHMS
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
-from .base import Target, only
+from .base import Target, Trainer, only
+from .launchers.base import Job, torchrun
+from .option_lists import OptionList
+from .options import Settings
+from .setup import Setup
+from .torchtitan_options import registered, table
 
 _N = "torchtitan"
 
@@ -18,13 +26,122 @@ def _replicas(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["zero"] > 0) | ((columns["cp"] == 1) & (columns["ep"] == 1)))
 
 
+def _gathers(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("allgather")))
+
+
+_MODULE = """\
+\"\"\"{header}
+
+Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
+\"\"\"
+
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+{imports}from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.{family} import model_registry
+from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    model_spec = model_registry("{flavor}"{model_arguments})
+    return Trainer.Config(
+        model_spec=model_spec,
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        optimizer=default_adamw(lr=3e-4),
+{dataloader}{blocks}        activation_checkpoint={recompute},
+    )
+"""
+_TEXT = ("from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n",
+         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),\n')  # fmt: skip
+_GRAIN = ("from torchtitan.components.data import ConcatThenSplitPackingConfig, GrainDataLoader\n"
+          "from torchtitan.hf_datasets.text_datasets import DATASETS\n",
+          '        dataloader=GrainDataLoader.Config(dataset=ConcatThenSplitPackingConfig(dataset=DATASETS["c4"])),\n')
+_FULL = "from torchtitan.distributed.activation_checkpoint import FullAC\n"
+_FLOAT8 = "from torchtitan.components.quantization import {names}\n"
+
+
+def _part(modules: list[str]) -> str:
+    """The modules of a stage; its run of layers as a range."""
+    numbers = [int(name.rpartition(".")[2]) for name in modules if name.startswith("layers.")]
+    layers = [f'*(f"layers.{{i}}" for i in range({numbers[0]}, {numbers[-1] + 1}))'] if numbers else []
+    ends = [json.dumps(name) for name in modules if not name.startswith("layers.")]
+    first = ends[:1] if ends[:1] == ['"tok_embeddings"'] else []
+    return ", ".join([*first, *layers, *ends[len(first) :]])
+
+
+def _block(name: str, kind: str, settings: Settings) -> str:
+    values = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{name}.")}
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, list):
+            rows = "".join(f"                [{_part(part)}],\n" for part in value)
+            lines.append(f"            {key}=[\n{rows}            ],\n")
+        else:
+            lines.append(f"            {key}={json.dumps(value) if isinstance(value, str) else value},\n")
+    return f"        {name}={kind}(\n{''.join(lines)}        ),\n"
+
+
+def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
+    settings = table(options).write(setup)
+    family, flavor = str(settings["model_spec"]).split("/")
+    data_import, dataloader = _GRAIN if "training.num_tokens_per_train_step" in options.options else _TEXT
+    more = f", num_mtp_layers={setup.model.mtp_layers}" if setup.model.mtp_layers else ""
+    imports = data_import
+    if settings.get("converters"):
+        names = ["Float8LinearConverter"] + (["Float8GroupedExpertsConverter"] if setup.model.is_moe else [])
+        imports += _FLOAT8.format(names=", ".join(sorted(names)))
+        more += f", converters=[{', '.join(f'{name}.Config()' for name in names)}]"
+    if settings["activation_checkpoint"] == "full":
+        imports += _FULL
+    blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
+    return _MODULE.format(
+        header="\n".join(header), imports=imports, family=family, flavor=flavor, model_arguments=more,
+        dataloader=dataloader, blocks=blocks,
+        recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
+    )  # fmt: skip
+
+
+def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
+    """torchtitan_plan.py with a function `plan`, and the command that trains it."""
+    if options is None:
+        raise RuntimeError("torchtitan has an option list")
+    return Job(
+        name=f"{setup.model.name}-torchtitan", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
+        gpus_per_node=setup.gpus_per_node, files={"torchtitan_plan.py": _module(setup, header, options)},
+        command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
+                "  -m torchtitan.train --module torchtitan_plan --config plan",
+        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True,
+        example="--hf_assets_path ... --training.steps 1000",
+    )  # fmt: skip
+
+
+def cannot(setup: Setup, options: OptionList | None) -> list[str]:
+    """What beside the layout torchtitan cannot express."""
+    if options is None:
+        return []
+    known = ", ".join(each.name for each in options.models)
+    reasons = {
+        f"model: torchtitan {options.version} registers none with the shapes of {setup.model.name}; it has {known}":
+            registered(setup.model, options) is None,
+        "model.mtp_layers: only its deepseek_v3 takes them":
+            setup.model.mtp_layers > 0 and not setup.model.family.startswith("deepseek"),
+        f"workload.optimizer: it has no {setup.workload.optimizer}": setup.workload.optimizer != "adamw",
+        "workload.lora: no adapters": setup.workload.lora is not None,
+        "workload.trains_layers: it trains all layers": setup.workload.trains_layers is not None,
+    }  # fmt: skip
+    return [text for text, applies in reasons.items() if applies]
+
+
 TARGET = Target(
     _N,
     "torchtitan (Trainer.Config module)",
     "torch-fsdp",
     "torchtitan b5bcd76c (2026-08-21), torchtitan/config/configs.py and distributed/parallel_dims.py",
     rules=(
-        only(_N, "cp_algorithm", ("ring", "allgather"), "torchtitan's context parallelism has no {algorithm}"),
+        Rule(f"{_N}: cp_algorithm", ("cp", "cp_algorithm"), _gathers,
+             "torchtitan leaves torch's exchange at all-gather: no option selects {algorithm}"),
         only(_N, "etp", (1,), "torchtitan has no expert-tensor parallelism (etp {etp})"),
         only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"),
              "torchtitan has no {schedule_name}"),
@@ -39,4 +156,5 @@ TARGET = Target(
         only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
     ),
+    trainer=Trainer("torchtitan", table, job, cannot),
 )  # fmt: skip

@@ -19,7 +19,8 @@ class Job:
 
     command: shell words that start the ranks of this node, ending before the user's own arguments. files: what the
     command reads, beside launch.sh. environment: set for the command, None: must not be set. needs: variables that
-    only the user knows, with what they are. hosts: the nodes in their order, () for any. devices: for each node the
+    only the user knows, with what they are. python_path: whether Python must find the files as modules.
+    says: what the user must do besides. hosts: the nodes in their order, () for any. devices: for each node the
     order of its GPUs, None for the usual one. example: arguments that a user may add.
     """
 
@@ -32,6 +33,8 @@ class Job:
     files: Mapping[str, str]
     environment: Mapping[str, str | None] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    python_path: bool = False
+    says: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     devices: tuple[tuple[int, ...], ...] | None = None
     example: str = ""
@@ -74,7 +77,8 @@ def node_script(job: Job) -> str:
         'here=$(cd "$(dirname "$0")" && pwd)\n',
         *(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()),
         f'NODE_RANK=${{NODE_RANK:-0}} MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}} MASTER_PORT=${{MASTER_PORT:-{PORT}}}\n',
-        *_environment(job), _devices(job), f'exec {job.command} "$@"\n',
+        *_environment(job), 'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n' if job.python_path else "",
+        _devices(job), f'exec {job.command} "$@"\n',
     ]  # fmt: skip
     return "".join(parts)
 

@@ -1,0 +1,195 @@
+"""All targets: what is emitted reads back as the same layout, is the same every time, and is in the option lists."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from meshwright.cost_models.layouts import FIELD_NAMES
+from meshwright.planner import api
+from meshwright.planner.emitters.documents import read_config, read_titan_module
+from meshwright.planner.emitters.emit import Refused, emit
+from meshwright.planner.emitters.facts import layout_of
+from meshwright.planner.emitters.launchers.registry import LAUNCHERS
+from meshwright.planner.emitters.option_lists import option_list, versions
+from meshwright.planner.emitters.reading import read_folder, target_of
+from meshwright.planner.emitters.registry import TARGETS
+from meshwright.planner.emitters.setup import Setup
+from meshwright.planner.plan import Plan
+from meshwright.planner.request import request_from_dict
+
+from .emit_plans import nondefault, random_plans
+
+WRITTEN = ("megatron", "torchtitan", "deepspeed", "accelerate")
+# Fields of which a target expresses only the default: its rules refuse all else.
+ONLY_DEFAULT = {
+    "megatron": set[str](),
+    "torchtitan": {"etp", "offload", "recompute_layers", "recompute_modules"},
+    "deepspeed": {"etp", "recompute_layers", "recompute_modules", "schedule", "sequence_parallel", "shard", "vpp"},
+    "accelerate": {"ep", "etp", "offload", "pp", "recompute_layers", "recompute_modules", "schedule",
+                   "sequence_parallel", "vpp"},
+}  # fmt: skip
+DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
+
+
+def plan_of(layout: str, **more: object) -> Plan:
+    return api.evaluate(request_from_dict({**DENSE, **more}), layout)
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
+def drawn(request: pytest.FixtureRequest) -> tuple[str, list[Plan]]:
+    return request.param, random_plans(request.param, 200)[0]
+
+
+def test_every_field_is_in_the_table() -> None:
+    for name in WRITTEN:
+        trainer = TARGETS[name].trainer
+        assert trainer is not None
+        assert trainer.table is not None
+        assert set(FIELD_NAMES) <= trainer.table(option_list(name)[0]).fields
+
+
+def test_every_expressible_field_is_tried_ten_times(drawn: tuple[str, list[Plan]]) -> None:
+    target, plans = drawn
+    tried = Counter(name for plan in plans for name in nondefault(plan.best.to_layout()))
+    assert set(tried) == set(FIELD_NAMES) - ONLY_DEFAULT[target]
+    assert min(tried.values()) >= 10, tried
+
+
+def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> None:
+    target, plans = drawn
+    trainer = TARGETS[target].trainer
+    assert trainer is not None
+    assert trainer.table is not None
+    refused = even_only = 0
+    for version in versions(target)[-1:] if target == "megatron" else versions(target):
+        options = option_list(target, version)[0]
+        for plan in plans:
+            try:
+                files = emit(plan, target, version=version).files
+            except Refused as error:
+                refused += 1
+                even_only += "stages: layers of" in str(error)
+                continue
+            assert target_of(files) == target
+            given = read_folder(target, files, options)
+            assert not given.problems
+            assert not given.unknown
+            setup = Setup.of(plan, 1)
+            facts = trainer.table(options).read(given.settings)
+            assert layout_of(facts, setup.layout.num_gpus) == setup.layout
+            if setup.layout.pp > 1 and "stages" in facts:
+                assert facts["stages"] == setup.chunk_sizes
+            per_rank = facts.get("batch_per_rank", 0) * setup.layout.dp
+            assert facts.get("workload.global_batch", per_rank) == setup.workload.global_batch
+    assert refused == even_only <= (10 if target == "deepspeed" else 0)  # DeepSpeed divides layers evenly
+
+
+@pytest.mark.parametrize("target", WRITTEN)
+def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str, tmp_path: Path) -> None:
+    layout = {"megatron": "tp8-pp4-dp2-mbs1-z1-rfull", "deepspeed": "tp8-nosp-pp4-dp2-mbs1-z1-rfull"}
+    plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z3-rfull"))
+    again = Plan.model_validate(json.loads(plan.to_json()))
+    for launcher in LAUNCHERS:
+        files = emit(plan, target, launcher).files
+        assert files == emit(again, target, launcher).files
+        for name, text in files.items():
+            if name.endswith((".sh", ".sbatch")):
+                (tmp_path / name).write_text(text, encoding="utf-8")
+                assert subprocess.run(["sh", "-n", str(tmp_path / name)], check=False).returncode == 0
+            if name.endswith(".py"):
+                imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+                assert not any("meshwright" in ast.unparse(node) for node in imports)
+            assert name == "plan.json" or str(Path.cwd()) not in text
+
+
+@pytest.mark.parametrize("target", WRITTEN)
+def test_headers_say_plan_tool_and_release(target: str) -> None:
+    plan = plan_of("tp8-nosp-dp8-mbs1-z2-rfull" if target != "megatron" else "tp8-dp8-mbs1-z2-rfull")
+    text = emit(plan, target).files["launch.sh"]
+    assert f"Plan {plan.request_sha256[:12]}, layout 1. Written by meshwright " in text
+    options = option_list(target)[0]
+    assert f"{options.version} ({options.commit})" in text
+
+
+def test_what_the_json_of_deepspeed_cannot_say() -> None:
+    written = emit(plan_of("tp8-nosp-pp4-dp2-mbs1-z1-rfull"), "deepspeed")
+    assert any("pp 4 is not in ds_config.json" in each for each in written.warnings)
+    module = written.files["ds_plan.py"]
+    assert "PIPELINE_STAGES = 4" in module
+    assert "PipeModelDataParallelTopology" in module
+    config = json.loads(written.files["ds_config.json"])
+    assert config["tensor_parallel"] == {"autotp_size": 8}
+    assert config["train_batch_size"] == 512
+    assert config["train_batch_size"] == (
+        config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * 2
+    )
+
+
+def test_the_two_dialects_of_torchtitan() -> None:
+    plan = plan_of("tp8-pp4-vpp5-dp2-mbs2-z2-rfull")
+    old = emit(plan, "torchtitan", version="0.3.0").files["torchtitan_plan.py"]
+    new = emit(plan, "torchtitan", version="0.4.0.dev").files["torchtitan_plan.py"]
+    for line in ("local_batch_size=256,", "pipeline_parallel_microbatch_size=2,", "seq_len=8192,"):
+        assert line in old
+        assert line not in new
+    for line in ("num_tokens_per_microbatch_per_dp_rank=16384,", "num_pp_microbatches=128,"):
+        assert line in new
+        assert line not in old
+    assert 'model_registry("70B")' in old
+    assert "disable_cuda_graphs=True" in old  # pipelines refuse CUDA graphs, which are on by default
+    assert old.count('*(f"layers.{i}" for i in range(') == 20
+
+
+def test_a_model_that_torchtitan_does_not_register() -> None:
+    with pytest.raises(Refused, match=r"registers none with the shapes of mistral-7b"):
+        emit(plan_of("dp64-mbs1-z3-rfull", model="mistral-7b"), "torchtitan")
+
+
+def test_accelerate_refuses_what_crashes_it() -> None:
+    for layout in ("tp64-nosp-dp1-mbs1-z3-rfull", "tp4-nosp-cp2g-dp8-sh1-mbs1-z3-rfull"):
+        with pytest.raises(Refused, match="FSDP2 needs data-parallel ranks"):
+            emit(plan_of(layout), "accelerate")
+
+
+def test_titan_modules_are_read_without_running_them() -> None:
+    text = """
+from torchtitan.models.llama3 import model_registry
+
+def small() -> Trainer.Config:
+    return Trainer.Config(training=TrainingConfig(seq_len=1024))
+
+def big() -> Trainer.Config:
+    config = Trainer.Config(
+        model_spec=model_registry("8B", converters=[Float8LinearConverter.Config()]),
+        training=TrainingConfig(local_batch_size=2 * 4, seq_len=8 * 1024, made_up=3),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=-1, tensor_parallel_degree="four"),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+    config.parallelism.context_parallel_degree = 2
+    return config
+"""
+    options = option_list("torchtitan", "0.3.0")[0]
+    found = read_titan_module("recipe.py", text, options, "big")
+    assert found.settings == {
+        "model_spec": "llama3/8B", "converters": "float8", "training.local_batch_size": 8, "training.seq_len": 8192,
+        "parallelism.data_parallel_shard_degree": -1, "activation_checkpoint": "selective",
+        "parallelism.context_parallel_degree": 2,
+    }  # fmt: skip
+    assert found.unknown == {"training.made_up": 10}
+    (problem,) = found.problems
+    assert str(problem) == "recipe.py, line 11, parallelism.tensor_parallel_degree: `four` is not a whole number"
+    assert read_titan_module("recipe.py", text, options, "small").settings == {"training.seq_len": 1024}
+
+
+def test_unknown_and_misspelt_keys_have_their_line() -> None:
+    lines = ('{', ' "train_batch_size": 8,', ' "zero_optimization": {"stage": 2,', '  "overlap_com": true},',
+             ' "tensor_paralel": {}', '}')  # fmt: skip
+    text = "\n".join(lines)
+    found = read_config("ds.json", text, option_list("deepspeed")[0])
+    assert found.unknown == {"zero_optimization.overlap_com": 4, "tensor_paralel": 5}
+    assert found.settings == {"train_batch_size": 8, "zero_optimization.stage": 2}
