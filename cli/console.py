@@ -228,7 +228,7 @@ def check_writable(path: Path, *, force: bool) -> None:
         raise InputError(f"cannot write {path}: no permission in {path.parent}", hint="choose another `-o`")
 
 
-def write_file(path: Path, text: str, *, force: bool) -> None:
+def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
     """Writes `text` whole or not at all. Raises InputError if the file exists (unless `force`) or cannot be written."""
     check_writable(path, force=force)
     try:
@@ -236,8 +236,8 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode("utf-8"))
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:

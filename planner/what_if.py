@@ -35,7 +35,7 @@ def what_if(
     set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`);
     vary: `path=a..b` or `path=a,b,c`, one or two; study: a name in `studies.registry` (without: a comparison, or a
     sweep where something varies); replan: search the best layout too; choice: which layout of the plan is held;
-    assume: the study's assumptions, by name.
+    assume: the study's assumptions, by name; jobs: processes that search the points of a sweep.
     Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
     """
     if not isinstance(plan, Plan):
@@ -48,6 +48,8 @@ def what_if(
     if name == "compare" and not texts:
         hint = "`--set gpu.memory.bandwidth=4.8TB/s`, `--vary gpu.peak=x0.5..x4` or `--study sensitivity`"
         raise InputError("nothing to change", hint=hint)
+    if jobs < 1:
+        raise InputError(f"{jobs} jobs: must be 1 or more")
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
     question = Question(
         base, candidate.to_layout(), parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,

@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshwright.cost_models import tables
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner.plan import Plan
 from meshwright.planner.request import request_from_dict
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
-from meshwright.planner.studies.changes import Value, apply, current, known_paths, parse_sets
+from meshwright.planner.studies.changes import Value, apply, current, known_paths, parse_sets, parse_vary
 from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.knobs import HARDWARE, KNOBS, Knob
 from meshwright.planner.studies.pricing import follow, held
+from meshwright.planner.studies.sensitivity import WORTH, Row, Sensitivity
+from meshwright.planner.studies.sweep import Sweep
 
 import meshwright as mw
-from meshwright.errors import InputError
+from meshwright.errors import InputError, NoFeasibleLayoutError
 
 LAYOUT = "tp4-pp2-dp2-mbs1-z1-rsel"
 
@@ -198,3 +203,158 @@ def test_rates_that_differ_in_kind_are_priced_one_by_one() -> None:
     assert other.step_s > one.step_s
     assert other.step_s == held(parse(LAYOUT), founds[1:])[0].step_s
     assert replace(founds[0]).cluster == base().cluster
+
+
+def swept(*vary: str, **options: object) -> Sweep:
+    result = mw.what_if(plan(), vary=vary, **options)  # type: ignore[arg-type]
+    assert isinstance(result, Sweep)
+    return result
+
+
+@pytest.mark.parametrize(("text", "values"), [
+    ("gpus=8..64", ("8", "16", "32", "64")),
+    ("gpus=8..72", ("8", "16", "32", "64", "72")),
+    ("gpus=8..11:linear", ("8", "9", "10", "11")),
+    ("gpus=8, 16", ("8", "16")),
+    ("gpu.peak=x1..x4:3", ("x1", "x2", "x4")),
+    ("gpu.memory.capacity=40GiB,80GiB", (40 * 2.0**30, 80 * 2.0**30)),
+    ("gpu.memory.bandwidth=1TB/s..4TB/s:linear:4", (1e12, 2e12, 3e12, 4e12)),
+    ("workload.precision=bf16,fp8", ("bf16", "fp8")),
+])  # fmt: skip
+def test_ranges(text: str, values: tuple[Value, ...]) -> None:
+    assert parse_vary(text).values == pytest.approx(values) if isinstance(values[0], float) else values
+    assert len(parse_vary("gpu.memory.bandwidth=1TB/s..4TB/s").values) == 9  # four to the octave
+
+
+@settings(max_examples=50)
+@given(st.floats(1e9, 1e15), st.floats(1.1, 1e6), st.integers(2, 300))
+def test_a_range_runs_from_end_to_end_by_one_factor(low: float, factor: float, count: int) -> None:
+    values = parse_vary(f"gpu.memory.bandwidth={low:.17g} B/s..{low * factor:.17g} B/s:{count}").values
+    numbers = [float(value) for value in values]
+
+    assert (len(numbers), numbers[0], numbers[-1]) == (count, low, low * factor)
+    for one, two in pairwise(numbers):
+        assert two / one == pytest.approx(factor ** (1 / (count - 1)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("gpu.memory.bandwidth=1TB/s..4TB/s:10000000", "10,000,000 points"),
+    ("gpus=1..100000000:linear", "100,000,000 points"),
+    ("gpu.memory.bandwidth=1..4TB/s", "1 has no unit"),
+    ("gpu.memory.bandwidth=4TB/s..1TB/s", "does not run from a smaller"),
+    ("gpu.memory.bandwidth=1TB/s..4TB/s:cubic", "`cubic` is no spacing"),
+    ("gpu.memory.bandwidth=1TB/s..4TB/s:1", "2 points or more"),
+    ("gpu.memory.bandwidth=1TB/s..2TB/s..3TB/s", "is not `a..b`"),
+    ("model=llama-3.1-8b..llama-3.1-70b", "is no number"),
+    ("gpu.memry=1..2", "no such field"),
+])  # fmt: skip
+def test_bad_ranges(text: str, message: str) -> None:
+    with pytest.raises(InputError, match="--vary") as caught:
+        swept(text)
+    assert message in caught.value.message
+
+
+def test_points_are_single_changes_and_the_plan_is_among_them() -> None:
+    sweep = swept("cluster.links.inter_node.bandwidth=100Gb/s..1.6Tb/s:4")
+    (axis,) = sweep.axes
+
+    assert axis.now in axis.values
+    assert len(sweep.points) == 5
+    for point in sweep.points:
+        value = point.values[axis.path]
+        assert point.held.step_s == pytest.approx(step_s({axis.path: value}), rel=1e-12)
+    at_plan = sweep.points[axis.values.index(axis.now)].held.step_s
+    assert at_plan == pytest.approx(plan().best.step_s, rel=1e-8)
+
+
+def test_four_hundred_prices_take_one_table() -> None:
+    """The order of growth, not a time: 400 points build the tables once."""
+    with patch("meshwright.planner.studies.pricing.build", wraps=tables.build) as built:
+        swept("gpu.memory.bandwidth=1TB/s..9TB/s:400")
+    assert built.call_count < 10
+
+
+def test_a_map_has_its_points_in_order() -> None:
+    sweep = swept("gpu.peak=x1,x2", "gpus=16,32,64")
+    assert [tuple(p.values.values()) for p in sweep.points] == [
+        (a, b) for a in ("x1", "x2") for b in ("16", "32", "64")]  # fmt: skip
+    assert [p.held.num_gpus for p in sweep.points] == [16, 32, 64] * 2
+
+
+def test_searches_that_start_from_neighbours_find_what_a_fresh_one_finds() -> None:
+    sweep = swept("cluster.links.inter_node.bandwidth=12.5Gb/s..3.2Tb/s:9", replan=True)
+    for point in sweep.points:
+        found = apply(base(), point.values)
+        _, layout_id, _ = found.search(found.space, objective="step").run().found.rows[0]
+        assert point.replanned is not None
+        assert point.replanned.layout_id == layout_id
+        assert point.replanned.step_s <= point.held.step_s * (1 + 1e-9)
+    assert len({point.replanned.layout_id for point in sweep.points if point.replanned}) > 1
+
+
+def test_two_processes_find_what_one_finds() -> None:
+    vary = ("gpu.memory.capacity=30GiB,60GiB", "cluster.links.inter_node.bandwidth=25Gb/s,400Gb/s")
+    assert swept(*vary, replan=True, jobs=2) == swept(*vary, replan=True)
+
+
+def test_a_sweep_with_nothing_anywhere_says_where_the_border_is() -> None:
+    with pytest.raises(NoFeasibleLayoutError) as caught:
+        swept("gpu.memory.capacity=1GiB..4GiB:3", replan=True)
+    assert "no layout runs at any of 3 points" in caught.value.message
+    assert "gpu.memory.capacity=4 GiB" in caught.value.message
+    assert "needs" in caught.value.message
+    with pytest.raises(NoFeasibleLayoutError, match="GiB per GPU of"):
+        swept("gpu.memory.capacity=1GiB..4GiB:3")
+
+
+def test_bad_sweeps() -> None:
+    for vary, sets, message in (
+        (["gpus=8,16", "gpus=8,16"], [], "at once"),
+        (["gpus=8,16"], ["gpus=32"], "at once"),
+        (["gpus=8,16", "gpu.peak=x1,x2", "gpu.tdp=x1,x2"], [], "3 --vary"),
+        (["gpu.peak=x1..x2:200", "gpu.memory.bandwidth=x1..x2:200"], [], "200 x 200 = 40,000 points"),
+        (["gpus=8,12"], [], "at gpus=12"),
+    ):
+        with pytest.raises(InputError) as caught:
+            mw.what_if(plan(), vary=vary, set=sets)
+        assert message in caught.value.message
+
+
+def sensitivity(**options: object) -> dict[str, Row]:
+    result = mw.what_if(plan(), study="sensitivity", **options)  # type: ignore[arg-type]
+    assert isinstance(result, Sensitivity)
+    return {row.path: row for row in result.rows}
+
+
+def test_elasticities_add_up_to_a_step() -> None:
+    """Twice as fast everything halves a step: the elasticities of all rates sum to about -1 (latencies and fixed kernel
+    times are the rest)."""
+    rows = sensitivity()
+    rates = sum(row.elasticity for row in rows.values() if row.better == "more" and not row.path.startswith("stack."))
+    assert -1.001 < rates < -0.85
+
+
+def test_elasticity_and_gain_by_hand() -> None:
+    row = sensitivity()["gpu.peak"]
+    more, less = step_s({"gpu.peak": "x1.0001"}), step_s({"gpu.peak": "x0.9999"})
+    assert row.elasticity == pytest.approx((more - less) / step_s({}) / 0.0002, rel=0.02)
+    assert row.gain == pytest.approx(1 - step_s({"gpu.peak": "x2"}) / step_s({}), rel=1e-9)
+
+
+def test_beyond_the_break_even_twice_as_much_buys_less_than_it_says() -> None:
+    found = {path: row for path, row in sensitivity().items() if row.saturates is not None and row.better == "more"}
+    assert "cluster.links.inter_node.bandwidth" in found
+    for path, row in found.items():
+        assert row.saturates is not None
+        factor = row.saturates / row.now
+        at, twice = step_s({path: f"x{factor:.17g}"}), step_s({path: f"x{2 * factor:.17g}"})
+        assert 1 - twice / at < WORTH
+        if factor > 2**-6:
+            below, at = step_s({path: f"x{factor / 2**0.25:.17g}"}), step_s({path: f"x{factor * 2**0.75:.17g}"})
+            assert 1 - at / below >= WORTH
+
+
+def test_sensitivity_with_new_plans_gains_no_less() -> None:
+    for row in sensitivity(replan=True).values():
+        assert row.gain_replanned is not None
+        assert row.gain_replanned >= row.gain - 1e-9

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -40,6 +43,19 @@ SCREENS = {
     "unknown-path": ["--set", "gpu.memry.bandwidth=4.8TB/s"],
     "no-unit": ["--set", "gpu.memory.bandwidth=4800"],
     "nothing-asked": [],
+    "curve": ["--vary", "cluster.links.inter_node.bandwidth=12.5Gb/s..1.6Tb/s"],
+    "curve-replanned": ["--vary", "cluster.links.inter_node.bandwidth=12.5Gb/s..1.6Tb/s:8", "--replan"],
+    "words": ["--vary", "gpu=a100-sxm-80gb,h100-sxm-80gb,h200-sxm-141gb"],
+    "map": ["--vary", "gpu.peak=x0.5..x4:4", "--vary", "cluster.links.inter_node.bandwidth=25Gb/s..400Gb/s:5"],
+    "map-shaded": ["--vary", "gpu.memory.capacity=40GiB..160GiB:6", "--vary", "gpu.peak=x0.5..x4:30"],
+    "sensitivity": ["--study", "sensitivity"],
+    "sensitivity-replanned": ["--study", "sensitivity", "--replan"],
+    "nothing-fits-anywhere": ["--vary", "gpu.memory.capacity=1GiB..4GiB:3", "--replan"],
+    "too-many-points": ["--vary", "gpu.memory.bandwidth=1TB/s..4TB/s:10000000"],
+    "no-unit-in-range": ["--vary", "gpu.memory.bandwidth=1..4TB/s"],
+    "unknown-study": ["--study", "sensitivities"],
+    "no-picture": ["--vary", "gpus=8,16", "--plot", "x.jpg"],
+    "plot-of-one-change": ["--set", "gpus=8", "--plot", "x.html"],
 }
 
 
@@ -67,3 +83,54 @@ def test_json_has_what_the_screen_shows(folder: Path) -> None:
 def test_json_of_an_illegal_layout_has_null(folder: Path) -> None:
     document = json.loads(what_if(folder, *SCREENS["held-illegal"], "--json").out)
     assert document["after"]["held"]["step_s"] is None
+
+
+CURVE = ["--vary", "cluster.links.inter_node.bandwidth=25Gb/s..400Gb/s:5", "--replan"]
+
+
+def test_csv_has_a_line_per_point(folder: Path, tmp_path: Path) -> None:
+    result = what_if(folder, *CURVE, "--csv", str(tmp_path / "x.csv"), "--json")
+    points = json.loads(result.out)["points"]
+    lines = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+
+    assert len(lines) == len(points) == 5
+    path = "cluster.links.inter_node.bandwidth"
+    for line, point in zip(lines, points, strict=True):
+        assert float(line[path]) == point["values"][path]
+        assert float(line["held_step_s"]) == point["held"]["step_s"]
+        assert line["replanned_layout_id"] == point["replanned"]["layout_id"]
+
+
+def test_the_page_is_whole_and_asks_for_nothing(folder: Path, tmp_path: Path) -> None:
+    for name, args in (("curve", CURVE), ("map", SCREENS["map"])):
+        page = tmp_path / f"{name}.html"
+        assert what_if(folder, *args, "--plot", str(page)).code == 0
+        text = page.read_text()
+
+        assert not re.findall(r"(?:src|href)=[\"'](?!data:)|@import|fetch\(|XMLHttpRequest", text)
+        assert text.count("http") == 1  # the name space of SVG
+        data = json.loads(re.search(r"const data = (.*);\n", text)[1])  # type: ignore[index]
+        assert len(data["points"]) == {"curve": 5, "map": 20}[name]
+        assert len(data["metrics"][0]["of"]) == len(data["points"])
+
+
+def test_a_picture(folder: Path, tmp_path: Path) -> None:
+    for name, args in (("curve", CURVE), ("map", SCREENS["map"])):
+        assert what_if(folder, *args, "--plot", str(tmp_path / f"{name}.png")).code == 0
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_output_that_cannot_be_written_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "old.html").write_text("old")
+    for path in ("old.html", "no/folder.html", "."):
+        result = what_if(folder, *CURVE, "--csv", str(tmp_path / path), "--plot", str(tmp_path / "new.html"))
+        assert result.code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+    assert (tmp_path / "old.html").read_text() == "old"
+
+    full = OSError(28, "No space left on device")
+    with patch("os.replace", side_effect=full):
+        result = what_if(folder, *CURVE, "--plot", str(tmp_path / "new.html"))
+    assert result.code == 2
+    assert "no space left on device" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .. import options, requests, tables, what_if_screens
-from ..console import Terminal
+from ...errors import InputError
+from .. import options, requests, sweep_screens, tables, what_if_screens
+from ..console import Terminal, check_writable, write_file
 
 
 def command(
@@ -17,32 +20,99 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a number or field; repeatable.", show_default=False),
     ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="PATH=A..B", help="Range or list (a,b,c); two make a map.", show_default=False),
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", metavar="NAME", help="A study: sensitivity.", show_default=False)
+    ] = None,
     replan: Annotated[
         bool, typer.Option("--replan", help="Search the best layout too, beside the one held.", show_default=False)
     ] = False,
     choice: options.Choice = 1,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw it: .html (interactive) or .png.", show_default=False),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the points as CSV.", show_default=False)
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", help="Processes that search a sweep [1].", show_default=False)
+    ] = 1,
+    force: options.Force = False,
 ) -> None:
     """What a layout of a plan would cost if numbers differed: hardware, prices, batch, length.
 
-    A value is a quantity with its unit, or x2: twice what it is.
+    A value is a quantity with its unit, or x2: twice what it is. A range is spaced by a constant factor;
+    `a..b:linear:9` by a constant step, with 9 points.
 
     \b
     Examples:
-      meshwright what-if plan.json --set gpu.memory.bandwidth=4.8TB/s
-      meshwright what-if plan.json --set cluster.links.inter_node.bandwidth=800Gb/s --replan
-      meshwright what-if plan.json --set gpu=b200-sxm-180gb --replan
+      meshwright what-if plan.json --set gpu.memory.bandwidth=4.8TB/s --replan
+      meshwright what-if plan.json --vary gpu.memory.bandwidth=2TB/s..8TB/s
+      meshwright what-if plan.json --vary gpu.peak=x0.5..x4:4 --vary gpus=8,16,32
+      meshwright what-if plan.json --study sensitivity
     """
     from ...planner.plan import load_plan
     from ...planner.what_if import what_if
 
     terminal: Terminal = context.obj
     found = load_plan(plan)
-    with terminal.progress("searching") as progress:
-        result = what_if(found, set=set_ or (), replan=replan, choice=choice, progress=progress)
-    document: dict[str, Any] = requests.plain(result)
+    draw = _drawing(plot)
+    if (plot or csv) and not (vary or study):
+        raise InputError("one change is no curve", hint="`--vary path=a..b` with --plot or --csv; `--json` has all")
+    for path in (plot, csv):
+        if path is not None:
+            check_writable(path, force=force)
+    with terminal.progress("studying") as progress:
+        result = what_if(found, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
+                         jobs=jobs, progress=progress)  # fmt: skip
+    document, header = requests.plain(result), tables.header(found.model_dump(mode="json"))
+    _write(document, header, csv, plot, draw, force=force)
     if terminal.settings.json:
         terminal.write_json(document)
-    terminal.show(what_if_screens.compare_screen(document, tables.header(found.model_dump(mode="json"))))
+    terminal.show(_SCREENS[document["study"]](document, header))
+    for path in (csv, plot):
+        if path is not None:
+            terminal.talk(f"Wrote {path}")
     requests.tell_warnings(terminal, document)
-    if document["after"]["held"]["problems"] and not replan:
+    if document["study"] == "compare" and document["after"]["held"]["problems"] and not replan:
         raise typer.Exit(1)  # the answer is no
+
+
+_SCREENS: dict[str, Callable[[dict[str, Any], str], list[Any]]] = {
+    "compare": what_if_screens.compare_screen,
+    "sweep": sweep_screens.sweep_screen,
+    "sensitivity": sweep_screens.sensitivity_screen,
+}
+Draw = Callable[[dict[str, Any], str], str | bytes]
+
+
+def _drawing(plot: Path | None) -> Draw | None:
+    """What draws a file of this suffix. Raises InputError for a suffix that nothing draws."""
+    if plot is None:
+        return None
+    if plot.suffix.lower() == ".html":
+        from ..chart_html import chart_page
+
+        return chart_page
+    if plot.suffix.lower() == ".png":
+        from ..chart_png import chart_png
+
+        return chart_png
+    raise InputError(f"--plot {plot}: `{plot.suffix or 'no suffix'}` is no picture", hint="name it x.html or x.png")
+
+
+def _write(
+    document: dict[str, Any], header: str, csv: Path | None, plot: Path | None, draw: Draw | None, *, force: bool
+) -> None:
+    if plot is not None and "axes" not in document:
+        raise InputError(f"nothing to draw in {document['study']}", hint="`--csv` or `--json` have its numbers")
+    if csv is not None:
+        from ..tabular import to_csv
+
+        write_file(csv, to_csv(document), force=force)
+    if plot is not None and draw is not None:
+        write_file(plot, draw(document, header), force=force)

@@ -105,7 +105,8 @@ class Question:
         if not search:
             return point
         try:
-            return point.model_copy(update={"replanned": replanned(found, seeds, self.should_stop)})
+            best = replanned(found, seeds, self.should_stop, explain=False)
+            return point.model_copy(update={"replanned": best})
         except NoFeasibleLayoutError as error:
             return point.model_copy(update={"why_not": error.message})
 

@@ -168,6 +168,13 @@ def factor_of(text: str) -> float:
     return float(match[1] or match[2])
 
 
+def number_of(value: Value) -> float:
+    """A value as a number to place it on an axis. Raises InputError for words."""
+    if isinstance(value, float):
+        return value
+    return factor_of(value) if _FACTOR.fullmatch(value) else units.parse(value, "count")
+
+
 def _spacing(path: str, options: Sequence[str]) -> tuple[bool, int]:
     linear, count = False, 0
     for option in options:

@@ -139,13 +139,13 @@ def _stack(field: str) -> Knob:
         return replace(found, stack=replace(found.stack, **changed))
 
     better: Better = "more" if field.endswith("_overlap") else "less"
-    label = f"{field.replace('_', ' ')} (software)"
+    label = f"{field.replace('_s_per_', ' time per ').replace('_', ' ')} (software)"
     return Knob(f"stack.{field}", label, dimension, better, lambda found: float(getattr(found.stack, field)), write)
 
 
 # What the hardware is made of, in the order of a data sheet.
 HARDWARE = (
-    Knob("gpu.peak", "peak of the matrix units", "FLOP/s", "more", _read_peak, _write_peak),
+    Knob("gpu.peak", "peak FLOP/s", "FLOP/s", "more", _read_peak, _write_peak),
     _gpu("gpu.memory.bandwidth", "GPU memory bandwidth", "B/s", "more", "memory_bw_bytes_per_s"),
     _gpu("gpu.memory.capacity", "GPU memory", "B", "", "memory_bytes"),
     _gpu("gpu.pcie.bandwidth", "PCIe to the host", "B/s", "more", "pcie_bw_bytes_per_s"),

@@ -18,6 +18,7 @@ from ...cost_models import ledger, step
 from ...cost_models.layouts import PRECISIONS, Layout, Layouts
 from ...cost_models.rates import Rates
 from ...cost_models.tables import build, index_keys
+from ...errors import NoFeasibleLayoutError
 from ..constraints import violations
 from ..failures import does_not_fit, no_legal_layout
 from ..resolve import Resolved
@@ -184,11 +185,12 @@ Seen = list[Layout]
 Stop = Callable[[], bool]
 
 
-def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None) -> Priced:
+def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, explain: bool = True) -> Priced:
     """The best layout of `found`, searched exactly. `seeds`: layouts that were best nearby; what they cost here bounds
     the search from its start, and the best one found is put in front of them.
 
-    Raises NoFeasibleLayoutError if nothing is legal or nothing fits.
+    Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
+    a few searches more.
     """
     near = [follow(seed, found) for seed in seeds[:2]]
     by_memory = found.workload.objective == "memory"
@@ -201,6 +203,8 @@ def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None) -> 
         raise KeyboardInterrupt
     if not outcome.found.rows:
         legal = outcome.count.total - sum(outcome.count.ruled_out.values())
+        if not explain:
+            raise NoFeasibleLayoutError("no layout fits" if legal else "no layout is legal")
         raise does_not_fit(found, outcome.count) if legal else no_legal_layout(found, outcome.count)
     best = outcome.found.rows[0][2]
     if best in seeds:

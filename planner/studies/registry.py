@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import compare, sweep
+from . import compare, sensitivity, sweep
 from .base import Study
 
 STUDIES = {
@@ -10,5 +10,6 @@ STUDIES = {
     for study in (
         Study("compare", "One change, before and after", compare.run),
         Study("sweep", "One or two numbers over a range", sweep.run),
+        Study("sensitivity", "Which number binds, and which would help next", sensitivity.run),
     )
 }

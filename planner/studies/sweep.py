@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from itertools import product
 
+from ...cost_models import units
 from ...errors import InputError, NoFeasibleLayoutError
 from ..resolve import Resolved
+from . import parallel
 from .base import Part, Point, Question, Result
-from .changes import MOST_POINTS, Value, Values, apply, current, dimension_of
-from .pricing import held
+from .changes import MOST_POINTS, Axis, Value, Values, apply, current, dimension_of, number_of
+from .knobs import KNOBS
+from .pricing import held, replanned
+from .sensitivity import WORTH, saturates
 
 
 class AxisOut(Part):
@@ -22,16 +28,19 @@ class AxisOut(Part):
 
 
 class Sweep(Result):
-    """Points in the order of the axes, the last one fastest. saturates: see `Saturation`."""
+    """Points in the order of the axes, the last one fastest. saturates: on one axis of hardware, from where on twice
+    as good buys under `worth` of a step with the layout held."""
 
     axes: tuple[AxisOut, ...]
     points: tuple[Point, ...]
+    worth: float = WORTH
+    saturates: float | None = None
 
 
 def run(question: Question) -> Sweep:
     """Raises InputError for more than two axes, one axis twice, or too many points, and NoFeasibleLayoutError where
     nothing runs at any point, naming the point that comes closest."""
-    axes = question.axes
+    axes = _with_now(question)
     if not 1 <= len(axes) <= 2:
         raise InputError(f"{len(axes)} --vary: one is a curve, two are a map", hint="fix the others with `--set`")
     if len({axis.path for axis in axes}) < len(axes) or {axis.path for axis in axes} & set(question.sets):
@@ -41,12 +50,36 @@ def run(question: Question) -> Sweep:
     if len(grid) > MOST_POINTS:
         counted = " x ".join(f"{len(axis.values):,}" for axis in axes)
         raise InputError(f"{counted} = {len(grid):,} points", hint=f"at most {MOST_POINTS:,}: `--vary path=a..b:20`")
-    points = priced(question, grid)
+    many = question.jobs > 1 and question.replan and len(grid) > 1  # held layouts are priced together, in no time
+    points = (parallel.priced if many else priced)(question, grid)
     if not any(point.best for point in points):
-        raise _nowhere(points)
-    return Sweep(**question.told("sweep"), points=tuple(points), axes=tuple(
+        raise _nowhere(question, points)
+    knob = KNOBS.get(axes[0].path) if len(axes) == 1 else None
+    is_speed = knob is not None and bool(knob.better) and points[0].held.runs
+    saturated = saturates(question.base, question.layout, knob) if knob and is_speed else None
+    return Sweep(**question.told("sweep"), points=tuple(points), saturates=saturated, axes=tuple(
         AxisOut(path=axis.path, dimension=dimension_of(axis.path), log=axis.log, values=axis.values,
                 now=current(question.base, axis.path)) for axis in axes))  # fmt: skip
+
+
+def _with_now(question: Question) -> tuple[Axis, ...]:
+    """A curve also passes through what the plan has, if that lies in its range."""
+    if len(question.axes) != 1:
+        return question.axes
+    (axis,) = question.axes
+    now: Value | None = current(question.base, axis.path)
+    if isinstance(axis.values[0], str) and axis.path in KNOBS:
+        now = "x1"
+    if now is None or now in axis.values or len(axis.values) < 3:
+        return question.axes
+    try:
+        at, values = number_of(now), [number_of(value) for value in axis.values]
+    except InputError:
+        return question.axes
+    if not min(values) < at < max(values):
+        return question.axes
+    others = [v for v, x in zip(axis.values, values, strict=True) if not math.isclose(x, at, rel_tol=1e-9)]
+    return (replace(axis, values=tuple(sorted([*others, now], key=number_of))),)
 
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
@@ -69,24 +102,30 @@ def _at(base: Resolved, values: Values) -> Resolved:
     try:
         return apply(base, values)
     except InputError as error:
-        at = ", ".join(f"{path}={value}" for path, value in values.items())
+        at = ", ".join(f"{path}={_spelled(path, value)}" for path, value in values.items())
         raise InputError(f"at {at}: {error.message}", hint=error.hint, details=error.details) from None
 
 
-def _nowhere(points: list[Point]) -> NoFeasibleLayoutError:
-    """Nothing runs anywhere: the point where the layout held is nearest to fitting, and by how much it misses."""
-    tight = [p for p in points if p.held.device_bytes == p.held.device_bytes]
-    if not tight:
-        reasons = points[0].why_not or "; ".join(points[0].held.problems)
-        hint = "" if points[0].why_not else "`--replan` searches other layouts"
-        return NoFeasibleLayoutError(f"no layout runs at any of {len(points)} points\n\n  {reasons}", hint=hint)
-    near = min(tight, key=lambda p: p.held.device_bytes / p.held.memory_bytes)
-    at = ", ".join(f"{path}={value}" for path, value in near.values.items())
-    need, has = near.held.device_bytes / 2**30, near.held.memory_bytes / 2**30
-    return NoFeasibleLayoutError(
-        f"no layout runs at any of {len(points)} points\n\n  nearest at {at}: {near.held.layout_id} needs "
-        f"{need:.1f} GiB per GPU of {has:.1f}",
-        hint="`--replan` searches other layouts" if near.why_not is None else near.why_not.splitlines()[0],
-        details={"values": near.values, "device_bytes": near.held.device_bytes,
-                 "memory_bytes": near.held.memory_bytes},
-    )  # fmt: skip
+def _nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
+    """Nothing runs anywhere: the point with most memory in all, what comes closest there, and what would do."""
+    near = max(points, key=lambda point: point.held.memory_bytes * point.held.num_gpus)
+    at = ", ".join(f"{path}={_spelled(path, value)}" for path, value in near.values.items())
+    first = f"no layout runs at any of {len(points):,} points; nearest is {at}"
+    if question.replan:
+        try:
+            replanned(_at(question.base, near.values), [question.layout])
+        except NoFeasibleLayoutError as error:
+            return NoFeasibleLayoutError(f"{first}: {error.message}", hint=error.hint,
+                                         details={**error.details, "values": near.values})  # fmt: skip
+    need, has = units.gib(near.held.device_bytes), units.gib(near.held.memory_bytes)
+    reasons = [f"needs {need} GiB per GPU of {has}" if each == "out of memory" else each for each in near.held.problems]
+    return NoFeasibleLayoutError(f"{first}\n\n  {near.held.layout_id}: {'; '.join(reasons)}",
+                                 hint="`--replan` searches other layouts", details={"values": near.values})  # fmt: skip
+
+
+def _spelled(path: str, value: Value) -> str:
+    """A value as `--set` takes it."""
+    dimension = dimension_of(path)
+    if dimension == "B" and isinstance(value, float):
+        return f"{value / 2**30:.4g} GiB"
+    return f"{value:.6g} {dimension}" if isinstance(value, float) and dimension != "count" else str(value)
