@@ -187,9 +187,10 @@ class Tables:
             return np.zeros(self.num_keys)
         w, blocks = activation_bytes(self.problem.workload), [kind.feed_forward for kind in self.problem.model.kinds]
         experts = max([block.experts for block in blocks if isinstance(block, MixtureOfExperts)], default=1)
-        dense = self.parameters["trained_dense"][: self.problem.num_kinds].max(axis=0)
+        dense, routed = (self.parameters[name][: self.problem.num_kinds].max(axis=0)
+                         for name in ("trained_dense", "trained_experts"))  # fmt: skip
         local = np.maximum(experts / np.asarray(self.keys["ep"], dtype=np.float64), 1.0)
-        return np.asarray(w * (dense + self.parameters["trained_experts"][: self.problem.num_kinds].max(axis=0) / local))
+        return np.asarray(w * (dense + routed / local))
 
     @cached_property
     def workspace(self) -> Array:
