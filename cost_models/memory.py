@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import params
-from .specs import Layer, ModelSpec, Workload
+from .specs import Layer, ModelSpec, StackSpec, Workload
 
 Array = NDArray[np.float64]
 
@@ -36,17 +36,20 @@ class StateBytes:
     fp8_copy: float
 
     @classmethod
-    def of(cls, workload: Workload, gradient_bytes: int, *, master_weights: bool = True) -> StateBytes:
-        fp32 = workload.precision == "fp32"
+    def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
+        fp32, fp8 = workload.precision == "fp32", workload.precision == "fp8"
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
-        moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or master_weights else 2.0)
+        moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or stack.master_weights else 2.0)
+        # An fp8 weight and its transpose beside the bf16 one; in TransformerEngine, where weights are gathered in fp8,
+        # they are all that there is.
+        copies = fp8 and not (stack.caches_fp8_weights and stack.fp8_gather)
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
-            gradient=4.0 if fp32 else float(gradient_bytes),
-            optimizer=moments + (0.0 if fp32 or not master_weights else MASTER_BYTES),
-            fp8_copy=2.0 if workload.precision == "fp8" else 0.0,  # fp8 weight and its transpose (TransformerEngine)
+            gradient=4.0 if fp32 else float(stack.gradient_bytes),
+            optimizer=moments + (0.0 if fp32 or not stack.master_weights else MASTER_BYTES),
+            fp8_copy=2.0 if copies else 0.0,
         )
 
 

@@ -314,7 +314,7 @@ class StackSpec:
     sharded_states: Literal["zero", "fsdp2", "fsdp2-no-sync"]
     master_weights: bool  # fp32 copies and moments beside bf16 weights; else moments are as narrow as the weights
     split_logits: bool  # the loss takes a part of the vocabulary on each tp rank, and not all of it on all of them
-    cached_gradients: bool  # one gradient of every shape of a layer's weights is kept, in the compute dtype
+    cached_gradients: bool  # where products add to the sum by themselves, a gradient of every weight shape is kept
     # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
     # (DeepEP, HybridEP), and summed there on the way back.
     ep_dispatch: Literal["alltoall", "deduplicated"]

@@ -76,7 +76,7 @@ class Problem:
 
     @cached_property
     def state_bytes(self) -> StateBytes:
-        return StateBytes.of(self.workload, self.stack.gradient_bytes, master_weights=self.stack.master_weights)
+        return StateBytes.of(self.workload, self.stack)
 
     @property
     def num_kinds(self) -> int:
@@ -183,14 +183,14 @@ class Tables:
     def cached_gradients(self) -> Array:
         """[key] bytes of one gradient of every shape of a layer's weights, where the stack keeps them. Routed experts
         have one shape."""
-        if not self.problem.stack.cached_gradients:
+        if not (self.problem.stack.cached_gradients and self.problem.stack.fused_accumulation):
             return np.zeros(self.num_keys)
         w, blocks = activation_bytes(self.problem.workload), [kind.feed_forward for kind in self.problem.model.kinds]
         experts = max([block.experts for block in blocks if isinstance(block, MixtureOfExperts)], default=1)
-        dense, routed = (self.parameters[name][: self.problem.num_kinds].max(axis=0)
-                         for name in ("trained_dense", "trained_experts"))  # fmt: skip
+        dense = self.parameters["trained_dense"][: self.problem.num_kinds].max(axis=0)
         local = np.maximum(experts / np.asarray(self.keys["ep"], dtype=np.float64), 1.0)
-        return np.asarray(w * (dense + routed / local))
+        expert = self.parameters["trained_experts"][: self.problem.num_kinds].max(axis=0) / local
+        return np.asarray(w * (dense + expert))
 
     @cached_property
     def workspace(self) -> Array:

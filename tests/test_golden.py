@@ -100,9 +100,10 @@ def test_g3_zero(zero: int, gigabytes: float) -> None:
 def test_state_bytes_of_mixed_precision_adam() -> None:
     """2 weight + 2 gradient + 12 optimizer, and 4 for gradients kept in fp32; 16 in fp32 training."""
     workload = Workload(seq_len=1, global_batch=1)
-    mixed, fp32 = StateBytes.of(workload, 2), StateBytes.of(replace(workload, precision="fp32"), 2)
+    two, four = (replace(load_stack("generic"), gradient_bytes=number) for number in (2, 4))
+    mixed, fp32 = StateBytes.of(workload, two), StateBytes.of(replace(workload, precision="fp32"), two)
     assert (mixed.weight, mixed.gradient, mixed.optimizer) == (2, 2, 12)
-    assert StateBytes.of(workload, 4).gradient == 4
+    assert StateBytes.of(workload, four).gradient == 4
     assert (fp32.weight, fp32.gradient, fp32.optimizer) == (4, 4, 8)
 
 

@@ -10,6 +10,7 @@ import pytest
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.liveness import TRANSIENT, moments
+from meshwright.cost_models.memory import StateBytes
 from meshwright.cost_models.specs import Workload
 from meshwright.cost_models.tables import Problem
 from meshwright.planner.search.exhaustive import price_layouts
@@ -62,13 +63,14 @@ def test_gpipe_keeps_the_softmax_of_every_micro_batch() -> None:
 
 
 def test_cached_gradients_are_one_of_each_weight_of_a_layer() -> None:
-    plain, cached = (held("tp2-dp4-mbs1-z1-rnone", cached_gradients=flag) for flag in (False, True))
+    fused: dict[str, Any] = {"fused_accumulation": True}
+    plain, cached = (held("tp2-dp4-mbs1-z1-rnone", cached_gradients=flag, **fused) for flag in (False, True))
     assert cached["workspace"] - plain["workspace"] == pytest.approx(2 * LAYER / 2, rel=1e-3)
 
 
 def test_experts_share_one_cached_gradient() -> None:
     """Mixtral: eight experts of 3 x 4096 x 14336, attention of 4096 x (4096 + 1024 + 1024 + 4096), router 8 x 4096."""
-    names = {"model": "mixtral-8x7b"}
+    names: dict[str, Any] = {"model": "mixtral-8x7b", "fused_accumulation": True}
     ledgers = [built("dp8-ep4-mbs1-z1-rnone", "generic", 64, cached_gradients=flag, **names) for flag in (False, True)]
     plain, cached = (float(one.memory(0)["workspace"][0]) for one in ledgers)
     assert cached - plain == pytest.approx(2 * (3 * H * F + H * (2 * H + 2 * 1024) + 8 * H), rel=1e-3)
@@ -99,3 +101,11 @@ def test_no_moment_is_above_the_peak() -> None:
             peak = sum(float(ledger.memory(j)[name][0]) for name in TRANSIENT)
             each = np.sum(list(moments(ledger, j).values()), axis=0)[:, 0]
             assert peak == pytest.approx(each.max())
+
+
+@pytest.mark.parametrize(("caches", "gathers", "weight"), [(0, 0, 4), (0, 1, 4), (1, 0, 4), (1, 1, 2)])
+def test_fp8_weights(caches: int, gathers: int, weight: int) -> None:
+    """bf16 weights with an fp8 copy and its transpose; these alone where TransformerEngine's weights are fp8."""
+    stack = replace(load_stack("generic"), caches_fp8_weights=bool(caches), fp8_gather=bool(gathers))
+    states = StateBytes.of(Workload(seq_len=1, global_batch=1, precision="fp8"), stack)
+    assert states.weight + states.fp8_copy == weight
