@@ -41,8 +41,8 @@ class MemoryOverheads:
 class Rates:
     """Seconds per unit of everything, for one GPU, its links and one software stack.
 
-    Numbers of surfaces and levels, and bandwidths, may be arrays [n] where n rows are priced under a rate each
-    (planner/studies/pricing.py).
+    Peaks, bandwidths and latencies may be arrays [n] where n rows are priced under a rate each
+    (planner/studies/pricing.py says which).
     """
 
     gemm: GemmSurface

@@ -17,10 +17,14 @@ from meshwright.planner.plan import Plan
 from meshwright.planner.request import request_from_dict
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.studies import reliability
 from meshwright.planner.studies.changes import Value, apply, current, known_paths, parse_sets, parse_vary
 from meshwright.planner.studies.compare import Comparison
+from meshwright.planner.studies.generations import Generations
 from meshwright.planner.studies.knobs import HARDWARE, KNOBS, Knob
 from meshwright.planner.studies.pricing import follow, held
+from meshwright.planner.studies.reliability import Reliability
+from meshwright.planner.studies.scaling import Scaling
 from meshwright.planner.studies.sensitivity import WORTH, Row, Sensitivity
 from meshwright.planner.studies.sweep import Sweep
 
@@ -358,3 +362,87 @@ def test_sensitivity_with_new_plans_gains_no_less() -> None:
     for row in sensitivity(replan=True).values():
         assert row.gain_replanned is not None
         assert row.gain_replanned >= row.gain - 1e-9
+
+
+def scaled(mode: str, **options: object) -> Scaling:
+    result = mw.what_if(plan(), study=f"{mode}-scaling", vary=["gpus=8..32"], **options)  # type: ignore[arg-type]
+    assert isinstance(result, Scaling)
+    return result
+
+
+def test_strong_scaling_is_a_plan_for_each_number() -> None:
+    result = scaled("strong")
+    for point, count in zip(result.points, (8, 16, 32), strict=True):
+        own = mw.plan(model="llama-3.1-8b", cluster="dgx-h100", gpus=count, global_batch=64)
+        assert point.replanned is not None
+        assert point.replanned.layout_id == own.best.layout_id
+        assert point.replanned.step_s == pytest.approx(own.best.step_s, rel=1e-8)
+    first, last = result.points[0].replanned, result.points[-1].replanned
+    assert first is not None
+    assert last is not None
+    assert result.efficiency[0] == 1
+    assert result.efficiency[-1] == pytest.approx(first.step_s / last.step_s / 4)
+
+
+def test_weak_scaling_keeps_sequences_per_gpu() -> None:
+    result = scaled("weak")
+    assert [point.values["workload.global_batch"] for point in result.points] == ["32", "64", "128"]
+    one, two = result.points[0].replanned, result.points[1].replanned
+    assert one is not None
+    assert two is not None
+    assert result.efficiency[1] == pytest.approx(one.step_s / two.step_s)
+    with pytest.raises(InputError, match=r"63 x 8 / 16 = 31\.5 sequences"):
+        mw.what_if(plan(), study="weak-scaling", vary=["gpus=8"], set=["workload.global_batch=63"])
+
+
+def test_generations_come_in_their_own_nodes() -> None:
+    result = mw.what_if(plan(), study="generations", vary=["gpu=h100-sxm-80gb,h200-sxm-141gb"],
+                        set=["cluster.price=100 USD/h"])  # fmt: skip
+    assert isinstance(result, Generations)
+    assert result.nodes == ("dgx-h100:2", "hgx-h200:2")
+    own = mw.plan(model="llama-3.1-8b", gpu="h200-sxm-141gb", gpus=16, global_batch=64)
+    best = result.points[1].replanned
+    assert best is not None
+    assert best.layout_id == own.best.layout_id
+    assert best.usd_per_ttoken == pytest.approx(1e12 / (64 * 8192) * own.best.step_s / 3600 * 200)
+    assert result.speedup[0] == 1
+    with pytest.raises(InputError, match="usually built into"):
+        mw.what_if(plan(), study="generations", set=["cluster.links.inter_node.bandwidth=1Tb/s"])
+
+
+def test_goodput_by_hand() -> None:
+    row = reliability.row(1000, 1e8, 20.0, 600.0)  # a failure every 1e5 s: interval sqrt(2 x 20 x 1e5) = 2000 s
+    assert row.interval_s == pytest.approx(2000)
+    assert row.goodput == pytest.approx(1 - 0.01 - (1000 + 600) / 1e5)
+
+
+@given(st.floats(1.0, 1e4), st.floats(1e5, 1e9), st.integers(1, 10_000))
+def test_the_interval_is_the_best_one(checkpoint_s: float, gpu_mtbf_s: float, gpus: int) -> None:
+    row = reliability.row(gpus, gpu_mtbf_s, checkpoint_s, 0.0)
+
+    def goodput(interval: float) -> float:
+        return 1 - checkpoint_s / interval - interval / 2 / row.mtbf_s
+
+    assert goodput(row.interval_s) >= max(goodput(row.interval_s * 1.1), goodput(row.interval_s / 1.1))
+
+
+def test_llama_3_had_over_nine_tenths_of_its_time() -> None:
+    """arXiv 2407.21783, 3.3.4: higher than 90 % effective training time on 16,384 GPUs, a stop about every 3 hours."""
+    large = mw.evaluate(None, "tp8-pp16-dp128-mbs1-z1-rnone", model="llama-3.1-405b", cluster="dgx-h100:2048",
+                        global_batch=2048)  # fmt: skip
+    result = mw.what_if(large, study="reliability")
+    assert isinstance(result, Reliability)
+    row = next(row for row in result.rows if row.num_gpus == 16_384)
+    assert row.mtbf_s / 3600 == pytest.approx(54 * 24 / 419, rel=1e-3)
+    assert 0.90 < row.goodput < 0.96
+
+
+def test_a_checkpoint_is_weights_and_states() -> None:
+    assert reliability.checkpoint_bytes(base()) == pytest.approx(8_030_261_248 * (2 + 4 + 4 + 4), rel=1e-9)
+
+
+def test_bad_assumptions() -> None:
+    for assume, message in (({"mtbf": "3 h"}, "unknown assumption"), ({"detect": "3"}, "has no unit"),
+                            ({"gpu_mtbf": "0 h"}, "more than 0")):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            mw.what_if(plan(), study="reliability", assume=assume)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ...errors import InputError
-from .. import options, requests, sweep_screens, tables, what_if_screens
+from .. import options, requests, study_screens, sweep_screens, tables, what_if_screens
 from ..console import Terminal, check_writable, write_file
 
 
@@ -25,7 +25,11 @@ def command(
         typer.Option("--vary", metavar="PATH=A..B", help="Range or list (a,b,c); two make a map.", show_default=False),
     ] = None,
     study: Annotated[
-        str | None, typer.Option("--study", metavar="NAME", help="A study: sensitivity.", show_default=False)
+        str | None, typer.Option("--study", metavar="NAME", help="One of those above.", show_default=False)
+    ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option("--assume", metavar="NAME=VALUE", help="An assumption of a study.", show_default=False),
     ] = None,
     replan: Annotated[
         bool, typer.Option("--replan", help="Search the best layout too, beside the one held.", show_default=False)
@@ -49,11 +53,20 @@ def command(
     `a..b:linear:9` by a constant step, with 9 points.
 
     \b
+    Studies:
+      sensitivity     what binds, what would help next, where more stops paying
+      strong-scaling  the same step on more GPUs, the best layout on each
+      weak-scaling    a batch that grows with the GPUs
+      generations     A100, H100, B200 or --vary gpu=..., the best layout on each
+      reliability     failures, checkpoints and goodput
+
+    \b
     Examples:
       meshwright what-if plan.json --set gpu.memory.bandwidth=4.8TB/s --replan
       meshwright what-if plan.json --vary gpu.memory.bandwidth=2TB/s..8TB/s
       meshwright what-if plan.json --vary gpu.peak=x0.5..x4:4 --vary gpus=8,16,32
       meshwright what-if plan.json --study sensitivity
+      meshwright what-if plan.json --study reliability --assume gpu_mtbf=30000h
     """
     from ...planner.plan import load_plan
     from ...planner.what_if import what_if
@@ -68,7 +81,7 @@ def command(
             check_writable(path, force=force)
     with terminal.progress("studying") as progress:
         result = what_if(found, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
-                         jobs=jobs, progress=progress)  # fmt: skip
+                         assume=_assumed(assume or ()), jobs=jobs, progress=progress)  # fmt: skip
     document, header = requests.plain(result), tables.header(found.model_dump(mode="json"))
     _write(document, header, csv, plot, draw, force=force)
     if terminal.settings.json:
@@ -86,8 +99,19 @@ _SCREENS: dict[str, Callable[[dict[str, Any], str], list[Any]]] = {
     "compare": what_if_screens.compare_screen,
     "sweep": sweep_screens.sweep_screen,
     "sensitivity": sweep_screens.sensitivity_screen,
+    "strong-scaling": study_screens.scaling_screen,
+    "weak-scaling": study_screens.scaling_screen,
+    "generations": study_screens.generations_screen,
+    "reliability": study_screens.reliability_screen,
 }
 Draw = Callable[[dict[str, Any], str], str | bytes]
+
+
+def _assumed(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [name for name, _, value in pairs if not value.strip()]:
+        raise InputError(f"--assume `{wrong[0]}` is not `name=value`", hint="write `--assume gpu_mtbf=30000h`")
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _drawing(plot: Path | None) -> Draw | None:

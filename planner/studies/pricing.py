@@ -25,6 +25,9 @@ from ..resolve import Resolved
 from ..search.exhaustive import TIE
 
 _LABELS = ("source", "sources", "name")  # of where a number comes from: they change no price
+# What knobs of the hardware turn: the formulas only multiply and divide by these, so they may be arrays.
+_TURNED = ("peak_flops_per_s", "memory_bw_bytes_per_s", "bw_bytes_per_s", "latency_s", "pcie_bw_bytes_per_s",
+           "host_memory_bw_bytes_per_s", "ramp_k")  # fmt: skip
 _SECONDS_PER_HOUR, _TRILLION = 3600.0, 1e12
 
 
@@ -132,17 +135,19 @@ def _rows(layout: Layout, founds: Sequence[Resolved]) -> list[_Row]:
 
 
 class _DifferentInKindError(Exception):
-    """Rates that differ in more than numbers: another kind of link, another number of levels."""
+    """Rates that differ in more than numbers: other fits, another kind of link, another number of levels."""
 
 
 def _stacked(values: Sequence[Any]) -> Any:
-    """One value out of many alike: numbers that differ become an array, the rest stays."""
+    """One value out of many alike: numbers of _TURNED that differ become an array, the rest is the same in all."""
     first = values[0]
     if all(value is first for value in values):
         return first
-    if is_dataclass(first):
+    if is_dataclass(first) and not isinstance(first, type):
         parts = {field.name: [getattr(value, field.name) for value in values] for field in fields(first)}
-        return replace(first, **{n: p[0] if n in _LABELS else _stacked(p) for n, p in parts.items()})  # type: ignore[type-var]
+        changed = {n: np.array(p) if n in _TURNED and set(p) != {p[0]} else _stacked(p)
+                   for n, p in parts.items() if n not in _LABELS}  # fmt: skip
+        return replace(first, **changed)
     if isinstance(first, Mapping):
         if any(value.keys() != first.keys() for value in values):
             raise _DifferentInKindError
@@ -153,8 +158,6 @@ def _stacked(values: Sequence[Any]) -> Any:
         return tuple(_stacked([value[i] for value in values]) for i in range(len(first)))
     if all(value == first for value in values):
         return first
-    if isinstance(first, float) and all(isinstance(value, float) for value in values):
-        return np.array(values)
     raise _DifferentInKindError
 
 

@@ -50,10 +50,9 @@ def run(question: Question) -> Sweep:
     if len(grid) > MOST_POINTS:
         counted = " x ".join(f"{len(axis.values):,}" for axis in axes)
         raise InputError(f"{counted} = {len(grid):,} points", hint=f"at most {MOST_POINTS:,}: `--vary path=a..b:20`")
-    many = question.jobs > 1 and question.replan and len(grid) > 1  # held layouts are priced together, in no time
-    points = (parallel.priced if many else priced)(question, grid)
+    points = points_of(question, grid, search=question.replan)
     if not any(point.best for point in points):
-        raise _nowhere(question, points)
+        raise nowhere(question, points)
     knob = KNOBS.get(axes[0].path) if len(axes) == 1 else None
     is_speed = knob is not None and bool(knob.better) and points[0].held.runs
     saturated = saturates(question.base, question.layout, knob) if knob and is_speed else None
@@ -82,6 +81,13 @@ def _with_now(question: Question) -> tuple[Axis, ...]:
     return (replace(axis, values=tuple(sorted([*others, now], key=number_of))),)
 
 
+def points_of(question: Question, grid: list[dict[str, Value]], *, search: bool) -> list[Point]:
+    """Every point of the grid, searched in as many processes as were asked for."""
+    question = replace(question, replan=search)
+    many = question.jobs > 1 and search and len(grid) > 1  # held layouts are priced together, in no time
+    return (parallel.priced if many else priced)(question, grid)
+
+
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     """Every point of the grid: the layout held on all of them together, then one search per point."""
     base, founds = question.base, []
@@ -106,7 +112,7 @@ def _at(base: Resolved, values: Values) -> Resolved:
         raise InputError(f"at {at}: {error.message}", hint=error.hint, details=error.details) from None
 
 
-def _nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
+def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
     """Nothing runs anywhere: the point with most memory in all, what comes closest there, and what would do."""
     near = max(points, key=lambda point: point.held.memory_bytes * point.held.num_gpus)
     at = ", ".join(f"{path}={_spelled(path, value)}" for path, value in near.values.items())
