@@ -41,6 +41,7 @@ COMMANDS = {
     "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
     "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
     "diff": Command("Decide", "What changed between two plans", "diff"),
+    "report": Command("Decide", "One page on a plan, to send on", "report"),
     "validate": Command("Know", "Predictions beside published runs", "validate"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),

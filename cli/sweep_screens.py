@@ -131,25 +131,29 @@ def _map(result: Json) -> list[str]:
 
 def sensitivity_screen(result: Json, header: str) -> list[Part]:
     """The numbers, what helps most first."""
+    columns, rows, rest = sensitivity_cells(result)
+    lines: list[Part] = [header, *change_lines(result["changes"]), f"held  {result['layout_id']}, {_step(result)}", ""]
+    lines += [table(*columns, rows=rows, right=columns[1:]), ""]
+    lines.append(text.wrapped(binding(result)))
+    if rest:
+        lines.append(text.wrapped(f"Without effect on this layout: {', '.join(rest)}."))
+    key = "Elasticity -0.5: 1 % more of it makes a step 0.5 % shorter. 2x: half, where less is better."
+    searched, worth = "re-planned %" in columns, text.share(result["worth"])
+    last = "Re-planned: 2x, with the best layout there." if searched else f"Enough: above it, 2x saves under {worth}."
+    lines.append(text.wrapped(f"{key} {last}"))
+    return [*lines, ""]
+
+
+def sensitivity_cells(result: Json) -> tuple[list[str], list[list[str]], list[str]]:
+    """Columns, rows of what changes a step, and the labels of what does not."""
     searched = any(row["gain_replanned"] is not None for row in result["rows"])
-    shown = [row for row in result["rows"] if _matters(row)]
     rows = []
-    for row in shown:
+    for row in filter(_matters, result["rows"]):
         cells = [row["label"], text.value_at(row["path"], row["now"], row["dimension"]), f"{row['elasticity']:+.2f}",
                  text.percent(row["gain"])]  # fmt: skip
         rows.append([*cells, text.percent(row["gain_replanned"]) if searched else _enough(row)])
     columns = ["", "now", "elasticity", "2x saves %", "re-planned %" if searched else "enough at"]
-    rest = [row["label"] for row in result["rows"] if not _matters(row)]
-    lines: list[Part] = [header, *change_lines(result["changes"]), f"held  {result['layout_id']}, {_step(result)}", ""]
-    lines += [table(*columns, rows=rows, right=columns[1:]), ""]
-    lines.append(text.wrapped(_binding(shown)))
-    if rest:
-        lines.append(text.wrapped(f"Without effect on this layout: {', '.join(rest)}."))
-    worth = text.share(result["worth"])
-    key = "Elasticity -0.5: 1 % more of it makes a step 0.5 % shorter. 2x: half, where less is better."
-    last = "Re-planned: 2x, with the best layout there." if searched else f"Enough: above it, 2x saves under {worth}."
-    lines.append(text.wrapped(f"{key} {last}"))
-    return [*lines, ""]
+    return columns, rows, [row["label"] for row in result["rows"] if not _matters(row)]
 
 
 def _matters(row: Json) -> bool:
@@ -164,7 +168,9 @@ def _enough(row: Json) -> str:
     return "-" if row["saturates"] is None else text.value_at(row["path"], row["saturates"], row["dimension"])
 
 
-def _binding(rows: Sequence[Json]) -> str:
+def binding(result: Json) -> str:
+    """What the step follows most, and what to improve after that."""
+    rows = [row for row in result["rows"] if _matters(row)]
     if not rows:
         return "Nothing that was tried changes the step."
     binds = max(rows, key=lambda row: abs(row["elasticity"]))

@@ -1,0 +1,44 @@
+"""`meshwright report`: one page on a plan, to send on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import options, requests
+from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+
+
+def command(
+    context: typer.Context,
+    plan: options.PlanFile,
+    choice: options.Choice = 1,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it [report.html].")
+    ] = Path("report.html"),
+    force: options.Force = False,
+) -> None:
+    """Write one page on a plan: the decision, where time and memory go, the pipeline, what binds, all sources.
+
+    The page is one HTML file that needs no network.
+
+    \b
+    Examples:
+      meshwright report plan.json -o report.html
+      meshwright report plan.json --choice 2 -o second.html
+    """
+    from ...planner.plan import load_plan
+    from ...planner.report import report
+    from ..report_page import report_page
+
+    terminal: Terminal = context.obj
+    found = load_plan(plan)
+    check_writable(output, force=force)
+    document = requests.plain(report(found, choice))
+    write_file(output, report_page(found.model_dump(mode="json"), document), force=force)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "report", **document})
+    terminal.talk(f"Wrote {output}")
+    requests.tell_warnings(terminal, document)
