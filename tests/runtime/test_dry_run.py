@@ -16,6 +16,7 @@ from meshwright.runtime.job import Job, job_of
 from meshwright.runtime.scale import scale_down
 from meshwright.runtime.traced import TOLERANCE, distinct_stages
 
+from ..snapshots import run as run_command
 from ..snapshots import run_here
 from .fork import run
 from .jobs import job, llama, moe
@@ -103,6 +104,18 @@ def test_experts_are_traced_without_values() -> None:
     wanted = replace(wanted, dtype="fp32", steps=2)
     _, peaks = run(wanted)
     assert dry_run.trace(wanted, 0, gpu=False).allocated_bytes == pytest.approx(peaks[0], rel=0.02)
+
+
+def test_equals_what_four_processes_of_torchrun_report(tmp_path: Path) -> None:
+    plan = planned("tp2-pp4-dp1-mbs1-z1-rsel(norm)", "llama-3.1-8b", "dgx-h100:1", 16)
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    done = run_command("launch", "plan.json", "--scale-down", "--steps", "2", "--report", "run.json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    peaks = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["peak_memory_bytes"]
+    small, _ = scale_down(job_of(plan, 1))
+    assert len(peaks) == small.world_size == 4
+    for stage in range(2):
+        assert dry_run.trace(small, stage, gpu=False).allocated_bytes == peaks[2 * stage]
 
 
 # --- the command
