@@ -22,7 +22,8 @@ METRICS = (
 def chart_page(result: Json, header: str) -> str:
     """The page of a sweep."""
     labels, numbers = sweep_screens.labels, sweep_screens.numbers
-    axes = [{"path": axis["path"], "labels": labels(axis), "at": numbers(axis), "log": axis["log"]}
+    axes = [{"path": axis["path"], "labels": labels(axis), "at": numbers(axis), "log": axis["log"],
+             "words": axis["dimension"] is None}
             for axis in result["axes"]]  # fmt: skip
     points = [{"held": _side(point["held"]), "best": _side(point["replanned"])} for point in result["points"]]
     metrics = [

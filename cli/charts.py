@@ -63,15 +63,22 @@ def _labels(low: float, high: float) -> list[str]:
 
 
 def _tick_line(places: Sequence[int], ticks: Sequence[str]) -> str:
-    """Labels under their columns: the first, the last, and between them what does not touch."""
+    """Labels under their columns: all of them, or every second, fourth ..., so that doublings stay."""
+    stride = 1
+    while stride < len(ticks) and (line := _labelled(places, ticks, stride)) is None:
+        stride *= 2
+    return line or f"{ticks[0]:<{_COLUMNS - len(ticks[-1])}}{ticks[-1]}"
+
+
+def _labelled(places: Sequence[int], ticks: Sequence[str], stride: int) -> str | None:
+    """Every `stride`-th label under its column; None where two would touch."""
     text = [" "] * _COLUMNS
-    order = [0, len(ticks) - 1, *range(1, len(ticks) - 1)]
-    for index in order:
+    for index in range(0, len(ticks), stride):
         label = ticks[index]
         start = min(max(places[index] - len(label) // 2, 0), _COLUMNS - len(label))
-        around = text[max(start - 2, 0) : start + len(label) + 2]
-        if start >= 0 and not "".join(around).strip():
-            text[start : start + len(label)] = label
+        if start < 0 or "".join(text[max(start - 2, 0) : start + len(label) + 2]).strip():
+            return None
+        text[start : start + len(label)] = label
     return "".join(text)
 
 

@@ -36,12 +36,16 @@ function curve() {
     el(svg, "line", {x1: box.l, x2: box.r, y1: Y(v), y2: Y(v), stroke: "var(--line)"});
     el(svg, "text", {x: box.l - 8, y: Y(v) + 4, "text-anchor": "end"}, show(v));
   }
-  let last = -1e9;
+  const room = Math.max(...axis.labels.map(label => label.length)) * 7 + 14;
+  let every = 1;
+  const at = i => {
+    const half = axis.labels[i].length * 3.5;
+    return Math.min(Math.max(X(i), box.l + half), box.r - half);
+  };
+  const close = n => xs.some((_, i) => i % n === 0 && i + n < xs.length && at(i + n) - at(i) < room);
+  while (every < xs.length && close(every)) every *= 2;
   axis.labels.forEach((label, i) => {
-    const room = label.length * 7 + 14;
-    if (X(i) - last < room || (i && i < xs.length - 1 && X(xs.length - 1) - X(i) < room)) return;
-    last = X(i);
-    el(svg, "text", {x: Math.min(Math.max(last, box.l + room / 3), box.r - room / 3), y: box.b + 20, "text-anchor": "middle"}, label);
+    if (i % every === 0) el(svg, "text", {x: at(i), y: box.b + 20, "text-anchor": "middle"}, label);
   });
   if (data.now[0] >= 0) {
     const x = X(data.now[0]);
@@ -55,7 +59,7 @@ function curve() {
       d += `${open ? "L" : "M"}${X(i).toFixed(1)} ${Y(v[side]).toFixed(1)}`; open = true;
     });
     if (!d) return;
-    el(svg, "path", {d, fill: "none", stroke: `var(${color})`, "stroke-width": side ? 2 : 3, "stroke-dasharray": side ? "7 4" : "none"});
+    if (!axis.words) el(svg, "path", {d, fill: "none", stroke: `var(${color})`, "stroke-width": side ? 2 : 3, "stroke-dasharray": side ? "7 4" : "none"});
     m.of.forEach((v, i) => { if (v[side] !== null && xs.length <= 80) el(svg, side ? "rect" : "circle", side
       ? {x: X(i) - 3, y: Y(v[side]) - 3, width: 6, height: 6, fill: `var(${color})`}
       : {cx: X(i), cy: Y(v[side]), r: 3.5, fill: `var(${color})`}); });
@@ -87,12 +91,13 @@ function map() {
   });
   const every = Math.ceil(16 / side);
   down.labels.forEach((label, r) => { if (r % every === 0) el(svg, "text", {x: left - 6, y: 12 + (r + .5) * side, "text-anchor": "end"}, label); });
-  let last = -1e9;
+  const room = Math.max(...across.labels.map(label => label.length)) * 7 + 12;
+  let step = 1;
+  while (step < cols && step * side < room) step *= 2;
   across.labels.forEach((label, c) => {
     const x = left + (c + .5) * side;
-    if (x - last < label.length * 7 + 12 || x + label.length * 3.5 > width) return;
-    last = x;
-    el(svg, "text", {x, y: 24 + rows * side, "text-anchor": "middle"}, label);
+    if (c % step === 0 && x + label.length * 3.5 < width)
+      el(svg, "text", {x, y: 24 + rows * side, "text-anchor": "middle"}, label);
   });
   const key = document.createElement("p");
   key.className = "soft";
