@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from meshwright.cost_models import tables
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner.plan import Plan
-from meshwright.planner.request import request_from_dict
+from meshwright.planner.request import load_request, request_from_dict
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.studies import reliability
@@ -114,6 +115,31 @@ def test_a_link_is_the_same_by_value_and_by_factor() -> None:
     for place, now in (("inter_node", "800 Gb/s"), ("intra_node", "900 GB/s")):
         path = f"cluster.links.{place}.bandwidth"
         assert step_s(parse_sets([f"{path}={now}"])) == pytest.approx(step_s({path: "x2"}), rel=1e-12)
+
+
+SITES: dict[str, Any] = {
+    "groups": [{"node": "dgx-h100", "count": 3}],
+    "sites": [{"name": "a", "nodes": 1}, {"name": "b", "nodes": 2}],
+    "wan": {"bandwidth": "400 Gb/s", "latency": "5 ms"},
+}  # fmt: skip
+INTER = "cluster.links.inter_node.bandwidth"
+NODES: dict[str, Any] = {"groups": ["dgx-h100:2"]}
+
+
+@pytest.mark.parametrize(("cluster", "path", "value"), [
+    (SITES, "cluster.wan.bandwidth", 50e9),
+    ({**SITES, "wan": {**SITES["wan"], "per": "gpu"}}, "cluster.wan.bandwidth", 50e9),
+    ({**SITES, "wan": {**SITES["wan"], "per": "node"}}, "cluster.wan.bandwidth", 50e9),
+    ({**NODES, "links": {"inter_node": {"bandwidth": "400 Gb/s"}}}, INTER, 50e9),
+    ({**NODES, "links": {"inter_node": {"bandwidth": "400 Gb/s per node"}}}, INTER, 50e9),
+    ({**NODES, "links": {"inter_node": {"bandwidth": "400 Gb/s", "per": "nic"}}}, INTER, 50e9),
+])  # fmt: skip
+def test_a_link_reads_as_the_request_states_it(cluster: dict[str, Any], path: str, value: float) -> None:
+    own = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": cluster, "global_batch": 48}))
+    assert current(own, path) == pytest.approx(value)
+    doubled = apply(own, {path: "x2"})
+    assert doubled.cluster.levels[-1].bw_bytes_per_s == pytest.approx(2 * own.cluster.levels[-1].bw_bytes_per_s)
+    assert apply(own, {path: 100e9}).cluster.levels[-1].bw_bytes_per_s == doubled.cluster.levels[-1].bw_bytes_per_s
 
 
 def test_a_request_field_is_what_evaluate_says() -> None:

@@ -22,7 +22,7 @@ from ...profiles.reader import FieldPath, read_document
 from ..request import Request, changed_request
 from ..request_models import LoraRequest, Train, WorkloadRequest
 from ..resolve import Resolved, resolve
-from .knobs import KNOBS
+from .knobs import KNOBS, per_in_text
 
 MOST_POINTS = 10_000
 _POINTS_PER_OCTAVE, _LINEAR_POINTS = 4, 11
@@ -255,9 +255,10 @@ def _request_with(base: Resolved, fields: Values) -> Request:
     for path, value in fields.items():
         if path in ("cluster", "gpu", "gpus"):
             continue
-        place: FieldPath = tuple(path.split("."))
+        place = tuple(path.split("."))
         if isinstance(value, float):
-            places[place] = f"{value:.12g} {_UNITS[_QUANTITIES[path]]}"
+            per = per_in_text(base, place[-2]) if place[-1] == "bandwidth" else ""
+            places[place] = f"{value:.12g} {_UNITS[_QUANTITIES[path]]}{f' per {per}' if per else ''}"
         else:
             places[place] = read_document("--set", text=value).data
     return changed_request(request, places)

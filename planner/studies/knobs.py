@@ -7,12 +7,16 @@ changes quantities of the cluster or the stack only: model, workload and layout 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from ...cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup, StackSpec
 from ...cost_models.units import Dimension
+from ...profiles import registry
+from ...profiles.reader import read_document
 from ..resolve import Resolved
 
 Better = Literal["more", "less", ""]
@@ -111,7 +115,8 @@ def _link(place: str, label: str, dimension: Dimension, better: Better, field: s
     def read(found: Resolved) -> float | None:
         levels = own(found)
         # Of pair and node the node's number is the one that a cluster file gives.
-        return float(getattr(levels[-1 if place == "intra_node" else 0], field)) if levels else None
+        value = float(getattr(levels[-1 if place == "intra_node" else 0], field)) if levels else None
+        return value if value is None or field != "bw_bytes_per_s" else value * _gpus_per(found, place)
 
     def write(found: Resolved, value: float) -> Resolved:
         now = read(found)
@@ -128,6 +133,37 @@ def _link(place: str, label: str, dimension: Dimension, better: Better, field: s
 
     name = f"cluster.links.{place}" if place != "wan" else "cluster.wan"
     return Knob(f"{name}.{'bandwidth' if dimension == 'B/s' else 'latency'}", label, dimension, better, read, write)
+
+
+def _described(found: Resolved) -> Mapping[str, Any]:
+    """The cluster as the request or its file writes it out; empty for a name."""
+    description = found.request.cluster
+    if isinstance(description, str) and Path(description).is_file():
+        description = read_document(description).data
+    return description if isinstance(description, Mapping) else {}
+
+
+def per_in_text(found: Resolved, place: str) -> str:
+    """`node` where the request says `400 Gb/s per node` of a link; else empty."""
+    told = _described(found)
+    block = told.get("wan") if place == "wan" else (told.get("links") or {}).get(place)
+    match = re.search(r"\sper\s+(\w+)\s*$", str(block.get("bandwidth", "")) if isinstance(block, Mapping) else "")
+    return match[1].lower() if match else ""
+
+
+def _gpus_per(found: Resolved, place: str) -> float:
+    """How many GPUs share what the request calls the bandwidth of a link: it may be of a GPU (the default), a NIC, a
+    node or, between sites, of a site (the default there)."""
+    told, node = _described(found), found.cluster.gpus_per_node
+    block = told.get("wan") if place == "wan" else (told.get("links") or {}).get(place)
+    field = block.get("per") if isinstance(block, Mapping) else None
+    per = per_in_text(found, place) or field or ("site" if place == "wan" else "gpu")
+    if per == "site":
+        return max(float(site["nodes"]) for site in told["sites"]) * node
+    if per == "nic":
+        entry = registry.load_node(found.cluster.groups[0].node)
+        return node / entry.nics if entry.nics else 1.0
+    return float(node) if per == "node" else 1.0
 
 
 def _stack(field: str) -> Knob:
@@ -151,7 +187,7 @@ HARDWARE = (
     _gpu("gpu.pcie.bandwidth", "PCIe to the host", "B/s", "more", "pcie_bw_bytes_per_s"),
     _gpu("gpu.tdp", "GPU power", "W", "", "tdp_w"),
     _link("intra_node", "link inside the node", "B/s", "more", "bw_bytes_per_s"),
-    _link("inter_node", "network, per GPU", "B/s", "more", "bw_bytes_per_s"),
+    _link("inter_node", "network", "B/s", "more", "bw_bytes_per_s"),
     _link("inter_node", "network latency", "s", "less", "latency_s"),
     _link("wan", "network between sites", "B/s", "more", "bw_bytes_per_s"),
     _link("wan", "latency between sites", "s", "less", "latency_s"),
