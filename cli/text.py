@@ -45,7 +45,7 @@ def count(number: float) -> str:
     """`4,212`, from 10 million on `123 million`: more digits are not read."""
     for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
         if number >= 10 * scale:
-            return f"{number / scale:,.3g} {word}" if number < 1000 * scale else f"{number / scale:,.0f} {word}"
+            return f"{number / scale:,.3g} {word}" if number < 999.5 * scale else f"{number / scale:,.0f} {word}"
     return f"{number:,.0f}"
 
 

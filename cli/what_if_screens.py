@@ -96,6 +96,8 @@ def _verdict(before: Json, after: Json | None, best: Json | None) -> list[str]:
     if after is None or after["problems"]:
         return [f"Re-planned: {best['layout_id']} runs in {text.significant(best['step_s'])} s."]
     gain = 1 - best["step_s"] / after["step_s"]
+    if gain < 0.0005:
+        return ["Re-planned: another layout is best, but gains nothing that shows."]
     return [text.wrapped(f"Re-planning gains another {text.percent(gain)} % over the layout held.")]
 
 

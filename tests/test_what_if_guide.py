@@ -1,34 +1,41 @@
-"""docs/guides/what-if.md keeps its promises: its commands run, and print what stands there."""
+"""The guide of `what-if` and the studies keep their promises: their commands run, and print what stands there."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
+
+import pytest
 
 from .snapshots import ROOT, run_here
 
-GUIDE = ROOT / "docs" / "guides" / "what-if.md"
+PAGES = [ROOT / "docs" / "guides" / "what-if.md", *sorted((ROOT / "examples" / "studies").glob("*.md"))]
+BLOCK = re.compile(r"^```\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_guide_is_what_its_commands_print(tmp_path: Path) -> None:
-    """UPDATE_SNAPSHOTS=1 writes what they print into the guide."""
-    text = GUIDE.read_text(encoding="utf-8")
-    printed, compared = "", 0
-    for block in re.findall(r"^```\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
-        if not block.startswith("meshwright "):
-            compared += 1
-            if os.environ.get("UPDATE_SNAPSHOTS"):
-                text = text.replace(block, printed)
-            else:
-                assert block == printed
-            continue
-        for line in block.splitlines():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_what_its_commands_print(page: Path, tmp_path: Path) -> None:
+    """UPDATE_SNAPSHOTS=1 writes what they print into the page."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    printed = ""
+
+    def rerun(block: re.Match[str]) -> str:
+        nonlocal printed
+        if not block[1].startswith("meshwright "):
+            return f"```\n{printed}```"
+        for line in block[1].splitlines():
             result = run_here(*shlex.split(line)[1:], cwd=tmp_path)
             assert result.code == 0, f"{line}\n{result.err}"
             printed = result.out.rstrip() + "\n"
-    if os.environ.get("UPDATE_SNAPSHOTS"):
-        GUIDE.write_text(text, encoding="utf-8")
+        return block[0]
 
-    assert compared == 5
+    text = page.read_text(encoding="utf-8")
+    found = BLOCK.sub(rerun, text)
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        page.write_text(found, encoding="utf-8")
+        return
+
+    assert found == text
