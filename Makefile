@@ -3,10 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast parity lint format types figures docs check clean
+.PHONY: help plan test test-fast test-upstream parity lint format types figures docs check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,14 +26,26 @@ $(VENV)/.test-installed: pyproject.toml | $(BIN)/python
 	$(PIP) install -q -e '.[test]'
 	@touch $@ $(VENV)/.installed
 
-plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100 and write plan.json
-	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 -o plan.json --force
+plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100: plan.json, and in launch/ the files for Megatron
+	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 --target megatron -o plan.json --force
+	$(BIN)/python -m meshwright emit plan.json --to megatron --launcher slurm -d launch --force
 
 test: $(VENV)/.test-installed  ## all tests
 	$(PYTEST)
 
 test-fast: $(VENV)/.test-installed  ## all tests but the slow ones
 	$(PYTEST) -m 'not slow'
+
+# The frameworks, in an environment of their own (git-ignored). Megatron's argument parser is in no wheel: give a checkout
+# by MEGATRON_PATH, or its row says `not run`.
+$(UPSTREAM)/.installed: tests/upstream/requirements.txt
+	$(PYTHON) -m venv $(UPSTREAM)
+	$(UPSTREAM)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'
+	$(UPSTREAM)/bin/python -m pip --disable-pip-version-check install -q -r tests/upstream/requirements.txt
+	@touch $@
+
+test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files against the frameworks themselves
+	MESHWRIGHT_UPSTREAM_PYTHON=$(UPSTREAM)/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/upstream
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py

@@ -45,6 +45,8 @@ COMMANDS = {
     "validate": Command("Know", "Predictions beside published runs", "validate"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),
+    "check": Command("Run", "Check launch files, plans and requests", "check"),
+    "import": Command("Run", "Price a team's own launch config, and what is faster", "import_config"),
     "show": Command("Know", "What is known of GPUs, models, clusters, targets", "show"),
     "schema": Command("Know", "JSON schema of a request or a plan", "schema"),
     "env": Command("Know", "Versions and paths, for bug reports", "env"),

@@ -190,6 +190,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "request.yaml").write_text("model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\n")
     with gzip.open(ROOT / "profiles/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
         (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
+    for name_there, config in (("train.sh", "llama3_70b_megatron.sh"), ("ds.json", "ds_zero3.json")):
+        (plans / name_there).write_bytes((ROOT / "tests" / "data" / "imports" / config).read_bytes())
     for file in ("before.json", "after.json"):
         (plans / file).write_bytes((plans / "plan.json").read_bytes())
     assert examples(name)

@@ -56,7 +56,7 @@ def of_parser(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, list[
         kind = "flag" if action.nargs == 0 else _KINDS.get(name, "str")
         if action.nargs in ("*", "+") or (isinstance(action.nargs, int) and action.nargs > 1):
             kind += "+"
-        values = [str(value) for value in action.choices or ()]
+        values = [value.name if isinstance(value, enum.Enum) else str(value) for value in action.choices or ()]
         for option in action.option_strings:
             if option.startswith("--") and option != "--help":
                 yield option, kind, values

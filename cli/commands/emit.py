@@ -19,8 +19,8 @@ def command(
         str, typer.Option("--to", metavar="TARGET", help="Framework to write for [meshwright].", show_default=False)
     ] = "meshwright",
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="NAME", help="Who starts it: torchrun, slurm [torchrun].",
-                          show_default=False),
+        str, typer.Option("--launcher", metavar="NAME", show_default=False,
+                          help="torchrun, slurm, kubernetes, hostfile, ray [torchrun]."),
     ] = "torchrun",
     version: Annotated[
         str | None,

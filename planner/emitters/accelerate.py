@@ -1,6 +1,8 @@
 """Hugging Face accelerate: FSDP2 YAML with parallelism_config."""
 
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ def _someone_to_shard_over(columns: Columns, problem: Problem) -> Mask:
 
 
 _P, _F, _T = "parallelism_config.parallelism_config_", "fsdp_config.fsdp_", "training_arguments."
+_TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "MULTI_CPU", "XLA", "TP")
 _OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_8bit", "sgd": "sgd"}
 
 
@@ -161,6 +164,29 @@ def _yaml(settings: Settings) -> str:
     return "".join(lines)
 
 
+def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What accelerate's loader lets pass."""
+    out = []
+    sizes = {name: settings.get(f"{_P}{name}_size", 1) for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")}
+    product, ranks = math.prod(sizes.values()), settings.get("num_processes")
+    fsdp = settings.get("distributed_type") == "FSDP"
+    if any(name.startswith(_P) for name in settings):
+        spelled = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != 1) or "1"
+        if ranks is not None and product != ranks:
+            out.append(("num_processes", f"{spelled} = {product}, but num_processes is {ranks}"))
+        if not fsdp or settings.get(f"{_F}version", 1) != 2:
+            out.append(("distributed_type", "parallelism_config needs distributed_type FSDP and fsdp_version 2"))
+    if sizes["cp"] > 1 and sizes["sp"] > 1:
+        out.append((f"{_P}sp_size", "context (cp) and sequence parallelism (sp) exclude one another"))
+    if fsdp and sizes["tp"] > 1 and sizes["dp_shard"] * sizes["cp"] == 1:
+        out.append((f"{_P}tp_size", "tp alone crashes FSDP2: dp_shard_size or cp_size must be above 1"))
+    bad = [name for name, size in sizes.items() if size < 1]
+    out += [(f"{_P}{name}_size", f"`{sizes[name]}` is not 1 or more") for name in bad]
+    if (given := settings.get("distributed_type")) not in (None, *_TYPES):
+        out.append(("distributed_type", f"`{given}` is none of {', '.join(_TYPES)}"))
+    return out
+
+
 def cannot(setup: Setup, options: OptionList | None) -> list[str]:
     """What beside the layout accelerate cannot express."""
     reasons = {
@@ -194,5 +220,5 @@ TARGET = Target(
         only(_N, "offload", ("none",), "fsdp_offload_params also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "its fp8 recipes are not in the YAML"),
     ),
-    trainer=Trainer("accelerate", lambda options: TABLE, job, cannot),
+    trainer=Trainer("accelerate", lambda options: TABLE, job, cannot, conflicts),
 )

@@ -29,10 +29,11 @@ _SUM = re.compile(r"\$\(\(([\d\s+*/()-]+)\)\)")
 
 @dataclass
 class Arguments:
-    """What a command line says: settings by option, the line of each, options that no release knows, ranks."""
+    """What a command line says: settings by option, line and file of each, options that no release knows, ranks."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .launchers.base import Job
 from .option_lists import OptionList
-from .options import Table
+from .options import Settings, Table
 from .setup import Setup
 
 
@@ -25,13 +25,15 @@ class Trainer:
 
     table: its options in a release, None if it has none of its own (our runtime reads the plan). job: the files and the
     command, pure; the option list is that of the release they are for. cannot: what of a setup beside the layout it
-    cannot express there. framework: its name, as in `Megatron-LM`.
+    cannot express there. conflicts: what settings and environment together break, as (option, sentence). framework: its
+    name, as in `Megatron-LM`.
     """
 
     framework: str
     table: Callable[[OptionList], Table] | None
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
     cannot: Callable[[Setup, OptionList | None], list[str]] = lambda setup, options: []
+    conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
 
 
 @dataclass(frozen=True)

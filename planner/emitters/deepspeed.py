@@ -1,6 +1,7 @@
 """DeepSpeed: ds_config.json, and a small Python file for what JSON cannot say."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,22 @@ def _says(setup: Setup) -> tuple[str, ...]:
     return tuple(out)
 
 
+def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What DeepSpeed finds out late or never."""
+    out = []
+    if settings.get("bf16.enabled") and settings.get("fp16.enabled"):
+        out.append(("fp16.enabled", "bf16 and fp16 are both enabled"))
+    stage, pp = settings.get("zero_optimization.stage", 0), settings.get(f"{PYTHON}.PIPELINE_STAGES", 1)
+    if pp > 1 and stage > 1:
+        out.append(("zero_optimization.stage", f"PipelineEngine refuses ZeRO-{stage} (PIPELINE_STAGES {pp})"))
+    for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        if (value := settings.get(name)) is not None and value < 1:
+            out.append((name, f"`{value}` is not 1 or more"))
+    if settings.get("sequence_parallel_size", 1) > 1 and "data_parallel_size" not in settings:
+        out.append(("sequence_parallel_size", "makes a mesh only together with data_parallel_size"))
+    return out
+
+
 def cannot(setup: Setup, options: OptionList | None) -> list[str]:
     """What beside the layout DeepSpeed cannot express."""
     uneven = len(set(setup.chunk_sizes)) > 1
@@ -260,5 +277,5 @@ TARGET = Target(
         only(_N, "offload", ("none", "opt"), "activation offload needs cpu_checkpointing of its own model code"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
     ),
-    trainer=Trainer("DeepSpeed", lambda options: TABLE, job, cannot),
+    trainer=Trainer("DeepSpeed", lambda options: TABLE, job, cannot, conflicts),
 )  # fmt: skip

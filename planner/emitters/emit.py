@@ -59,7 +59,8 @@ def emit(
         raise Refused(f"{framework} cannot express layout {choice}, {setup.layout}\n{lines}", fields)
     job = found.trainer.job(setup, _header(setup, framework, options), options)
     hosts, devices = place(setup) if found.name != "meshwright" else (setup.candidate.placement.hosts, None)
-    job = replace(job, hosts=hosts, devices=devices)
+    own = {"plan.json": plan.to_json()} if found.trainer.table is None else {}  # our runtime reads the plan itself
+    job = replace(job, hosts=hosts, devices=devices, files={**job.files, **own})
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), "plan.json": plan.to_json()}
     warnings = (*((warning,) if warning else ()), *job.says)
     return Emitted(files, starter.next_step(job), framework, warnings)

@@ -8,7 +8,7 @@ from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
 from .launchers.base import Job, comment, torchrun
 from .megatron_model import cannot_build
-from .megatron_options import TABLE, needs_one_connection
+from .megatron_options import TABLE, conflicts, needs_one_connection
 from .option_lists import OptionList
 from .options import Settings
 from .setup import Setup
@@ -84,6 +84,7 @@ TARGET = Target(
              "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
     ),
     trainer=Trainer(
-        "Megatron-LM", lambda options: TABLE, job, lambda setup, options: cannot_build(setup.model, setup.workload)
+        "Megatron-LM", lambda options: TABLE, job, lambda setup, options: cannot_build(setup.model, setup.workload),
+        conflicts,
     ),
 )  # fmt: skip

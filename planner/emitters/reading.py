@@ -21,7 +21,9 @@ def read_files(target: str, files: Mapping[str, str], options: OptionList) -> Ar
     """The settings in `files` (path -> text). Raises InputError for broken syntax."""
     found = Arguments()
     for path, text in files.items():
-        merge(found, _read(target, path, text, options))
+        more = _read(target, path, text, options)
+        more.files = dict.fromkeys(more.lines, path)
+        merge(found, more)
     return found
 
 
@@ -46,6 +48,7 @@ def merge(found: Arguments, more: Arguments) -> None:
     """Adds what another file says."""
     found.settings |= more.settings
     found.lines |= more.lines
+    found.files |= more.files
     found.unknown |= more.unknown
     found.ranks |= more.ranks
     found.environment |= more.environment

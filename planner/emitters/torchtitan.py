@@ -1,6 +1,7 @@
 """torchtitan: a Python config module for torchtitan.train."""
 
 import json
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -117,6 +118,27 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     )  # fmt: skip
 
 
+def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rules of Trainer.Config and ParallelDims that no single field breaks."""
+    out = []
+    section, graphs = "parallelism.", "training.disable_cuda_graphs"
+    pp, ep = (settings.get(f"{section}{name}_parallel_degree", 1) for name in ("pipeline", "expert"))
+    if (pp > 1 or ep > 1) and not settings.get(graphs):
+        out.append((graphs, f"must be True: CUDA graphs refuse {'pipelines' if pp > 1 else 'experts over ranks'}"))
+    local = settings.get("training.local_batch_size", 8)
+    size = settings.get(f"{section}pipeline_parallel_microbatch_size", 1)
+    if local < 1:
+        out.append(("training.local_batch_size", f"`{local}` is not 1 or more"))
+    elif pp > 1 and (size < 1 or local % size):
+        out.append(("training.local_batch_size", f"{local} is no multiple of the micro-batch size {size}"))
+    degrees = [name for name in settings if name.startswith(section) and name.endswith("_degree")]
+    for name in degrees:
+        least = -1 if name.endswith("data_parallel_shard_degree") else 1
+        if settings[name] < least or settings[name] == 0:
+            out.append((name, f"`{settings[name]}` is not 1 or more"))
+    return out
+
+
 def cannot(setup: Setup, options: OptionList | None) -> list[str]:
     """What beside the layout torchtitan cannot express."""
     if options is None:
@@ -156,5 +178,5 @@ TARGET = Target(
         only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
     ),
-    trainer=Trainer("torchtitan", table, job, cannot),
+    trainer=Trainer("torchtitan", table, job, cannot, conflicts),
 )  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ....errors import UnknownNameError
-from . import slurm, torchrun
+from . import hostfile, kubernetes, ray, slurm, torchrun
 from .base import Launcher
 
-LAUNCHERS: dict[str, Launcher] = {module.LAUNCHER.name: module.LAUNCHER for module in (torchrun, slurm)}
+LAUNCHERS: dict[str, Launcher] = {
+    module.LAUNCHER.name: module.LAUNCHER for module in (torchrun, slurm, kubernetes, hostfile, ray)
+}
 
 
 def launcher(name: str) -> Launcher:

@@ -1,0 +1,103 @@
+"""`meshwright import`: a team's own launch config, priced, and what would be faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import explain_screens, options, requests, tables, text
+from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+
+if TYPE_CHECKING:
+    from ...planner.importing import Imported
+
+
+def command(
+    context: typer.Context,
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="FORMAT", show_default=False, help="megatron-args, torchtitan, deepspeed, accelerate."),
+    ],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Script, options, TOML, Python, JSON or YAML.", show_default=False),
+    ],
+    model: options.Model = None,
+    gpu: options.Gpu = None,
+    gpus: options.Gpus = None,
+    cluster: options.Cluster = None,
+    seq_len: options.SeqLen = None,
+    global_batch: options.GlobalBatch = None,
+    version: Annotated[
+        str | None,
+        typer.Option("--target-version", metavar="V", help="Release of the framework [newest].", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the faster plan here.", show_default=False),
+    ] = None,
+    force: options.Force = False,
+) -> None:
+    """Price the layout of a launch config, and say what would be faster and why.
+
+    What the config leaves open (GPUs, often the model) is given as for `plan`;
+    a flag wins over the file. Options that the framework does not have are listed.
+
+    \b
+    Examples:
+      meshwright import megatron-args train.sh --cluster dgx-h100:8
+      meshwright import deepspeed ds.json --model qwen3-8b --cluster dgx-h100:2
+    """
+    from ...planner import api
+    from ...planner.importing import import_config
+
+    terminal: Terminal = context.obj
+    if output is not None:
+        check_writable(output, force=force)
+    flags = {"model": model, "gpu": gpu, "gpus": gpus, "cluster": cluster, "seq_len": seq_len}
+    given = {**flags, "global_batch": global_batch}
+    found = import_config(kind, files, {name: value for name, value in given.items() if value is not None}, version)
+    for warning in found.warnings:
+        terminal.warn(warning)
+    own = api.evaluate(found.request, str(found.layout)).model_dump(mode="json")
+    with terminal.progress("searching") as progress:
+        plan = api.plan(found.request, progress=progress)
+    document = plan.model_dump(mode="json")
+    if output is not None:
+        write_file(output, plan.to_json(), force=force)
+    theirs = requests.candidate(own, 1)
+    if terminal.settings.json:
+        head: dict[str, Any] = {"format_version": FORMAT_VERSION, "kind": "import", "framework": found.framework}
+        terminal.write_json({
+            **head, "layout_id": str(found.layout), "candidate": theirs, "best": document["candidates"][0],
+            "options_read": found.read, "unknown": found.unknown, "assumed": list(found.assumed),
+        })  # fmt: skip
+    terminal.show(_screen(found, own, theirs, document, output))
+    requests.tell_warnings(terminal, document)
+
+
+def _screen(
+    found: Imported, own: dict[str, Any], theirs: dict[str, Any], document: dict[str, Any], output: Path | None
+) -> list[Any]:
+    best = document["candidates"][0]
+    head = f"{found.framework}: {found.read} options say the layout, {found.unread} other things"
+    screen: list[Any] = [head]
+    if found.unknown:
+        listed = ", ".join(f"{name} (line {line})" for name, line in found.unknown.items())
+        screen.append(text.wrapped(f"unknown to {found.framework}: {listed}", hanging="  "))
+    screen += [text.wrapped(f"assumed: {each}", hanging="  ") for each in found.assumed]
+    peak, limit = text.gib(tables.peak_bytes(theirs)), text.gib(tables.capacity(own))
+    fits = "fits" if tables.peak_bytes(theirs) <= tables.capacity(own) else "does not fit"
+    speed = f"{text.percent(theirs['mfu'])} % MFU, {text.significant(theirs['tokens_per_s_per_gpu'])} tokens/s per GPU"
+    held = f"{fits} ({peak} GiB of {limit})"
+    screen += ["", text.wrapped(f"{theirs['layout_id']}: {tables.step_text(theirs)}, {speed}; {held}")]
+    if best["layout_id"] == theirs["layout_id"]:
+        return [*screen, "", "Nothing is faster: it is the layout that `plan` chooses"]
+    faster = 1 - best["step_s"] / theirs["step_s"]
+    gain = f"{text.percent(faster)} % faster" if faster >= 0 else f"{text.percent(-faster)} % slower, but it fits"
+    screen += [text.wrapped(f"{best['layout_id']}: {tables.step_text(best)}, {gain}"), ""]
+    screen += explain_screens.why_not_screen(document, theirs)
+    saved = f"meshwright emit {output}" if output is not None else "add `-o plan.json`, then meshwright emit plan.json"
+    return [*screen, "", f"Next: {saved} --to {document['resolved']['target']}"]

@@ -1,0 +1,147 @@
+"""Kubernetes: a Kubeflow TrainJob, or a JobSet where Kubeflow is not installed; launch.sh comes in a ConfigMap.
+
+kubeflow/trainer 8c0f5059, manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml and pkg/constants/constants.go (the
+runtime `torch-distributed` sets PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT); jobset.x-k8s.io v1alpha2.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ....errors import UnsupportedError
+from .base import Job, Launcher, comment, node_script
+
+_TRAINJOB = """\
+{header}apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  name: {name}
+spec:
+  runtimeRef:
+    name: torch-distributed
+  trainer:
+    image: {image}  # edit
+    numNodes: {nodes}
+    numProcPerNode: {gpus}
+    resourcesPerNode:
+      limits:
+        nvidia.com/gpu: {gpus}
+    command:
+      - sh
+      - -c
+      - |
+        export NODE_RANK="$PET_NODE_RANK" MASTER_ADDR="$PET_MASTER_ADDR" MASTER_PORT="$PET_MASTER_PORT"
+        exec sh /plan/launch.sh "$@"
+      - sh
+    args: []  # edit: {example}
+{environment}  runtimePatches:
+    - manager: meshwright.dev/plan
+      trainingRuntimeSpec:
+        template:
+          spec:
+            replicatedJobs:
+              - name: node
+                template:
+                  spec:
+                    template:
+                      spec:
+                        containers:
+                          - name: node
+                            volumeMounts:
+                              - name: plan
+                                mountPath: /plan
+                        volumes:
+                          - name: plan
+                            configMap:
+                              name: {name}
+"""
+_JOBSET = """\
+{header}apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: {name}
+spec:
+  network:
+    enableDNSHostnames: true
+  replicatedJobs:
+    - name: node
+      replicas: 1
+      template:
+        spec:
+          parallelism: {nodes}
+          completions: {nodes}
+          completionMode: Indexed
+          backoffLimit: 0
+          template:
+            spec:
+              restartPolicy: Never
+              containers:
+                - name: node
+                  image: {image}  # edit
+                  command:
+                    - sh
+                    - -c
+                    - |
+                      export NODE_RANK="$JOB_COMPLETION_INDEX" MASTER_ADDR={name}-node-0-0.{name}
+                      exec sh /plan/launch.sh "$@"
+                    - sh
+                  args: []  # edit: {example}
+{environment}                  resources:
+                    limits:
+                      nvidia.com/gpu: {gpus}
+                  volumeMounts:
+                    - name: plan
+                      mountPath: /plan
+                    - name: shm
+                      mountPath: /dev/shm
+              volumes:
+                - name: plan
+                  configMap:
+                    name: {name}
+                - name: shm
+                  emptyDir:
+                    medium: Memory
+"""
+_IMAGE = "registry.example.com/training:latest"
+
+
+def _config_map(job: Job, name: str) -> str:
+    texts = {**job.files, "launch.sh": node_script(job)}
+    blocks = []
+    for key, text in sorted(texts.items()):
+        lines = "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines())
+        blocks.append(f"  {key}: |\n{lines}")
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n{''.join(blocks)}"
+
+
+def _environment(job: Job, indent: int) -> str:
+    if not job.needs:
+        return ""
+    pad = " " * indent
+    rows = "".join(f'{pad}  - name: {name}\n{pad}    value: ""  # edit: {what}\n' for name, what in job.needs.items())
+    return f"{pad}env:\n{rows}"
+
+
+def files(job: Job) -> dict[str, str]:
+    if job.hosts:
+        raise UnsupportedError(
+            "placement.hosts: Kubernetes places pods itself", hint="`--launcher slurm` and `hostfile` keep their order"
+        )
+    name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-")[:50]
+    values = {"name": name, "nodes": job.num_nodes, "gpus": job.gpus_per_node, "image": _IMAGE,
+              "example": job.example or "more arguments"}  # fmt: skip
+    header = comment((*job.header, "Edit what is marked, then: kubectl apply -f configmap.yaml -f {file}"))
+    return {
+        "configmap.yaml": _config_map(job, name),
+        "trainjob.yaml": _TRAINJOB.format(header=header.replace("{file}", "trainjob.yaml"),
+                                          environment=_environment(job, 4), **values),
+        "jobset.yaml": _JOBSET.format(header=header.replace("{file}", "jobset.yaml"),
+                                      environment=_environment(job, 18), **values),
+    }  # fmt: skip
+
+
+def next_step(job: Job) -> str:
+    return "edit trainjob.yaml (or jobset.yaml), then kubectl apply -f configmap.yaml -f trainjob.yaml"
+
+
+LAUNCHER = Launcher("kubernetes", "trainjob.yaml (Kubeflow) or jobset.yaml, and a ConfigMap", files, next_step)

@@ -1,0 +1,170 @@
+"""A team's own launch config as a layout, a model and a batch: read, and made into a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..cost_models.layouts import Layout
+from ..cost_models.params import total_parameters
+from ..errors import InputError, Problem, UnknownNameError
+from ..profiles.models import load_model, model_names
+from .emitters.argv import Arguments
+from .emitters.facts import layout_of, request_part
+from .emitters.option_lists import OptionList, option_list
+from .emitters.options import Facts
+from .emitters.reading import read_files
+from .emitters.registry import target as load_target
+from .request import Request, load_request
+from .resolve import resolve
+
+FORMATS = {"megatron-args": "megatron", **{name: name for name in ("torchtitan", "deepspeed", "accelerate")}}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """layout: as the config has it. unknown: options that the framework does not have, with their lines. unread:
+    options that say nothing about the layout. assumed: what the config leaves open and what was taken for it."""
+
+    request: Request
+    layout: Layout
+    framework: str
+    read: int
+    unknown: dict[str, int]
+    unread: int
+    assumed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    facts: Facts = field(default_factory=dict)
+
+
+def import_config(
+    kind: str, paths: Sequence[Path | str], given: Mapping[str, Any], version: str | None = None
+) -> Imported:
+    """The config in `paths` of format `kind` (a key of FORMATS); `given`: flags of a request, which win.
+
+    Raises InputError, all problems of the files at once: unreadable values, no model, no cluster, degrees that do not
+    multiply to the GPUs.
+    """
+    if kind not in FORMATS:
+        raise UnknownNameError("format", kind, FORMATS)
+    target = load_target(FORMATS[kind])
+    trainer = target.trainer
+    if trainer is None or trainer.table is None:
+        raise InputError(f"{kind} cannot be read", hint=f"known: {', '.join(FORMATS)}")
+    options, warning = option_list(target.name, version)
+    found = read_files(target.name, {str(path): _text(path) for path in paths}, options)
+    _raise(found)
+    if not found.settings:
+        raise InputError(f"{', '.join(map(str, paths))}: no option of {trainer.framework} in it", hint=_hint(kind))
+    table = trainer.table(options)
+    facts = table.read(found.settings)
+    assumed = list(facts.pop("notes", []))
+    request = _request(facts, found, options, given, target.name, assumed)
+    resolved = resolve(request)
+    layout = layout_of(facts, resolved.cluster.num_gpus)
+    if "batch_per_rank" in facts and "global_batch" not in given:
+        request = load_request(None, {**_asked(request), "global_batch": facts["batch_per_rank"] * layout.dp})
+    stages = facts.get("stages")
+    if stages and len(set(stages)) > 1:
+        assumed.append(f"stages of {', '.join(map(str, stages))} layers are priced as even as possible")
+    read = len(set(found.settings) & table.options)
+    return Imported(
+        request, layout, f"{trainer.framework} {options}", read, found.unknown, len(found.settings) - read,
+        tuple(assumed), (warning,) if warning else (), facts,
+    )  # fmt: skip
+
+
+def _text(path: Path | str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError.of([Problem((error.strerror or str(error)).lower(), file=str(path))]) from None
+    except UnicodeDecodeError:
+        raise InputError.of([Problem("is not UTF-8 text", file=str(path))]) from None
+
+
+def _hint(kind: str) -> str:
+    return {"megatron-args": "a file of options, or the shell script that starts pretrain_gpt.py"}.get(
+        kind, f"is it a config of {FORMATS[kind]}?"
+    )
+
+
+def _raise(found: Arguments) -> None:
+    if found.problems:
+        raise InputError.of(found.problems)
+
+
+def _request(
+    facts: Facts, found: Arguments, options: OptionList, given: Mapping[str, Any], target: str, assumed: list[str]
+) -> Request:
+    """A request out of the facts, with `given` on top of them."""
+    asked: dict[str, Any] = {"target": target}
+    model = _model(facts, options, assumed)
+    if model is not None:
+        asked["model"] = model
+    for name in ("seq_len", "global_batch", "optimizer"):
+        if (value := facts.get(f"workload.{name}")) is not None:
+            asked[name] = value
+    if "precision" in facts:
+        asked["precision"] = facts["precision"]
+    gpus = _num_gpus(facts, found)
+    if gpus and "cluster" not in given and "gpus" not in given:
+        asked["gpus"] = gpus
+    asked |= {name: value for name, value in given.items() if value is not None}
+    if "model" not in asked:
+        raise InputError("the config does not say which model it trains", hint="add `--model NAME` (`show models`)")
+    if "cluster" not in asked and "gpu" not in asked:
+        ranks = f"it starts {gpus} ranks: " if gpus else ""
+        raise InputError("the config does not say on which GPUs it runs",
+                         hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
+    for name in ("seq_len", "global_batch"):
+        if name not in asked and not (name == "global_batch" and "batch_per_rank" in facts):
+            flag = f"--{name.replace('_', '-')}"
+            assumed.append(f"{flag} is not in the config: the default of `plan` is taken")
+    return load_request(None, asked)
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """The flat arguments of a request, to make another of it."""
+    work = request.workload
+    out: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
+                           "precision": work.precision, "optimizer": work.optimizer}  # fmt: skip
+    for name in ("cluster", "gpu", "gpus", "stack"):
+        if (value := getattr(request, name)) is not None:
+            out[name] = value
+    return out
+
+
+def _num_gpus(facts: Facts, found: Arguments) -> int:
+    ranks = found.ranks
+    if "world" in ranks:
+        return ranks["world"]
+    if "gpus_per_node" in ranks:
+        return ranks["gpus_per_node"] * ranks.get("num_nodes", 1)
+    return int(facts.get("num_gpus", 0))
+
+
+def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, Any] | str | None:
+    described = request_part(facts, "model")
+    if "hidden" in described and "layers" in described:
+        if "vocab" not in described:
+            described["vocab"] = 128256
+            assumed.append("the vocabulary is the tokenizer's: 128,256 taken; `--model` names another")
+        described.setdefault("max_positions", facts.get("workload.seq_len", 4096))
+        return _catalogued(described)
+    name = facts.get("registered")
+    entry = next((each for each in options.models if each.name == name), None)
+    if entry is None:
+        return None
+    for known in model_names():
+        spec, _ = load_model(known)
+        sizes = (spec.num_layers, spec.hidden, total_parameters(spec))
+        if sizes == (entry.layers, entry.hidden, entry.parameters):
+            return known
+    return None
+
+
+def _catalogued(described: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"{described['layers']} layers x {described['hidden']}", **described}

@@ -1,0 +1,190 @@
+"""A catalogue of what goes wrong in emitted files: each entry edits the files of a folder, or says that it cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+Files = dict[str, str]
+Replacement = str | Callable[[re.Match[str]], str]
+Corruption = Callable[[Files, np.random.Generator], Files | None]
+
+
+def edited(files: Mapping[str, str], name: str, pattern: str, new: Replacement) -> Files | None:
+    """`files` with the first match of `pattern` in `name` replaced; None if there is none, or nothing changes."""
+    text = files.get(name, "")
+    result, count = re.subn(pattern, new, text, count=1, flags=re.MULTILINE)
+    return {**files, name: result} if count and result != text else None
+
+
+def _edit(name: str, pattern: str, new: Replacement) -> Corruption:
+    return lambda files, rng: edited(files, name, pattern, new)
+
+
+def _times(factor: int) -> Callable[[re.Match[str]], str]:
+    return lambda found: f"{found[1]}{int(found[2]) * factor}"
+
+
+def _plus(amount: int) -> Callable[[re.Match[str]], str]:
+    return lambda found: f"{found[1]}{int(found[2]) + amount}"
+
+
+def _json(change: Callable[[dict[str, object]], object]) -> Corruption:
+    def apply(files: Files, rng: np.random.Generator) -> Files | None:
+        data = json.loads(files["ds_config.json"])
+        change(data)
+        text = json.dumps(data, indent=2, sort_keys=True) + "\n"
+        return {**files, "ds_config.json": text} if text != files["ds_config.json"] else None
+
+    return apply
+
+
+def _megatron_misspelt(files: Files, rng: np.random.Generator) -> Files | None:
+    lines = [line for line in files["megatron.args"].splitlines() if line.startswith("--") and len(line.split()[0]) > 8]
+    option = str(rng.choice(lines)).split()[0]
+    cut = int(rng.integers(3, len(option) - 1))
+    return edited(files, "megatron.args", rf"^{option}(?=\s|$)", option[:cut] + option[cut + 1 :])
+
+
+_A = "megatron.args"
+_LAUNCH_NODES = _edit("launch.sh", r"(--nnodes )(\d+)", _plus(1))
+MEGATRON: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (lambda files, rng: {**files, _A: files[_A] + f"--made-up-{rng.integers(99)} 3\n"},),
+    "misspelt key": (_megatron_misspelt,),
+    "wrong type": (
+        _edit(_A, r"^(--micro-batch-size) \d+", r"\1 four"), _edit(_A, r"^(--num-layers) \d+", r"\1 8.5"),
+        _edit(_A, r"^(--recompute-granularity) \w+", r"\1 some"), _edit(_A, r"^(--optimizer) \w+", r"\1 adem"),
+    ),
+    "out of range": (
+        _edit(_A, r"^(--micro-batch-size) \d+", r"\1 0"), _edit(_A, r"^(--global-batch-size) \d+", r"\1 -8"),
+        _edit(_A, r"^(--optimizer-offload-fraction) \S+", r"\1 1.5"),
+        _edit(_A, r"^(--tensor-model-parallel-size) \d+", r"\1 0"),
+    ),
+    "product of degrees": (
+        _edit(_A, r"^(--tensor-model-parallel-size )(\d+)", _times(5)), _LAUNCH_NODES,
+        _edit(_A, r"^(--context-parallel-size )(\d+)", _times(7)),
+    ),
+    "indivisible": (
+        _edit(_A, r"^(--num-layers )(\d+)", _plus(1)), _edit(_A, r"^(--num-attention-heads )(\d+)", _plus(1)),
+        _edit(_A, r"^(--global-batch-size )(\d+)", _plus(1)), _edit(_A, r"^(--num-experts )(\d+)", _plus(1)),
+    ),
+    "mutually exclusive": (
+        _edit(_A, r"^--bf16$", "--bf16\n--fp16"), _edit(_A, r"^(--use-megatron-fsdp)$", r"\1\n--use-torch-fsdp2"),
+        _edit(_A, r"^(--num-layers-per-virtual-pipeline-stage \d+)$", r"\1\n--num-virtual-stages-per-pipeline-rank 2"),
+        _edit(_A, r"^(--overlap-grad-reduce)\n--overlap-param-gather", "--overlap-param-gather"),
+    ),
+    "environment rule": (
+        _edit("launch.sh", r"^export CUDA_DEVICE_MAX_CONNECTIONS=1$", "unset CUDA_DEVICE_MAX_CONNECTIONS"),
+        lambda files, rng: edited(files, "launch.sh", r"^unset (CUDA_DEVICE_MAX_CONNECTIONS)$", r"export \1=1")
+        if "fsdp" in files[_A] else None,
+    ),
+    "stage list": (
+        _edit(_A, r"(layout \S*t\*)(\d+)", _plus(1)), _edit(_A, r"(layout \S*)\|(?=t)", r"\1|t|"),
+        _edit(_A, r"(layout E)t\*\d+", r"\1"), _edit(_A, r"(layout \S+)L$", r"\1"),
+    ),
+}  # fmt: skip
+
+_D = "ds_config.json"
+
+
+def _set(path: str, value: object) -> Callable[[dict[str, object]], object]:
+    def change(data: dict[str, object]) -> object:
+        *blocks, name = path.split(".")
+        holder = data
+        for block in blocks:
+            inner = holder.setdefault(block, {})
+            holder = inner if isinstance(inner, dict) else {}
+        holder[name] = value
+        return data
+
+    return change
+
+
+DEEPSPEED: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (_json(_set("made_up", 3)), _json(_set("zero_optimization.made_up", True))),
+    "misspelt key": (_edit(_D, "tensor_parallel", "tensor_paralel"), _edit(_D, "overlap_comm", "overlap_com"),
+                     _edit(_D, "train_batch_size", "train_batchsize"),
+                     _edit(_D, "zero_optimization", "zero_optimisation")),
+    "wrong type": (_json(_set("train_batch_size", "many")), _json(_set("zero_optimization.stage", "two")),
+                   _json(_set("zero_optimization.overlap_comm", 3))),
+    "out of range": (_json(_set("zero_optimization.stage", 5)), _json(_set("train_micro_batch_size_per_gpu", 0)),
+                     _json(_set("gradient_accumulation_steps", -1))),
+    "product of degrees": (_edit(_D, r'("autotp_size": )(\d+)', _times(5)), _LAUNCH_NODES,
+                           _edit(_D, r'("sequence_parallel_size": )(\d+)', _times(7)),
+                           _edit("ds_plan.py", r"^(PIPELINE_STAGES = )(\d+)", _times(11))),
+    "indivisible": (_edit(_D, r'("train_batch_size": )(\d+)', _plus(1)),
+                    _edit(_D, r'("train_micro_batch_size_per_gpu": )(\d+)', _plus(1))),
+    "mutually exclusive": (
+        lambda files, rng: _json(lambda data: data.update(bf16={"enabled": True}, fp16={"enabled": True}))(files, rng),
+        lambda files, rng: _json(_set("zero_optimization.stage", 3))(files, rng)
+        if "PIPELINE_STAGES = 1\n" not in files["ds_plan.py"] else None,
+    ),
+}  # fmt: skip
+
+_Y, _T = "accelerate.yaml", "training_arguments.json"
+ACCELERATE: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (lambda files, rng: {**files, _Y: files[_Y] + "made_up: 3\n"},
+                    _edit(_Y, r"^fsdp_config:\n", "fsdp_config:\n  fsdp_made_up: 1\n")),
+    "misspelt key": (_edit(_Y, "fsdp_version", "fsdp_verison"), _edit(_Y, "num_processes", "num_proceses"),
+                     _edit(_Y, "parallelism_config_dp_shard_size", "parallelism_config_dp_shards"),
+                     _edit(_T, "per_device_train_batch_size", "per_device_batch_size")),
+    "wrong type": (_edit(_Y, r"(num_processes:) \d+", r"\1 many"), _edit(_T, r'(steps": )\d+', r'\1"four"'),
+                   _edit(_Y, r"(dp_shard_size:) \d+", r"\1 2.5")),
+    "out of range": (_edit(_Y, r"(dp_shard_size:) \d+", r"\1 0"), _edit(_T, r'(batch_size": )\d+', r"\g<1>0"),
+                     _edit(_Y, r"(tp_size:) \d+", r"\1 -2"), _edit(_Y, r"(fsdp_version:) \d", r"\1 3")),
+    "product of degrees": (_edit(_Y, r"(num_processes: )(\d+)", _times(3)),
+                           _edit(_Y, r"(dp_shard_size: )(\d+)", _times(2)),
+                           _edit(_Y, r"(tp_size: )(\d+)", _times(5))),
+    "indivisible": (_edit(_T, r'(accumulation_steps": )(\d+)', _plus(1)), _edit(_T, r'(batch_size": )(\d+)', _plus(1))),
+    "mutually exclusive": (
+        _edit(_Y, r"^(  parallelism_config_cp_size: \d+)$", r"\1\n  parallelism_config_sp_size: 2"),
+        _edit(_Y, r'^distributed_type: "FSDP"$', 'distributed_type: "MULTI_GPU"'),
+        _edit(_Y, r"cp_comm_strategy: .*$", "cp_comm_strategy: broadcast"),
+    ),
+}  # fmt: skip
+
+_P = "torchtitan_plan.py"
+TORCHTITAN: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (_edit(_P, r"^(\s+training=TrainingConfig\()$", r"\1\n            made_up=3,"),
+                    _edit(_P, r"^(\s+parallelism=ParallelismConfig\()$", r"\1context_parallel_rotate_method='p2p',")),
+    "misspelt key": (_edit(_P, "data_parallel_shard_degree", "data_parallel_shards"), _edit(_P, "seq_len=", "seqlen="),
+                     _edit(_P, "data_parallel_replicate_degree", "data_paralel_replicate_degree")),
+    "wrong type": (_edit(_P, r"(data_parallel_shard_degree=)\d+", r"\1'all'"), _edit(_P, r"(seq_len=)\d+", r"\1'8k'"),
+                   _edit(_P, r"(fsdp_reshard_after_forward=)\"\w+\"", r'\1"sometimes"')),
+    "out of range": (_edit(_P, r"(data_parallel_replicate_degree=)\d+", r"\g<1>0"),
+                     _edit(_P, r"(tensor_parallel_degree=)\d+", r"\1-4"),
+                     _edit(_P, r"(local_batch_size=)\d+", r"\g<1>0")),
+    "product of degrees": (_edit(_P, r"(data_parallel_shard_degree=)(\d+)", _times(3)), _LAUNCH_NODES,
+                           _edit(_P, r"(tensor_parallel_degree=)(\d+)", _times(5))),
+    "indivisible": (_edit(_P, r"(global_batch_size=)(\d+)", _plus(1)),
+                    _edit(_P, r"(expert_parallel_degree=)(\d+)", _plus(1)),
+                    _edit(_P, r"(pipeline_parallel_microbatch_size=)(\d+)", _times(7))),
+    "mutually exclusive": (_edit(_P, r"^\s+disable_cuda_graphs=True,\n", ""),),
+    "stage list": (_edit(_P, r"(range\(\d+, )(\d+)", _plus(1)), _edit(_P, r'"tok_embeddings", ', ""),
+                   _edit(_P, r', "lm_head"\]', ', "output"]'),
+                   _edit(_P, r"(range\()(\d+)(?=, \d+\)\), \"norm\")", _plus(1)),
+                   _edit(_P, r'(pipeline_parallel_schedule=)"\w+"', r'\1"ZBH1"')),
+}  # fmt: skip
+CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN}
+
+
+def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:
+    """(class, files) of `count` corruptions, every class in turn, every entry of a class in turn."""
+    rng, out = np.random.default_rng(seed), list[tuple[str, Files]]()
+    position = dict.fromkeys(CATALOGUE[target], 0)
+    while len(out) < count:
+        before = len(out)
+        for kind, entries in CATALOGUE[target].items():
+            for _ in range(len(folders)):
+                number = position[kind]
+                position[kind] += 1
+                found = entries[number % len(entries)](dict(folders[int(rng.integers(len(folders)))]), rng)
+                if found is not None:
+                    out.append((kind, found))
+                    break
+        if len(out) == before:
+            raise RuntimeError(f"no corruption of {target} applies to these folders")
+    return out[:count]

@@ -1,0 +1,110 @@
+"""Coordinates of ranks, as planned and as each framework computes them. Run by the Python that has the framework:
+
+    python coordinates.py TARGET < meshes.jsonl > coordinates.jsonl
+
+A mesh is {world, tp, cp, pp, dp, ep, etp}. Ranks of a world above 64 are sampled: the first and last 8, and every 17th.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+Mesh = dict[str, int]
+
+
+def planned(mesh: Mesh, rank: int) -> dict[str, int]:
+    """A plan's order: tp fastest, then cp, dp, pp. Experts: etp fastest, then ep, over the ranks of a stage."""
+    tp, cp, dp, ep, etp = (mesh[name] for name in ("tp", "cp", "dp", "ep", "etp"))
+    return {
+        "tp": rank % tp, "cp": rank // tp % cp, "dp": rank // (tp * cp) % dp, "pp": rank // (tp * cp * dp),
+        "ep": rank // etp % ep, "etp": rank % etp,
+    }  # fmt: skip
+
+
+def sampled(world: int) -> list[int]:
+    if world <= 64:
+        return list(range(world))
+    return sorted({*range(8), *range(world - 8, world), *range(0, world, 17)})
+
+
+def fake(rank: int, world: int) -> None:
+    """A process group without processes."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+
+def megatron(mesh: Mesh, rank: int) -> dict[str, int]:
+    from megatron.core import parallel_state as state
+
+    state.destroy_model_parallel()
+    fake(rank, mesh["world"])
+    state.initialize_model_parallel(
+        tensor_model_parallel_size=mesh["tp"], pipeline_model_parallel_size=mesh["pp"],
+        context_parallel_size=mesh["cp"], expert_model_parallel_size=mesh["ep"],
+        expert_tensor_parallel_size=mesh["etp"], order="tp-cp-ep-dp-pp", create_gloo_process_groups=False,
+    )  # fmt: skip
+    return {
+        "tp": state.get_tensor_model_parallel_rank(), "cp": state.get_context_parallel_rank(),
+        "dp": state.get_data_parallel_rank(), "pp": state.get_pipeline_model_parallel_rank(),
+        "ep": state.get_expert_model_parallel_rank(), "etp": state.get_expert_tensor_parallel_rank(),
+    }  # fmt: skip
+
+
+def torchtitan(mesh: Mesh, rank: int) -> dict[str, int]:
+    from torchtitan.distributed.parallel_dims import ParallelDims
+
+    fake(rank, mesh["world"])
+    dims = ParallelDims(dp_replicate=1, dp_shard=mesh["dp"], cp=mesh["cp"], tp=mesh["tp"], pp=mesh["pp"],
+                        ep=mesh["ep"], world_size=mesh["world"])  # fmt: skip
+    dims.build_mesh()
+    out = {}
+    for name, axis in (("tp", "tp"), ("cp", "cp"), ("pp", "pp"), ("dp", "batch"), ("ep", "ep")):
+        if mesh[name] > 1:
+            out[name] = dims.get_mesh(axis).get_local_rank()
+    return out
+
+
+def deepspeed(mesh: Mesh, rank: int) -> dict[str, int]:
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+    topology = PipeModelDataParallelTopology(num_pp=mesh["pp"], num_mp=mesh["tp"], num_dp=mesh["dp"])
+    found = topology.get_coord(rank)
+    return {"tp": found.model, "dp": found.data, "pp": found.pipe}
+
+
+def accelerate(mesh: Mesh, rank: int) -> dict[str, int]:
+    from accelerate.parallelism_config import ParallelismConfig
+
+    fake(rank, mesh["world"])
+    config = ParallelismConfig(dp_shard_size=mesh["dp"], cp_size=mesh["cp"], tp_size=mesh["tp"])
+    device_mesh = config.build_device_mesh("cpu")
+    names = {"tp": "tp", "cp": "cp", "dp": "dp_shard"}
+    return {name: device_mesh[axis].get_local_rank() for name, axis in names.items() if mesh[name] > 1}
+
+
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    if sys.argv[1] == "torchtitan":
+        import torch
+
+        torch._utils._get_available_device_type = lambda: "cpu"  # its mesh is of GPUs
+    coordinate: Any = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
+                       "accelerate": accelerate}[sys.argv[1]]  # fmt: skip
+    for line in sys.stdin:
+        mesh: Mesh = json.loads(line)
+        with contextlib.redirect_stdout(sys.stderr):
+            found = [{"rank": rank, **coordinate(mesh, rank)} for rank in sampled(mesh["world"])]
+        print(json.dumps(found), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

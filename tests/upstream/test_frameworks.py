@@ -1,0 +1,157 @@
+"""Every target's files, read by the framework itself. `make test-upstream` installs the frameworks and runs this.
+
+MESHWRIGHT_UPSTREAM_PYTHON names the Python that has them (tests/upstream/requirements.txt), MEGATRON_PATH a checkout of
+Megatron-LM: pip has only its core, without the argument parser. What is absent is skipped here and `not run` in the
+table, never passed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner.emitters.check import check_files
+from meshwright.planner.emitters.emit import Refused, emit
+from meshwright.planner.emitters.facts import layout_of
+from meshwright.planner.emitters.option_lists import option_list
+from meshwright.planner.emitters.own_parser import case, verdicts
+from meshwright.planner.emitters.reading import read_folder
+from meshwright.planner.emitters.registry import TARGETS
+from meshwright.planner.emitters.setup import Setup
+from meshwright.planner.plan import Plan
+
+from ..emit_corruptions import CATALOGUE, corrupted
+from ..emit_plans import random_plans
+from .coordinates import planned
+
+if not os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON"):
+    pytest.skip("`make test-upstream` runs these", allow_module_level=True)
+pytestmark = pytest.mark.upstream
+PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "")
+MEGATRON = os.environ.get("MEGATRON_PATH", "")
+NUM_PLANS = 200
+TABLE: list[tuple[str, str, str]] = []
+HERE = Path(__file__).parent
+
+
+@cache
+def has(module: str) -> bool:
+    if not PYTHON:
+        return False
+    done = subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def source(target: str) -> str | None:
+    """The checkout to take a framework from, \"\" for the installed one, None if it is absent."""
+    if target == "megatron":
+        return MEGATRON if has("torch") and (Path(MEGATRON) / "megatron" / "training").is_dir() else None
+    return "" if has(target) else None
+
+
+@cache
+def emitted(target: str) -> tuple[list[tuple[Plan, dict[str, str]]], Counter[str]]:
+    """200 plans with their files, and what was refused on the way, by reason."""
+    plans, refused = random_plans(target, NUM_PLANS + 20)
+    out = []
+    for plan in plans:
+        try:
+            out.append((plan, dict(emit(plan, target).files)))
+        except Refused as error:
+            refused[f"{target}: {str(error).splitlines()[-1].partition(':')[0]} (of those drawn)"] += 1
+    return out[:NUM_PLANS], refused
+
+
+def row(target: str, what: str, result: str) -> None:
+    TABLE.append((target, what, result))
+
+
+@pytest.mark.parametrize("target", CATALOGUE)
+def test_the_framework_accepts_every_plan(target: str) -> None:
+    found, refused = emitted(target)
+    for reason, number in refused.most_common():
+        if number:
+            row(target, "refused", f"{number:,} {reason.removeprefix(f'{target}: ')}")
+    if source(target) is None:
+        row(target, "own parser accepts", "not run")
+        pytest.skip(f"{target} is not there")
+    cases = [case(target, files, Setup.of(plan, 1)) for plan, files in found]
+    said = verdicts(target, cases, PYTHON, source(target) or "")
+    row(target, "own parser accepts", f"{said.count(None)} of {len(cases)}")
+    assert [each for each in said if each is not None] == []
+    assert len(cases) == NUM_PLANS
+
+
+@pytest.mark.parametrize("target", CATALOGUE)
+def test_corruptions_are_rejected(target: str) -> None:
+    folders = [files for _, files in emitted(target)[0]]
+    made = corrupted(target, folders, 200)
+    rejected = [bool(check_files(files, target).problems) for _, files in made]
+    row(target, "corruptions rejected by check", f"{sum(rejected)} of {len(made)}")
+    assert all(rejected)
+
+
+@pytest.mark.parametrize("target", CATALOGUE)
+def test_what_is_emitted_reads_back(target: str) -> None:
+    trainer, equal = TARGETS[target].trainer, 0
+    assert trainer is not None
+    assert trainer.table is not None
+    options = option_list(target)[0]
+    for plan, files in emitted(target)[0]:
+        bare = {name: "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
+                for name, text in files.items()}  # fmt: skip
+        facts = trainer.table(options).read(read_folder(target, bare, options).settings)
+        equal += layout_of(facts, Setup.of(plan, 1).layout.num_gpus) == Setup.of(plan, 1).layout
+    row(target, "emit, strip header, import: same layout", f"{equal} of {NUM_PLANS}")
+    assert equal == NUM_PLANS
+
+
+def meshes(target: str) -> list[dict[str, int]]:
+    """Degrees of a few plans of every world from 8 to 512."""
+    degrees = []
+    for world in (8, 16, 32, 64, 128, 256, 512):
+        tp, cp = 2, 2 if world > 8 and target != "deepspeed" else 1
+        pp = 2 if target != "accelerate" else 1
+        ep = {"megatron": 2, "torchtitan": 2}.get(target, 1)
+        if target == "deepspeed" and world >= 64:
+            pp, tp = 4, 4
+        degrees.append({"world": world, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": 1,
+                        "dp": world // (tp * cp * pp)})  # fmt: skip
+    if target == "megatron":
+        degrees.append({"world": 64, "tp": 4, "cp": 1, "pp": 2, "ep": 4, "etp": 2, "dp": 8})
+    return degrees
+
+
+@pytest.mark.parametrize("target", CATALOGUE)
+def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
+    module = {"megatron": "megatron.core"}.get(target, target)
+    if not has(module):
+        row(target, "rank coordinates equal", "not run")
+        pytest.skip(f"{target} is not there")
+    words = [PYTHON, str(HERE / "coordinates.py"), target]
+    text = "".join(json.dumps(each) + "\n" for each in meshes(target))
+    done = subprocess.run(words, input=text, text=True, capture_output=True, check=False)
+    found: list[list[dict[str, Any]]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(meshes(target)), done.stderr[-2000:]
+    ranks = wrong = 0
+    for mesh, coordinates in zip(meshes(target), found, strict=True):
+        expected = [planned(mesh, each["rank"]) for each in coordinates]
+        ranks += len(coordinates)
+        for have, want in zip(coordinates, expected, strict=True):
+            wrong += any(want[name] != value for name, value in have.items() if name != "rank")
+    row(target, "rank coordinates equal", f"{ranks - wrong} of {ranks} ranks, worlds of 8 to 512")
+    assert not wrong
+
+
+def test_the_table() -> None:
+    """Last: prints what was found (pytest -s)."""
+    widths = [max(len(each[column]) for each in TABLE) for column in range(3)]
+    print()
+    for line in TABLE:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
