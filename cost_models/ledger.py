@@ -7,6 +7,7 @@ they are lists over J of [n].
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
 from .operations import activation_bytes
+from .rates import Rates
 from .stages import Splits, build_splits, in_flight
 from .tables import Problem, Tables
 
@@ -69,6 +71,13 @@ class Ledger:
     code: Ints
     splits: Splits
     split: Ints
+
+    def repriced(self, rates: Rates) -> Ledger:
+        """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
+        all that it has worked out stays."""
+        found = copy(self)
+        object.__setattr__(found, "tables", self.tables.repriced(rates))
+        return found
 
     @cached_property
     def m(self) -> Array:

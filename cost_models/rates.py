@@ -26,6 +26,11 @@ _AXES = {"tp": 3, "cp": 4, "ep": 5}
 _HOST = 6
 
 
+# Fields of StackSpec that pricing alone reads: under other values of these the operations stay as they are.
+STACK_FIELDS = frozenset(("throughput", "elementwise_traffic", "tp_overlap", "dp_overlap", "fsdp_overlap", "cp_overlap",
+                          "ep_overlap", "offload_overlap", "contention", "host_s_per_kernel", "sources"))  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemoryOverheads:
     """Bytes that no tensor accounts for. context: CUDA context and libraries; communicator: NCCL buffers per group;

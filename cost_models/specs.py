@@ -275,6 +275,7 @@ class StackSpec:
 
     name: str
     attention: AttentionKernel
+    throughput: float  # rate of its kernels in a long run over what the device's efficiencies promise [0.5, 1.5]
     elementwise_traffic: float  # memory traffic of element-wise kernels over perfectly fused ones [1, 2]
     fused_activation: bool  # gate, activation and product in one kernel: their intermediate is not kept
     tp_overlap: float

@@ -61,6 +61,14 @@ class Estimate:
 
 def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     """Step time and memory of every layout of the ledger. `detail` splits compute into COMPONENTS."""
+    terms, slowest = step_terms(ledger, rates, detail=detail)
+    device_bytes, fullest = device_memory(ledger, rates)
+    host_bytes = np.max([ledger.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
+    return Estimate(np.asarray(sum(terms.values())), device_bytes, host_bytes, terms, slowest, fullest)
+
+
+def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[dict[str, Array], Ints]:
+    """[n] exposed seconds of every term, whose sum is the step time; and the profile of the slowest stage."""
     x, m = ledger.layouts, ledger.m
     stage = _stages(ledger, rates)
     slowest = np.argmax(stage.cycle, axis=0)
@@ -78,10 +86,7 @@ def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
     terms["stragglers"] = _straggler_share(ledger) * np.asarray(sum(terms.values()))
-    step_s = np.asarray(sum(terms.values()))
-    device_bytes, fullest = device_memory(ledger, rates)
-    host_bytes = np.max([ledger.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
-    return Estimate(step_s, device_bytes, host_bytes, terms, slowest, fullest)
+    return terms, slowest
 
 
 def _straggler_share(ledger: Ledger) -> float:

@@ -6,7 +6,7 @@ Built once per set of shard keys; a layout then only looks up its key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -103,6 +103,10 @@ class Tables:
     @property
     def num_keys(self) -> int:
         return len(self.keys["tp"])
+
+    def repriced(self, rates: Rates) -> Tables:
+        """The same operations under other rates."""
+        return replace(self, seconds=_seconds(self.operations, rates, self.num_keys))
 
     @cached_property
     def forward_s(self) -> Array:
@@ -239,8 +243,11 @@ def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates)
     edge: Trains = "all" if problem.trains_everything else "passes"
     ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge), builder.mtp(edge)]
     ops.append(LayerOperations(name="embedding copy", trains=edge))
-    seconds = tuple(layer_seconds(one, rates, len(shard.tp)) for one in ops)
-    return Tables(problem, keys, seconds, tuple(ops))
+    return Tables(problem, keys, _seconds(ops, rates, len(shard.tp)), tuple(ops))
+
+
+def _seconds(ops: Sequence[LayerOperations], rates: Rates, num_keys: int) -> tuple[LayerSeconds, ...]:
+    return tuple(layer_seconds(one, rates, num_keys) for one in ops)
 
 
 def key_code(columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -56,7 +56,7 @@ def read_case(row: RowReader) -> Case | None:
         id=name, source=row.text("source", default="not stated"), stack_name=stack_name or "not stated",
         regime=row.text("regime", default="") or _regime(model, layout), group=row.text("group", default="") or None,
         core=bool(row.flag("core")), quality=quality, model=model, cluster=cluster, workload=workload, stack=stack,
-        layout=layout, chunks=chunks, recompute_known=known, measured=measured,
+        features=features, layout=layout, chunks=chunks, recompute_known=known, measured=measured,
         assumptions=tuple(dict.fromkeys(row.assumptions)),
     )  # fmt: skip
 

@@ -40,6 +40,7 @@ class Case:
     cluster: ClusterSpec
     workload: Workload
     stack: StackSpec
+    features: Mapping[str, Any]
     layout: Layout
     chunks: tuple[int, ...] | None
     recompute_known: bool

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Protocol, get_args
 
 from ..cost_models.specs import AttentionKernel, StackSpec
 
-if TYPE_CHECKING:
-    from .published_row import RowReader
+
+class Notes(Protocol):
+    """What takes the labels of assumptions: the reader of a row, or nobody when a known run is priced again."""
+
+    def assume(self, label: str) -> None: ...
+
+
+class Unheard:
+    """Drops the labels."""
+
+    def assume(self, label: str) -> None:
+        pass
+
 
 # Families whose GPT models have biases, learned positions and dropout (defaults of Megatron-LM before TE).
 ERA_GPT = ("megatron-lm",)
@@ -34,7 +45,7 @@ CASTS = {"delayed": 2.0, "mxfp8": 4.0, "blockwise": 4.0, "current": 6.0} | dict.
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
-def with_features(stack: StackSpec, features: Mapping[str, Any], row: RowReader) -> StackSpec:
+def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> StackSpec:
     """`stack` as the run had it switched; what is not recorded stays as the family has it, with a label."""
     changed: dict[str, Any] = {}
     _attention(changed, features, row, stack)
@@ -78,7 +89,7 @@ def _graphs(changed: dict[str, Any], features: Mapping[str, Any], stack: StackSp
             changed["kernels_per_expert_block"] = max(stack.kernels_per_expert_block - GRAPHED_ROUTER, 0.0)
 
 
-def _attention(changed: dict[str, Any], features: Mapping[str, Any], row: RowReader, stack: StackSpec) -> None:
+def _attention(changed: dict[str, Any], features: Mapping[str, Any], row: Notes, stack: StackSpec) -> None:
     stated = str(features.get("attention") or "").split(" ")[0].lower()
     if features.get("attn_impl") == "triton":  # takes the bias of ALiBi, which the kernels of its time did not
         changed["attention"] = "triton"

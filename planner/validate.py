@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..cost_models import step
-from ..cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
 from ..cost_models.ledger import BUFFERS, Ledger
 from ..cost_models.rates import Rates
-from ..cost_models.stages import Splits, chunk_devices
-from ..cost_models.tables import Problem
 from ..errors import InputError
-from ..profiles.stacks import rates_for
 from . import intervals
 from .published import Problems, Progress, read_cases, shipped_files
+from .published_pricing import ledger_of, rates_of
 from .published_row import Case
-from .search.exhaustive import price_layouts
 from .validate_summary import Outcome, summarise
 
 
@@ -78,7 +74,8 @@ def source_of(text: str) -> str:
 
 def predict(case: Case) -> Prediction:
     """Price one run. Raises InputError where it cannot be priced (a GPU without the number format)."""
-    ledger, rates = ledger_of(case)
+    rates = rates_of(case)
+    ledger = ledger_of([case], rates)
     estimate = step.price(ledger, rates, detail=True)
     step_s = float(estimate.step_s[0])
     if not np.isfinite(step_s) or step_s <= 0:
@@ -88,36 +85,6 @@ def predict(case: Case) -> Prediction:
         peak_memory_bytes=peak_memory(case, ledger, rates, estimate),
         terms={name: float(seconds[0]) for name, seconds in estimate.terms.items()},
     )
-
-
-def ledger_of(case: Case) -> tuple[Ledger, Rates]:
-    """The quantities of a run and the rates that price them, with its stages as it had them."""
-    problem = Problem(case.model, case.workload, case.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
-    rates = rates_for(case.cluster, case.stack, case.workload.precision)
-    ledger, _ = price_layouts(problem, rates, Layouts.of([case.layout]))
-    if case.chunks is not None:
-        ledger = replace(ledger, splits=_stated_splits(ledger, case))
-    return ledger, rates
-
-
-def _stated_splits(ledger: Ledger, case: Case) -> Splits:
-    """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
-    even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
-    num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
-    schedule = V_SCHEDULES[0] if SCHEDULES[layout.schedule] in V_SCHEDULES else "1f1b"
-    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, schedule)
-    rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
-    for device, size in zip(devices, sizes, strict=True):
-        for kind in pattern[start : start + size]:
-            rows[device, kind] += 1
-        start += size
-    rows[devices[-1], pattern[-1]] += mtp
-    at_first = even.counts[0, np.argmin(even.first[0]), num_kinds:]
-    rows[devices[0], num_kinds:] += at_first
-    if devices[0] != devices[-1]:
-        rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
-    distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None])
 
 
 def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:

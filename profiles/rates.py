@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args
-
-import yaml
 
 from ..cost_models.collectives import OPS, CollectiveRates, LevelRates, OpRates
 from ..cost_models.specs import AttentionKernel, GpuSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface
+from . import calibration
+from .calibration import Calibration
 
 KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 _MEASURED = Path(__file__).parent / "measured"
@@ -36,6 +36,8 @@ _DONORS: dict[str, tuple[str, float, float, float]] = {
     "rtx-pro-6000-server": ("blackwell-rtx", 467.8e12, 1.792e12, 188),
 }
 _DONOR_VENDOR = "nvidia"
+# Blocks of assumptions.yaml that the efficiencies of a device rest on.
+_DEVICE_BLOCKS = ("training_factor", "memory_efficiency", "fp8_factor", "unaligned", "attention", "unfused")
 _ELDERS = {"volta": "ampere", "turing": "ampere", "pascal": "ampere"}  # generations that no table has
 _CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb"}
 
@@ -56,20 +58,15 @@ class DeviceRates:
     sources: Mapping[str, str]
 
 
-@lru_cache(maxsize=1)
-def _files() -> tuple[dict[str, Any], dict[str, Any]]:
-    """fits.yaml and assumptions.yaml; both are ours, so a plain reader serves."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    fits, assumed = (
-        yaml.load((_MEASURED / name).read_text(encoding="utf-8"), Loader=loader)
-        for name in ("fits.yaml", "assumptions.yaml")
-    )
-    return fits, assumed
+@cache
+def _fits() -> dict[str, Any]:
+    loaded: dict[str, Any] = calibration.load_yaml(_MEASURED / "fits.yaml")
+    return loaded
 
 
 def fit_errors() -> dict[str, dict[str, float]]:
     """Median and p90 relative error and number of rows of every fit, by its label."""
-    errors: dict[str, dict[str, float]] = _files()[0]["errors"]
+    errors: dict[str, dict[str, float]] = _fits()["errors"]
     return errors
 
 
@@ -113,20 +110,20 @@ def _base_peak(gpu: GpuSpec) -> float:
     return peaks.get("bf16") or peaks.get("fp16") or max(peaks.values())
 
 
-@lru_cache(maxsize=64)
-def _surfaces_for(gpu_key: tuple[Any, ...]) -> DeviceRates:
+@lru_cache(maxsize=256)
+def _surfaces_for(gpu_key: tuple[Any, ...], fitted: str) -> DeviceRates:
     gpu = GpuSpec(
         name=gpu_key[0], vendor=gpu_key[1], arch=gpu_key[2], peak_flops_per_s=dict(gpu_key[3]), memory_bytes=0.0,
         memory_bw_bytes_per_s=gpu_key[4], link_bw_bytes_per_s=0.0, pcie_bw_bytes_per_s=0.0, num_sms=gpu_key[5],
     )  # fmt: skip
-    _, assumed = _files()
+    assumed = calibration.assumptions(fitted)
     name, provenance = donor(gpu)
-    memory = _entry(assumed["memory_efficiency"], gpu.name, name)
+    fused, eager = (_value(assumed["memory_efficiency"], key, gpu.name, name) for key in ("fused", "eager"))
     return DeviceRates(
-        gemm=_gemms(gpu, name, provenance),
-        attention=_attentions(gpu, name, provenance, float(memory["eager"])),
-        fused_memory_efficiency=float(memory["fused"]),
-        eager_memory_efficiency=float(memory["eager"]),
+        gemm=_gemms(gpu, name, provenance, assumed),
+        attention=_attentions(gpu, name, provenance, eager, assumed),
+        fused_memory_efficiency=fused,
+        eager_memory_efficiency=eager,
         provenance=provenance,
         sources={
             key: assumed[key]["source"] for key in ("training_factor", "memory_efficiency", "fp8_factor", "unaligned")
@@ -134,10 +131,12 @@ def _surfaces_for(gpu_key: tuple[Any, ...]) -> DeviceRates:
     )
 
 
-def surfaces_for(gpu: GpuSpec) -> DeviceRates:
-    """The efficiencies of `gpu`: its own where it was measured, else scaled from the nearest device that was."""
+def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceRates:
+    """The efficiencies of `gpu`: its own where it was measured, else scaled from the nearest device that was.
+    fitted: the calibration to apply, the shipped one unless given."""
     peaks = tuple(sorted(gpu.peak_flops_per_s.items()))
-    return _surfaces_for((gpu.name, gpu.vendor, gpu.arch, peaks, gpu.memory_bw_bytes_per_s, gpu.num_sms))
+    key = (gpu.name, gpu.vendor, gpu.arch, peaks, gpu.memory_bw_bytes_per_s, gpu.num_sms)
+    return _surfaces_for(key, (fitted or calibration.shipped()).part(*_DEVICE_BLOCKS))
 
 
 def _entry(block: Mapping[str, Any], *names: str) -> Any:
@@ -145,9 +144,15 @@ def _entry(block: Mapping[str, Any], *names: str) -> Any:
     return next((block[name] for name in names if name in block), block["default"])
 
 
+def _value(block: Mapping[str, Any], key: str, *names: str) -> float:
+    """The value of `key` under the first of `names` that has it, else of the block's default: a calibration may know
+    one number of a device whose others are borrowed."""
+    return float(next(block[name][key] for name in (*names, "default") if key in block.get(name, ())))
+
+
 def _scale(gpu: GpuSpec) -> float:
     """Best product of a device outside the tables over the best of an H100, both as shares of the peak; else 1."""
-    best = _files()[1]["best_gemm_flops_per_s"]
+    best = calibration.prior_assumptions()["best_gemm_flops_per_s"]
     if gpu.name in _DONORS or gpu.name not in best:
         return 1.0
     return float(best[gpu.name] / _base_peak(gpu) / (best["h100-sxm-80gb"] / _DONORS["h100-sxm-80gb"][1]))
@@ -158,9 +163,8 @@ def _num_sms(gpu: GpuSpec, name: str) -> float:
     return float(gpu.num_sms or _DONORS[name][3])
 
 
-def _gemms(gpu: GpuSpec, name: str, provenance: str) -> dict[str, GemmSurface]:
-    fits, assumed = _files()
-    fitted = fits["gemm"][name]
+def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any]) -> dict[str, GemmSurface]:
+    fitted = _fits()["gemm"][name]
     aligned = _entry(assumed["unaligned"], generation(gpu.arch))
     base_peak, scale = _base_peak(gpu), _scale(gpu)
     source = _TABLES if provenance == "measured" else provenance
@@ -179,24 +183,25 @@ def _gemms(gpu: GpuSpec, name: str, provenance: str) -> dict[str, GemmSurface]:
             wave_quantisation=fitted["wave_quantisation"],
             memory_efficiency=fitted["memory_efficiency"],
             # fp8 products run further from the power limit: published fp8 runs show no loss against the benchmark.
-            training_factor=1.0 if factor != 1.0 else float(_entry(assumed["training_factor"], gpu.name, name)["gemm"]),
+            training_factor=1.0 if factor != 1.0 else _value(assumed["training_factor"], "gemm", gpu.name, name),
             source=source if dtype in ("bf16", "fp16") else f"{source}, {dtype} from its peak",
             **aligned,
         )
     return surfaces
 
 
-def _attentions(gpu: GpuSpec, name: str, provenance: str, eager: float) -> dict[str, AttentionSurface]:
-    fits, assumed = _files()
+def _attentions(
+    gpu: GpuSpec, name: str, provenance: str, eager: float, assumed: Mapping[str, Any]
+) -> dict[str, AttentionSurface]:
     family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else "default"
     kernels = assumed["attention"].get(family) or assumed["attention"]["default"]
-    training = float(_entry(assumed["training_factor"], gpu.name, name)["attention"])
+    training = _value(assumed["training_factor"], "attention", gpu.name, name)
     surfaces: dict[str, AttentionSurface] = {}
     for kernel in (k for k in KERNELS if k != "unfused"):
         # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.
         own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1", "triton") else kernels["native"]]
         measured = _native(name, own["of"])
-        backward = own.get("backward") or fits["backward_over_forward"][own["measured_backward"]]
+        backward = own.get("backward") or _fits()["backward_over_forward"][own["measured_backward"]]
         forward = measured["forward_efficiency"] * own["forward"] * _scale(gpu)
         surfaces[kernel] = AttentionSurface(
             peak_flops_per_s=_base_peak(gpu),
@@ -218,7 +223,7 @@ def _attentions(gpu: GpuSpec, name: str, provenance: str, eager: float) -> dict[
 def _native(name: str, kernel: str) -> dict[str, float]:
     """The fit of `kernel` on a measured device. FlashAttention's own charts, where they are, hold dense training shapes
     (the tables: serving with paged keys): then the tables only say how devices of the generation compare."""
-    fits, _ = _files()
+    fits = _fits()
     family = _DONORS[name][0]
     table = fits["attention"].get(name) or fits["attention"][_CHART_DEVICES[family]]
     chart_device = _CHART_DEVICES.get(family, "")
@@ -247,10 +252,14 @@ def _unfused(flash: AttentionSurface, block: Mapping[str, Any], scale: float, ea
     )
 
 
-@lru_cache(maxsize=1)
-def collective_rates() -> CollectiveRates:
+def collective_rates(fitted: Calibration | None = None, nics_per_ring: float = math.inf) -> CollectiveRates:
     """Constants of every kind of link: fitted inside a node, assumed (but for the ramp) between nodes."""
-    fits, assumed = _files()
+    return _collective_rates((fitted or calibration.shipped()).part("links", "fabrics", "trees"), nics_per_ring)
+
+
+@lru_cache(maxsize=64)
+def _collective_rates(fitted: str, nics_per_ring: float) -> CollectiveRates:
+    fits, assumed = _fits(), calibration.assumptions(fitted)
     links, fabrics = assumed["links"], assumed["fabrics"]
     copies = links["copy_efficiency"]
     kinds = {kind: _measured_link(entry, _entry(copies, kind)) for kind, entry in fits["links"].items()}
@@ -262,7 +271,7 @@ def collective_rates() -> CollectiveRates:
     sources = {kind: level.source for kind, level in {**kinds, **outside}.items()}
     return CollectiveRates(
         kinds={**kinds, **newest, **outside}, inner=kinds["nvlink4"], outer=outer, sources=sources,
-        tree_efficiency=float(assumed["trees"]["efficiency"]),
+        tree_efficiency=float(assumed["trees"]["efficiency"]), nics_per_ring=nics_per_ring,
     )  # fmt: skip
 
 

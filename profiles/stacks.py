@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..cost_models import units
 from ..cost_models.rates import MemoryOverheads, Rates
 from ..cost_models.specs import ClusterSpec, Precision, StackSpec
+from ..cost_models.surfaces import AttentionSurface, GemmSurface
 from ..errors import InputError, UnknownNameError
+from .calibration import Calibration, load_yaml, shipped
 from .rates import collective_rates, surfaces_for
-from .reader import read_document
 
 _FOLDER = Path(__file__).with_name("stacks")
-_FAMILIES = _FOLDER / "families.yaml"
+FAMILIES = _FOLDER / "families.yaml"
 _FIELDS = tuple(name for name in StackSpec.__dataclass_fields__ if name not in ("name", "sources"))
 
 # Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels
@@ -35,61 +37,106 @@ OVERHEADS = MemoryOverheads(
 )
 
 
-def stack_names() -> list[str]:
+@cache
+def stack_names() -> tuple[str, ...]:
     """Names of all stacks."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml") if path != _FAMILIES)
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml") if path != FAMILIES))
 
 
-@cache
-def stack_for(name: str) -> tuple[StackSpec, list[str]]:
+def stack_for(name: str, fitted: Calibration | None = None) -> tuple[StackSpec, list[str]]:
     """The family that a stack as published (`megatron-bridge-26.02`) belongs to, with what its version changes, and
-    warnings: an unknown version takes its family's values, an unknown family `generic`."""
-    table = read_document(_FAMILIES).data
-    if not name.strip():
-        return load_stack("generic"), ["stack not stated: generic"]
-    wanted = name.strip().lower()
-    version = table["versions"].get(wanted)
-    if version is None and wanted in table["families"]:
-        version = {"family": wanted}
-    if version is None:
-        found = next((family for pattern, family in table["patterns"] if re.search(pattern, wanted)), None)
-        note = f"stack {name} is not known: values of {found or 'generic'}"
-        return load_stack(found or "generic"), [note]
-    stack = load_stack(version["family"])
-    changed = {key: fact for key, fact in version.items() if key != "family"}
-    values = {key: fact["value"] for key, fact in changed.items()}
-    if "host_s_per_kernel" in values:
-        values["host_s_per_kernel"] = units.parse(values["host_s_per_kernel"], "s")
-    sources = {**stack.sources, **{key: fact["source"] for key, fact in changed.items()}}
-    return replace(stack, sources=sources, **values), []
+    warnings: an unknown version takes its family's values, an unknown family `generic`.
+    fitted: the calibration to apply, the shipped one unless given."""
+    family, version, warnings = family_of(name)
+    stack = _load_stack(family, fitted or shipped())
+    return _changed(stack, _version_facts(version, fitted or shipped())) if version else stack, warnings
 
 
 @cache
-def load_stack(name: str) -> StackSpec:
+def family_of(name: str) -> tuple[str, str, list[str]]:
+    """(family, version in families.yaml or "", warnings) of a stack as published."""
+    table = _table()
+    wanted = name.strip().lower()
+    if not wanted:
+        return "generic", "", ["stack not stated: generic"]
+    if wanted in table["versions"]:
+        return table["versions"][wanted]["family"], wanted, []
+    if wanted in table["families"]:
+        return wanted, "", []
+    found = next((family for pattern, family in table["patterns"] if re.search(pattern, wanted)), "generic")
+    return found, "", [f"stack {name} is not known: values of {found}"]
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = load_yaml(FAMILIES)
+    return table
+
+
+def load_stack(name: str, fitted: Calibration | None = None) -> StackSpec:
     """The stack `name`, a family or a version of one, with what it inherits. Raises UnknownNameError."""
-    if name in read_document(_FAMILIES).data["versions"]:
-        return replace(stack_for(name)[0], name=name)
+    if name in _table()["versions"]:
+        return replace(stack_for(name, fitted)[0], name=name)
+    return _load_stack(name, fitted or shipped())
+
+
+@lru_cache(maxsize=256)
+def _load_stack(name: str, fitted: Calibration) -> StackSpec:
     if name not in stack_names():
         raise UnknownNameError("stack", name, stack_names(), see="meshwright show stacks")
-    facts = _facts(name)
-    values = {field: facts[field]["value"] for field in _FIELDS}
-    values["host_s_per_kernel"] = units.parse(values["host_s_per_kernel"], "s")
-    return StackSpec(name=name, sources={field: facts[field]["source"] for field in _FIELDS}, **values)
+    facts = _facts(name, fitted)
+    return StackSpec(name=name, sources={field: facts[field]["source"] for field in _FIELDS},
+                     **{field: facts[field]["value"] for field in _FIELDS})  # fmt: skip
 
 
-def _facts(name: str) -> dict[str, Any]:
-    own: dict[str, Any] = dict(read_document(_FOLDER / f"{name}.yaml").data)
-    parent = own.pop("inherits", None)
-    return {**(_facts(parent) if parent else {}), **own}
+def _changed(stack: StackSpec, facts: Mapping[str, Any]) -> StackSpec:
+    sources = {**stack.sources, **{key: fact["source"] for key, fact in facts.items()}}
+    return replace(stack, sources=sources, **{key: fact["value"] for key, fact in facts.items()})
 
 
+def _version_facts(version: str, fitted: Calibration) -> dict[str, Any]:
+    return _with_fitted(_in_base_units(_table()["versions"][version]), version, fitted)
+
+
+def _facts(name: str, fitted: Calibration) -> dict[str, Any]:
+    """Field -> {value, source}: the parent's, then the file's own, then what was fitted for this name."""
+    own = _own_facts(name)
+    parent = own.get("inherits")
+    facts = {**(_facts(parent, fitted) if parent else {}), **own}
+    return _with_fitted({key: fact for key, fact in facts.items() if key in _FIELDS}, name, fitted)
+
+
+@cache
+def _own_facts(name: str) -> Mapping[str, Any]:
+    return _in_base_units(load_yaml(_FOLDER / f"{name}.yaml"))
+
+
+def _in_base_units(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a file with quantities as numbers; the family of a version is no fact of it."""
+    out = {key: fact for key, fact in facts.items() if key != "family"}
+    if "host_s_per_kernel" in out:
+        fact = out["host_s_per_kernel"]
+        out["host_s_per_kernel"] = {**fact, "value": units.parse(fact["value"], "s")}
+    return out
+
+
+def _with_fitted(facts: dict[str, Any], name: str, fitted: Calibration) -> dict[str, Any]:
+    for key, value in fitted.stacks.get(name, {}).items():
+        facts[key] = {"value": value, "source": fitted.source}
+    return facts
+
+
+_Surface = TypeVar("_Surface", GemmSurface, AttentionSurface)
 _ELEMENT_BYTES = {"fp8": 1.0, "fp32": 4.0}
 
 
-def rates_for(cluster: ClusterSpec, stack: StackSpec, precision: Precision) -> Rates:
-    """Rates of the cluster's limiting GPU and links under `stack`. Raises InputError if the GPU lacks the dtype."""
+def rates_for(
+    cluster: ClusterSpec, stack: StackSpec, precision: Precision, fitted: Calibration | None = None
+) -> Rates:
+    """Rates of the cluster's limiting GPU and links under `stack`. Raises InputError if the GPU lacks the dtype.
+    fitted: the calibration of devices and links, the shipped one unless given (that of the stack is in `stack`)."""
     gpu = cluster.gpu
-    device = surfaces_for(gpu)
+    device = surfaces_for(gpu, fitted)
     dtype = precision if precision in device.gemm else ("bf16" if precision == "fp16" else precision)
     if dtype not in device.gemm:
         known = ", ".join(sorted(set(device.gemm) & {"bf16", "fp16", "fp8", "fp32"}))
@@ -101,12 +148,12 @@ def rates_for(cluster: ClusterSpec, stack: StackSpec, precision: Precision) -> R
     host = [group.host_memory_bw_bytes_per_s for group in cluster.groups]
     per_gpu = [bw / group.gpus_per_node for bw, group in zip(host, cluster.groups, strict=True) if bw]
     return Rates(
-        gemm=device.gemm[dtype],
-        wide_gemm=device.gemm.get(wide, device.gemm[dtype]),
-        attention=attention,
-        memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency,
+        gemm=_sustained(device.gemm[dtype], stack),
+        wide_gemm=_sustained(device.gemm.get(wide, device.gemm[dtype]), stack),
+        attention=_sustained(attention, stack),
+        memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput,
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
-        collectives=replace(collective_rates(), nics_per_ring=stack.nics_per_ring),
+        collectives=collective_rates(fitted, stack.nics_per_ring),
         levels=cluster.levels,
         pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY,
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
@@ -116,6 +163,12 @@ def rates_for(cluster: ClusterSpec, stack: StackSpec, precision: Precision) -> R
         wide_element_bytes=_ELEMENT_BYTES.get(wide, 2.0),
         sources=_term_sources(device.provenance, cluster),
     )
+
+
+def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
+    """`surface` at the rates that the stack's kernels keep up."""
+    return replace(surface, training_factor=surface.training_factor * stack.throughput,
+                   memory_bw_bytes_per_s=surface.memory_bw_bytes_per_s * stack.throughput)  # fmt: skip
 
 
 def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:

@@ -24,7 +24,7 @@ from meshwright.planner.validate_summary import (
     sweep,
 )
 from meshwright.profiles.reader import read_document
-from meshwright.profiles.stacks import load_stack, stack_for, stack_names
+from meshwright.profiles.stacks import FAMILIES, load_stack, stack_for, stack_names
 
 from meshwright.errors import InputError
 
@@ -252,7 +252,7 @@ def test_the_memory_of_the_kind_and_rank_that_was_measured(tmp_path: Path) -> No
 
 
 def test_stacks_belong_to_families() -> None:
-    table = read_document(Path(stack_for.__wrapped__.__code__.co_filename).with_name("stacks") / "families.yaml").data
+    table = read_document(FAMILIES).data
     assert len(table["families"]) <= 8
     assert set(table["families"]) == set(stack_names())
     for name, version in table["versions"].items():

@@ -1,0 +1,124 @@
+"""Published runs priced in batches, once or again and again under other constants.
+
+Runs of one model, cluster, workload and stack differ in their layouts only and are priced as one batch. A batch builds
+its operations once; another calibration only prices them anew (docs/architecture.md, section 3), and costs nothing
+where it changes none of the batch's rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost_models import ledger as ledgers
+from ..cost_models import step, tables
+from ..cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
+from ..cost_models.ledger import Ledger
+from ..cost_models.rates import STACK_FIELDS, Rates
+from ..cost_models.specs import StackSpec
+from ..cost_models.stages import Splits, chunk_devices
+from ..cost_models.tables import Problem, index_keys
+from ..profiles.calibration import Calibration
+from ..profiles.stacks import rates_for, stack_for
+from .published_row import Case
+from .published_stack import Unheard, with_features
+
+Array = NDArray[np.float64]
+
+
+def rates_of(case: Case, fitted: Calibration | None = None) -> Rates:
+    """The rates of a run under a calibration, its stack as it had it switched. Raises InputError where it has none."""
+    stack = with_features(stack_for(case.stack_name, fitted)[0], case.features, Unheard())
+    return rates_for(case.cluster, stack, case.workload.precision, fitted)
+
+
+def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
+    """The quantities of runs that differ in their layouts only, with their stages as they had them."""
+    case, layouts = cases[0], Layouts.of([case.layout for case in cases])
+    problem = Problem(case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
+    keys, key = index_keys(layouts)
+    ledger = ledgers.build(problem, tables.build(problem, keys, rates), layouts, key)
+    return replace(ledger, splits=_stated_splits(ledger, case)) if case.chunks is not None else ledger
+
+
+def _stated_splits(ledger: Ledger, case: Case) -> Splits:
+    """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
+    even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
+    num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
+    schedule = V_SCHEDULES[0] if SCHEDULES[layout.schedule] in V_SCHEDULES else "1f1b"
+    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, schedule)
+    rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
+    for device, size in zip(devices, sizes, strict=True):
+        for kind in pattern[start : start + size]:
+            rows[device, kind] += 1
+        start += size
+    rows[devices[-1], pattern[-1]] += mtp
+    at_first = even.counts[0, np.argmin(even.first[0]), num_kinds:]
+    rows[devices[0], num_kinds:] += at_first
+    if devices[0] != devices[-1]:
+        rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
+    distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None])
+
+
+class Batch:
+    """Runs that differ in their layouts only; `index`: their places among all runs."""
+
+    def __init__(self, cases: Sequence[Case], index: Sequence[int], fitted: Calibration) -> None:
+        self.cases, self.index = cases, np.array(index)
+        self._at(rates_of(cases[0], fitted))
+
+    def _at(self, rates: Rates) -> None:
+        self._rates, self._ledger = rates, ledger_of(self.cases, rates)
+        self._seconds = self._price(self._ledger, rates)
+
+    @staticmethod
+    def _price(ledger: Ledger, rates: Rates) -> Array:
+        return np.asarray(sum(step.step_terms(ledger, rates)[0].values()))
+
+    def seconds(self, fitted: Calibration, *, keep: bool) -> Array:
+        """[runs of the batch] step seconds; keep: what comes next is compared with these."""
+        rates = rates_of(self.cases[0], fitted)
+        if rates == self._rates:
+            return self._seconds
+        if _same_operations(rates.stack, self._rates.stack):
+            ledger = self._ledger.repriced(rates)
+        else:
+            ledger = ledger_of(self.cases, rates)
+        seconds = self._price(ledger, rates)
+        if keep:
+            self._rates, self._ledger, self._seconds = rates, ledger, seconds
+        return seconds
+
+
+def _same_operations(one: StackSpec, other: StackSpec) -> bool:
+    """Whether two stacks differ only in what rates read."""
+    names = (name for name in StackSpec.__dataclass_fields__ if name not in STACK_FIELDS)
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+class Batches:
+    """Step seconds of runs under one calibration after another."""
+
+    def __init__(self, cases: Sequence[Case], fitted: Calibration) -> None:
+        parts: dict[str, list[int]] = {}
+        for i, case in enumerate(cases):
+            parts.setdefault(_signature(case), []).append(i)
+        self.cases = cases
+        self.batches = [Batch([cases[i] for i in index], index, fitted) for index in parts.values()]
+
+    def seconds(self, fitted: Calibration, *, keep: bool = True) -> Array:
+        """[runs] step seconds."""
+        out = np.empty(len(self.cases))
+        for batch in self.batches:
+            out[batch.index] = batch.seconds(fitted, keep=keep)
+        return out
+
+
+def _signature(case: Case) -> str:
+    """Equal for runs that can be priced together."""
+    parts = (case.model, case.workload, case.cluster, case.stack_name, sorted(case.features.items()), case.chunks)
+    return repr(parts)
