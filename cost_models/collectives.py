@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -71,9 +72,13 @@ class LevelRates:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_REMEMBERED = 64  # groups of a batch of runs or of one layout; a search has more, and other ones every time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CollectiveRates:
-    """Constants per NetworkLevel.kind; `inner` and `outer` serve kinds that are not in the table."""
+    """Constants per NetworkLevel.kind; `inner` and `outer` serve kinds that are not in the table. Compared by identity,
+    so that curves can be remembered for them."""
 
     kinds: Mapping[str, LevelRates]
     inner: LevelRates
@@ -144,16 +149,25 @@ def curve(
 def curve_of_rows(
     rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0
 ) -> Curve:
-    """The curve of each row's group, [n], computed once per distinct group.
+    """The curve of each row's group, [n], computed once per distinct group, and for few rows once and for all.
 
     Levels may hold arrays [n] where rows are priced under different rates; then every row has its own curve.
     """
     size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     if any(np.ndim(level.bw_bytes_per_s) or np.ndim(level.latency_s) for level in levels):
         return curve(rates, levels, op, size, stride, copies)
-    distinct, inverse = np.unique(size << 32 | stride, return_inverse=True)
+    code = size << 32 | stride
+    if code.size <= _REMEMBERED:
+        return _remembered(rates, levels, op, copies, np.ascontiguousarray(code).tobytes())
+    distinct, inverse = np.unique(code, return_inverse=True)
     found = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies)
     return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+
+
+@lru_cache(maxsize=1 << 14)
+def _remembered(rates: CollectiveRates, levels: Levels, op: Op, copies: float, code: bytes) -> Curve:
+    codes = np.frombuffer(code, dtype=np.int64)
+    return curve(rates, levels, op, codes >> 32, codes & 0xFFFFFFFF, copies)
 
 
 def _hops(op: Op, below: Floats, within: Floats, depth: int) -> Floats:

@@ -6,15 +6,16 @@ what-if share this path: a changed constant needs only this step again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
 from .collectives import CollectiveRates
-from .operations import Exchange, LayerOperations
+from .operations import Exchange, Gemm, LayerOperations
 from .specs import NetworkLevel, StackSpec
 from .surfaces import AttentionSurface, GemmSurface, attention_seconds, gemm_seconds
 
@@ -22,6 +23,7 @@ Array = NDArray[np.float64]
 
 # What the seconds of a layer are made of, in the order of the component axis.
 COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
+_STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)
 _AXES = {"tp": 3, "cp": 4, "ep": 5}
 _HOST = 6
 
@@ -119,19 +121,33 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
 
 
 def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:
-    for gemm in ops.gemms:
-        w = rates.wide_element_bytes if gemm.wide else rates.element_bytes
-        surface = rates.wide_gemm if gemm.wide else rates.gemm
-        forward.add(0, gemm.count * gemm_seconds(surface, gemm.m, gemm.n, gemm.k, w), gemm.tag)
-        backward.add(0, gemm.count * gemm_seconds(surface, gemm.m, gemm.k, gemm.n, w), 0)
+    for gemm, (output, dgrad, wgrad) in zip(ops.gemms, _products(ops.gemms, rates), strict=True):
+        forward.add(0, gemm.count * output, gemm.tag)
+        backward.add(0, gemm.count * dgrad, 0)
         if gemm.has_wgrad:
-            wgrad = gemm.count * gemm_seconds(surface, gemm.n, gemm.k, gemm.m, w)
-            backward.add(0, wgrad, 0)
-            weight += wgrad
+            backward.add(0, gemm.count * wgrad, 0)
+            weight += gemm.count * wgrad
     for core in ops.cores:
         flops, context, head = core.flops, core.context, core.head_dim
         forward.add(1, attention_seconds(rates.attention, flops, context, head, False), core.tag)
         backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
+
+
+def _products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
+    """Seconds of every product: its output, the gradient of its input, that of its weight.
+
+    Products are stacked up to _STACKED elements: with few keys the calls cost more than what they work on.
+    """
+    for wide, run in groupby(gemms, key=lambda gemm: gemm.wide):
+        surface, w = (rates.wide_gemm, rates.wide_element_bytes) if wide else (rates.gemm, rates.element_bytes)
+        few = list(run)
+        at_once = max(_STACKED // (3 * len(few[0].m)), 1)
+        for start in range(0, len(few), at_once):
+            part = few[start : start + at_once]
+            m, n, k = (np.array([getattr(gemm, dim) for gemm in part]) for dim in ("m", "n", "k"))
+            rows, columns, depth = (np.concatenate(dims) for dims in ((m, m, n), (n, k, k), (k, n, m)))
+            seconds = gemm_seconds(surface, rows, columns, depth, w)
+            yield from zip(seconds[: len(part)], seconds[len(part) : -len(part)], seconds[-len(part) :], strict=True)
 
 
 def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums) -> None:
@@ -161,6 +177,8 @@ def _hide(sums: _Sums, stack: StackSpec) -> Array:
     share = {"tp": stack.tp_overlap, "cp": stack.cp_overlap, "ep": stack.ep_overlap}
     for axis, index in _AXES.items():
         total = sums.all[index]
+        if not total.any():
+            continue
         hidden = np.minimum(share[axis] * total, room[axis])
         every = every + hidden
         exposed = total - (1.0 - stack.contention) * hidden

@@ -241,7 +241,8 @@ def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates)
     builder = Builder(problem.model, problem.workload, problem.stack, shard)
     ops = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
     edge: Trains = "all" if problem.trains_everything else "passes"
-    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge), builder.mtp(edge)]
+    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge)]
+    ops.append(builder.mtp(edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
     return Tables(problem, keys, _seconds(ops, rates, len(shard.tp)), tuple(ops))
 

@@ -7,7 +7,7 @@ where it changes none of the batch's rates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -73,7 +73,7 @@ class Batch:
 
     def _at(self, rates: Rates) -> None:
         self._rates, self._ledger = rates, ledger_of(self.cases, rates)
-        self._seconds = self._price(self._ledger, rates)
+        self.kept_seconds = self._price(self._ledger, rates)
 
     @staticmethod
     def _price(ledger: Ledger, rates: Rates) -> Array:
@@ -83,14 +83,14 @@ class Batch:
         """[runs of the batch] step seconds; keep: what comes next is compared with these."""
         rates = rates_of(self.cases[0], fitted)
         if rates == self._rates:
-            return self._seconds
+            return self.kept_seconds
         if _same_operations(rates.stack, self._rates.stack):
             ledger = self._ledger.repriced(rates)
         else:
             ledger = ledger_of(self.cases, rates)
         seconds = self._price(ledger, rates)
         if keep:
-            self._rates, self._ledger, self._seconds = rates, ledger, seconds
+            self._rates, self._ledger, self.kept_seconds = rates, ledger, seconds
         return seconds
 
 
@@ -110,11 +110,13 @@ class Batches:
         self.cases = cases
         self.batches = [Batch([cases[i] for i in index], index, fitted) for index in parts.values()]
 
-    def seconds(self, fitted: Calibration, *, keep: bool = True) -> Array:
-        """[runs] step seconds."""
+    def seconds(self, fitted: Calibration, *, keep: bool = True, only: Collection[int] | None = None) -> Array:
+        """[runs] step seconds. keep: calibrations to come are compared with this one; only: the batches that may have
+        moved since the last that was kept."""
         out = np.empty(len(self.cases))
-        for batch in self.batches:
-            out[batch.index] = batch.seconds(fitted, keep=keep)
+        for i, batch in enumerate(self.batches):
+            moved = only is None or i in only
+            out[batch.index] = batch.seconds(fitted, keep=keep) if moved else batch.kept_seconds
         return out
 
 

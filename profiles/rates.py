@@ -118,7 +118,7 @@ def _surfaces_for(gpu_key: tuple[Any, ...], fitted: str) -> DeviceRates:
     )  # fmt: skip
     assumed = calibration.assumptions(fitted)
     name, provenance = donor(gpu)
-    fused, eager = (_value(assumed["memory_efficiency"], key, gpu.name, name) for key in ("fused", "eager"))
+    fused, eager = (value_of(assumed["memory_efficiency"], key, gpu.name, name) for key in ("fused", "eager"))
     return DeviceRates(
         gemm=_gemms(gpu, name, provenance, assumed),
         attention=_attentions(gpu, name, provenance, eager, assumed),
@@ -144,7 +144,7 @@ def _entry(block: Mapping[str, Any], *names: str) -> Any:
     return next((block[name] for name in names if name in block), block["default"])
 
 
-def _value(block: Mapping[str, Any], key: str, *names: str) -> float:
+def value_of(block: Mapping[str, Any], key: str, *names: str) -> float:
     """The value of `key` under the first of `names` that has it, else of the block's default: a calibration may know
     one number of a device whose others are borrowed."""
     return float(next(block[name][key] for name in (*names, "default") if key in block.get(name, ())))
@@ -183,7 +183,7 @@ def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any])
             wave_quantisation=fitted["wave_quantisation"],
             memory_efficiency=fitted["memory_efficiency"],
             # fp8 products run further from the power limit: published fp8 runs show no loss against the benchmark.
-            training_factor=1.0 if factor != 1.0 else _value(assumed["training_factor"], "gemm", gpu.name, name),
+            training_factor=1.0 if factor != 1.0 else value_of(assumed["training_factor"], "gemm", gpu.name, name),
             source=source if dtype in ("bf16", "fp16") else f"{source}, {dtype} from its peak",
             **aligned,
         )
@@ -195,7 +195,7 @@ def _attentions(
 ) -> dict[str, AttentionSurface]:
     family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else "default"
     kernels = assumed["attention"].get(family) or assumed["attention"]["default"]
-    training = _value(assumed["training_factor"], "attention", gpu.name, name)
+    training = value_of(assumed["training_factor"], "attention", gpu.name, name)
     surfaces: dict[str, AttentionSurface] = {}
     for kernel in (k for k in KERNELS if k != "unfused"):
         # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.

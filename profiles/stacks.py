@@ -68,6 +68,17 @@ def family_of(name: str) -> tuple[str, str, list[str]]:
 
 
 @cache
+def lineage(name: str) -> tuple[str, ...]:
+    """Version, family and what the family inherits: all whose values a stack as published may take."""
+    family, version, _ = family_of(name)
+    names = [version] if version else []
+    while family:
+        names.append(family)
+        family = _own_facts(family).get("inherits", "")
+    return tuple(names)
+
+
+@cache
 def _table() -> Mapping[str, Any]:
     table: Mapping[str, Any] = load_yaml(FAMILIES)
     return table
