@@ -140,3 +140,13 @@ def _normal_equations(slopes: Array, residual: Array, weight: Array, z: Array) -
     each = weight / np.sqrt(1.0 + x * x) / SCATTER**2
     gradient = slopes.T @ (each * residual) + z
     return gradient, slopes.T @ (each[:, None] * slopes) + np.eye(len(z))
+
+
+def without(full: Fit, log_measured: Array, weight: Array, held: int) -> Array:
+    """[runs] log seconds, to first order, of a fit that holds one constant at its prior."""
+    at_z = np.log(full.seconds)
+    gradient, curvature = _normal_equations(full.slopes, at_z - log_measured, weight, full.z)
+    rest = np.arange(len(full.z)) != held
+    move = np.where(rest, 0.0, -full.z)
+    move[rest] = -np.linalg.solve(curvature[np.ix_(rest, rest)], gradient[rest] + curvature[rest, held] * move[held])
+    return np.asarray(at_z + full.slopes @ move)

@@ -24,7 +24,7 @@ _FAMILIES = (_CORE, _LM, "deepspeed", _FSDP, _TITAN, "internevo", "jax")
 _VERSIONS = (
     "megatron-core-2025-no-overlap", "nemo-mlperf-v3.1", "nemo-mlperf-v5.0", "nemo-24.07", "megatron-bridge-26.02",
     "megatron-deepspeed-vtrain", "megatron-deepspeed-2022", "megatron-deepspeed-2021", "megatron-lm-2021",
-    "megatron-lm-2022", "megatron-lm-2024", "llm-foundry-fsdp-2023", "torch-fsdp1-2024", "torch-fsdp2-2025",
+    "megatron-lm-2022", "megatron-lm-2024", "torch-fsdp2-2025",
 )  # fmt: skip
 _GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "h100-hbm2e-96gb", "h200-sxm-141gb", "b200-sxm-180gb", "gb200-186gb",
          "gb300-288gb")  # fmt: skip

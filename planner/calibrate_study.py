@@ -1,0 +1,124 @@
+"""What a calibration is worth: errors before and after, on runs left out of the fit, and without each constant."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..profiles.calibration import Calibration
+from ..profiles.constants import Constant
+from .calibrate import Array, Fit, Fitter, fit, weights, without
+from .published_row import Case
+from .validate import source_of
+
+Ints = NDArray[np.int64]
+Progress = Callable[[float, float], None]
+FOLDS = 5
+_FIT_PARTS = 10  # what the full fit takes, in fits to a part of the runs
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs that a fit may use: scored ones with a time that can be priced."""
+
+    cases: tuple[Case, ...]
+    sources: tuple[str, ...]
+    folds: Ints  # [runs]
+    log_measured: Array
+
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> Runs:
+        return cls(
+            tuple(cases), tuple(source_of(case.source) for case in cases), folds([group_of(case) for case in cases]),
+            np.log([case.measured.step_s or np.nan for case in cases]),
+        )  # fmt: skip
+
+    def weight(self, used: NDArray[np.bool_]) -> Array:
+        """[runs] weights of a fit that sees the used ones only: it does not know how many runs the others are."""
+        out = np.zeros(len(self.cases))
+        out[used] = weights([source for source, use in zip(self.sources, used, strict=True) if use])
+        return out
+
+
+def group_of(case: Case) -> str:
+    """Runs of one group share model and cluster: none of them may judge a fit that saw another. Sequence length and
+    vocabulary padding do not make another model."""
+    model, cluster = case.model, case.cluster
+    shape = (model.hidden, model.num_layers, model.pattern, model.kinds)
+    return repr((shape, cluster.gpu.name, cluster.num_gpus, cluster.gpus_per_node))
+
+
+def folds(groups: Sequence[str], number: int = FOLDS) -> Ints:
+    """[runs] fold of each: whole groups, the largest first, each to the fold with fewest runs; ties by digest."""
+    members: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    order = sorted(members, key=lambda group: (-len(members[group]), hashlib.sha256(group.encode()).hexdigest()))
+    sizes, out = [0] * number, np.zeros(len(groups), dtype=np.int64)
+    for group in order:
+        fold = sizes.index(min(sizes))
+        out[members[group]] = fold
+        sizes[fold] += len(members[group])
+    return out
+
+
+@dataclass(frozen=True)
+class Study:
+    """[runs] predicted step seconds: by the priors, after the fit, by fits that never saw the run's group or source.
+
+    frozen: [constants, runs] after a fit without that constant (to first order)."""
+
+    runs: Runs
+    fit: Fit
+    before: Array
+    across_groups: Array
+    across_sources: Array
+    frozen: Array
+
+
+def study(
+    cases: Sequence[Case], chosen: Sequence[Constant], base: Calibration, source: str, progress: Progress | None = None
+) -> Study:
+    """Fit the chosen constants to the runs, then judge the fit on runs that it did not see."""
+    runs = Runs.of(cases)
+    fitter = Fitter(cases, chosen, base, source)
+    before = np.exp(fitter.log_seconds(np.zeros(len(chosen))))
+    everything = np.ones(len(cases), dtype=bool)
+    labels = [runs.folds, np.unique(runs.sources, return_inverse=True)[1]]
+    told = _Told(progress, _FIT_PARTS + sum(int(each.max()) + 1 for each in labels))
+    full = fit(fitter, runs.log_measured, runs.weight(everything))
+    told.more(_FIT_PARTS)
+    across = [_left_out(fitter, runs, full, each, told) for each in labels]
+    frozen = [np.exp(without(full, runs.log_measured, runs.weight(everything), j)) for j in range(len(chosen))]
+    return Study(runs, full, before, *across, np.array(frozen).reshape(-1, len(cases)))
+
+
+def left_out_fit(fitter: Fitter, runs: Runs, full: Fit, part: NDArray[np.bool_]) -> Fit:
+    """The fit to all runs but `part`. It starts at the priors and has the derivatives of the full fit, which say how
+    predictions move with the constants and not what was measured."""
+    return fit(fitter, runs.log_measured, runs.weight(~part), slopes=full.slopes)
+
+
+def _left_out(fitter: Fitter, runs: Runs, full: Fit, labels: Ints, told: _Told) -> Array:
+    out = np.empty(len(runs.cases))
+    for label in np.unique(labels):
+        part = labels == label
+        out[part] = left_out_fit(fitter, runs, full, part).seconds[part]
+        told.more()
+    return out
+
+
+class _Told:
+    """Counts parts of the work for the progress bar."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def more(self, parts: int = 1) -> None:
+        self._done += parts
+        if self._progress is not None:
+            self._progress(float(self._done), float(self._total))
