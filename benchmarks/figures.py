@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ import numpy as np
 from meshwright.cost_models import ledger, step
 from meshwright.cost_models.layouts import Layouts
 from meshwright.cost_models.tables import build, index_keys
+from meshwright.planner.calibrate import LEFT_OUT_FILE
 from meshwright.planner.constraints import RULES
+from meshwright.planner.published import Problems, read_cases, shipped_files
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.space import Columns, Count, Ints, Space, allowed, select
-from meshwright.planner.validate import validate
+from meshwright.planner.validate import outcome, validate
+from meshwright.planner.validate_summary import Outcome, error_statistics, sweeps
 
 HERE = Path(__file__).parent
 OUT = HERE / "figures.json"
@@ -116,6 +120,44 @@ def searches() -> dict[str, dict[str, float]]:
     return out
 
 
+# Sets of published runs that are followed one by one: name -> whether a run is in it.
+SETS: dict[str, Callable[[Outcome], bool]] = {
+    "core": lambda run: run.core,
+    "core, dense": lambda run: run.core and "moe" not in run.regime,
+    "core, experts": lambda run: run.core and "moe" in run.regime,
+    "Korthikanti": lambda run: run.source.startswith("Korthikanti"),
+    "SC21 table 1": lambda run: run.source.startswith("Narayanan") and run.source.endswith("Table 1"),
+    "SC21 table 2, PTD-P": lambda run: run.source.endswith("SC21 Table 2") and run.family == "megatron-lm",
+    "SC21 table 2, ZeRO-3": lambda run: run.source.endswith("SC21 Table 2") and run.family == "deepspeed",
+    "vTrain multi-node": lambda run: run.source.endswith("ground_truth_multi.csv"),
+    "vTrain single-node": lambda run: run.source.endswith("ground_truth_single.csv"),
+    "SimuMax B200": lambda run: run.source.startswith("MooreThreads/SimuMax"),
+}
+
+
+def left_out() -> dict[str, Any]:
+    """Errors (percent) and regret by the shipped fit, by fits that saw no run of the same model and cluster, and by
+    fits that saw no run of the same source. The last two are read from what the fit wrote (`planner/calibrate.py`)."""
+    shipped = [outcome(case) for case in read_cases(shipped_files(), Problems([]))]
+    predicted = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
+    stages = {"shipped": shipped}
+    for place, name in enumerate(("without_its_group", "without_its_source")):
+        known = {run: values[place] for run, values in predicted.items()}
+        stages[name] = [replace(run, step_s=known.get(run.id, run.step_s)) for run in shipped]
+    errors: dict[str, dict[str, Any]] = {}
+    for name, member in SETS.items():
+        for stage, runs in stages.items():
+            found = error_statistics([e for run in runs if member(run) and (e := run.step_error) is not None])
+            if found:
+                shown = {key: round(100 * found[key], 1) for key in ("median", "mean")}
+                errors.setdefault(name, {"count": found["count"]})[stage] = shown
+    regret = {}
+    for name in ("vTrain multi-node", "vTrain single-node"):
+        groups = sweeps([run for run in stages["without_its_group"] if SETS[name](run)])
+        regret[name] = round(100 * float(np.mean([group["regret"] for group in groups])), 1)
+    return {"left_out_error_percent": errors, "left_out_regret_percent": regret}
+
+
 def accuracy() -> dict[str, Any]:
     """Errors (percent) of step time and memory on the published runs, and the regret of choosing by them."""
     found = validate()
@@ -132,6 +174,8 @@ def accuracy() -> dict[str, Any]:
         "memory_error_percent": {name: percent(statistics) for name, statistics in summary["memory"].items()},
         "choice_regret_percent": round(100 * choice["mean_regret"], 1),
         "choice_regret_percent_by_sweep": {group["group"]: round(100 * group["regret"], 1) for group in groups},
+        "interval_coverage_percent": round(100 * summary["coverage"]["covered"], 1),
+        **left_out(),
     }
 
 

@@ -138,7 +138,7 @@ def step_text(candidate: Json) -> str:
 def closing_lines(plan: Json) -> list[Part]:
     """How much of the time rests on measurements, which layouts the model cannot tell apart, what the search proved."""
     best = plan["candidates"][0]
-    lines = [sources_line(best), *tie_lines(plan["candidates"]), certificate_line(plan)]
+    lines = [sources_line(best), *interval_lines(best), *tie_lines(plan), certificate_line(plan)]
     return [*lines, *outside_lines(plan), *run_lines(plan, best), ""]
 
 
@@ -174,18 +174,22 @@ def sources_line(candidate: Json) -> str:
     return text.wrapped("Sources of this time: " + ", ".join(f"{text.share(part)} {name}" for name, part in ordered))
 
 
-def tie_lines(candidates: Sequence[Json]) -> list[str]:
-    """Layouts whose error bars reach that of the first."""
-    best = candidates[0]
-    high = best.get("step_s_high")
-    if high is None:
+def interval_lines(candidate: Json) -> list[str]:
+    """Where nine of ten published runs of this kind lie."""
+    low, high = candidate.get("step_s_low"), candidate.get("step_s_high")
+    if low is None or high is None:
         return []
-    ties = [c for c in candidates[1:] if (c.get("step_s_low") or c["step_s"]) <= high]
-    if not ties:
+    return [f"90 % interval of its step: {text.significant(low)} to {text.significant(high)} s"]
+
+
+def tie_lines(plan: Json) -> list[str]:
+    """Layouts that the model cannot tell apart from the first."""
+    best, lead = plan["candidates"][0], plan.get("ranking_lead")
+    ties = [c for c in plan["candidates"][1:] if lead and c["step_s"] <= best["step_s"] * (1 + lead)]
+    if not ties or plan["request"]["workload"].get("objective") == "memory":
         return []
-    error = max(high / best["step_s"] - 1, 0.0)
     numbers = text.listed([str(c["choice"]) for c in (best, *ties)])
-    line = f"Layouts {numbers} differ by less than the model's error ({text.share(error)}): try them."
+    line = f"Layouts {numbers} are nearer to each other than the model tells apart ({text.percent(lead)} %): try them."
     return [text.wrapped(line)]
 
 

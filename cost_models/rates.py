@@ -102,6 +102,8 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
     forward, backward = _Sums(num_keys), _Sums(num_keys)
     weight = np.zeros(num_keys)
+    if not (ops.gemms or ops.traffic or ops.exchanges or ops.kernels):
+        return LayerSeconds(forward.all, backward.all, weight, {})
     _price_gemms(ops, rates, forward, backward, weight)
     _price_memory_bound(ops, rates, forward, backward)
     for exchange in ops.exchanges:

@@ -14,6 +14,7 @@ from ..cost_models.layouts import parse
 from ..cost_models.specs import ClusterSpec
 from ..errors import InputError, SearchInterrupted
 from ..profiles.cluster import cluster_to_dict
+from . import intervals
 from .candidates import candidates
 from .constraints import violations
 from .emitters.registry import TARGETS
@@ -173,7 +174,7 @@ def _plan(
         request_sha256=found.request.sha256,
         request=request_to_dict(found.request),
         profiles=tuple(Profile(name=name, sha256=digest) for name, digest in found.profiles.items()),
-        candidates=listed, certificate=certificate, outside=outside,
+        candidates=listed, ranking_lead=rounded(intervals.ranking_lead()), certificate=certificate, outside=outside,
         resolved=_resolved(found), rejected={"memory": count.out_of_memory, **count.ruled_out},
         warnings=found.warnings,
     )  # fmt: skip

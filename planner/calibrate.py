@@ -1,152 +1,192 @@
-"""Fits constants to measured step times.
+"""`meshwright calibrate`: constants of a stack from runs of one's own; `python -m meshwright.planner.calibrate`: those
+that ship, from the shipped runs.
 
-Minimises, over z (prior widths from the prior means), with w the weight of a run and rho soft-l1:
-    sum_i w_i rho(log(predicted_i / measured_i) / SCATTER) + sum_j z_j^2
-by Gauss-Newton with derivatives by differences; a constant prices only the runs that it can move.
+A user's runs move the numbers of their stack family only: devices and links rest on many more runs. The shipped
+calibration moves every constant of profiles/constants.py, from its prior.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..profiles import constants as table
-from ..profiles.calibration import Calibration
-from ..profiles.constants import Constant
-from .published_pricing import Batches
+from ..errors import InputError
+from ..profiles import calibration, constants
+from ..profiles.calibration import PRIORS, Calibration
+from ..profiles.stack_file import stack_text
+from ..profiles.stacks import family_of
+from . import intervals
+from .calibrate_report import report
+from .calibrate_study import Progress, Study, study
+from .published import PUBLISHED, Problems, read_cases, shipped_files
+from .published_pricing import rates_of
 from .published_row import Case
 
-Array = NDArray[np.float64]
-
-SCATTER = 0.05  # of log time: what the best number per stack leaves (FIDELITY)
-ROBUST = 2.0  # scatters beyond which a run counts as an outlier
-STEP = 0.05  # of differences, in prior widths
-ROUNDS, INNER = 10, 5  # times that derivatives are taken, steps with each of them
-CONVERGED, NEAR = 1e-3, 0.02  # prior widths: steps that end a round, and the fit if they are its first
-# Sources whose rows are composed of fewer measurements (profiles/published/README.md).
-INDEPENDENT = {"VIA-Research/vTrain ground_truth_single.csv": 30}
-
-
-def weights(sources: Sequence[str]) -> Array:
-    """A source weighs as the root of its independent runs, and each of its rows the same."""
-    counts = Counter(sources)
-    return np.array([min(counts[s], INDEPENDENT.get(s, counts[s])) ** 0.5 / counts[s] for s in sources])
+LEAST_RUNS = 3  # a scalar from fewer says more about the run than about the stack
+LEFT_OUT_FILE = PUBLISHED / "left_out.json"
 
 
 @dataclass(frozen=True)
-class Fit:
-    """z: prior widths from the prior means; spread: posterior over prior width of each constant; slopes: derivatives of
-    log seconds [runs, constants]; seconds: [runs]."""
+class Used:
+    """The runs of a file that a fit may see, and why it may not see the others."""
 
-    constants: tuple[Constant, ...]
-    z: Array
-    spread: Array
-    slopes: Array
-    calibration: Calibration
-    seconds: Array
-    steps: int
+    cases: tuple[Case, ...]
+    refused: Mapping[str, str]
+    without_step_time: int
+    quality_c: int
 
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> Used:
+        timed = [case for case in cases if case.measured.step_s is not None]
+        refused = {case.id: reason for case in timed if case.scored and (reason := _refused(case))}
+        used = tuple(case for case in timed if case.scored and case.id not in refused)
+        return cls(used, refused, len(cases) - len(timed), sum(not case.scored for case in timed))
 
-class Fitter:
-    """Predictions of runs and their derivatives as functions of the constants' z."""
-
-    def __init__(self, cases: Sequence[Case], constants: Sequence[Constant], base: Calibration, source: str) -> None:
-        self.constants, self.base, self.source = tuple(constants), base, source
-        self.batches = Batches(cases, self.at(np.zeros(len(self.constants))))
-        self.moved = [self._moved(constant) for constant in self.constants]
-        self.bounds = tuple(np.array([constant.bounds for constant in self.constants]).reshape(-1, 2).T)
-
-    def at(self, z: Array) -> Calibration:
-        return table.calibration_at(self.constants, z.tolist(), self.base, self.source)
-
-    def _moved(self, constant: Constant) -> set[int]:
-        """Batches that the constant can move."""
-        return {
-            i for i, batch in enumerate(self.batches.batches)
-            if table.touches(constant, batch.cases[0].stack_name, batch.cases[0].cluster)
-        }  # fmt: skip
-
-    def log_seconds(self, z: Array) -> Array:
-        return np.log(self.batches.seconds(self.at(z)))
-
-    def derivatives(self, z: Array, at_z: Array) -> Array:
-        """[runs, constants] of log seconds, given those at z."""
-        out = np.zeros((len(at_z), len(z)))
-        for j in range(len(z)):
-            there = z.copy()
-            there[j] += STEP
-            moved = self.batches.seconds(self.at(there), keep=False, only=self.moved[j])
-            out[:, j] = (np.log(moved) - at_z) / STEP
-        return out
+    @property
+    def left_out(self) -> str:
+        parts = [(len(self.refused), "cannot be priced"), (self.without_step_time, "without a step time"),
+                 (self.quality_c, "of quality C")]  # fmt: skip
+        return ", ".join(f"{count} {words}" for count, words in parts if count)
 
 
-def fit(
-    fitter: Fitter, log_measured: Array, weight: Array, start: Array | None = None, slopes: Array | None = None
-) -> Fit:
-    """The z of least loss. weight: [runs], 0 leaves a run out. Unless `slopes` are given, derivatives are taken anew
-    until a step with new ones is short."""
-    z = np.zeros(len(fitter.constants)) if start is None else start.copy()
-    at_z, steps, used = fitter.log_seconds(z), 0, np.empty((0, 0))
-    for _ in range(ROUNDS):
-        used = fitter.derivatives(z, at_z) if slopes is None else slopes
-        first = np.inf
-        for inner in range(INNER):
-            z, at_z, step = _move(fitter, used, log_measured, weight, z, at_z)
-            steps += 1
-            first = step if inner == 0 else first
-            if step < CONVERGED:
-                break
-        if slopes is not None or first < NEAR:
-            break
-    _, curvature = _normal_equations(used, at_z - log_measured, weight, z)
-    spread = np.sqrt(np.diag(np.linalg.inv(curvature)))
-    return Fit(fitter.constants, z, spread, used, fitter.at(z), np.exp(at_z), steps)
+def _refused(case: Case) -> str:
+    try:
+        rates_of(case)
+    except InputError as error:
+        return error.message
+    return ""
 
 
-def _move(
-    fitter: Fitter, slopes: Array, log_measured: Array, weight: Array, z: Array, at_z: Array
-) -> tuple[Array, Array, float]:
-    """One Gauss-Newton step inside the bounds, halved until the loss falls: z, log seconds there, longest move."""
-    low, high = fitter.bounds
-    gradient, curvature = _normal_equations(slopes, at_z - log_measured, weight, z)
-    free = ~((z <= low) & (gradient > 0)) & ~((z >= high) & (gradient < 0))
-    move = np.zeros(len(z))
-    move[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
-    before = loss(at_z - log_measured, weight, z)
-    for _ in range(8):
-        there = np.clip(z + move, low, high)
-        found = fitter.log_seconds(there)
-        if loss(found - log_measured, weight, there) <= before:
-            return there, found, float(np.abs(there - z).max())
-        move = move / 2
-    fitter.log_seconds(z)  # what the batches compare with next
-    return z, at_z, 0.0
+@dataclass(frozen=True)
+class Calibrated:
+    """document: the JSON form of the report; stack: the text of the stack file."""
+
+    document: dict[str, Any]
+    stack: str
 
 
-def loss(residual: Array, weight: Array, z: Array) -> float:
-    """sum w rho(r / SCATTER) + sum z^2, rho(x) = 2 c^2 (sqrt(1 + (x/c)^2) - 1): x^2 for small x, 2 c |x| for large."""
-    x = residual / (SCATTER * ROBUST)
-    rho = 2.0 * ROBUST**2 * (np.sqrt(1.0 + x * x) - 1.0)
-    return float(weight @ rho + z @ z)
+def calibrate(paths: Sequence[Path], *, keep_going: bool = False, progress: Progress | None = None) -> Calibrated:
+    """Fit the stack families of the runs in `paths`, starting at what ships.
+
+    Raises InputError with everything that is wrong in the files (unless `keep_going`), and where fewer than LEAST_RUNS
+    runs can be used.
+    """
+    problems = Problems([])
+    cases = list(read_cases(paths, problems))
+    if problems.count and not (keep_going and cases):
+        raise problems.error()
+    used = Used.of(cases)
+    if len(used.cases) < LEAST_RUNS:
+        raise too_few(len(cases), used)
+    # A file of the user speaks for a family: what ships for one version of it is not theirs.
+    runs = [replace(case, stack_name=case.stack.name) for case in used.cases]
+    families = sorted({case.stack.name for case in runs})
+    base = calibration.shipped()
+    chosen = [constant for family in families for constant in constants.of_family(family, base)]
+    found = study(runs, chosen, base, f"fitted to {len(runs)} runs", progress)
+    document = report(found, used.refused) | {"families": families, "problems": [str(each) for each in problems.kept]}
+    document["runs"] |= {"without_step_time": used.without_step_time, "quality_c": used.quality_c}
+    return Calibrated(document, _stack_file(found, families))
 
 
-def _normal_equations(slopes: Array, residual: Array, weight: Array, z: Array) -> tuple[Array, Array]:
-    """Half the gradient of the loss, and its Gauss-Newton curvature."""
-    x = residual / (SCATTER * ROBUST)
-    each = weight / np.sqrt(1.0 + x * x) / SCATTER**2
-    gradient = slopes.T @ (each * residual) + z
-    return gradient, slopes.T @ (each[:, None] * slopes) + np.eye(len(z))
+def too_few(given: int, used: Used) -> InputError:
+    why = f": {used.left_out}" if used.left_out else ""
+    reasons = [f"{name}: {reason}" for name, reason in used.refused.items()][:3]
+    return InputError(
+        "\n".join([f"{len(used.cases)} of {given} runs can be used{why}; a calibration needs {LEAST_RUNS}", *reasons]),
+        hint="give `measured: {step_s: ...}` of at least three short jobs, best of different layouts",
+    )
 
 
-def without(full: Fit, log_measured: Array, weight: Array, held: int) -> Array:
-    """[runs] log seconds, to first order, of a fit that holds one constant at its prior."""
-    at_z = np.log(full.seconds)
-    gradient, curvature = _normal_equations(full.slopes, at_z - log_measured, weight, full.z)
-    rest = np.arange(len(full.z)) != held
-    move = np.where(rest, 0.0, -full.z)
-    move[rest] = -np.linalg.solve(curvature[np.ix_(rest, rest)], gradient[rest] + curvature[rest, held] * move[held])
-    return np.asarray(at_z + full.slopes @ move)
+def _stack_file(found: Study, families: Sequence[str]) -> str:
+    facts: dict[str, dict[str, tuple[float, str]]] = {family: {} for family in families}
+    fitted = found.fit
+    for constant, z, spread in zip(fitted.constants, fitted.z, fitted.spread, strict=True):
+        runs = sum(case.stack_name == constant.owner for case in found.runs.cases)
+        note = f"fitted to {runs} runs; {_plain(constant.prior)} before them, {_certainty(constant, float(spread))}"
+        facts[constant.owner][constant.place[-1]] = (constant.value(float(z)), note)
+    return stack_text(facts, "Written by `meshwright calibrate`: a stack family as these runs have it.")
+
+
+def _certainty(constant: constants.Constant, spread: float) -> str:
+    if spread > constants.UNIDENTIFIED:
+        return "which they do not tell apart from other causes"
+    if constant.entry.logit:
+        return f"odds within a factor of {math.exp(constant.entry.width * spread):.2f}"
+    return f"within {100 * (math.exp(constant.entry.width * spread) - 1):.0f} %"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def ship(progress: Progress | None = None) -> Study:
+    """The study of the shipped runs from the bare priors."""
+    cases = list(read_cases(shipped_files(), Problems([])))
+    used = Used.of(cases)
+    return study(used.cases, constants.constants(), PRIORS, "fitted", progress)
+
+
+def shipped_text(found: Study) -> str:
+    """calibrated.yaml: every constant's value, in the shape of the files that it is laid over."""
+    fitted = found.fit
+    values = constants.values_at(fitted.constants, fitted.z.tolist())
+    nested = Calibration.of({c.place: value for c, value in zip(fitted.constants, values, strict=True)}, "")
+    counts = Counter(constant.entry.scope for constant in fitted.constants)
+    lines = [
+        "# Written by `python -m meshwright.planner.calibrate` from profiles/published/; do not edit. The priors\n",
+        "# stand in stacks/*.yaml and assumptions.yaml, what each number means in profiles/constants.py.\n",
+        f"source: {len(found.runs.cases)} published runs\n",
+        f"constants: {{{', '.join(f'{scope}: {count}' for scope, count in sorted(counts.items()))}}}\n",
+    ]  # fmt: skip
+    for root, block in (("stacks", nested.stacks), ("assumptions", nested.assumptions)):
+        lines.append(f"{root}:\n")
+        for name, facts in sorted(block.items()):
+            lines.append(f"  {name}: {_flow(facts)}\n")
+    return "".join(lines)
+
+
+def _flow(value: Any) -> str:
+    """YAML in one line, four significant digits: a fit says no more."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in sorted(value.items())) + "}"
+    return repr(float(f"{value:.4g}"))
+
+
+def left_out_text(found: Study) -> str:
+    """left_out.json: id -> step seconds by a fit without the run's model and cluster, and without its source."""
+    rows = zip(found.runs.cases, found.across_groups, found.across_sources, strict=True)
+    left_out = {case.id: [float(f"{value:.5g}") for value in pair] for case, *pair in rows}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(pair)}" for name, pair in left_out.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+def interval_text(found: Study) -> str:
+    """intervals.yaml."""
+    runs = found.runs
+    weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
+    known, new = (
+        intervals.measured_factors(runs.cases, runs.log_measured - np.log(predicted), weight)
+        for predicted in (found.across_groups, found.across_sources)
+    )
+    lead = intervals.measured_lead(runs.cases, np.log(found.across_groups), runs.log_measured)
+    return intervals.text(known, new, lead, sorted({v for case in runs.cases if (v := family_of(case.stack_name)[1])}))
+
+
+def main() -> None:
+    """Fits, and writes calibrated.yaml, the predictions of runs left out, and the intervals."""
+    found = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
+    calibration.SHIPPED_FILE.write_text(shipped_text(found), encoding="utf-8")
+    LEFT_OUT_FILE.write_text(left_out_text(found), encoding="utf-8")
+    intervals.FILE.write_text(interval_text(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..profiles.calibration import Calibration
 from ..profiles.constants import Constant
-from .calibrate import Array, Fit, Fitter, fit, weights, without
+from .calibrate_fit import Array, Fit, Fitter, fit, weights
 from .published_row import Case
 from .validate import source_of
 
@@ -27,15 +28,22 @@ class Runs:
 
     cases: tuple[Case, ...]
     sources: tuple[str, ...]
-    folds: Ints  # [runs]
+    groups: tuple[str, ...]
     log_measured: Array
 
     @classmethod
     def of(cls, cases: Sequence[Case]) -> Runs:
         return cls(
-            tuple(cases), tuple(source_of(case.source) for case in cases), folds([group_of(case) for case in cases]),
+            tuple(cases), tuple(source_of(case.source) for case in cases), tuple(group_of(case) for case in cases),
             np.log([case.measured.step_s or np.nan for case in cases]),
         )  # fmt: skip
+
+    @cached_property
+    def parts(self) -> tuple[Ints, str]:
+        """[runs] the part that each is left out with, and what a part is. Where all runs are one group, one by one."""
+        if len(set(self.groups)) > 1:
+            return folds(self.groups), "groups"
+        return np.arange(len(self.cases)), "runs"
 
     def weight(self, used: NDArray[np.bool_]) -> Array:
         """[runs] weights of a fit that sees the used ones only: it does not know how many runs the others are."""
@@ -45,11 +53,10 @@ class Runs:
 
 
 def group_of(case: Case) -> str:
-    """Runs of one group share model and cluster: none of them may judge a fit that saw another. Sequence length and
-    vocabulary padding do not make another model."""
+    """Runs of one group share model and cluster: none of them may judge a fit that saw another. Sequence length, biases
+    or vocabulary do not make another model, nor another network another cluster."""
     model, cluster = case.model, case.cluster
-    shape = (model.hidden, model.num_layers, model.pattern, model.kinds)
-    return repr((shape, cluster.gpu.name, cluster.num_gpus, cluster.gpus_per_node))
+    return f"{model.hidden} x {model.num_layers} on {cluster.num_gpus} {cluster.gpu.name}"
 
 
 def folds(groups: Sequence[str], number: int = FOLDS) -> Ints:
@@ -70,7 +77,7 @@ def folds(groups: Sequence[str], number: int = FOLDS) -> Ints:
 class Study:
     """[runs] predicted step seconds: by the priors, after the fit, by fits that never saw the run's group or source.
 
-    frozen: [constants, runs] after a fit without that constant (to first order)."""
+    frozen: [constants, runs] after a fit that holds that constant at its prior."""
 
     runs: Runs
     fit: Fit
@@ -78,6 +85,15 @@ class Study:
     across_groups: Array
     across_sources: Array
     frozen: Array
+
+    @property
+    def after(self) -> Array:
+        return self.fit.seconds
+
+    @property
+    def left_out_by(self) -> str:
+        """`groups` of one model and cluster, or single `runs` where there is one group."""
+        return self.runs.parts[1]
 
 
 def study(
@@ -88,19 +104,26 @@ def study(
     fitter = Fitter(cases, chosen, base, source)
     before = np.exp(fitter.log_seconds(np.zeros(len(chosen))))
     everything = np.ones(len(cases), dtype=bool)
-    labels = [runs.folds, np.unique(runs.sources, return_inverse=True)[1]]
-    told = _Told(progress, _FIT_PARTS + sum(int(each.max()) + 1 for each in labels))
+    labels = [runs.parts[0], np.unique(runs.sources, return_inverse=True)[1]]
+    told = _Told(progress, _FIT_PARTS + sum(int(each.max()) + 1 for each in labels) + len(chosen))
     full = fit(fitter, runs.log_measured, runs.weight(everything))
     told.more(_FIT_PARTS)
-    across = [_left_out(fitter, runs, full, each, told) for each in labels]
-    frozen = [np.exp(without(full, runs.log_measured, runs.weight(everything), j)) for j in range(len(chosen))]
-    return Study(runs, full, before, *across, np.array(frozen).reshape(-1, len(cases)))
+    groups, sources = (_left_out(fitter, runs, full, each, told) for each in labels)
+    frozen = [_without(fitter, runs, full, j, told) for j in range(len(chosen))]
+    return Study(runs, full, before, groups, sources, np.array(frozen).reshape(-1, len(cases)))
+
+
+def _without(fitter: Fitter, runs: Runs, full: Fit, held: int, told: _Told) -> Array:
+    """[runs] step seconds of a fit that holds one constant at its prior."""
+    weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
+    told.more()
+    return fit(fitter, runs.log_measured, weight, near=full, held=held).seconds
 
 
 def left_out_fit(fitter: Fitter, runs: Runs, full: Fit, part: NDArray[np.bool_]) -> Fit:
-    """The fit to all runs but `part`. It starts at the priors and has the derivatives of the full fit, which say how
-    predictions move with the constants and not what was measured."""
-    return fit(fitter, runs.log_measured, runs.weight(~part), slopes=full.slopes)
+    """The fit to all runs but `part`. The full fit is where it starts from, which the place of least loss does not
+    depend on, and lends it derivatives, which say how predictions move and not what was measured."""
+    return fit(fitter, runs.log_measured, runs.weight(~part), near=full)
 
 
 def _left_out(fitter: Fitter, runs: Runs, full: Fit, labels: Ints, told: _Told) -> Array:

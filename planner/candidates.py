@@ -10,8 +10,11 @@ from ..cost_models import ledger, step
 from ..cost_models.flops import model_flops, recomputed_flops
 from ..cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
 from ..cost_models.stages import chunk_devices, chunk_sizes, split_rows
+from ..profiles.stacks import is_stack
+from . import intervals
 from .emitters.registry import TARGETS
 from .plan import Candidate, rounded
+from .published_case import regime_of
 from .resolve import Resolved
 from .search.exhaustive import price_layouts
 
@@ -34,12 +37,20 @@ def candidates(found: Resolved, layouts: list[Layout]) -> tuple[Candidate, ...]:
             "stages": _stages(found, layout), "step_s": step_s, "terms": _terms(found, estimate, row, layout),
             "memory": _memory(found, batch, row, layout),
             "mfu": model / peak, "hfu": (model + recomputed_flops(found.problem, layout)) / peak,
+            **_interval(found, layout, step_s),
             "tokens_per_s_per_gpu": tokens / step_s / found.cluster.num_gpus,
             "targets": {name: reasons[row] for name, reasons in runs.items()},
         }  # fmt: skip
         fields.update(_money(found, step_s))
         out.append(Candidate.model_validate(rounded(fields)))
     return tuple(out)
+
+
+def _interval(found: Resolved, layout: Layout, step_s: float) -> dict[str, float]:
+    """The 90 % interval of the step time: narrower where the software was calibrated on runs of it."""
+    known = intervals.is_known(found.stack.name) or not is_stack(found.stack.name)  # else it is a file of the user
+    low, high = intervals.factors(regime_of(found.model, layout), known=known)
+    return {"step_s_low": step_s * low, "step_s_high": step_s * high}
 
 
 def _money(found: Resolved, step_s: float) -> dict[str, float | None]:

@@ -1,25 +1,34 @@
-"""How far a measured step time may lie from a predicted one, by kind of run.
+"""How far a measured step time may lie from a predicted one, by kind of run, on runs that the fit did not see.
 
-`python -m meshwright.planner.intervals` computes the factors anew from the shipped runs, after the model has changed.
+Two tables: `known` for software that the shipped runs know by version (or that the user calibrated), from fits without
+the run's model and cluster; `new` for other software, from fits without the run's whole source.
+`python -m meshwright.planner.calibrate` writes both.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
-from ..profiles.reader import read_document
+import numpy as np
+from numpy.typing import NDArray
+
+from ..profiles.calibration import load_yaml
 from .published import PUBLISHED
-from .validate_summary import Outcome
+from .published_row import Case
 
 FILE = PUBLISHED / "intervals.yaml"
 CLAIMED = 0.9
+NEAR_BEST = 1.3  # times the best: layouts that a choice is between
 KINDS = ("moe", "fsdp", "pp", "dense")  # the first that the regime names
+Factors = tuple[float, float]
 _HEADER = """\
-# Measured step time over predicted, 5th and 95th percentile of the shipped runs by kind, each source (repository or
-# paper) weighing as the root of its runs. Written by `python -m meshwright.planner.intervals`; do not edit.
+# Measured step time over predicted, 5th and 95th percentile by kind of run, each run predicted by a fit without it.
+# versions: of software that the runs know. known: without the run's model and cluster; new: without its source. The
+# wider of the percentiles of all runs and of those in which a source weighs as the root of its runs. ranking: the
+# predicted lead from which the faster of two layouts of a sweep is the faster one nine times in ten. Written by
+# `python -m meshwright.planner.calibrate`; do not edit.
 """
 
 
@@ -28,55 +37,83 @@ def kind_of(regime: str) -> str:
     return next((kind for kind in KINDS if kind in regime), "dense")
 
 
+def is_known(stack_name: str) -> bool:
+    """Whether the shipped runs know the software by version, not only by family."""
+    return stack_name in _tables()["versions"]
+
+
 @cache
-def _table() -> dict[str, tuple[float, float]]:
-    if not FILE.is_file():
-        return {}
-    return {kind: (float(one["low"]), float(one["high"])) for kind, one in read_document(FILE).data.items()}
+def _tables() -> Mapping[str, Any]:
+    tables: Mapping[str, Any] = load_yaml(FILE)
+    return tables
 
 
-def factors(regime: str) -> tuple[float, float]:
+def factors(regime: str, *, known: bool) -> Factors:
     """(low, high): the 90 % interval of a step time is the prediction times these."""
-    return _table().get(kind_of(regime), (1 / 1.5, 1.5))
+    one = _tables()["known" if known else "new"][kind_of(regime)]
+    return one["low"], one["high"]
 
 
-def measured_factors(outcomes: Sequence[Outcome]) -> dict[str, tuple[float, float, int]]:
-    """(low, high, runs) of every kind: weighted quantiles of measured over predicted."""
-    scored = [each for each in outcomes if each.step_error is not None and not each.refused]
-    runs = Counter(each.source for each in scored)
-    found = {}
+def measured_factors(
+    cases: Sequence[Case], log_ratio: NDArray[np.float64], weight: NDArray[np.float64]
+) -> dict[str, tuple[float, float, int]]:
+    """(low, high, runs) of every kind: quantiles of measured over predicted, the wider of those in which every run
+    weighs the same (a large sweep must be covered) and those with `weight` (and must not stand for all others)."""
+    kinds, found = np.array([kind_of(case.regime) for case in cases]), {}
     for kind in KINDS:
-        ratios = sorted((math.log((each.measured_step_s or 1) / (each.step_s or 1)), runs[each.source] ** -0.5)
-                        for each in scored if kind_of(each.regime) == kind)  # fmt: skip
-        if ratios:
-            low, high = (math.exp(_quantile(ratios, share)) for share in ((1 - CLAIMED) / 2, (1 + CLAIMED) / 2))
-            found[kind] = (low, high, len(ratios))
+        chosen = kinds == kind
+        if chosen.any():
+            ways = (np.ones(int(chosen.sum())), weight[chosen])
+            low, high = ([weighted_quantile(log_ratio[chosen], way, share) for way in ways]
+                         for share in ((1 - CLAIMED) / 2, (1 + CLAIMED) / 2))  # fmt: skip
+            found[kind] = (float(np.exp(min(low))), float(np.exp(max(high))), int(chosen.sum()))
     return found
 
 
-def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
+def ranking_lead() -> float:
+    """The lead by which the faster of two layouts is predicted, from which it is the faster one in nine of ten."""
+    return float(_tables()["ranking"]["lead"])
+
+
+def measured_lead(
+    cases: Sequence[Case], log_predicted: NDArray[np.float64], log_measured: NDArray[np.float64]
+) -> tuple[float, int]:
+    """(lead, pairs) from the sweeps, among layouts predicted near the best of theirs.
+
+    Of two layouts of a sweep, d = log(predicted ratio) misses the measured one by e, whose signs come in pairs; the
+    order is right where e < d, so nine times in ten from the 80th percentile of |e| on. Each sweep weighs the same.
+    """
+    sweeps: dict[str, list[int]] = {}
+    for i, case in enumerate(cases):
+        if case.group:
+            sweeps.setdefault(case.group, []).append(i)
+    errors, weight = [], []
+    for runs in sweeps.values():
+        near = [i for i in runs if log_predicted[i] <= min(log_predicted[runs]) + np.log(NEAR_BEST)]
+        residual = (log_predicted - log_measured)[near]
+        first, second = np.triu_indices(len(near), 1)
+        errors.append(np.abs(residual[first] - residual[second]))
+        weight.append(np.full(len(first), 1.0 / max(len(first), 1)))
+    every = np.concatenate(errors)
+    return float(np.expm1(weighted_quantile(every, np.concatenate(weight), 2 * CLAIMED - 1))), len(every)
+
+
+def weighted_quantile(values: NDArray[np.float64], weight: NDArray[np.float64], share: float) -> float:
     """The value below which `share` of the weight lies, linear between the centres of the weights."""
-    total = sum(weight for _, weight in weighted)
-    below, last = 0.0, weighted[0][0]
-    place = 0.0
-    for value, weight in weighted:
-        centre = (below + weight / 2) / total
-        if centre >= share:
-            step = centre - place
-            return last + (value - last) * ((share - place) / step if step > 0 and place > 0 else 1.0)
-        below, place, last = below + weight, centre, value
-    return last
+    order = np.argsort(values, kind="stable")
+    centres = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
+    return float(np.interp(share, centres, values[order]))
 
 
-def main() -> None:
-    from .published import Problems, read_cases, shipped_files
-    from .validate import outcome
-
-    outcomes = [outcome(case) for case in read_cases(shipped_files(), Problems([]))]
-    lines = [f"{kind}: {{low: {low:.3f}, high: {high:.3f}, runs: {count}}}\n"
-             for kind, (low, high, count) in measured_factors(outcomes).items()]  # fmt: skip
-    FILE.write_text(_HEADER + "".join(lines), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def text(
+    known: Mapping[str, tuple[float, float, int]], new: Mapping[str, tuple[float, float, int]], lead: tuple[float, int],
+    versions: Sequence[str],
+) -> str:  # fmt: skip
+    """The file."""
+    lines = [_HEADER, "versions:\n", *(f"- {version}\n" for version in versions)]
+    for name, table in (("known", known), ("new", new)):
+        lines.append(f"{name}:\n")
+        lines += [f"  {kind}: {{low: {low:.3f}, high: {high:.3f}, runs: {runs}}}\n"
+                  for kind, (low, high, runs) in table.items()]  # fmt: skip
+    lines.append(f"ranking: {{lead: {lead[0]:.4f}, pairs: {lead[1]}}}\n")
+    return "".join(lines)

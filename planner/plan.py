@@ -150,6 +150,7 @@ class Plan(_Part):
     request: dict[str, Any]
     profiles: tuple[Profile, ...]
     candidates: tuple[Candidate, ...] = Field(min_length=1)
+    ranking_lead: float | None = None  # layouts within this share of each other's time cannot be told apart
     certificate: Certificate
     outside: Outside | None = None
     resolved: dict[str, Any]

@@ -54,7 +54,7 @@ def read_case(row: RowReader) -> Case | None:
     known, layout = _unknown_recompute(row, mode, layout, stack)
     return Case(
         id=name, source=row.text("source", default="not stated"), stack_name=stack_name or "not stated",
-        regime=row.text("regime", default="") or _regime(model, layout), group=row.text("group", default="") or None,
+        regime=row.text("regime", default="") or regime_of(model, layout), group=row.text("group", default="") or None,
         core=bool(row.flag("core")), quality=quality, model=model, cluster=cluster, workload=workload, stack=stack,
         features=features, layout=layout, chunks=chunks, recompute_known=known, measured=measured,
         assumptions=tuple(dict.fromkeys(row.assumptions)),
@@ -139,7 +139,8 @@ def _unknown_recompute(row: RowReader, mode: str, layout: Layout, stack: StackSp
     return False, layout
 
 
-def _regime(model: ModelSpec, layout: Layout) -> str:
+def regime_of(model: ModelSpec, layout: Layout) -> str:
+    """`moe-pp`, `dense-fsdp`: what kind of run a layout is, as published runs are grouped."""
     parts = ["moe" if model.is_moe else "dense"]
     parts += [name for name in ("pp", "cp") if getattr(layout, name) > 1]
     return "-".join([*parts, "fsdp"] if layout.zero == 3 else parts)

@@ -29,9 +29,10 @@ from .published_stack import Unheard, with_features
 Array = NDArray[np.float64]
 
 
-def rates_of(case: Case, fitted: Calibration | None = None) -> Rates:
-    """The rates of a run under a calibration, its stack as it had it switched. Raises InputError where it has none."""
-    stack = with_features(stack_for(case.stack_name, fitted)[0], case.features, Unheard())
+def rates_of(case: Case, fitted: Calibration | None = None, software: StackSpec | None = None) -> Rates:
+    """The rates of a run under a calibration, its stack (or other software) as it had it switched. Raises InputError
+    where it has none."""
+    stack = with_features(software or stack_for(case.stack_name, fitted)[0], case.features, Unheard())
     return rates_for(case.cluster, stack, case.workload.precision, fitted)
 
 

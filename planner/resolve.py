@@ -20,6 +20,7 @@ from ..profiles.cluster import load_cluster
 from ..profiles.models import load_model, read_model_yaml
 from ..profiles.provenance import files_behind
 from ..profiles.rates import surfaces_for
+from ..profiles.stack_file import load_stacks
 from .constraints import RULES, Rule, fixed
 from .emitters.base import Target
 from .emitters.registry import target as load_target
@@ -147,8 +148,13 @@ def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSp
     if reference is None:
         return stacks.load_stack(target.stack)
     if isinstance(reference, str):
-        return stacks.load_stack(reference)
-    raise InputError("stack: must be a name", hint=f"known: {', '.join(stacks.stack_names())}")
+        found = load_stacks(reference)
+        family = stacks.family_of(target.stack)[0] if len(found) > 1 else next(iter(found))
+        if family not in found:
+            hint = f"it has {', '.join(found)}; `--target` names another framework"
+            raise InputError(f"{reference} has no stack for target {target.name} ({family})", hint=hint)
+        return found[family]
+    raise InputError("stack: must be a name or a file", hint=f"known: {', '.join(stacks.stack_names())}")
 
 
 def _fitting(stack: StackSpec, workload: Workload) -> StackSpec:

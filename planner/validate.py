@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import numpy as np
 from ..cost_models import step
 from ..cost_models.ledger import BUFFERS, Ledger
 from ..cost_models.rates import Rates
+from ..cost_models.specs import StackSpec
 from ..errors import InputError
+from ..profiles.stack_file import load_stacks
 from . import intervals
 from .published import Problems, Progress, read_cases, shipped_files
 from .published_pricing import ledger_of, rates_of
@@ -31,28 +33,38 @@ class Prediction:
 
 
 def validate(
-    paths: Sequence[Path] = (), *, keep_going: bool = False, core: bool = False, progress: Progress | None = None
-) -> dict[str, Any]:
+    paths: Sequence[Path] = (), *, stack: str | None = None, keep_going: bool = False, core: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Predict every run of the files (none: the shipped ones): rows, groups, summary and, if kept going, problems.
 
-    Raises InputError with everything that is wrong in the files, unless `keep_going` and some runs are right.
+    stack: name or file of the software of all runs, instead of what each states; of a file with several families, each
+    run takes its own. Raises InputError with everything that is wrong in the files, unless `keep_going` and some runs
+    are right.
     """
-    problems = Problems([])
-    outcomes = [outcome(case) for case in read_cases(list(paths) or shipped_files(), problems, progress)]
+    software, problems = load_stacks(stack) if stack else {}, Problems([])
+    cases = read_cases(list(paths) or shipped_files(), problems, progress)
+    outcomes = [outcome(case, _software(software, case)) for case in cases]
     if problems.count and not (keep_going and outcomes):
         raise problems.error()
     return {**summarise(outcomes, core=core), "problems": [str(problem) for problem in problems.kept]}
 
 
-def outcome(case: Case) -> Outcome:
-    """What is predicted for a run beside what was measured; a run that cannot be priced is refused with the reason."""
+def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None:
+    return next(iter(software.values())) if len(software) == 1 else software.get(case.stack.name)
+
+
+def outcome(case: Case, software: StackSpec | None = None) -> Outcome:
+    """What is predicted for a run beside what was measured; a run that cannot be priced is refused with the reason.
+    software: what it ran on, if not the stack that it states."""
     refused, step_s, memory = None, None, None
     try:
-        predicted = predict(case)
+        predicted = predict(case, software)
         step_s, memory = predicted.step_s, predicted.peak_memory_bytes
     except InputError as error:
         refused = error.message
-    measured, (low, high) = case.measured, intervals.factors(case.regime)
+    known = software is not None or intervals.is_known(case.stack_name)
+    measured, (low, high) = case.measured, intervals.factors(case.regime, known=known)
     return Outcome(
         id=case.id, source=source_of(case.source), hardware=case.cluster.gpu.name, regime=case.regime,
         stack=case.stack_name, family=case.stack.name, group=case.group, core=case.core, scored=case.scored,
@@ -72,9 +84,9 @@ def source_of(text: str) -> str:
     return f"{head.strip()} {file[1]}" if file else head.strip()
 
 
-def predict(case: Case) -> Prediction:
+def predict(case: Case, software: StackSpec | None = None) -> Prediction:
     """Price one run. Raises InputError where it cannot be priced (a GPU without the number format)."""
-    rates = rates_of(case)
+    rates = rates_of(case, software=software)
     ledger = ledger_of([case], rates)
     estimate = step.price(ledger, rates, detail=True)
     step_s = float(estimate.step_s[0])

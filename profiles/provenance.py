@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from .calibration import SHIPPED_FILE
 from .registry import gpu_file, node_file
 
 _HERE = Path(__file__).parent
@@ -15,6 +16,7 @@ def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[
     files = {
         "measured/fits": _HERE / "measured" / "fits.yaml",
         "measured/assumptions": _HERE / "measured" / "assumptions.yaml",
+        "measured/calibrated": SHIPPED_FILE,
     }
     for name in gpus:
         if (path := gpu_file(name)) is not None:
@@ -25,4 +27,6 @@ def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[
     own = _HERE / "stacks" / f"{stack}.yaml"
     if own.exists():
         files[f"stacks/{stack}"] = own
+    elif Path(stack).is_file():
+        files[stack] = Path(stack)
     return files

@@ -43,6 +43,15 @@ def stack_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml") if path != FAMILIES))
 
 
+def is_family(name: str) -> bool:
+    return name in stack_names()
+
+
+def is_stack(name: str) -> bool:
+    """Whether a stack of that name ships: a family or a version of one."""
+    return name in stack_names() or name in _table()["versions"]
+
+
 def stack_for(name: str, fitted: Calibration | None = None) -> tuple[StackSpec, list[str]]:
     """The family that a stack as published (`megatron-bridge-26.02`) belongs to, with what its version changes, and
     warnings: an unknown version takes its family's values, an unknown family `generic`.

@@ -92,6 +92,7 @@ _PLAN: dict[str, Any] = {
         _candidate(3, "tp8-pp2-dp16-mbs1-z1-rsel", 34.8, 0.403, 2, weights=11.0),
         _candidate(4, "dp256-mbs1-z3-rfull", 37.2, 0.377, 1, weights=0.5, activations=30.0),
     ],
+    "ranking_lead": 0.02,
     "certificate": {
         "space": {
             "total": 4212,

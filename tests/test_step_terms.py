@@ -200,7 +200,7 @@ def test_traffic_beside_the_same_compute_shows_once() -> None:
     saved = float(both[1].saved[0][0]) / both[2].pcie_bw_bytes_per_s
     assert plain["fsdp"] == both[0]["fsdp"] > 0
     ways = both[0]["offload"] + both[0]["fsdp"]
-    assert max(2 * saved, plain["fsdp"]) <= ways < 2 * saved + plain["fsdp"]
+    assert max(2 * saved, plain["fsdp"]) * (1 - 1e-12) <= ways < 2 * saved + plain["fsdp"]
 
 
 def test_replicas_are_reduced_behind_what_sharded_states_leave() -> None:

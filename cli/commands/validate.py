@@ -15,6 +15,12 @@ Files = Annotated[
     typer.Argument(metavar="[FILE]...", help="Runs: YAML, JSON, JSON lines; none: those shipped.", show_default=False),
 ]
 Core = Annotated[bool, typer.Option("--core", help="Tables over core rows only.", show_default=False)]
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        "--stack", metavar="NAME|FILE", help="Software of all runs [what each states].", show_default=False
+    ),
+]
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw predicted against measured here.", show_default=False),
@@ -30,6 +36,7 @@ def command(
     context: typer.Context,
     files: Files = None,
     core: Core = False,
+    stack: Stack = None,
     plot: Plot = None,
     keep_going: KeepGoing = False,
     rows: Rows = True,
@@ -52,7 +59,7 @@ def command(
         check_writable(plot, force=force)
         validate_screens.check_plot()
     with terminal.progress("predicting") as progress:
-        found = validate(files or (), keep_going=keep_going, core=core, progress=progress)
+        found = validate(files or (), stack=stack, keep_going=keep_going, core=core, progress=progress)
     if plot is not None:
         validate_screens.draw(found["rows"], plot)
     if terminal.settings.json:
