@@ -194,6 +194,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
         (plans / name_there).write_bytes((ROOT / "tests" / "data" / "imports" / config).read_bytes())
     for file in ("before.json", "after.json"):
         (plans / file).write_bytes((plans / "plan.json").read_bytes())
+    if name == "check":
+        assert run_here("emit", "plan.json", "--to", "megatron", "-d", "run", "--force", cwd=plans).code == 0
     assert examples(name)
     for line in examples(name):
         words = shlex.split(line.split(">")[0])[1:]

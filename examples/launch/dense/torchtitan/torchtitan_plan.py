@@ -1,0 +1,34 @@
+"""dp16-sh8-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.9 s per step predicted
+Plan 46091d5b5b75, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
+
+Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
+"""
+
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    model_spec = model_registry("8B")
+    return Trainer.Config(
+        model_spec=model_spec,
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+        training=TrainingConfig(
+            local_batch_size=1,
+            seq_len=8192,
+            global_batch_size=256,
+        ),
+        parallelism=ParallelismConfig(
+            data_parallel_replicate_degree=2,
+            data_parallel_shard_degree=8,
+            fsdp_reshard_after_forward="always",
+        ),
+        activation_checkpoint=None,
+    )

@@ -1,0 +1,11 @@
+"""dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.65 s per step predicted
+Plan 0cdb5b327841, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
+
+What ds_config.json cannot say. Your script imports it: `import ds_plan`.
+"""
+
+PIPELINE_STAGES = 1
+TENSOR_PARALLEL = 1
+DATA_PARALLEL = 16
+RECOMPUTE = True  # every layer in the backward pass: without a pipeline, model.gradient_checkpointing_enable()
+SEQUENCE_LENGTH = 4096

@@ -1,0 +1,13 @@
+#!/bin/sh
+# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.65 s per step predicted
+# Plan 0cdb5b327841, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
+# Starts the ranks of one node. On every node:
+#   TRAIN_SCRIPT=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh
+set -euf
+here=$(cd "$(dirname "$0")" && pwd)
+: "${TRAIN_SCRIPT:?must be your training script, which calls deepspeed.initialize}"
+NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+exec torchrun --nnodes 2 --nproc-per-node 8 \
+  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+  "$TRAIN_SCRIPT" --deepspeed_config "$here/ds_config.json" "$@"

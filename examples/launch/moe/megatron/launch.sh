@@ -1,0 +1,13 @@
+#!/bin/sh
+# dp16-mbs4-z3-rsel(norm+act+moe): qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.38 s per step predicted
+# Plan b0eea7d5ba65, layout 1. Written by meshwright 0.1.0; options checked against Megatron-LM 0.19.0 (5be96267).
+# Starts the ranks of one node. On every node:
+#   MEGATRON_PATH=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --data-path ... --tokenizer-type ... --lr ... --train-iters ...
+set -euf
+here=$(cd "$(dirname "$0")" && pwd)
+: "${MEGATRON_PATH:?must be the folder of a Megatron-LM checkout}"
+NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
+unset CUDA_DEVICE_MAX_CONNECTIONS
+exec torchrun --nnodes 2 --nproc-per-node 8 \
+  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+  "$MEGATRON_PATH/pretrain_gpt.py" $(sed '/^#/d' "$here/megatron.args") "$@"

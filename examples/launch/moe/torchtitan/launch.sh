@@ -1,0 +1,13 @@
+#!/bin/sh
+# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.62 s per step predicted
+# Plan 6360ebdae96f, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
+# Starts the ranks of one node. On every node:
+#   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --hf_assets_path ... --training.steps 1000
+set -euf
+here=$(cd "$(dirname "$0")" && pwd)
+NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
+export PYTORCH_ALLOC_CONF=expandable_segments:True
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+exec torchrun --nnodes 2 --nproc-per-node 8 \
+  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+  -m torchtitan.train --module torchtitan_plan --config plan "$@"

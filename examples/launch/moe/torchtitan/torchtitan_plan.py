@@ -1,0 +1,35 @@
+"""dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.62 s per step predicted
+Plan 6360ebdae96f, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
+
+Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
+"""
+
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.qwen3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def plan() -> Trainer.Config:
+    model_spec = model_registry("30B-A3B")
+    return Trainer.Config(
+        model_spec=model_spec,
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+        training=TrainingConfig(
+            local_batch_size=4,
+            seq_len=4096,
+            global_batch_size=256,
+        ),
+        parallelism=ParallelismConfig(
+            data_parallel_replicate_degree=1,
+            data_parallel_shard_degree=16,
+            fsdp_reshard_after_forward="always",
+        ),
+        activation_checkpoint=FullAC.Config(),
+    )

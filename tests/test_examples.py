@@ -1,0 +1,37 @@
+"""examples/launch: what `emit` writes today for the plans beside it, in order by `check`, for every target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.emitters.check import check_files
+from meshwright.planner.emitters.emit import emit
+from meshwright.planner.emitters.registry import TARGETS
+from meshwright.planner.plan import load_plan
+
+from .snapshots import ROOT
+
+FOLDERS = sorted(path for path in (ROOT / "examples" / "launch").glob("*/*") if path.is_dir())
+MARKS = {"launch.sbatch": "slurm", "trainjob.yaml": "kubernetes", "hostfile": "hostfile", "launch_ray.py": "ray"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_the_example_is_current_and_in_order(folder: Path) -> None:
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    launcher = next((name for mark, name in MARKS.items() if mark in there), "torchrun")
+    assert emit(load_plan(folder / "plan.json"), folder.name, launcher).files == there
+    assert not check_files(there).problems
+
+
+def test_every_target_and_launcher_has_an_example() -> None:
+    written = {name for name, target in TARGETS.items() if target.trainer is not None}
+    assert {path.name for path in FOLDERS if path.parent.name == "dense"} == written
+    assert {path.name for path in FOLDERS if path.parent.name == "moe"} == written - {"meshwright"}  # it has no experts
+    held = {path.name for folder in FOLDERS for path in folder.iterdir()}
+    assert set(MARKS) <= held
+
+
+def test_every_target_has_a_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs" / "targets").glob("*.md")}
+    assert {name for name, target in TARGETS.items() if target.trainer is not None} - {"meshwright"} <= pages
