@@ -26,9 +26,9 @@ $(VENV)/.test-installed: pyproject.toml | $(BIN)/python
 	$(PIP) install -q -e '.[test]'
 	@touch $@ $(VENV)/.installed
 
-plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100: plan.json, and in launch/ the files for Megatron
-	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 --target megatron -o plan.json --force
-	$(BIN)/python -m meshwright emit plan.json --to megatron --launcher slurm -d launch --force
+plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100: plan.json, and in launch/ the files that start it
+	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 -o plan.json --force
+	$(BIN)/python -m meshwright emit plan.json --launcher slurm -d launch --force
 
 test: $(VENV)/.test-installed  ## all tests
 	$(PYTEST)

@@ -113,6 +113,33 @@ def test_experts_and_fsdp() -> None:
     assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in script  # Megatron-FSDP refuses a value of 1
 
 
+@pytest.mark.parametrize(
+    ("token", "flags"),
+    [
+        ("r", ["--cp-comm-type p2p"]), ("g", ["--cp-comm-type all_gather"]), ("u", ["--cp-comm-type a2a"]),
+        ("ru", ["--cp-comm-type a2a+p2p", "--hierarchical-context-parallel-sizes 2 2"]),
+    ],
+)  # fmt: skip
+def test_how_context_parallel_ranks_exchange(token: str, flags: list[str]) -> None:
+    lines = arguments(plan_of(DENSE, f"tp2-cp4{token}-dp8-mbs1-z1-rfull"))
+    assert set(flags) <= set(lines)
+    assert "--context-parallel-size 4" in lines
+
+
+def test_modules_as_megatron_calls_them() -> None:
+    lines = arguments(plan_of({**MOE, "model": "deepseek-v2-lite"}, "dp16-ep8-mbs1-z1-rsel(attn+norm+act+moe+mla)"))
+    assert "--recompute-modules core_attn layernorm moe_act moe mla_up_proj" in lines
+    assert "--multi-latent-attention" in lines
+    assert "--moe-layer-freq ([0]*1+[1]*26)" in lines
+
+
+def test_optimizer_on_the_host_and_replicas_of_shards() -> None:
+    lines = arguments(plan_of(DENSE, "tp8-dp8-sh4-mbs1-z1-rfull-oopt"))
+    for line in ("--num-distributed-optimizer-instances 2", "--optimizer-cpu-offload",
+                 "--optimizer-offload-fraction 1.0", "--use-precision-aware-optimizer"):  # fmt: skip
+        assert line in lines
+
+
 def test_uneven_stages_are_written_out() -> None:
     plan = plan_of({**DENSE, "cluster": "dgx-h100:6", "workload": {"seq_len": 8192, "global_batch": 96}},
                    "tp8-pp6-dp1-mbs1-z0-rfull")  # fmt: skip

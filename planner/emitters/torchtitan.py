@@ -37,13 +37,7 @@ _MODULE = """\
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
 \"\"\"
 
-from torchtitan.components.loss import CrossEntropyLoss
-from torchtitan.components.optimizer import default_adamw
-{imports}from torchtitan.config import ParallelismConfig, TrainingConfig
-from torchtitan.models.common.config_utils import decoder_vocab_size
-from torchtitan.models.{family} import model_registry
-from torchtitan.trainer import Trainer
-
+{imports}
 
 def plan() -> Trainer.Config:
     model_spec = model_registry("{flavor}"{model_arguments})
@@ -53,6 +47,14 @@ def plan() -> Trainer.Config:
         optimizer=default_adamw(lr=3e-4),
 {dataloader}{blocks}        activation_checkpoint={recompute},
     )
+"""
+_IMPORTS = """\
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.{family} import model_registry
+from torchtitan.trainer import Trainer
 """
 _TEXT = ("from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n",
          '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),\n')  # fmt: skip
@@ -89,7 +91,7 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
     family, flavor = str(settings["model_spec"]).split("/")
     data_import, dataloader = _GRAIN if "training.num_tokens_per_train_step" in options.options else _TEXT
     more = f", num_mtp_layers={setup.model.mtp_layers}" if setup.model.mtp_layers else ""
-    imports = data_import
+    imports = _IMPORTS.format(family=family) + data_import
     if settings.get("converters"):
         names = ["Float8LinearConverter"] + (["Float8GroupedExpertsConverter"] if setup.model.is_moe else [])
         imports += _FLOAT8.format(names=", ".join(sorted(names)))
@@ -98,7 +100,7 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
         imports += _FULL
     blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
     return _MODULE.format(
-        header="\n".join(header), imports=imports, family=family, flavor=flavor, model_arguments=more,
+        header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor, model_arguments=more,
         dataloader=dataloader, blocks=blocks,
         recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
     )  # fmt: skip
