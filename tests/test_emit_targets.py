@@ -130,6 +130,29 @@ def test_what_the_json_of_deepspeed_cannot_say() -> None:
     )
 
 
+def with_stages(plan: Plan, sizes: list[int], redone: list[int]) -> Plan:
+    """The plan with its chunks cut elsewhere."""
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    chunks = tuple(
+        chunk.model_copy(update={"layers": (start, start + size - 1), "recompute_layers": again})
+        for chunk, start, size, again in zip(plan.best.stages, starts, sizes, redone, strict=True)
+    )
+    candidate = plan.best.model_copy(update={"stages": chunks})
+    return plan.model_copy(update={"candidates": (candidate,)})
+
+
+def test_stages_of_their_own() -> None:
+    sizes = [18, 21, 22, 19]
+    plan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z1-rsel", target="megatron"), sizes, [0, 0, 0, 0])
+    text = emit(plan, "megatron").files["megatron.args"]
+    assert "--pipeline-model-parallel-layout Et*18|t*21|t*22|t*19L\n" in text
+    titan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z2-rnone"), sizes, [0, 0, 0, 0])
+    module = emit(titan, "torchtitan").files["torchtitan_plan.py"]
+    assert '*(f"layers.{i}" for i in range(18, 39))' in module
+    with pytest.raises(Refused, match="stages: layers of 18, 21, 22, 19"):
+        emit(with_stages(plan_of("tp8-nosp-pp4-dp2-mbs1-z1-rnone"), sizes, [0, 0, 0, 0]), "deepspeed")
+
+
 def test_the_two_dialects_of_torchtitan() -> None:
     plan = plan_of("tp8-pp4-vpp5-dp2-mbs2-z2-rfull")
     old = emit(plan, "torchtitan", version="0.3.0").files["torchtitan_plan.py"]

@@ -56,7 +56,7 @@ def emit(
     if reasons := refusals(found, setup, options):
         fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
         lines = "\n".join(f"{'' if not names else ', '.join(names) + ': '}{text}" for names, text in reasons)
-        raise Refused(f"{framework} cannot express layout {choice}, {setup.layout}\n{lines}", fields)
+        raise Refused(f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}\n{lines}", fields)
     job = found.trainer.job(setup, _header(setup, framework, options), options)
     hosts, devices = place(setup) if found.name != "meshwright" else (setup.candidate.placement.hosts, None)
     own = {"plan.json": plan.to_json()} if found.trainer.table is None else {}  # our runtime reads the plan itself
@@ -85,7 +85,7 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
 def _header(setup: Setup, framework: str, options: OptionList | None) -> tuple[str, ...]:
     checked = f"; options checked against {framework}" if options is not None else ""
     return (
-        f"{setup.layout}: {setup.model.name} on {setup.num_nodes} x {setup.gpus_per_node} {setup.gpu}, "
+        f"{setup.candidate.layout_id}: {setup.model.name} on {setup.num_nodes} x {setup.gpus_per_node} {setup.gpu}, "
         f"{setup.candidate.step_s:.3g} s per step predicted",
         f"Plan {setup.plan_id}, layout {setup.choice}. Written by {setup.tool}{checked}.",
     )

@@ -100,7 +100,8 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
         imports += _FULL
     blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
     return _MODULE.format(
-        header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor, model_arguments=more,
+        header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor,
+        model_arguments=more,
         dataloader=dataloader, blocks=blocks,
         recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
     )  # fmt: skip

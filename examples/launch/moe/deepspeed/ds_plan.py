@@ -1,4 +1,4 @@
-"""dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.65 s per step predicted
+"""dp16-mbs8-z3-rfull-oopt: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.36 s per step predicted
 Plan 0cdb5b327841, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 
 What ds_config.json cannot say. Your script imports it: `import ds_plan`.

@@ -1,4 +1,4 @@
-"""dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.62 s per step predicted
+"""pp2-vpp12-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.71 s per step predicted
 Plan 6360ebdae96f, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
@@ -7,7 +7,6 @@ Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_asset
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.qwen3 import model_registry
@@ -22,14 +21,45 @@ def plan() -> Trainer.Config:
         optimizer=default_adamw(lr=3e-4),
         dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
         training=TrainingConfig(
-            local_batch_size=4,
             seq_len=4096,
             global_batch_size=256,
+            local_batch_size=32,
+            disable_cuda_graphs=True,
         ),
         parallelism=ParallelismConfig(
+            pipeline_parallel_degree=2,
+            pipeline_parallel_schedule="Interleaved1F1B",
+            module_fqns_per_model_part=[
+                ["tok_embeddings", *(f"layers.{i}" for i in range(0, 2))],
+                [*(f"layers.{i}" for i in range(2, 4))],
+                [*(f"layers.{i}" for i in range(4, 6))],
+                [*(f"layers.{i}" for i in range(6, 8))],
+                [*(f"layers.{i}" for i in range(8, 10))],
+                [*(f"layers.{i}" for i in range(10, 12))],
+                [*(f"layers.{i}" for i in range(12, 14))],
+                [*(f"layers.{i}" for i in range(14, 16))],
+                [*(f"layers.{i}" for i in range(16, 18))],
+                [*(f"layers.{i}" for i in range(18, 20))],
+                [*(f"layers.{i}" for i in range(20, 22))],
+                [*(f"layers.{i}" for i in range(22, 24))],
+                [*(f"layers.{i}" for i in range(24, 26))],
+                [*(f"layers.{i}" for i in range(26, 28))],
+                [*(f"layers.{i}" for i in range(28, 30))],
+                [*(f"layers.{i}" for i in range(30, 32))],
+                [*(f"layers.{i}" for i in range(32, 34))],
+                [*(f"layers.{i}" for i in range(34, 36))],
+                [*(f"layers.{i}" for i in range(36, 38))],
+                [*(f"layers.{i}" for i in range(38, 40))],
+                [*(f"layers.{i}" for i in range(40, 42))],
+                [*(f"layers.{i}" for i in range(42, 44))],
+                [*(f"layers.{i}" for i in range(44, 46))],
+                [*(f"layers.{i}" for i in range(46, 48)), "norm", "lm_head"],
+            ],
             data_parallel_replicate_degree=1,
-            data_parallel_shard_degree=16,
-            fsdp_reshard_after_forward="always",
+            data_parallel_shard_degree=8,
+            fsdp_reshard_after_forward="never",
+            expert_parallel_degree=8,
+            pipeline_parallel_microbatch_size=1,
         ),
-        activation_checkpoint=FullAC.Config(),
+        activation_checkpoint=None,
     )
