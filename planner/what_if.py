@@ -55,7 +55,7 @@ def what_if(
         base, candidate.to_layout(), parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
         assume=dict(assume or {}), jobs=jobs, progress=progress, should_stop=should_stop,
     )  # fmt: skip
-    result = STUDIES[name].run(question)
+    result = STUDIES[name](question)
     return result.model_copy(update={"warnings": (*_stale(base, candidate), *result.warnings)})
 
 

@@ -114,6 +114,13 @@ def test_seats_cover_every_coordinate_once(plan: Plan, made: Report) -> None:
     assert made.stages[-1].nodes == (1, 1)
 
 
+def test_ranks_run_along_tp_then_cp_dp_and_pp() -> None:
+    own = mw.evaluate(None, "pp8-dp2-mbs1-z1-rnone", model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=64)
+    assert [(seat.dp, seat.pp) for seat in report(own).seats] == [(rank % 2, rank // 2) for rank in range(8)]
+    other = mw.evaluate(None, "tp2-cp2r-dp4-mbs1-z1-rnone", model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=64)
+    assert [(s.tp, s.cp, s.dp) for s in report(other).seats] == [(r % 2, r // 2 % 2, r // 4) for r in range(8)]
+
+
 def test_every_number_of_the_hardware_has_a_source(made: Report) -> None:
     named = {(fact.of, fact.name): fact for fact in made.facts}
     assert named["GPU h100-sxm-80gb", "memory.bandwidth"].value == "3.35 TB/s"

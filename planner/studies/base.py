@@ -114,13 +114,3 @@ class Question:
 def _after(base: Resolved, path: str, given: Value) -> Value | None:
     now = current(base, path)
     return given if now is None else now
-
-
-@dataclass(frozen=True)
-class Study:
-    """A line of the registry. assumptions: name -> (usual value, what it is and where it comes from)."""
-
-    name: str
-    summary: str
-    run: Callable[[Question], Result]
-    assumptions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
