@@ -125,7 +125,7 @@ def _alternatives(plan: Json, candidate: Json) -> str:
          text.gib(tables.peak_bytes(each)), _behind(each, best) + (" (this one)" if each is candidate else "")]
         for each in plan["candidates"]
     ]  # fmt: skip
-    notes = [*tables.tie_lines(plan["candidates"]), *tables.outside_lines(plan)]
+    notes = [*tables.tie_lines(plan), *tables.outside_lines(plan)]
     return section("Alternatives", grid(["#", "layout", "step s", "MFU %", "mem GiB", ""], rows, (2, 3, 4, 5)),
                    *map(paragraph, notes))  # fmt: skip
 
