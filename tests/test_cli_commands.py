@@ -206,7 +206,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
             words[words.index("-o") + 1] = "example.json"
         if words[0] == "launch":
             words.append("--dry-run")  # tests/runtime trains
-        if words[0] == "emit" and "--to" in words:  # the best layout of a plan may be one that this target cannot express
+        if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
             target = words[words.index("--to") + 1]
             assert run_here("plan", *SMALL, "--target", target, "-o", "target.json", "--force", cwd=plans).code == 0
             words[1] = "target.json"
