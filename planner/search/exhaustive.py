@@ -29,14 +29,19 @@ Progress = Callable[[Count, float], None]
 TIE = 1e-9
 _ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
 _KEYS = 1 << 13  # shard keys per table
+# Layouts up to which the list holds one of each family; beyond, that bound would be too far from the best (half as much
+# time again on 3 x 10^9 layouts), and near twins stand in the list.
+_MOST_FOR_FAMILIES = 10**9
 _FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as large
 
 
 @dataclass
 class Found:
-    """The best layouts so far, by value (seconds, or bytes) and then by id."""
+    """The best layouts so far, by value (seconds, or bytes) and then by id; of layouts that agree in all fields of
+    `family` only the best (no family: all)."""
 
     limit: int
+    family: tuple[str, ...] = ()
     rows: list[tuple[float, str, Layout]] = field(default_factory=list)
 
     @property
@@ -47,14 +52,29 @@ class Found:
     def offer(self, values: Array, layouts: Layouts) -> None:
         """Take what belongs in the list."""
         candidates = np.flatnonzero((values <= self.threshold) & np.isfinite(values))
-        if len(candidates) > 4 * self.limit:
+        if self.family:
+            candidates = self._best_of_family(candidates, values, layouts)
+        elif len(candidates) > 4 * self.limit:
             ceiling = np.partition(values[candidates], self.limit - 1)[self.limit - 1] * (1 + 2 * TIE)
             candidates = candidates[values[candidates] <= ceiling]
         for row in candidates.tolist():
             layout = layouts.layout(row)
             self.rows.append((float(f"{values[row]:.9g}"), str(layout), layout))
         self.rows.sort(key=lambda row: row[:2])
+        if self.family:
+            first = {tuple(getattr(row[2], name) for name in self.family): row for row in reversed(self.rows)}
+            self.rows = sorted(first.values(), key=lambda row: row[:2])
         del self.rows[self.limit :]
+
+    def _best_of_family(self, candidates: Ints, values: Array, layouts: Layouts) -> Ints:
+        """Those that tie with the best of their family."""
+        code = np.zeros(len(candidates), dtype=np.int64)
+        for name in self.family:
+            column = layouts[name][candidates]
+            code = np.unique(code * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
+        least = np.full(int(code.max(initial=-1)) + 1, np.inf)
+        np.minimum.at(least, code, values[candidates])
+        return candidates[values[candidates] <= least[code] * (1 + 2 * TIE)]
 
 
 @dataclass
@@ -69,16 +89,16 @@ class Outcome:
 
 class Search:
     """One search. `memory_bytes`: what a GPU has; `host_bytes`: its share of host memory; `objective`: `step` minimises
-    seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for."""
+    seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for; `family`: see Found."""
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
         objective: str = "step", progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
-        incumbent: float = np.inf,
+        incumbent: float = np.inf, family: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.space, self.rates, self.problem = space, rates, space.problem
         self.memory_bytes, self.host_bytes, self.objective = memory_bytes, host_bytes, objective
-        self.count, self.found = Count(), Found(top)
+        self.count, self.found = Count(), Found(top, family)
         self.progress, self.should_stop, self.incumbent = progress, should_stop, incumbent
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of what an interrupted search left
@@ -91,6 +111,8 @@ class Search:
         """Search the whole space; Ctrl-C keeps the best so far and says so."""
         try:
             meshes = self.space.meshes(self.count)
+            if self.count.total > _MOST_FOR_FAMILIES:
+                self.found.family = ()
             if len(meshes["tp"]):
                 self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
                 self.census.tally(self.count)
