@@ -50,7 +50,7 @@ def plan(
     """
     found = resolve(_request(request, asked))
     watch = _Watch(progress, time_limit_s)
-    outcome = _search(found, found.space, watch, top=found.request.top, family=FAMILY)
+    outcome = _best_of_families(found, watch)
     if not outcome.found.rows:
         if outcome.stopped:
             raise SearchInterrupted(f"stopped ({outcome.stopped}) before any layout was found")
@@ -119,6 +119,19 @@ def _search(found: Resolved, space: Space, watch: _Watch, **options: Any) -> Out
     objective = "memory" if found.workload.objective == "memory" else "step"  # one cluster: cost orders as time
     options = {"objective": objective, "progress": watch.report, "should_stop": watch.late, **options}
     return found.search(space, **options).run()
+
+
+def _best_of_families(found: Resolved, watch: _Watch) -> Outcome:
+    """The best layout of each family; where there are fewer than asked for, the best of all fill the list."""
+    top = found.request.top
+    outcome = _search(found, found.space, watch, top=top, family=FAMILY)
+    missing = top - len(outcome.found.rows)
+    if outcome.stopped or not outcome.found.rows or not missing:
+        return outcome
+    every = _search(found, found.space, watch, top=top)
+    twins = [row for row in every.found.rows if row not in outcome.found.rows]
+    every.found.rows = sorted(outcome.found.rows + twins[:missing], key=lambda row: row[:2])
+    return every
 
 
 def _outside(found: Resolved, best: float, watch: _Watch) -> tuple[Outside | None, list[str]]:
