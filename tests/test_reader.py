@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -153,8 +154,11 @@ def test_a_large_file_reads(tmp_path: Path) -> None:
     assert document.line((19_999, "name")) == 20_000
 
 
+# PyYAML writes the text 1E5 without quotes, which YAML 1.2 (and our reader) takes for a number.
+number = re.compile(r"[-+]?[0-9.]+[eE]")
+words = st.text(st.characters(codec="ascii", min_codepoint=32)).filter(lambda text: not number.match(text))
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="ascii", min_codepoint=32)),
+    st.none() | st.booleans() | st.integers() | words,
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(st.text("abcdef", min_size=1, max_size=4), inner, max_size=3),
     max_leaves=10,

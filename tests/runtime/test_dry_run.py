@@ -38,14 +38,18 @@ def rehearsal(layout_id: str, **changes: Any) -> Job:
 
 @pytest.mark.parametrize("layout_id", REAL)
 def test_equals_a_real_run(layout_id: str) -> None:
-    """To the byte, with the kernels of the CPU; a real rank also holds the tokens of all others."""
+    """To the byte, with the kernels of the CPU; a real rank also holds the tokens of all others.
+
+    In a pipeline the other stage may run ahead: then one more message has arrived and waits.
+    """
     wanted = rehearsal(layout_id, dtype="fp32")
     _, peaks = run(wanted)
     layout = wanted.layout
     others = 8 * (wanted.global_batch - wanted.global_batch // layout.dp) * (wanted.seq_len + 1)
+    early = 4 * layout.micro_batch * wanted.seq_len * wanted.model.hidden if layout.pp > 1 else 0
     for stage in range(layout.pp):
         traced = dry_run.trace(wanted, stage, gpu=False)
-        assert traced.allocated_bytes + others == peaks[stage * layout.dp * layout.tp], traced
+        assert peaks[stage * layout.dp * layout.tp] - traced.allocated_bytes - others in (0, early), traced
 
 
 @pytest.mark.parametrize(
