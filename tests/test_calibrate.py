@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.rates import STACK_FIELDS
 from meshwright.planner import intervals
@@ -175,13 +175,14 @@ def test_loss_by_hand() -> None:
 
 @settings(max_examples=4, deadline=None)
 @given(st.lists(st.floats(-1.5, 1.5), min_size=3, max_size=3))
+@example([0.0, 0.0, -1.5])  # cheap launches move the times least: the prior pulls most
 def test_planted_constants_come_back(planted: list[float]) -> None:
     """Times made by the model itself; runs weigh so much that the prior hardly pulls."""
     chosen = [THROUGHPUT("megatron-core"), ATTENTION("b200-sxm-180gb"), LAUNCHES("megatron-core")]
     runs = [case for case in shipped_cases() if case.source.startswith("MooreThreads/SimuMax")]
     fitter = Fitter(runs, chosen, PRIORS, "fitted")
     truth = np.log(Batches(runs, PRIORS).seconds(fitter.at(np.array(planted))))
-    found = fit(fitter, truth, np.full(len(runs), 1e4))
+    found = fit(fitter, truth, np.full(len(runs), 1e6))
     assert found.z == pytest.approx(planted, abs=0.02)
     assert np.log(found.seconds) == pytest.approx(truth, abs=1e-3)
     assert found.spread.max() < 0.1
