@@ -153,9 +153,13 @@ class Gatherer:
             unit.gather()
 
 
-def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group) -> float:
-    """Norm of the gradient of the whole model: every element once, however many ranks hold it."""
-    total = torch.zeros(1, dtype=torch.float64, device=parts[0].device)
+def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, total: Tensor) -> float:
+    """Norm of the gradient of the whole model: every element once, however many ranks hold it.
+
+    total: where it is summed [1], float64. It lives longer than the step: gloo's own thread lets go of what it reduced
+    a moment after the wait has ended, so that a new one would count at the peak or not by chance.
+    """
+    total.zero_()
     for unit, part in zip(units, parts, strict=True):
         # In the kernel, not by a copy in float64.
         total += torch.linalg.vector_norm(part, dtype=torch.float64).square() / unit.groups.copies

@@ -49,6 +49,7 @@ class Trainer:
         self.units: list[Unit] = []
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk))
+        self._norm = torch.zeros(1, dtype=torch.float64, device=device)
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
         vpp = layout.vpp if layout.pp > 1 else 1
         order = actions(SCHEDULES[layout.schedule], mesh.place.stage, layout.pp, vpp, job.num_micro_batches)
@@ -109,7 +110,7 @@ class Trainer:
         status.set("reducing gradients")
         with torch.no_grad():
             parts = [unit.reduce() for unit in self.units]
-            norm = gradient_norm(self.units, parts, self.mesh["world"])
+            norm = gradient_norm(self.units, parts, self.mesh["world"], self._norm)
             clip_(parts, norm, self.job.clip)
         status.set("updating weights")
         self.optimizer.step()
