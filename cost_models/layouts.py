@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,19 @@ _ID = re.compile(  # of an id with a hyphen before its first token too
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
     r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp8|fp16|fp32|bf16))?"
 )
+
+
+@cache
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of n, ascending."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+@cache
+def shard_sizes(dp: int, cp: int) -> tuple[int, ...]:
+    """Sizes that the shard group of ZeRO may have, ascending: divisors of dp that shard at all, cp ranks included."""
+    return tuple(d for d in divisors(dp) if d * cp > 1)
 
 
 def default_schedule(pp: int, vpp: int) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .collectives import Curve, Op
-from .layouts import SCHEDULES
+from .layouts import SCHEDULES, shard_sizes
 from .ledger import Groups, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hop_s
@@ -201,10 +201,7 @@ def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[C
     limits = [int(column.max()) + 1 for column in ranks]
     distinct, inverse = np.unique(np.ravel_multi_index(ranks, limits), return_inverse=True)
     dp, cp, tp, folded = np.unravel_index(distinct, limits)
-    shards = [
-        [shard for shard in range(1, d + 1) if d % shard == 0 and shard * c > 1]
-        for d, c in zip(dp.tolist(), cp.tolist(), strict=True)
-    ]
+    shards = [shard_sizes(d, c) for d, c in zip(dp.tolist(), cp.tolist(), strict=True)]
     lengths = [len(sizes) for sizes in shards]
     starts = np.cumsum([0, *lengths])[:-1]
     ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))

@@ -129,6 +129,8 @@ def _best_of_families(found: Resolved, watch: _Watch) -> Outcome:
     if outcome.stopped or not outcome.found.rows or not missing:
         return outcome
     every = _search(found, found.space, watch, top=top)
+    if every.stopped:
+        return outcome
     twins = [row for row in every.found.rows if row not in outcome.found.rows]
     every.found.rows = sorted(outcome.found.rows + twins[:missing], key=lambda row: row[:2])
     return every

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost_models.layouts import CP_ALGORITHMS, FIELD_NAMES, MODULES, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES
+from ..cost_models.layouts import (
+    CP_ALGORITHMS,
+    FIELD_NAMES,
+    MODULES,
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    SCHEDULES,
+    divisors,
+    shard_sizes,
+)
 from ..cost_models.specs import MixtureOfExperts
 from ..cost_models.tables import Problem
 from .constraints import RULES, Mask, Rule
@@ -28,13 +38,6 @@ RECOMPUTE_FIELDS = ("recompute", "recompute_modules", "recompute_layers")
 STATE_FIELDS = ("zero", "offload")
 SHARD_FIELDS = ("shard",)
 LEVELS = (MESH_FIELDS, SCHEDULE_FIELDS, RECOMPUTE_FIELDS, STATE_FIELDS, SHARD_FIELDS)
-
-
-@cache
-def divisors(n: int) -> tuple[int, ...]:
-    """All divisors of n, ascending."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
 
 
 @dataclass
@@ -177,7 +180,7 @@ class Space:
 
     def shards(self, dp: int, cp: int, zero: int) -> tuple[int, ...]:
         """Sizes of the shard group: dp without ZeRO; else the divisors of dp that shard at all."""
-        return (dp,) if zero == 0 else tuple(d for d in divisors(dp) if d * cp > 1)
+        return (dp,) if zero == 0 else shard_sizes(dp, cp)
 
 
 def grow(columns: Columns, name: str, choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> dict[str, Ints]:

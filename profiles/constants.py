@@ -106,8 +106,8 @@ class Constant:
         """The physical bounds, in prior widths from the mean."""
         if self.entry.logit:
             return -8.0, 8.0
-        low, high = self.entry.low, self.entry.high
-        return tuple(math.log(end / self.prior) / self.entry.width for end in (low, high))  # type: ignore[return-value]
+        low, high = (math.log(end / self.prior) / self.entry.width for end in (self.entry.low, self.entry.high))
+        return low, high
 
 
 def constants(base: Calibration = PRIORS) -> tuple[Constant, ...]:

@@ -26,6 +26,7 @@ from meshwright.cost_models.layouts import (
     PRECISIONS,
     RECOMPUTE_MODES,
     SCHEDULES,
+    divisors,
     encode,
 )
 from meshwright.cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, Workload
@@ -34,7 +35,7 @@ from meshwright.planner.census import Census
 from meshwright.planner.constraints import RULES, Rule, fixed
 from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.search.exhaustive import dominated_recomputes
-from meshwright.planner.space import MESH_FIELDS, Columns, Count, Space, divisors
+from meshwright.planner.space import MESH_FIELDS, Columns, Count, Space
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.stacks import load_stack, rates_for
 
