@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-Kind = Literal["gpus", "models", "clusters", "targets", "stacks"]
+Kind = Literal["gpus", "models", "clusters", "targets", "stacks", "techniques"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
 
@@ -42,6 +43,7 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("logit B", "logit_bytes", 1),
         ("states", "sharded_states", 0),
     ),
+    "techniques": (("technique", "name", 0), ("what it does", "title", 0), ("knobs", "knobs", 0)),
 }
 
 
@@ -51,15 +53,15 @@ def known(kind: str) -> list[str]:
 
     if kind == "models":
         return models.model_names()
-    if kind in ("targets", "stacks"):
-        return [str(row["name"]) for row in (_targets() if kind == "targets" else _stacks())]
+    if kind in _LISTS:
+        return [str(row["name"]) for row in _LISTS[kind]()]
     return list(registry.gpu_names() if kind == "gpus" else registry.node_names())
 
 
 def rows(kind: Kind) -> list[Row]:
     """All entries of a catalogue."""
-    if kind in ("targets", "stacks"):
-        return _targets() if kind == "targets" else _stacks()
+    if kind in _LISTS:
+        return _LISTS[kind]()
     make = {"gpus": _gpu, "models": _model, "clusters": _node}[kind]
     return [make(name) for name in known(kind)]
 
@@ -77,6 +79,8 @@ def details(kind: Kind, name: str) -> Row:
         return _model_in_full(name)
     if kind == "stacks":
         return {"name": name, "facts": _stack_facts(name)}
+    if kind == "techniques":
+        return _technique_in_full(name)
     for row in _targets():
         if row["name"] == name:
             return row
@@ -179,3 +183,29 @@ def _stack_facts(name: str) -> Row:
     stack = stacks.load_stack(name)
     values = asdict(stack)
     return {field: {"value": values[field], "source": source} for field, source in stack.sources.items()}
+
+
+def _techniques() -> list[Row]:
+    from ..cost_models.techniques.registry import TECHNIQUES
+
+    return [
+        {"name": each.name, "title": each.title, "paper": each.paper,
+         "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in each.knobs)}
+        for each in TECHNIQUES.values()
+    ]  # fmt: skip
+
+
+def _technique_in_full(name: str) -> Row:
+    """What a technique does and asks, and every knob with its range."""
+    from ..cost_models.techniques.registry import technique
+
+    found = technique(name)
+    knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in found.knobs}
+    about = {"name": found.name, "what it does": found.title, "paper": found.paper, "needs": found.needs}
+    return {**about, **knobs, "excludes": list(found.excludes), "not priced": found.caveat}
+
+
+# Catalogues whose entries are listed as they are.
+_LISTS: Mapping[str, Callable[[], list[Row]]] = {
+    "targets": _targets, "stacks": _stacks, "techniques": _techniques,
+}  # fmt: skip

@@ -41,6 +41,7 @@ COMMANDS = {
     "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
     "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
     "diff": Command("Decide", "What changed between two plans", "diff"),
+    "cite": Command("Decide", "The papers behind a plan's techniques", "cite"),
     "report": Command("Decide", "One page on a plan, to send on", "report"),
     "validate": Command("Know", "Predictions beside published runs", "validate"),
     "calibrate": Command("Know", "Fit the numbers of your software to your runs", "calibrate"),

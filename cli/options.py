@@ -11,7 +11,7 @@ import typer
 # Parameters of a command that go into the request under their own names.
 WORKLOAD_FLAGS = frozenset(
     ("model", "gpu", "gpus", "cluster", "seq_len", "lengths", "packed", "global_batch", "dtype", "optimizer", "lora")
-) | {"train_layers"}
+) | {"train_layers", "technique"}
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:
@@ -78,6 +78,10 @@ LoraOption = Annotated[
     _option("--lora", metavar="RANK[:q,v[:nf4]]", text="Train adapters: rank, projections, base weights."),
 ]
 TrainLayers = Annotated[int | None, _option("--train-layers", metavar="N", text="Train only the last N layers.")]
+Technique = Annotated[
+    list[str] | None,
+    _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train by one of `show techniques`; repeatable."),
+]
 TotalTokens = Annotated[
     str | None, _option("--total-tokens", metavar="N", text="Tokens of the whole run (15T): gives days and cost.")
 ]

@@ -20,6 +20,8 @@ from .operations import activation_bytes
 from .rates import Rates
 from .stages import Splits, build_splits, in_flight
 from .tables import Problem, Tables
+from .techniques import registry
+from .traffic import Traffic
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,7 +63,8 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Quantities of a batch. `key`, `code`, `split`: row -> shard key, recompute code, split."""
+    """Quantities of a batch. `key`, `code`, `split`: row -> shard key, recompute code, split. `traffic`: of the phases
+    of training, whose shares sum to 1."""
 
     problem: Problem
     tables: Tables
@@ -71,6 +74,7 @@ class Ledger:
     code: Ints
     splits: Splits
     split: Ints
+    traffic: tuple[Traffic, ...]
 
     def repriced(self, rates: Rates) -> Ledger:
         """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
@@ -220,10 +224,17 @@ class Ledger:
         return {
             "weights": weights + adapters,
             "gradients": gradient * states.gradient,
-            "optimizer": np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer),
+            "optimizer": np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer) + self._kept(j),
             "activations": self._activations(j),
             **{name: held[fullest, np.arange(len(x))] for name, held in passing.items()},
         }
+
+    def _kept(self, j: int) -> Array:
+        """[n] bytes that the traffic of states needs beside the optimizer's, on the GPU."""
+        most: Array | float = 0.0
+        for each in self.traffic:
+            most = np.maximum(most, each.kept)
+        return np.asarray(self.updated[j] * most)
 
     def accumulated_bytes(self, j: int, *, scattered: bool = True) -> Array:
         """[n] bytes per micro-batch of adding its gradients to the sum: it is read and written, and the gradient of a
@@ -287,11 +298,12 @@ class Ledger:
 
     def host_bytes(self, j: int, device: Array | None = None) -> Array:
         """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations beyond two layers."""
+        kept = self.updated[j] * max(each.kept_on_host for each in self.traffic)
         if not self.layouts["offload"].any():
-            return np.zeros(len(self.layouts))
+            return kept
         per_parameter = (self.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
         states = np.where(self.offloads_optimizer, self.updated[j] * per_parameter, 0.0)
-        return np.asarray(states + self._held(j, device) - self._activations(j, device))
+        return np.asarray(kept + states + self._held(j, device) - self._activations(j, device))
 
     def activations_on(self, j: int, row: int, device: int) -> float:
         """Bytes of activations of one layout on device `device`, whose layers are those of profile j."""
@@ -343,8 +355,10 @@ def build(problem: Problem, tables: Tables, layouts: Layouts, key: Ints) -> Ledg
     splits, split = split_keys(layouts)
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
-    return Ledger(
+    plain = Ledger(
         problem=problem, tables=tables, layouts=layouts, key=key,
         codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
         splits=build_splits(problem.pattern, problem.num_kinds, problem.edges, splits), split=split,
+        traffic=(Traffic.of(problem.state_bytes),),
     )  # fmt: skip
+    return registry.rewrite(plain)

@@ -232,7 +232,8 @@ class Workload:
 
     seq_len: tokens of the longest sequence (memory); mean_len and mean_square_len: E[s] and E[s^2] of the documents
     in tokens and tokens^2 (attention). packed: documents fill sequences of seq_len, else each is padded to it.
-    trains_layers: how many of the last layers are trained (None: all; 0 only with lora).
+    trains_layers: how many of the last layers are trained (None: all; 0 only with lora). techniques: with their knobs
+    (techniques/registry.py).
     """
 
     seq_len: int
@@ -249,6 +250,7 @@ class Workload:
     objective: Literal["step", "cost", "memory"] = "step"
     max_memory_bytes: float | None = None
     kind: Literal["train"] = "train"
+    techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
 
     @property
     def tokens_per_step(self) -> float:

@@ -19,6 +19,7 @@ from .ledger import Groups, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hop_s
 from .rates import COMPONENTS, Rates
+from .traffic import Traffic
 
 Array = NDArray[np.float64]
 
@@ -83,6 +84,8 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
     terms["dp"] = _data_parallel(ledger, rates, forward, backward, stage.used[:, slowest, pick])
     terms["optimizer"] = _optimizer(ledger, rates)
+    alone = (1.0 + _straggler_share(ledger)) * np.asarray(sum(terms.values()))
+    terms["dp"] = terms["dp"] + _fragments(ledger, rates, alone)
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
     terms["stragglers"] = _straggler_share(ledger) * np.asarray(sum(terms.values()))
@@ -289,31 +292,62 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
     Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline of p(v-1)/v (of all m at
     most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
     """
-    x, states = ledger.layouts, ledger.problem.state_bytes
-    dense, experts = ledger.dense_groups, ledger.expert_groups
-    if not any((part.shard * part.replicate > 1).any() for part in (dense, experts)):
+    x = ledger.layouts
+    if not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups)):
         return np.zeros(len(x))
-    broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
-    reduce_s, gather_s = np.zeros(len(x)), np.zeros(len(x))
-    for part, groups in ((0, dense), (1, experts)):
-        if part and not ledger.problem.model.is_moe:
-            continue
-        largest = np.max([trained[part] for trained in ledger.trained], axis=0)
-        gradient, weight = largest * states.gradient, largest * states.weight
-        scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
-        replicas = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
-        gather = _curve(rates, "broadcast" if broadcasts else "all_gather", groups.shard, groups.shard_stride)
-        calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
-        reduce_s += np.where(ledger.reduces_once, _calls(scatter, gradient, ledger.buckets), 0.0)
-        reduce_s += _calls(replicas, gradient / groups.shard, ledger.buckets)
-        gather_s += np.where(ledger.gathers_once, _calls(gather, weight, calls), 0.0)
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     window = np.minimum(window, ledger.m)
     stack = rates.stack
     room = window * (np.array([forward, backward]) - used)
-    hidden = np.minimum(stack.dp_overlap * reduce_s, room[1])
-    hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, room[0])
-    return np.asarray(reduce_s + gather_s - (1.0 - stack.contention) * hidden)
+    shown = np.zeros(len(x))
+    for traffic in ledger.traffic:
+        reduce_s, gather_s = _within_shards(ledger, rates, traffic)
+        if traffic.period == 1:
+            reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
+        hidden = np.minimum(stack.dp_overlap * reduce_s, room[1])
+        hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, room[0])
+        shown += traffic.share * (reduce_s + gather_s - (1.0 - stack.contention) * hidden)
+    return shown
+
+
+def _largest_parts(ledger: Ledger) -> list[tuple[Array, Groups]]:
+    """Trained parameters of the fullest stage and the groups that have them: dense, and experts if there are any."""
+    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
+    return [(np.max([trained[i] for trained in ledger.trained], axis=0), groups) for i, groups in enumerate(parts)]
+
+
+def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Array, Array]:
+    """[n] seconds per step of gradients scattered over the shard groups, and of weights gathered there."""
+    broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
+    reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
+    for largest, groups in _largest_parts(ledger):
+        scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
+        gather = _curve(rates, "broadcast" if broadcasts else "all_gather", groups.shard, groups.shard_stride)
+        calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
+        reduce_s += np.where(ledger.reduces_once, _calls(scatter, largest * traffic.scattered, ledger.buckets), 0.0)
+        gather_s += np.where(ledger.gathers_once, _calls(gather, largest * traffic.gathered, calls), 0.0)
+    return reduce_s, gather_s
+
+
+def _between_copies(ledger: Ledger, rates: Rates, traffic: Traffic, pieces: float = 1.0) -> Array:
+    """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
+    seconds = np.zeros(len(ledger.layouts))
+    calls = np.maximum(ledger.buckets / pieces, 1.0)
+    for largest, groups in _largest_parts(ledger):
+        copies = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
+        seconds += _calls(copies, largest * traffic.replicated / groups.shard / pieces, calls)
+    return seconds
+
+
+def _fragments(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
+    """[n] seconds per step that exchanges of copies show which come less often than every step: of each fragment, what
+    outlasts the steps (of `step_s` without it) that it may take."""
+    shown = np.zeros(len(step_s))
+    for traffic in ledger.traffic:
+        if traffic.period > 1:
+            waited = _between_copies(ledger, rates, traffic, traffic.fragments) - traffic.delay * step_s
+            shown += traffic.share * np.maximum(waited, 0.0) * traffic.fragments / traffic.period
+    return shown
 
 
 def _optimizer(ledger: Ledger, rates: Rates) -> Array:
@@ -328,9 +362,10 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     updated = np.max(ledger.updated, axis=0)
     moved = states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
     cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
-    on_gpu = updated * moved / rates.memory_bw_bytes_per_s + cast
+    extra = sum(each.share * each.moved for each in ledger.traffic) * updated / rates.memory_bw_bytes_per_s
+    on_gpu = updated * moved / rates.memory_bw_bytes_per_s + cast + extra
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
-    return on_gpu, over_pcie + cast + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+    return on_gpu, over_pcie + cast + extra + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
 
 
 def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = True) -> tuple[Array, Array]:

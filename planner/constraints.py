@@ -6,7 +6,7 @@ A rule says which fields it reads. The search applies it at the first level of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..cost_models.layouts import CP_ALGORITHMS, MODULES, PRECISIONS, SCHEDULES,
 from ..cost_models.operations import ulysses_degree
 from ..cost_models.specs import MixtureOfExperts
 from ..cost_models.tables import Problem
+from ..cost_models.techniques import registry as techniques
 
 Mask = NDArray[np.bool_]
 Columns = Mapping[str, NDArray[np.int64]]
@@ -226,7 +227,13 @@ def fixed(field: str, value: int, text: str) -> Rule:
     return Rule(f"--fix {text}", (field,), lambda x, p: np.asarray(x[field] == value), f"{text} was fixed")
 
 
-def violations(layout: Layout, problem: Problem, rules: Sequence[Rule] = WELL_FORMED + RULES) -> list[str]:
+def legality(problem: Problem) -> tuple[Rule, ...]:
+    """All rules of legality of a problem: RULES, and what its techniques need of a layout."""
+    found = (technique for technique, _ in techniques.of(problem.workload.techniques))
+    return RULES + tuple(Rule(each.name, each.fields, each.allows, f"{each.name} needs {each.needs}") for each in found)
+
+
+def violations(layout: Layout, problem: Problem) -> list[str]:
     """Messages of all rules that `layout` fails."""
-    columns = Layouts.of([layout])
+    columns, rules = Layouts.of([layout]), WELL_FORMED + legality(problem)
     return [r.explain(layout, problem) for r in rules if not bool(r.allows(columns, problem)[0])]

@@ -75,6 +75,8 @@ def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:
         targets = tuple(data["lora"].get("targets", ()))
         data["lora"] = build(Lora, {**data["lora"], "targets": targets}, "resolved.workload.lora", name)
     data["lengths"] = tuple((int(length), float(share)) for length, share in data.get("lengths", ()))
+    asked = ((name, tuple((knob, value) for knob, value in knobs)) for name, knobs in data.get("techniques", ()))
+    data["techniques"] = tuple(asked)
     workload: Workload = build(Workload, data, "resolved.workload", name)
     _positive(vars(workload), ("seq_len", "global_batch"), "resolved.workload", name)
     return workload

@@ -37,6 +37,7 @@ FLAT: dict[str, FieldPath] = {
     "max_memory": ("workload", "max_memory"),
     "dtype": ("workload", "precision"),
     "lora": ("workload", "train", "lora"),
+    "technique": ("workload", "techniques"),
     "train_layers": ("workload", "train", "last_layers"),
 }
 

@@ -11,8 +11,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
 from ..cost_models.specs import Lora, OptimizerName, Precision, Workload
+from ..cost_models.techniques import registry as techniques
 from ..errors import InputError
-from .request_values import LORA_DEFAULT, Batch, Bytes, Fix, Lengths, LoraTarget, Positive, Tokens, checked, parse_lora
+from .request_values import (
+    LORA_DEFAULT,
+    Batch,
+    Bytes,
+    Fix,
+    Lengths,
+    LoraTarget,
+    Positive,
+    Techniques,
+    Tokens,
+    checked,
+    parse_lora,
+)
 
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
@@ -53,6 +66,7 @@ class WorkloadRequest(_Model):
     train: Train = Train()
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
+    techniques: Techniques = Field(default_factory=dict)
     max_memory: Bytes | None = Field(
         default=None,
         validation_alias=AliasChoices("max_memory", "max_memory_bytes"),
@@ -121,6 +135,7 @@ class Request(_Model):
             total_tokens=work.total_tokens,
             objective=work.objective,
             max_memory_bytes=work.max_memory,
+            techniques=techniques.applied(work.techniques),
         )
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJson
 from pydantic_core import PydanticCustomError
 
 from ..cost_models import layouts
+from ..cost_models.techniques import registry as techniques
 from ..cost_models.units import Dimension, parse
 from ..errors import InputError
 from ..profiles.reader import read_document
@@ -128,6 +129,35 @@ def _pairs(text: str) -> list[tuple[Any, Any]]:
     return [(row[0], row[1] if len(row) > 1 else 1) for row in rows]
 
 
+def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
+    """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
+    asked: dict[str, dict[str, float]] = {}
+    for item in [value] if isinstance(value, str | Mapping) else list(value):
+        named = item if isinstance(item, Mapping) else dict([_named_knobs(str(item))])
+        for name, knobs in named.items():
+            if name in asked:
+                raise InputError(f"technique {name} is given twice", hint="keep one of them")
+            asked[str(name)] = {knob: _number(knob, each) for knob, each in (knobs or {}).items()}
+    return {name: dict(knobs) for name, knobs in techniques.applied(asked)}
+
+
+def _named_knobs(text: str) -> tuple[str, dict[str, str]]:
+    """`name:knob=value,knob=value`."""
+    name, _, rest = text.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",") if part.strip()]
+    if bad := [knob for knob, equals, given in pairs if not equals or not given.strip()]:
+        hint = f"its knobs: `meshwright show techniques {name}`"
+        raise InputError(f"technique {name}: `{bad[0]}` is not `knob=value`", hint=hint)
+    return name.strip(), {knob.strip(): given for knob, _, given in pairs}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: `{value}` is not a number") from None
+
+
 def parse_fix(value: Any) -> dict[str, Any]:
     """`["tp=8", "recompute=full"]` or a mapping -> {field: value in the words of the JSON schema}."""
     pairs: list[tuple[str, Any]] = []
@@ -195,4 +225,9 @@ Fix = Annotated[
     dict[str, Any],
     BeforeValidator(checked(parse_fix)),
     WithJsonSchema({"type": "object", "propertyNames": {"enum": ["recompute", *layouts.FIELD_NAMES]}}),
+]
+Techniques = Annotated[
+    dict[str, dict[str, float]],
+    BeforeValidator(checked(parse_techniques)),
+    WithJsonSchema({"type": "object", "propertyNames": {"enum": list(techniques.TECHNIQUES)}}),
 ]

@@ -14,6 +14,7 @@ from ..cost_models.params import lora_shapes
 from ..cost_models.rates import Rates
 from ..cost_models.specs import ClusterSpec, ModelSpec, StackSpec, Workload
 from ..cost_models.tables import Problem
+from ..cost_models.techniques import registry as techniques
 from ..errors import InputError
 from ..profiles import stacks
 from ..profiles.cluster import load_cluster
@@ -21,7 +22,7 @@ from ..profiles.models import load_model, read_model_yaml
 from ..profiles.provenance import files_behind
 from ..profiles.rates import surfaces_for
 from ..profiles.stack_file import load_stacks
-from .constraints import RULES, Rule, fixed
+from .constraints import Rule, fixed, legality
 from .emitters.base import Target
 from .emitters.registry import target as load_target
 from .request import Request
@@ -61,7 +62,7 @@ class Resolved:
         return self.space_under(self.target.rules, self.fixes)
 
     def space_under(self, *rules: tuple[Rule, ...]) -> Space:
-        return Space(self.problem, RULES + tuple(rule for group in rules for rule in group))
+        return Space(self.problem, legality(self.problem) + tuple(rule for group in rules for rule in group))
 
     @property
     def memory_bytes(self) -> float:
@@ -167,6 +168,8 @@ def _doubts(found: Resolved) -> list[str]:
     gpu, out = found.cluster.gpu, []
     if gpu.plan_only:
         out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
+    for each, _ in techniques.of(found.workload.techniques):
+        out.append(f"{each.name} is priced, but no target trains by it: `emit` and `launch` refuse; {each.caveat}")
     provenance = surfaces_for(gpu).provenance
     if provenance != "measured":
         out.append(f"{gpu.name} has no measurements; its compute time is {provenance}, scaled by peak and bandwidth")

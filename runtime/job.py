@@ -151,6 +151,7 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
         "it does not offload yet": OFFLOADS[layout.offload] != "none",
         f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
+        "it trains by none of the techniques": bool(workload.get("techniques")),
         "it trains no adapters": workload.get("lora") is not None,
         "it trains all layers or none": workload.get("trains_layers") is not None,
         f"it has no optimizer {workload.get('optimizer')}": workload.get("optimizer") not in ("adamw", "sgd"),

@@ -22,7 +22,9 @@ from meshwright.cost_models.specs import (
     Workload,
 )
 from meshwright.cost_models.tables import Problem, build, index_keys
-from meshwright.planner.constraints import RULES, WELL_FORMED, Rule, fixed
+from meshwright.cost_models.techniques.base import Applied
+from meshwright.cost_models.techniques.registry import applied
+from meshwright.planner.constraints import WELL_FORMED, Rule, fixed, legality
 from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.search import exhaustive
 from meshwright.planner.search.exhaustive import Outcome, Search
@@ -70,9 +72,10 @@ def random_request(seed: int) -> dict[str, Any]:
             seq_len=rng.choice([256, 512, 1024]), global_batch=rng.choice([2, 4, 6, 8]), **trained(rng, model),
             lengths=lengths, mean_len=166.4 if lengths else None, mean_square_len=31129.6 if lengths else None,
             precision=rng.choice(["bf16", "bf16", "fp32"]), objective=rng.choice(["step", "step", "step", "memory"]),
+            techniques=techniques(seed),
         )  # fmt: skip
         problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node)
-        space = Space(problem, RULES + target.rules + random_fixes(rng))
+        space = Space(problem, legality(problem) + target.rules + random_fixes(rng))
         count = Count()
         meshes = space.meshes(count)
         if int(space.num_below(meshes).sum()) <= 60_000:
@@ -88,6 +91,12 @@ def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
     if draw < 0.1:
         return {"lora": Lora(rank=8, targets=("q", "v"), base_dtype=rng.choice(["bf16", "nf4"]))}
     return {"trains_layers": rng.randint(1, model.num_layers)} if draw < 0.2 else {}
+
+
+def techniques(seed: int) -> Applied:
+    """Every sixth request trains by one."""
+    asked = {0: {"diloco": {"period": 20, "delay": 0}}, 6: {"1-bit-adam": {}}}.get(seed % 12, {})
+    return applied(asked)
 
 
 def random_fixes(rng: random.Random) -> tuple[Rule, ...]:

@@ -31,6 +31,7 @@ def command(
     optimizer: options.Optimizer = None,
     lora: options.LoraOption = None,
     train_layers: options.TrainLayers = None,
+    technique: options.Technique = None,
     max_memory: options.MaxMemory = None,
     set_: options.SetOption = None,
     target: options.Target = None,

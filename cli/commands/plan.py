@@ -26,6 +26,7 @@ def command(
     optimizer: options.Optimizer = None,
     lora: options.LoraOption = None,
     train_layers: options.TrainLayers = None,
+    technique: options.Technique = None,
     total_tokens: options.TotalTokens = None,
     objective: options.Objective = None,
     max_memory: options.MaxMemory = None,

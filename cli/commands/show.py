@@ -22,6 +22,7 @@ class Kind(StrEnum):
     clusters = "clusters"
     targets = "targets"
     stacks = "stacks"
+    techniques = "techniques"
 
 
 def command(
@@ -31,7 +32,7 @@ def command(
         str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
     ] = None,
 ) -> None:
-    """List known GPUs, models, node types, targets or stacks; with a name, all about one.
+    """List known GPUs, models, node types, targets, stacks or techniques; with a name, all about one.
 
     \b
     Examples:

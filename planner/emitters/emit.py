@@ -51,6 +51,9 @@ def emit(
         able = ", ".join(each.name for each in TARGETS.values() if each.trainer is not None)
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
     setup = Setup.of(plan, choice, name)
+    if names := [technique for technique, _ in setup.problem.workload.techniques]:
+        raise UnsupportedError(f"no target trains by {', '.join(names)} yet: such a plan is only priced",
+                               hint="plan again without `--technique`")  # fmt: skip
     options, warning = option_list(to, version) if found.trainer.table is not None else (None, "")
     framework = f"{found.trainer.framework} {options}" if options is not None else found.trainer.framework
     if reasons := refusals(found, setup, options):

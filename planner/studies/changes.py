@@ -17,6 +17,7 @@ from typing import Any
 
 from ...cost_models import units
 from ...cost_models.layouts import FIELD_NAMES
+from ...cost_models.techniques.registry import TECHNIQUES
 from ...errors import InputError
 from ...profiles.reader import FieldPath, read_document
 from ..request import Request, changed_request
@@ -28,8 +29,15 @@ MOST_POINTS = 10_000
 _POINTS_PER_OCTAVE, _LINEAR_POINTS = 4, 11
 
 # Fields of a request that are numbers: their dimension; `whole` ones are written without a unit.
-_WHOLE = ("gpus", "workload.seq_len", "workload.global_batch", "workload.train.last_layers", "workload.train.lora.rank")
+_TECHNIQUE_KNOBS = {
+    f"workload.techniques.{name}.{knob.name}": knob for name, each in TECHNIQUES.items() for knob in each.knobs
+}
+_WHOLE = (
+    "gpus", "workload.seq_len", "workload.global_batch", "workload.train.last_layers", "workload.train.lora.rank",
+    *(path for path, knob in _TECHNIQUE_KNOBS.items() if knob.whole),
+)  # fmt: skip
 _QUANTITIES: dict[str, units.Dimension] = {
+    **{path: "count" for path, knob in _TECHNIQUE_KNOBS.items() if not knob.whole},
     "workload.max_memory": "B", "workload.total_tokens": "count",
     "cluster.links.intra_node.bandwidth": "B/s", "cluster.links.intra_node.latency": "s",
     "cluster.links.inter_node.bandwidth": "B/s", "cluster.links.inter_node.latency": "s",

@@ -1,5 +1,5 @@
 """dp16-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 14.2 s per step predicted
-Plan 61df98c0f0de, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
+Plan 6ddafacec8f7, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 
 What ds_config.json cannot say. Your script imports it: `import ds_plan`.
 """

@@ -1,5 +1,5 @@
 """dp16-mbs8-z3-rfull-oopt: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.36 s per step predicted
-Plan 0cdb5b327841, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
+Plan c890858725b7, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 
 What ds_config.json cannot say. Your script imports it: `import ds_plan`.
 """

@@ -1,5 +1,5 @@
 """pp2-vpp12-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.78 s per step predicted
-Plan 6360ebdae96f, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
+Plan 21ec71760fb5, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
 """

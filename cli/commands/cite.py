@@ -1,0 +1,27 @@
+"""`meshwright cite`: the papers behind a plan's techniques."""
+
+from __future__ import annotations
+
+import typer
+
+from .. import options
+from ..console import FORMAT_VERSION, Terminal
+
+
+def command(context: typer.Context, plan: options.PlanFile) -> None:
+    """Print the papers of the techniques that a plan trains by, as BibTeX.
+
+    \b
+    Examples:
+      meshwright cite plan.json > techniques.bib
+    """
+    from ...cost_models.techniques.registry import of
+    from ...planner.plan import load_plan
+    from ...planner.plan_parts import workload_of
+
+    terminal: Terminal = context.obj
+    found = load_plan(plan)
+    entries = [each.bibtex for each, _ in of(workload_of(found.resolved, str(plan)).techniques)]
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "cite", "bibtex": entries})
+    terminal.show(["\n\n".join(entries)] if entries else ["The plan trains by no technique of `show techniques`."])

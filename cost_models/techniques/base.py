@@ -1,0 +1,78 @@
+"""What a technique is: another way to train, written as a change of the ledger's quantities.
+
+One technique is one file and one line in `registry`. Its file holds the mechanism (what is sent, how often, what is
+kept); the seconds come out of `step` as for every layout. Knobs at `neutral` change nothing, which a test shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+
+if TYPE_CHECKING:
+    from ..ledger import Ledger
+    from ..tables import Problem
+
+Knobs = Mapping[str, float]
+Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable
+Columns = Mapping[str, NDArray[np.int64]]
+Allows = Callable[[Columns, "Problem"], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A number of a technique in [low, high], and what it is. `whole`: no fractions."""
+
+    name: str
+    default: float
+    low: float
+    high: float
+    text: str
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Technique:
+    """fields: of the layout, that `allows` reads; needs: what it asks of a layout, in words. rewrite(ledger, knobs).
+
+    caveat: what it costs that no price shows. order: of its rewrite among several.
+    """
+
+    name: str
+    title: str
+    paper: str
+    bibtex: str
+    knobs: tuple[Knob, ...]
+    neutral: Knobs
+    fields: tuple[str, ...]
+    allows: Allows
+    needs: str
+    rewrite: Callable[[Ledger, Knobs], Ledger]
+    caveat: str
+    excludes: tuple[str, ...] = ()
+    order: int = 0
+
+    def settings(self, given: Mapping[str, float]) -> dict[str, float]:
+        """All knobs, defaults where none is given. Raises InputError naming the knob and its range."""
+        known = {knob.name: knob for knob in self.knobs}
+        if unknown := [name for name in given if name not in known]:
+            raise InputError(f"{self.name} has no knob `{unknown[0]}`", hint=f"its knobs: {', '.join(known)}")
+        for name, value in given.items():
+            knob = known[name]
+            if not knob.low <= value <= knob.high or (knob.whole and value != int(value)):
+                whole = "a whole number " if knob.whole else ""
+                raise InputError(
+                    f"{self.name}: {name} is {value:g}, must be {whole}in {knob.low:g} to {knob.high:g}", hint=knob.text
+                )
+        return {knob.name: float(given.get(knob.name, knob.default)) for knob in self.knobs}
+
+
+def rewritten(ledger: Ledger, **changes: object) -> Ledger:
+    """The ledger with another traffic of its states in every phase of training."""
+    return replace(ledger, traffic=tuple(replace(each, **changes) for each in ledger.traffic))  # type: ignore[arg-type]

@@ -1,0 +1,59 @@
+"""1-bit Adam: after a warm-up the variance is frozen and replicas send the sign of their momentum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import Columns, Knob, Knobs, Technique
+
+if TYPE_CHECKING:
+    from ..ledger import Ledger
+    from ..tables import Problem
+
+SIGN_BYTES = 1 / 8
+ERROR_BYTES = 4.0  # fp32, per parameter: what a worker's signs left out; and, over the replicas, a server's part of it
+# Compression moves per parameter, in fp32: momentum read, error read and written; what comes back written.
+COMPRESSION_BYTES = 16.0
+
+
+def _allows(x: Columns, problem: Problem) -> NDArray[np.bool_]:
+    return np.asarray((x["zero"] == 0) & (x["dp"] > 1))
+
+
+def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
+    warmup = knobs["warmup"]
+    if warmup == 1:
+        return ledger
+    kept = ERROR_BYTES * (1 + 1 / ledger.dense_groups.replicate)
+    phases = []
+    for each in ledger.traffic:
+        plain = replace(each, share=each.share * warmup, kept=kept)
+        signs = replace(plain, share=each.share * (1 - warmup), replicated=SIGN_BYTES, moved=COMPRESSION_BYTES)
+        phases += [plain, signs] if warmup else [signs]
+    return replace(ledger, traffic=tuple(phases))
+
+
+TECHNIQUE = Technique(
+    name="1-bit-adam",
+    title="1-bit Adam: signs of the momentum instead of gradients, after a warm-up",
+    paper="Tang et al. 2021, 1-bit Adam, arXiv 2102.02888",
+    bibtex="""@inproceedings{tang2021onebit,
+  title = {1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed},
+  author = {Tang, Hanlin and others},
+  booktitle = {International Conference on Machine Learning},
+  year = {2021}
+}""",
+    knobs=(Knob("warmup", 0.15, 0, 1, "share of all steps before the variance is frozen", whole=False),),
+    neutral={"warmup": 1},
+    fields=("dp", "zero"),
+    allows=_allows,
+    needs="replicas without ZeRO: every rank compresses the whole momentum",
+    rewrite=_rewrite,
+    caveat="convergence rests on a variance that is stable after the warm-up; gradients are not clipped after it",
+    excludes=("diloco",),
+    order=1,
+)

@@ -1,0 +1,48 @@
+"""All techniques by name, and those that a workload asks for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ...errors import InputError
+from . import diloco, one_bit_adam
+from .base import Applied, Technique
+
+if TYPE_CHECKING:
+    from ..ledger import Ledger
+
+TECHNIQUES: Mapping[str, Technique] = {each.name: each for each in (one_bit_adam.TECHNIQUE, diloco.TECHNIQUE)}
+
+
+def technique(name: str) -> Technique:
+    """Raises InputError for an unknown name, with the nearest known one."""
+    if name not in TECHNIQUES:
+        near = difflib.get_close_matches(name, TECHNIQUES, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(TECHNIQUES)}"
+        raise InputError(f"unknown technique `{name}`", hint=hint)
+    return TECHNIQUES[name]
+
+
+def applied(asked: Mapping[str, Mapping[str, float]]) -> Applied:
+    """Techniques with all their knobs, in the order of their rewrites. Raises InputError for what is unknown, out of
+    range, or excludes one another."""
+    found = sorted((technique(name) for name in asked), key=lambda each: (each.order, each.name))
+    for one in found:
+        if clash := next((name for name in one.excludes if name in asked), None):
+            raise InputError(f"{one.name} and {clash} exclude one another", hint="keep one of them")
+    return tuple((each.name, tuple(each.settings(asked[each.name]).items())) for each in found)
+
+
+def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
+    """Each technique with its knobs."""
+    for name, knobs in chosen:
+        yield TECHNIQUES[name], dict(knobs)
+
+
+def rewrite(ledger: Ledger) -> Ledger:
+    """The ledger under the techniques of its workload."""
+    for each, knobs in of(ledger.problem.workload.techniques):
+        ledger = each.rewrite(ledger, knobs)
+    return ledger
