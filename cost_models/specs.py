@@ -85,6 +85,9 @@ class ModelSpec:
     `kinds` are the distinct layers, `pattern[i]` says which kind layer i is. `learned_positions` is the number of rows
     of a learned position table (0: RoPE or ALiBi). `embedding_dim` differs from hidden where the embedding is
     projected (opt-350m). `mtp_layers`: multi-token-prediction modules, counted apart from the layers.
+
+    Costs do not depend on the last four, what is computed does. `activation`: silu, gelu, gelu_tanh, relu, relu2 or
+    another name, of the gate where blocks are gated. `assumed`: which of the three are defaults, not from the source.
     """
 
     name: str
@@ -104,6 +107,10 @@ class ModelSpec:
     mtp_layers: int = 0
     dropout: bool = False  # trained with dropout on hidden states: saves one-byte masks
     source: str = ""
+    rope_theta: float | None = 10_000.0  # base of the rotary positions; None: learned ones, or ALiBi
+    norm_epsilon: float = 1e-5
+    activation: str = "silu"
+    assumed: tuple[str, ...] = ()
 
     @property
     def num_layers(self) -> int:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..cost_models.layouts import Layout
 from ..errors import InputError, Problem
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -63,9 +63,23 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     pattern = tuple(data.get("pattern", ()))
     if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
         raise InputError.of([Problem("must index `kinds`", file=name, field="resolved.model.pattern")])
-    model: ModelSpec = build(ModelSpec, {**data, "kinds": tuple(layers), "pattern": pattern}, "resolved.model", name)
+    found = {**data, **_numerics(data, layers), "kinds": tuple(layers), "pattern": pattern}
+    model: ModelSpec = build(ModelSpec, found, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
+    for key, value in (("rope_theta", model.rope_theta or 1.0), ("norm_epsilon", model.norm_epsilon)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
+            problem = Problem(f"`{value}` is not a positive number", file=name, field=f"resolved.model.{key}")
+            raise InputError.of([problem])
     return model
+
+
+def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
+    """What plans of older versions do not say: the values with which those versions trained."""
+    if "activation" in data:
+        return {"assumed": tuple(data.get("assumed", ()))}
+    gated = layers[0].feed_forward.gated
+    names = ("rope_theta", "norm_epsilon", "activation")
+    return {"activation": "silu" if gated else "gelu", "assumed": names}
 
 
 def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:

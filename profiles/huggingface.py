@@ -13,6 +13,7 @@ from ..cost_models.specs import ModelSpec
 from ..errors import InputError, UnknownNameError
 from .model_families import FAMILIES
 from .model_fields import Fields, LineOf, no_line
+from .model_numerics import with_numerics
 
 _OWN_FORM = (
     "describe it in a YAML file with hidden, layers, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, "
@@ -35,7 +36,7 @@ def read_config(
     if model_type not in FAMILIES:
         raise _unknown_family(data, model_type, file or name)
     fields = Fields(text, file=file, prefix=prefix, line=line)
-    spec = FAMILIES[model_type](fields)
+    spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
     fields.finish()
     if data.get("quantization_config") or text.get("quantization_config"):
         warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")

@@ -19,6 +19,7 @@ from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts,
 from ..errors import InputError, UnknownNameError
 from .huggingface import read_config
 from .model_fields import Fields, LineOf, no_line
+from .model_numerics import own_numerics
 from .reader import Document, read_document
 
 _CATALOGUE = Path(__file__).with_name("models")
@@ -26,7 +27,7 @@ _SHAPES = _CATALOGUE / "_published_shapes.yaml"
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 _MAX_LAYERS = 10_000
 # Said about a model in published tables; no cost depends on them.
-_NOTES = ("name", "family", "activation", "seq_len", "source")
+_NOTES = ("name", "family", "seq_len", "source")
 
 
 def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
@@ -127,6 +128,7 @@ def read_model_yaml(
     Needed: hidden, layers, heads, vocab, max_positions (or seq_len), ffn_hidden (unless every layer has experts).
     Optional: kv_heads (heads), head_dim (hidden / heads), gated_mlp (true), tied_embeddings (false), biases: qkv_bias,
     output_bias, ffn_bias, norm_bias, or all four by `bias`; qk_norm (elements), learned_positions (true or rows),
+    rope_theta (10,000; null: no rotary positions), norm_epsilon (1e-5), activation (silu where gated, else gelu),
     num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, sliding_window with window_layers (how many,
     or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
     ones, or which), shared_gate, router_bias, expert_bias}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim,
@@ -134,7 +136,7 @@ def read_model_yaml(
     Raises InputError with all problems, unknown fields included.
     """
     f = Fields(data, file=file, line=line)
-    spec = _own_form(f)
+    spec = own_numerics(f, _own_form(f))
     f.number("params_b", 0.0)
     f.reject_unknown(_NOTES)
     f.finish()

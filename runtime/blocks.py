@@ -5,8 +5,9 @@ Symbols: b sequences, s tokens, h hidden; `x` is [b, s/tp, h] between blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from . import tensor_parallel as tp
 from .comm import Group
 from .recompute import Recompute
 
-NORM_EPS = 1e-5
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Context:
-    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them."""
+    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name."""
 
     group: Group
     dtype: torch.dtype
     device: torch.device
+    norm_epsilon: float
+    activation: str
     recompute: Recompute = field(default_factory=Recompute)
     fused: bool = False
 
@@ -87,21 +92,21 @@ class _RmsNorm(torch.autograd.Function):
     """Keeps its input and one number per row; torch's on the CPU also keeps the normalised input."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
         ctx.save_for_backward(x, weight, scale)
         return (wide * scale).to(x.dtype) * weight
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, scale = ctx.saved_tensors
         normal = x.to(scale.dtype) * scale
         grad = grads[0].to(scale.dtype)
         grad_weight = (grad * normal).flatten(0, -2).sum(0)
         grad = grad * weight
         grad_x = (grad - normal * (grad * normal).mean(-1, keepdim=True)) * scale
-        return grad_x.to(x.dtype), grad_weight.to(weight.dtype)
+        return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None
 
 
 class Norm(Block):
@@ -114,12 +119,12 @@ class Norm(Block):
             self.add("bias", [width], start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.tensor("weight"), self.maybe("bias")
+        weight, bias, epsilon = self.tensor("weight"), self.maybe("bias"), self.context.norm_epsilon
         if bias is not None:
-            return F.layer_norm(x, (x.shape[-1],), weight, bias, NORM_EPS)
+            return F.layer_norm(x, (x.shape[-1],), weight, bias, epsilon)
         if self.context.fused:  # one kernel, and it keeps no more
-            return F.rms_norm(x, (x.shape[-1],), weight, NORM_EPS)
-        out: Tensor = _RmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+            return F.rms_norm(x, (x.shape[-1],), weight, epsilon)
+        out: Tensor = _RmsNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -169,38 +174,40 @@ def _core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    return F.silu(gate) * up
+def gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
+    """SwiGLU, GeGLU, ... (arXiv 2002.05202)."""
+    return ACTIVATIONS[name](gate) * up
 
 
-class _SwiGlu(torch.autograd.Function):
+class _Gated(torch.autograd.Function):
     """Keeps gate and up only; the activation of the gate is made again in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+    def forward(ctx: Any, name: str, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.name = name
         ctx.save_for_backward(gate, up)
-        return swiglu(gate, up)
+        return gated(name, gate, up)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         with torch.enable_grad():
             leaves = [gate.detach().requires_grad_(), up.detach().requires_grad_()]
-            found = torch.autograd.grad(swiglu(*leaves), leaves, grads[0])
-        return found[0], found[1]
+            found = torch.autograd.grad(gated(ctx.name, *leaves), leaves, grads[0])
+        return None, found[0], found[1]
 
 
-def lean_swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """`swiglu` for an activation that is recomputed."""
-    out: Tensor = _SwiGlu.apply(gate, up)  # type: ignore[no-untyped-call]
+def lean_gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
+    """`gated` for an activation that is recomputed."""
+    out: Tensor = _Gated.apply(name, gate, up)  # type: ignore[no-untyped-call]
     return out
 
 
-def activated(recompute: Recompute, *inputs: Tensor) -> Tensor:
-    """SwiGLU of (gate, up), or GELU of one input."""
+def activated(recompute: Recompute, name: str, *inputs: Tensor) -> Tensor:
+    """The activation of one input, or that of the first times the second."""
     if len(inputs) == 1:
-        return recompute.output("act", F.gelu, *inputs)
-    return recompute.output("act", lean_swiglu if "act" in recompute.modules else swiglu, *inputs)
+        return recompute.output("act", ACTIVATIONS[name], *inputs)
+    return recompute.output("act", partial(lean_gated if "act" in recompute.modules else gated, name), *inputs)
 
 
 class Mlp(Block):
@@ -220,7 +227,7 @@ class Mlp(Block):
     def forward(self, x: Tensor) -> Tensor:
         biases = [self.maybe(f"{name}_bias") for name in self.names]
         inner = tp.column(x, [self.tensor(name) for name in self.names], biases, self.context.group)
-        out = activated(self.context.recompute, *inner)
+        out = activated(self.context.recompute, self.context.activation, *inner)
         return tp.row(out, self.tensor("down"), self.maybe("down_bias"), self.context.group)
 
 
@@ -286,7 +293,8 @@ class Experts(Block):
         inner = [F.linear(x, self.tensor(name)[expert], self._bias(name, expert)) for name in self.names]
         # Inside a recomputed block nothing is kept anyway.
         lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
-        return F.linear(activated(lean, *inner), self.tensor("down")[expert], self._bias("down", expert))
+        out = activated(lean, self.context.activation, *inner)
+        return F.linear(out, self.tensor("down")[expert], self._bias("down", expert))
 
     def _bias(self, name: str, expert: int) -> Tensor | None:
         bias = self.maybe(f"{name}_bias")

@@ -19,6 +19,7 @@ from ..planner.plan_parts import model_of, part, stack_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
 RUNNABLE_SCHEDULES = ("1f1b", "gpipe", "interleaved")
+RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,8 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         "it trains no adapters": workload.get("lora") is not None,
         "it trains all layers or none": workload.get("trains_layers") is not None,
         f"it has no optimizer {workload.get('optimizer')}": workload.get("optimizer") not in ("adamw", "sgd"),
+        f"it has no activation {model.activation}": model.activation not in RUNNABLE_ACTIVATIONS,
+        "it has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
         "it has no multi-token prediction": model.mtp_layers > 0,
         "it has no projected embedding": model.embedding_dim not in (None, model.hidden),
     }

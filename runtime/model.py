@@ -18,8 +18,7 @@ from . import tensor_parallel as tp
 from .blocks import Block, Context, Experts, Mlp, Norm, SelfAttention, Split
 from .recompute import whole
 
-# ModelSpec has neither: what Llama-1 and -2 use, and the usual width of a GPT's initial weights.
-ROPE_BASE = 10_000.0
+# ModelSpec has none: the usual width of a GPT's initial weights.
 INITIAL_STD = 0.02
 
 Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
@@ -138,19 +137,20 @@ class DecoderChunk(nn.Module):
         return self.run(head, lambda last: head.loss(last, labels), x)
 
     def _layer(self, name: str, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        positions = self._rotary(layer) if not self.spec.learned_positions else None
+        theta = self.spec.rope_theta
+        positions = self._rotary(layer, theta) if theta is not None and not self.spec.learned_positions else None
         if name in self.recomputed:
             return lambda x: whole(lambda inner: layer(inner, positions), x)
         return lambda x: layer(x, positions)
 
-    def _rotary(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
+    def _rotary(self, layer: nn.Module, theta: float) -> tuple[Tensor, Tensor]:
         """cos and sin [s, d/2], made once per head dim."""
         if not isinstance(layer, DecoderLayer):
             raise TypeError("not a decoder layer")
         width, context = layer.attention.spec.head_dim, self.context
         if width not in self._tables:
             exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
-            angles = torch.arange(self.seq_len, dtype=torch.float64)[:, None] / ROPE_BASE**exponents
+            angles = torch.arange(self.seq_len, dtype=torch.float64)[:, None] / theta**exponents
             made = [each.to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
             self._tables[width] = made[0], made[1]
         return self._tables[width]

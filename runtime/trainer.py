@@ -43,7 +43,8 @@ class Trainer:
         model = job.model
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
         fused = device.type == "cuda" if fused is None else fused
-        context = Context(mesh["tp"], DTYPES[job.dtype], device, Recompute(job.recompute_modules), fused)
+        context = Context(mesh["tp"], DTYPES[job.dtype], device, model.norm_epsilon, model.activation,
+                          Recompute(job.recompute_modules), fused)  # fmt: skip
         mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
         self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
         self.units: list[Unit] = []

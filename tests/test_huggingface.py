@@ -320,3 +320,55 @@ def test_wrong_own_form(changes: dict[str, Any], words: str) -> None:
 def test_stated_size_that_does_not_fit_the_fields_warns() -> None:
     assert read_model_yaml({**OWN, "params_b": 7.0}, "m")[1]
     assert not read_model_yaml({**OWN, "params_b": 0.000177}, "m")[1]
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_catalogue_says_what_the_published_config_says(path: Path) -> None:
+    published, listed = load_model(path)[0], load_model(path.stem)[0]
+    for name in ("rope_theta", "norm_epsilon", "activation", "assumed"):
+        assert getattr(published, name) == getattr(listed, name), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"kimi_k2"}))  # it has no class in transformers
+def test_what_a_config_leaves_out_is_the_default_of_transformers(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    whole = transformers.AutoConfig.for_model(name)
+    theirs = dict(getattr(whole, "text_config", whole).to_dict(), model_type=name)
+    theirs["num_experts_per_tok"] = theirs.get("num_experts_per_tok") or 2  # deepseek_v2 has no default
+    bare = {key: value for key, value in theirs.items() if key not in NUMERIC_FIELDS}
+    full, lacking = read_config(theirs, "m")[0], read_config(bare, "m")[0]
+
+    assert (lacking.rope_theta, lacking.norm_epsilon) == (full.rope_theta, full.norm_epsilon)
+    assert lacking.activation == full.activation
+    assert set(full.assumed) <= set(lacking.assumed)
+
+
+NUMERIC_FIELDS = {"rope_theta", "rope_parameters", "rotary_emb_base", "rms_norm_eps", "layer_norm_epsilon",
+                  "layer_norm_eps", "norm_epsilon", "hidden_act", "hidden_activation", "activation_function",
+                  "activation"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_theta": -1}, "rope_theta: must be a number of at least 0"),
+        ({"rope_theta": 0}, "rope_theta: must be more than 0"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps: must be a number"),
+        ({"hidden_act": 3}, "hidden_act: must be the name of a function"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_parameters.rope_theta: must be more than 0"),
+    ],
+)
+def test_wrong_numerics(changes: dict[str, Any], words: str) -> None:
+    assert words in problems({**LLAMA, **changes})
+
+
+def test_numerics_of_our_own_form() -> None:
+    def read(**changes: Any) -> tuple[Any, ...]:
+        spec, _ = read_model_yaml({**OWN, **changes}, "m")
+        return spec.rope_theta, spec.norm_epsilon, spec.activation, spec.assumed
+
+    assert read() == (10_000.0, 1e-5, "silu", ("rope_theta", "norm_epsilon", "activation"))
+    assert read(rope_theta=5e5, norm_epsilon=1e-6, activation="GeGLU") == (5e5, 1e-6, "gelu", ())
+    assert read(rope_theta=None, gated_mlp=False) == (None, 1e-5, "gelu", ("norm_epsilon", "activation"))
+    assert read(learned_positions=True)[0] is None

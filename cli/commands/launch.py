@@ -98,6 +98,9 @@ def command(
     say = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])
     for line in notes:
         say(f"scaled down: {line}")
+    if job.model.assumed:
+        values = ", ".join(f"{name} {getattr(job.model, name)}" for name in job.model.assumed)
+        say(f"assumed, since the model's config does not say: {values}")
     recorder = Recorder(job, notes)
 
     def on_event(event: Event) -> None:

@@ -12,6 +12,7 @@ from .options import Entry, Facts, Settings, number, switch
 from .setup import Setup
 
 # Positions, activations or scalings that no argument gives.
+_ROTARY_BASE = 10_000  # where no argument says another
 _OTHER_FAMILIES = {"bloom": "ALiBi positions", "mpt": "ALiBi positions", "gemma": "GeGLU and scaled embeddings"}
 
 
@@ -155,8 +156,11 @@ def _norm_write(setup: Setup) -> Settings:
 
 
 def _positions_write(setup: Setup) -> Settings:
-    kind = "learned_absolute" if setup.model.learned_positions else "rope"
-    return {"--position-embedding-type": kind, "--max-position-embeddings": setup.model.max_positions}
+    model = setup.model
+    kind = "learned_absolute" if model.learned_positions else "rope"
+    out: Settings = {"--position-embedding-type": kind, "--max-position-embeddings": model.max_positions}
+    usual = model.rope_theta in (None, _ROTARY_BASE)
+    return out if usual else out | {"--rotary-base": round(model.rope_theta or _ROTARY_BASE)}
 
 
 def _positions_read(settings: Settings, facts: Facts) -> Facts:
@@ -165,6 +169,8 @@ def _positions_read(settings: Settings, facts: Facts) -> Facts:
         kind = "rope"
     longest = max(settings.get("--max-position-embeddings", 0), settings.get("--seq-length", 0))
     out: Facts = {"model.learned_positions": kind == "learned_absolute"}
+    if kind != "learned_absolute":
+        out["model.rope_theta"] = float(settings.get("--rotary-base", _ROTARY_BASE))
     return out | ({"model.max_positions": longest} if longest else {})
 
 
@@ -180,7 +186,9 @@ def _feed_forward_read(settings: Settings, facts: Facts) -> Facts:
     hidden = facts.get("model.hidden", 0)
     # Megatron's default: 4 x hidden, or 2/3 of it in multiples of 64 when gated.
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    return {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual)}
+    out: Facts = {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual)}
+    # Without a gate no option tells GELU from its approximation.
+    return out | ({"model.activation": "silu" if settings.get("--swiglu") else "quick_gelu"} if gated else {})
 
 
 def _moe_write(setup: Setup) -> Settings:
@@ -271,9 +279,10 @@ MODEL = (
     Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),
     Entry(("model.norm_bias",), ("--normalization",), _norm_write,
           lambda given, facts: {"model.norm_bias": given.get("--normalization", "LayerNorm") == "LayerNorm"}),
+    number("model.norm_epsilon", "--norm-epsilon", lambda s: s.model.norm_epsilon, 1e-5),
     Entry(("model.positions",),
-          ("--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings"),
-          _positions_write, _positions_read),
+          ("--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings",
+           "--rotary-base"), _positions_write, _positions_read),
     switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,
            when=False),
     number("model.mtp_layers", "--mtp-num-layers", lambda s: s.model.mtp_layers, 0),

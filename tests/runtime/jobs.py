@@ -32,7 +32,8 @@ def gpt(layers: int = 4, **changes: Any) -> ModelSpec:
         attention=attention(kv_heads=4, qkv_bias=True, output_bias=True),
         feed_forward=FeedForward(inner=64, gated=False, bias=True), norm_bias=True,
     )  # fmt: skip
-    how = {"family": "gpt2", "kinds": (layer,), "tied_embeddings": True, "learned_positions": 16, "norm_bias": True}
+    how: dict[str, Any] = {"family": "gpt2", "kinds": (layer,), "tied_embeddings": True, "learned_positions": 16,
+                           "norm_bias": True, "activation": "gelu"}  # fmt: skip
     return llama(layers, **{**how, **changes})
 
 

@@ -52,6 +52,8 @@ def test_a_plan_becomes_a_job(plan_file: Path) -> None:
         (set_("resolved", "model", "hidden", value="4096"), "resolved.model.hidden"),
         (set_("resolved", "model", "hidden", value=-1), "resolved.model.hidden"),
         (set_("resolved", "model", "width", value=1), "resolved.model.width"),
+        (set_("resolved", "model", "rope_theta", value="big"), "resolved.model.rope_theta"),
+        (set_("resolved", "model", "norm_epsilon", value=-1e-5), "resolved.model.norm_epsilon"),
         (set_("resolved", "model", "kinds", value=[]), "resolved.model.kinds"),
         (set_("resolved", "model", "kinds", 0, "attention", "heads", value=0), "kinds.0.attention.heads"),
         (set_("resolved", "model", "pattern", value=[0] * 31 + [7]), "resolved.model.pattern"),
@@ -71,6 +73,17 @@ def test_a_damaged_plan_names_the_field(plan_file: Path, edit: Edit, field: str)
     with pytest.raises(InputError) as caught:
         job_of(read_plan(edited(plan_file, edit), "plan.json"), 1, "plan.json")
     assert field in caught.value.message
+
+
+def test_a_plan_of_an_older_version_trains_as_that_version_did(plan_file: Path) -> None:
+    def older(data: dict[str, Any]) -> None:
+        for name in ("rope_theta", "norm_epsilon", "activation", "assumed"):
+            del data["resolved"]["model"][name]
+
+    assert job_of(load_plan(plan_file), 1).model.rope_theta == 500_000.0
+    model = job_of(read_plan(edited(plan_file, older), "plan.json"), 1).model
+    assert (model.rope_theta, model.norm_epsilon, model.activation) == (10_000.0, 1e-5, "silu")
+    assert model.assumed == ("rope_theta", "norm_epsilon", "activation")
 
 
 def test_a_newer_plan_is_refused(plan_file: Path) -> None:
@@ -103,6 +116,8 @@ def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
         (("resolved", "workload", "lora"), {"rank": 8, "targets": ["q"]}, "adapters"),
         (("resolved", "workload", "optimizer"), "adamw-8bit", "optimizer"),
         (("resolved", "model", "mtp_layers"), 1, "multi-token"),
+        (("resolved", "model", "activation"), "relu2", "activation relu2"),
+        (("resolved", "model", "rope_theta"), None, "ALiBi"),
         (("resolved", "model", "kinds", 0, "attention", "window"), 1024, "window"),
         (("resolved", "model", "kinds", 0, "attention", "kv_lora_rank"), 512, "MLA"),
         (("resolved", "model", "kinds", 0, "num_norms"), 4, "2 norms"),

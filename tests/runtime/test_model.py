@@ -9,6 +9,7 @@ import pytest
 import torch
 from meshwright.cost_models import params
 from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.profiles.huggingface import read_config
 from meshwright.runtime.model import DecoderChunk
 from meshwright.runtime.reference import whole_model
 from torch import nn
@@ -79,22 +80,29 @@ LLAMA = {
 }  # fmt: skip
 
 
-def hugging_face(name: str, **config: Any) -> nn.Module:
+def hugging_face(name: str, **config: Any) -> Any:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    made: nn.Module = getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))(
+    made = getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))(
         getattr(transformers, f"{name}Config")(**config, attn_implementation="eager")
     )
     return made.double().eval()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_llama_is_that_of_hugging_face() -> None:
+@pytest.mark.parametrize(
+    ("theta", "epsilon", "activation"),
+    [(10_000.0, 1e-5, "silu"), (500_000.0, 1e-6, "silu"), (100.0, 0.1, "gelu_pytorch_tanh"), (100.0, 0.1, "relu")],
+)
+def test_llama_is_that_of_hugging_face(theta: float, epsilon: float, activation: str) -> None:
     theirs = hugging_face(
         "Llama", vocab_size=61, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=1e-5, rope_theta=10_000.0,
+        num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=epsilon, rope_theta=theta,
+        hidden_act=activation,
     )  # fmt: skip
-    ours = whole_model(job("dp1-mbs1-z0-rnone"))
+    # Both read the same config, so that no default of ours can stand in for a field that was not read.
+    spec, _ = read_config(theirs.config.to_dict(), "tiny")
+    ours = whole_model(job("dp1-mbs1-z0-rnone", spec))
     fill(ours, theirs, LLAMA)
     tokens = torch.arange(32).view(2, 16) % 61
     # Hugging Face rounds its rotary tables to float32.
@@ -104,9 +112,10 @@ def test_llama_is_that_of_hugging_face() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_gpt2_is_that_of_hugging_face() -> None:
     theirs = hugging_face(
-        "GPT2", vocab_size=61, n_embd=32, n_inner=64, n_layer=4, n_head=4, n_positions=16, activation_function="gelu"
+        "GPT2", vocab_size=61, n_embd=32, n_inner=64, n_layer=4, n_head=4, n_positions=16, layer_norm_epsilon=1e-3
     )
-    ours = whole_model(job("dp1-mbs1-z0-rnone", gpt()))
+    spec, _ = read_config(theirs.config.to_dict(), "tiny")
+    ours = whole_model(job("dp1-mbs1-z0-rnone", spec))
     block = "transformer.h.{}"
     state = dict(theirs.named_parameters())
     with torch.no_grad():
