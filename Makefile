@@ -36,8 +36,8 @@ test: $(VENV)/.test-installed  ## all tests
 test-fast: $(VENV)/.test-installed  ## all tests but the slow ones
 	$(PYTEST) -m 'not slow'
 
-# The frameworks, in an environment of their own (git-ignored). Megatron's argument parser is in no wheel: give a checkout
-# by MEGATRON_PATH, or its row says `not run`.
+# The frameworks, in an environment of their own (git-ignored; 2.7 GB). Megatron's argument parser and Bridge's recipes are
+# in no wheel: give checkouts by MEGATRON_PATH and MEGATRON_BRIDGE_PATH (with its submodule), or their rows say `not run`.
 $(UPSTREAM)/.installed: tests/upstream/requirements.txt
 	$(PYTHON) -m venv $(UPSTREAM)
 	$(UPSTREAM)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'

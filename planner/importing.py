@@ -20,7 +20,8 @@ from .emitters.registry import target as load_target
 from .request import Request, load_request
 from .resolve import resolve
 
-FORMATS = {"megatron-args": "megatron", **{name: name for name in ("torchtitan", "deepspeed", "accelerate")}}
+FORMATS = {"megatron-args": "megatron",
+           **{name: name for name in ("megatron-bridge", "torchtitan", "deepspeed", "accelerate")}}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,59 @@ TORCHTITAN: dict[str, tuple[Corruption, ...]] = {
                    _edit(_P, r"(range\()(\d+)(?=, \d+\)\), \"norm\")", _plus(1)),
                    _edit(_P, r'(pipeline_parallel_schedule=)"\w+"', r'\1"ZBH1"')),
 }  # fmt: skip
-CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN}
+
+_B = "bridge_plan.py"
+
+
+def _bridge_misspelt(files: Files, rng: np.random.Generator) -> Files | None:
+    names = re.findall(r"^            (\w{6,})=", files[_B], re.MULTILINE)
+    name = str(rng.choice(names))
+    cut = int(rng.integers(3, len(name) - 1))
+    return edited(files, _B, rf"^(\s+){name}=", rf"\g<1>{name[:cut] + name[cut + 1 :]}=")
+
+
+BRIDGE: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (_edit(_B, r"^(\s+model=\w+\()$", r"\1\n            made_up=3,"),
+                    _edit(_B, r"^(\s+ddp=\w+\()\)?$", r"\1\n            overlap_everything=True,"),
+                    _edit(_B, r"^(    return ConfigContainer\()$", r"\1\n        made_up=3,")),
+    "misspelt key": (_bridge_misspelt, _edit(_B, "ConfigContainer\\(\n        model=GPTModelProvider",
+                                             "ConfigContainer(\n        model=GPTModelProvder")),
+    "wrong type": (_edit(_B, r"^(\s+micro_batch_size=)\d+", r"\1'four'"),
+                   _edit(_B, r"^(\s+num_layers=)\d+", r"\g<1>8.5"),
+                   _edit(_B, r'^(\s+recompute_granularity=)"\w+"', r'\1"some"'),
+                   _edit(_B, r'^(\s+optimizer=)"\w+"', r'\1"adem"'), _edit(_B, r"^(\s+bf16=)True", r"\1'yes'")),
+    "out of range": (_edit(_B, r"^(\s+micro_batch_size=)\d+", r"\g<1>0"),
+                     _edit(_B, r"^(\s+global_batch_size=)\d+", r"\1-8"),
+                     _edit(_B, r"^(\s+optimizer_offload_fraction=)\S+,", r"\g<1>1.5,"),
+                     _edit(_B, r"^(\s+tensor_model_parallel_size=)\d+", r"\g<1>0"),
+                     _edit(_B, r"^(\s+virtual_pipeline_model_parallel_size=)\d+", r"\g<1>0")),
+    "product of degrees": (_edit(_B, r"^(\s+tensor_model_parallel_size=)(\d+)", _times(5)), _LAUNCH_NODES,
+                           _edit(_B, r"^(\s+context_parallel_size=)(\d+)", _times(7))),
+    "indivisible": (_edit(_B, r"^(\s+num_layers=)(\d+)", _plus(1)),
+                    _edit(_B, r"^(\s+num_attention_heads=)(\d+)", _plus(1)),
+                    _edit(_B, r"^(\s+global_batch_size=)(\d+)", _plus(1)),
+                    _edit(_B, r"^(\s+num_moe_experts=)(\d+)", _plus(1)),
+                    _edit(_B, r"^(\s+virtual_pipeline_model_parallel_size=)(\d+)", _times(13))),
+    "mutually exclusive": (
+        _edit(_B, r"^(\s+)bf16=True,", r"\1bf16=True,\1fp16=True,"),
+        _edit(_B, r"^(\s+)use_megatron_fsdp=True,",
+              r"\1use_megatron_fsdp=True,\n        ),\n        dist=DistributedInitConfig(\1use_torch_fsdp2=True,"),
+        _edit(_B, r"^(\s+)(pipeline_model_parallel_layout=.*)$", r"\1\2\1num_layers_in_first_pipeline_stage=3,"),
+        _edit(_B, r"^(\s+overlap_grad_reduce=)True", r"\1False"),
+        _edit(_B, r"^(        dataset=GPTDatasetConfig\(\n\s+seq_length=)(\d+)", _times(2)),
+    ),
+    "environment rule": (
+        _edit("launch.sh", r"^export CUDA_DEVICE_MAX_CONNECTIONS=1$", "unset CUDA_DEVICE_MAX_CONNECTIONS"),
+        lambda files, rng: edited(files, "launch.sh", r"^unset (CUDA_DEVICE_MAX_CONNECTIONS)$", r"export \1=1")
+        if "fsdp" in files[_B] else None,
+    ),
+    "stage list": (
+        _edit(_B, r"(layout=\S*t\*)(\d+)", _plus(1)), _edit(_B, r"(layout=\S*)\|(?=t)", r"\1|t|"),
+        _edit(_B, r'(layout="E)t\*?\d*', r"\1"), _edit(_B, r'(layout=\S+)L"', r'\1"'),
+    ),
+}  # fmt: skip
+CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN,
+             "megatron-bridge": BRIDGE}  # fmt: skip
 
 
 def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:

@@ -72,7 +72,7 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
     for model, seq_len, batch in OF_TARGET.get(target, MODELS):
         for cluster in CLUSTERS:
             precision = str(rng.choice(["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]))
-            optimizer = str(rng.choice(["adamw", "adamw", "adamw-bf16"])) if target == "megatron" else "adamw"
+            optimizer = str(rng.choice(["adamw", "adamw", "adamw-bf16"])) if target.startswith("megatron") else "adamw"
             found = resolved(model, seq_len, batch, cluster, precision, optimizer, target)
             drawn = random_layouts(found, rng)
             ok = np.ones(len(drawn), dtype=bool)

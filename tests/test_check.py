@@ -85,6 +85,25 @@ def test_the_command_says_what_and_where(folder: Path, capsys: pytest.CaptureFix
     assert "did you mean `--bf16`?" in out
 
 
+def test_all_problems_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt option hides neither an 81st layer, nor a batch that was edited, nor a line that is gone."""
+    path = folder / "megatron.args"
+    text = path.read_text(encoding="utf-8")
+    edited = (("--micro-batch-size", "--micro-batch-sise"), ("--num-layers 80", "--num-layers 81"),
+              ("--global-batch-size 512", "--global-batch-size 256"), ("--sequence-parallel\n", ""))  # fmt: skip
+    for old, new in edited:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    assert main(["check", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "--micro-batch-sise: unknown option" in out
+    assert "--num-layers: 81 layers do not split over pp 4" in out
+    assert "--global-batch-size: global_batch is 256, plan.json has 512" in out
+    assert "--sequence-parallel: sequence_parallel is False, plan.json has True" in out
+    assert "4 problems" in out
+
+
 def test_the_command_in_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(folder), str(folder / "plan.json"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

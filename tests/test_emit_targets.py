@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from meshwright.cost_models.layouts import FIELD_NAMES
 from meshwright.planner import api
-from meshwright.planner.emitters.documents import read_config, read_titan_module
+from meshwright.planner.emitters.config_modules import read_config_module
+from meshwright.planner.emitters.documents import read_config
 from meshwright.planner.emitters.emit import Refused, emit
 from meshwright.planner.emitters.facts import layout_of
 from meshwright.planner.emitters.launchers.registry import LAUNCHERS
@@ -24,10 +25,11 @@ from meshwright.planner.request import request_from_dict
 
 from .emit_plans import nondefault, random_plans
 
-WRITTEN = ("megatron", "torchtitan", "deepspeed", "accelerate")
+WRITTEN = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
 # Fields of which a target expresses only the default: its rules refuse all else.
 ONLY_DEFAULT = {
     "megatron": set[str](),
+    "megatron-bridge": set[str](),
     "torchtitan": {"etp", "offload", "recompute_layers", "recompute_modules"},
     "deepspeed": {"etp", "recompute_layers", "recompute_modules", "schedule", "sequence_parallel", "shard", "vpp"},
     "accelerate": {"ep", "etp", "offload", "pp", "recompute_layers", "recompute_modules", "schedule",
@@ -91,7 +93,8 @@ def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> 
 
 @pytest.mark.parametrize("target", WRITTEN)
 def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str, tmp_path: Path) -> None:
-    layout = {"megatron": "tp8-pp4-dp2-mbs1-z1-rfull", "deepspeed": "tp8-nosp-pp4-dp2-mbs1-z1-rfull"}
+    cut = "tp8-pp4-dp2-mbs1-z1-rfull"
+    layout = {"megatron": cut, "megatron-bridge": cut, "deepspeed": cut.replace("tp8", "tp8-nosp")}
     plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z3-rfull"))
     again = Plan.model_validate(json.loads(plan.to_json()))
     for launcher in LAUNCHERS:
@@ -197,7 +200,7 @@ def big() -> Trainer.Config:
     return config
 """
     options = option_list("torchtitan", "0.3.0")[0]
-    found = read_titan_module("recipe.py", text, options, "big")
+    found = read_config_module("recipe.py", text, options, "Trainer.Config", "big")
     assert found.settings == {
         "model_spec": "llama3/8B", "converters": "float8", "training.local_batch_size": 8, "training.seq_len": 8192,
         "parallelism.data_parallel_shard_degree": -1, "activation_checkpoint": "selective",
@@ -206,7 +209,8 @@ def big() -> Trainer.Config:
     assert found.unknown == {"training.made_up": 10}
     (problem,) = found.problems
     assert str(problem) == "recipe.py, line 11, parallelism.tensor_parallel_degree: `four` is not a whole number"
-    assert read_titan_module("recipe.py", text, options, "small").settings == {"training.seq_len": 1024}
+    small = read_config_module("recipe.py", text, options, "Trainer.Config", "small")
+    assert small.settings == {"training.seq_len": 1024}
 
 
 def test_unknown_and_misspelt_keys_have_their_line() -> None:

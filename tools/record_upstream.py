@@ -15,6 +15,7 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import sys
 import typing
 from collections.abc import Iterator
@@ -107,7 +108,8 @@ def _kind(hint: object) -> str:
         return "any"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return f"{'int' if issubclass(hint, int) else 'str'} {'|'.join(str(each.value) for each in hint)}"
-    return {int: "int", float: "float", str: "str", bool: "bool"}.get(hint, "any")  # type: ignore[call-overload]
+    names = {int: "int", float: "float", str: "str", bool: "bool"}
+    return names.get(hint, "any") if isinstance(hint, type) else "any"
 
 
 def _schedules() -> list[str]:
@@ -143,6 +145,55 @@ def torchtitan(source: Path | None, version: str, commit: str) -> Path:
                 parameters = sum(each.numel() for each in config.build().parameters())
             lines.append(f"model {family}/{flavor} {len(config.layers)} {config.dim} {parameters}")
     return write("torchtitan", version, commit, "the dataclasses of torchtitan/config and torchtitan/trainer.py", lines)
+
+
+# Free strings of Bridge's fields, and the file of Megatron Core (or of Bridge) whose text names the values.
+_CONFIG = "megatron/core/transformer/transformer_config.py"
+BRIDGE_CONSUMERS = {
+    "model.cp_comm_type": ("str+", _CONFIG, "p2p all_gather a2a a2a+p2p"),
+    "model.recompute_modules": ("str+", _CONFIG, MEGATRON_CONSUMERS["--recompute-modules"][1]),
+    "model.offload_modules": ("str+", _CONFIG, MEGATRON_CONSUMERS["--offload-modules"][1]),
+    "model.normalization": ("str", _CONFIG, "LayerNorm RMSNorm"),
+    "model.fp8_recipe": ("str", _CONFIG, "tensorwise delayed mxfp8 blockwise custom"),
+    "mixed_precision.fp8_recipe": ("str", _CONFIG, "tensorwise delayed mxfp8 blockwise custom"),
+    "mixed_precision.fp8": ("str", "megatron/core/fp8_utils.py", "e4m3 hybrid"),
+    "optimizer.optimizer": ("str", "megatron/core/optimizer/__init__.py", "adam sgd lion muon dist_muon"),
+    "ddp.data_parallel_sharding_strategy": (
+        "str", "megatron/core/distributed/distributed_data_parallel_config.py",
+        "no_shard optim optim_grads optim_grads_params",
+    ),
+}  # fmt: skip
+
+
+def megatron_bridge(source: Path, version: str, commit: str) -> Path:
+    """`source`: its checkout, with Megatron-LM in 3rdparty as its submodule has it."""
+    core = source / "3rdparty" / "Megatron-LM"
+    parser = FOLDER.parent / "parsers" / "megatron_bridge_parser.py"
+    config = runpy.run_path(str(parser))["load"](f"{source / 'src'}{os.pathsep}{core}")
+    activations = importlib.import_module("megatron.bridge.utils.activation_map").ACTIVATION_FUNC_MAP
+    precisions = importlib.import_module("megatron.bridge.training.mixed_precision").MIXED_PRECISION_RECIPES
+    latent = importlib.import_module("megatron.bridge.models.mla_provider").MLAModelProvider
+    lines = [f"model.activation_func str {'|'.join(activations)} # megatron/bridge/utils/activation_map.py"]
+    for name, hint in typing.get_type_hints(config.ConfigContainer).items():
+        kinds = [each for each in (typing.get_args(hint) or (hint,)) if dataclasses.is_dataclass(each)]
+        if name == "peft" or not kinds:  # its kinds are wherever a user finds them
+            lines += [] if name.startswith("_") else [f"{name} any"]
+            continue
+        accepted = sorted({kind.__name__ for each in kinds for kind in _with_subclasses(each)})  # type: ignore[arg-type]
+        words = [*accepted, *(precisions if name == "mixed_precision" else ())]
+        lines.append(f"{name} class {'|'.join(words)}")
+        lines += of_dataclass(latent if name == "model" else kinds[0], f"{name}.")  # type: ignore[arg-type]
+    for name, (kind, file, known) in BRIDGE_CONSUMERS.items():
+        text = (core / file).read_text(encoding="utf-8")
+        found = [value for value in known.split() if re.search(f"[\"'`]{re.escape(value)}[\"'`]", text)]
+        lines.append(f"{name} {kind} {'|'.join(found)} # {file}" if found else f"{name} {kind}")
+    known_better = {line.split()[0]: line for line in lines if " # " in line}
+    lines = list(dict.fromkeys(known_better.get(line.split()[0], line) for line in lines))
+    return write("megatron-bridge", version, commit, "the dataclasses of megatron/bridge/training/config.py", lines)
+
+
+def _with_subclasses(kind: type) -> list[type]:
+    return [kind, *(each for below in kind.__subclasses__() for each in _with_subclasses(below))]
 
 
 def deepspeed(source: Path | None, version: str, commit: str) -> Path:
@@ -229,7 +280,8 @@ def accelerate(source: Path | None, version: str, commit: str) -> Path:
     return write("accelerate", version, commit, "ClusterConfig, the launch parser and TrainingArguments", lines)
 
 
-RECORDERS = {"accelerate": accelerate, "deepspeed": deepspeed, "megatron": megatron, "torchtitan": torchtitan}
+RECORDERS = {"accelerate": accelerate, "deepspeed": deepspeed, "megatron": megatron,
+             "megatron-bridge": megatron_bridge, "torchtitan": torchtitan}  # fmt: skip
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ def command(
     context: typer.Context,
     kind: Annotated[
         str,
-        typer.Argument(metavar="FORMAT", show_default=False, help="megatron-args, torchtitan, deepspeed, accelerate."),
+        typer.Argument(metavar="FORMAT", show_default=False,
+                       help="megatron-args, megatron-bridge, torchtitan, deepspeed, accelerate."),
     ],
     files: Annotated[
         list[Path],

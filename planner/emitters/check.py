@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.specs import ModelSpec, Workload
@@ -18,18 +17,14 @@ from ..plan import Plan, read_plan
 from ..plan_parts import model_of, workload_of
 from .argv import Arguments, read_arguments
 from .base import Target, Trainer
+from .edits import Places, edits, mended
+from .emit import refusals
 from .facts import layout_of, request_part
 from .option_lists import OptionList, option_list
-from .options import Facts, Table
+from .options import Facts, Settings
 from .reading import MAIN_FILES, read_folder, target_of
 from .registry import target as load_target
 from .setup import Setup
-
-# What of a model is compared, and the entries of a table that say it.
-_MODEL = {
-    "num_layers": ("model.layers",), "hidden": ("model.hidden",), "vocab": ("model.vocab",),
-    "kinds": ("model.attention", "model.feed_forward"), "pattern": ("model.moe", "model.window"),
-}  # fmt: skip
 
 
 @dataclass
@@ -86,46 +81,59 @@ def _check(
         else:
             file = given.files.get(name, main)
             checked.problems.append(Problem(text, file=file, line=_near(given, name), field=name))
-    if checked.problems or trainer.table is None:
+    _read(checked, found, files, given, options, plan, choice)
+
+
+def _read(
+    checked: Checked, found: Target, files: Mapping[str, str], given: Arguments, options: OptionList,
+    plan: Plan | None, choice: int,
+) -> None:  # fmt: skip
+    """What the options mean together, and beside the plan: read as if those with a problem were as planned."""
+    trainer, known = found.trainer, list(checked.problems)
+    setup = Setup.of(plan, choice, "plan.json") if plan is not None else None
+    if trainer is None or trainer.table is None or (known and setup is None):
         return  # what follows would only repeat it
-    places = _Places(trainer.table(options), given, main)
+    table = trainer.table(options)
+    planned = table.write(setup) if setup is not None and not refusals(found, setup, options) else {}
+    places = Places(table, given, MAIN_FILES[found.name], planned)
+    facts = _facts(checked, places, mended(given, planned, known) if known else given.settings)
+    if facts is None:
+        return
     try:
-        facts = places.table.read(given.settings)
-        checked.num_gpus = _num_gpus(facts, launch, plan)
+        checked.num_gpus = _num_gpus(facts, read_arguments(files.get("launch.sh", ""), options, "launch.sh"), plan)
         if checked.num_gpus:
             checked.layout = layout_of(facts, checked.num_gpus)
             _legal(checked, found, facts, plan, places)
-            _as_planned(checked, facts, plan, choice, places)
     except InputError as error:
         checked.problems.append(places.of_error(error))
+    if setup is not None:
+        try:
+            checked.problems += edits(facts, checked.layout, setup, places)
+        except InputError as error:
+            checked.problems.append(places.of_error(error))
+    said = {(each.file, each.line) for each in known}
+    for each in checked.problems[len(known) :]:  # one of a line is enough: the others follow from it
+        if not each.line or (each.file, each.line) not in said:
+            known.append(each)
+            said.add((each.file, each.line))
+    checked.problems = known
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where in the main file a field of the plan is said."""
-
-    table: Table
-    given: Arguments
-    main: str
-
-    def problem(self, text: str, fields: tuple[str, ...], hint: str = "") -> Problem:
-        """A problem at the first option that says one of `fields`."""
-        options = [option for field in fields for entry in self.table.entries if field in entry.fields
-                   for option in entry.options if option in self.given.settings]  # fmt: skip
-        name = options[0] if options else ""
-        file = self.given.files.get(name, self.main)
-        return Problem(text, file=file, line=self.given.lines.get(name, 0), field=name, hint=hint)
-
-    def of_error(self, error: InputError) -> Problem:
-        """The problem of an error, at the line of the option that it names, else of the degrees."""
-        lines = self.given.lines
-        named = [name for name in lines if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", error.message)]
-        if not named:
-            field = error.message.partition(":")[0]
-            return self.problem(error.message, (field, "tp", "pp", "cp", "dp", "num_gpus"), error.hint)
-        name = max(named, key=len)
-        file = self.given.files.get(name, self.main)
-        return Problem(error.message, file=file, line=lines[name], field=name, hint=error.hint)
+def _facts(checked: Checked, places: Places, settings: Settings) -> Facts | None:
+    """What the settings state; an entry that cannot be read is a problem, and is then as planned (no plan: None)."""
+    facts: Facts = {}
+    right: Facts = {}
+    for entry in places.table.entries:
+        usual = entry.read(dict(places.planned), right) if places.planned else {}
+        right |= usual
+        try:
+            facts |= entry.read(dict(settings), facts)
+        except InputError as error:
+            checked.problems.append(places.of_error(error))
+            if not places.planned:
+                return None
+            facts |= usual
+    return facts
 
 
 def _line_with(files: Mapping[str, str], name: str) -> int:
@@ -199,7 +207,7 @@ def _priced(checked: Checked, found: Target, facts: Facts, plan: Plan | None) ->
     return Priced(model, workload, load_stack(found.stack), checked.num_gpus, per_node)
 
 
-def _legal(checked: Checked, found: Target, facts: Facts, plan: Plan | None, places: _Places) -> None:
+def _legal(checked: Checked, found: Target, facts: Facts, plan: Plan | None, places: Places) -> None:
     problem = _priced(checked, found, facts, plan)
     if problem is None or checked.layout is None:
         return
@@ -212,33 +220,3 @@ def _legal(checked: Checked, found: Target, facts: Facts, plan: Plan | None, pla
     for rule in broken or [rule for rule in found.rules if not bool(rule.allows(columns, problem)[0])]:
         fields = ("workload.global_batch", *rule.fields) if rule.name == "batch" else rule.fields
         checked.problems.append(places.problem(rule.explain(checked.layout, problem), fields))
-
-
-def _as_planned(checked: Checked, facts: Facts, plan: Plan | None, choice: int, places: _Places) -> None:
-    """What the files say beside what the plan says."""
-    if plan is None or checked.layout is None or checked.problems:
-        return
-    setup = Setup.of(plan, choice, "plan.json")
-    before, after = setup.layout.as_dict(), checked.layout.as_dict()
-    differs: dict[str, tuple[Any, Any]] = {
-        name: (after[name], before[name]) for name in before if after[name] != before[name]
-    }
-    batch = facts.get("workload.global_batch", facts.get("batch_per_rank", 0) * setup.layout.dp)
-    for name, said in (("global_batch", batch), ("seq_len", facts.get("workload.seq_len"))):
-        if said and said != getattr(setup.workload, name):
-            differs[name] = (said, getattr(setup.workload, name))
-    stages = facts.get("stages")
-    if stages is not None and setup.layout.pp > 1 and stages != setup.chunk_sizes:
-        differs["stages"] = (stages, setup.chunk_sizes)
-    described = request_part(facts, "model")
-    if "hidden" in described:
-        model, _ = read_model_yaml(described, "model")
-        other = next((name for name in _MODEL if getattr(model, name) != getattr(setup.model, name)), None)
-        if other is not None:
-            text = f"describes another model than plan.json ({other} of {setup.model.name})"
-            checked.problems.append(places.problem(text, _MODEL[other], "plan again for this model"))
-    hint = "edited after `emit`: plan again with `--fix`"
-    checked.problems += [
-        places.problem(f"{name} is {new}, plan.json has {old}", (name, f"workload.{name}"), hint)
-        for name, (new, old) in differs.items()
-    ]

@@ -65,24 +65,35 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     )  # fmt: skip
 
 
+def _small_moments(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | (problem.workload.optimizer != "adamw-bf16"))
+
+
+def rules(target: str) -> tuple[Rule, ...]:
+    """What the core executes, whoever configures it."""
+    return (
+        only(target, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
+        Rule(f"{target}: zero", ("pp", "zero"), _sharding,
+             "z{zero} is Megatron-FSDP, planned without a pipeline (pp {pp})"),
+        Rule(f"{target}: recompute_modules", ("recompute_modules",), _modules,
+             "Megatron recomputes activation functions only in expert layers (moe_act)"),
+        Rule(f"{target}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
+             "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
+        only(target, "offload", ("none", "opt"),
+             "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
+        Rule(f"{target}: offload", ("zero", "offload"), _host_optimizer,
+             "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
+        Rule(f"{target}: optimizer", ("zero",), _small_moments,
+             "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
+    )  # fmt: skip
+
+
 TARGET = Target(
     _N,
     "Megatron-LM (pretrain_gpt.py)",
     "megatron-core",
     "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
-    rules=(
-        only(_N, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
-        Rule(f"{_N}: zero", ("pp", "zero"), _sharding,
-             "z{zero} is Megatron-FSDP, planned without a pipeline (pp {pp})"),
-        Rule(f"{_N}: recompute_modules", ("recompute_modules",), _modules,
-             "Megatron recomputes activation functions only in expert layers (moe_act)"),
-        Rule(f"{_N}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
-             "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
-        only(_N, "offload", ("none", "opt"),
-             "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
-        Rule(f"{_N}: offload", ("zero", "offload"), _host_optimizer,
-             "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
-    ),
+    rules=rules(_N),
     trainer=Trainer(
         "Megatron-LM", lambda options: TABLE, job, lambda setup, options: cannot_build(setup.model, setup.workload),
         conflicts,

@@ -91,6 +91,8 @@ def _pipeline_read(settings: Settings, facts: Facts) -> Facts:
     pp, layers = facts["pp"], facts.get("model.layers", 0)
     if pp == 1:
         return {"vpp": 1}
+    _positive(settings, "--pipeline-model-parallel-size", "--num-layers-per-virtual-pipeline-stage",
+              "--num-virtual-stages-per-pipeline-rank")  # fmt: skip
     if (text := settings.get("--pipeline-model-parallel-layout")) is not None:
         return _custom_stages(str(text), pp, layers, facts.get("model.mtp_layers", 0))
     if (per_chunk := settings.get("--num-layers-per-virtual-pipeline-stage")) is not None:
@@ -104,6 +106,12 @@ def _pipeline_read(settings: Settings, facts: Facts) -> Facts:
     else:
         vpp = int(settings.get("--num-virtual-stages-per-pipeline-rank", 1))
     return {"vpp": vpp, "stages": _even_stages(settings, pp, vpp, layers)}
+
+
+def _positive(settings: Settings, *options: str) -> None:
+    for name in options:
+        if settings.get(name, 1) < 1:
+            raise InputError(f"{name} `{settings[name]}` is not 1 or more", hint="leave it out, or give a number")
 
 
 def _custom_stages(text: str, pp: int, layers: int, mtp_layers: int) -> Facts:

@@ -15,8 +15,8 @@ _FOLDER = Path(__file__).with_name("upstream")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """kind: flag, int, float, str, bool or any; many: takes a list; values: all that are accepted, () for any;
-    consumer: the file of the framework that says so, where its parser does not."""
+    """kind: flag, int, float, str, bool, class (of a block of options) or any; many: takes a list; values: all that are
+    accepted, () for any; consumer: the file of the framework that says so, where its parser does not."""
 
     name: str
     kind: str
@@ -37,10 +37,12 @@ class Option:
             "flag": isinstance(value, bool), "bool": isinstance(value, bool),
             "int": isinstance(value, int) and not isinstance(value, bool),
             "float": isinstance(value, int | float) and not isinstance(value, bool),
-            "str": isinstance(value, str), "object": isinstance(value, Mapping),
+            "str": isinstance(value, str), "class": isinstance(value, str),
+            "object": isinstance(value, Mapping),
         }  # fmt: skip
         words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word",
-                 "flag": "a flag without value", "object": "a block of options"}  # fmt: skip
+                 "class": "the name of a class", "flag": "a flag without value",
+                 "object": "a block of options"}  # fmt: skip
         if not right.get(self.kind, True):
             return f"`{value}` is not {words[self.kind]}"
         if self.values and str(value) not in self.values:
@@ -111,7 +113,7 @@ def _read(target: str, version: str) -> OptionList:
     for line in lines:
         if line.startswith("#"):
             continue
-        if line.startswith("model "):
+        if line.startswith("model ") and not line.startswith("model class "):
             _, name, *sizes = line.split()
             models.append(Registered(name, *map(int, sizes)))
             continue

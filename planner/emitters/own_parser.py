@@ -19,18 +19,20 @@ _SCRIPTS = Path(__file__).with_name("parsers")
 _MODULES = {"torchtitan": "torchtitan", "deepspeed": "deepspeed", "accelerate": "accelerate"}
 # What a user adds to launch.sh, without which Megatron's parser has nothing to check.
 _MEGATRON_USER = ("--tokenizer-type", "NullTokenizer", "--mock-data", "--lr", "1e-4", "--train-iters", "10")
-MEGATRON_PATH = "MEGATRON_PATH"
+MEGATRON_PATH, BRIDGE_PATH = "MEGATRON_PATH", "MEGATRON_BRIDGE_PATH"
 
 
 def case(target: str, files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     """What the parser script of `target` is given for the files of one plan."""
     world = setup.layout.num_gpus
+    exported = re.findall(r"^export (CUDA_\w+)=(\S+)$", files.get("launch.sh", ""), re.MULTILINE)
+    machine = {"world": world, "environment": dict(exported), "capability": setup.capability or 9.0}
     if target == "megatron":
         lines = (line for line in files["megatron.args"].splitlines() if not line.startswith("#"))
-        exported = re.findall(r"^export (CUDA_\w+)=(\S+)$", files.get("launch.sh", ""), re.MULTILINE)
         words = [word for line in lines for word in line.split()]
-        return {"argv": [*words, *_MEGATRON_USER], "world": world, "environment": dict(exported),
-                "capability": setup.capability or 9.0}  # fmt: skip
+        return {"argv": [*words, *_MEGATRON_USER], **machine}
+    if target == "megatron-bridge":
+        return {"module": files["bridge_plan.py"], **machine}
     if target == "torchtitan":
         return {"module": files["torchtitan_plan.py"], "world": world}
     if target == "deepspeed":
@@ -46,7 +48,7 @@ def verdicts(
 
     python: the one that has the framework; source: a checkout to take it from.
     """
-    words = [python, str(_SCRIPTS / f"{target}_parser.py"), *([source] if source else [])]
+    words = [python, str(_SCRIPTS / f"{target.replace('-', '_')}_parser.py"), *([source] if source else [])]
     text = "".join(json.dumps(each) + "\n" for each in cases)
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     done = subprocess.run(words, input=text, text=True, capture_output=True, env=environment, check=False)
@@ -57,13 +59,28 @@ def verdicts(
     return found
 
 
+def megatron_source(environment: Mapping[str, str]) -> str | None:
+    """The checkout of Megatron-LM that MEGATRON_PATH names."""
+    source = environment.get(MEGATRON_PATH, "")
+    return source if source and (Path(source) / "megatron" / "training").is_dir() else None
+
+
+def bridge_source(environment: Mapping[str, str]) -> str | None:
+    """The checkout of Megatron-Bridge that MEGATRON_BRIDGE_PATH names, and the Megatron-LM of its submodule."""
+    bridge = Path(environment.get(BRIDGE_PATH, ""))
+    core = megatron_source({MEGATRON_PATH: str(bridge / "3rdparty" / "Megatron-LM")})
+    found = (bridge / "src" / "megatron" / "bridge" / "training").is_dir()
+    return f"{bridge / 'src'}{os.pathsep}{core}" if found and core else None
+
+
 def installed(target: str) -> str | None:
     """Where the framework's parser is to be taken from (\"\": the installed package), None if it is not here."""
     if importlib.util.find_spec("torch") is None:
         return None
     if target == "megatron":
-        source = os.environ.get(MEGATRON_PATH, "")
-        return source if source and (Path(source) / "megatron" / "training").is_dir() else None
+        return megatron_source(os.environ)
+    if target == "megatron-bridge":
+        return bridge_source(os.environ)
     return "" if importlib.util.find_spec(_MODULES[target]) is not None else None
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 from ...errors import InputError
 from .argv import Arguments, read_arguments
-from .documents import read_config, read_constants, read_titan_module
+from .config_modules import read_config_module, read_constants
+from .documents import read_config
 from .option_lists import OptionList
 
 # The file of each target that says the most; a folder is of the target whose file it holds.
 MAIN_FILES = {
     "megatron": "megatron.args", "torchtitan": "torchtitan_plan.py", "deepspeed": "ds_config.json",
-    "accelerate": "accelerate.yaml",
+    "accelerate": "accelerate.yaml", "megatron-bridge": "bridge_plan.py",
 }  # fmt: skip
+# What the function of a config module returns.
+_CONTAINERS = {"torchtitan": "Trainer.Config", "megatron-bridge": "ConfigContainer"}
 _MORE = {"deepspeed": ("ds_plan.py",), "accelerate": ("training_arguments.json",)}
 
 
@@ -39,7 +42,7 @@ def _read(target: str, path: str, text: str, options: OptionList) -> Arguments:
     if path.endswith(".py"):
         if target == "deepspeed":
             return read_constants(path, text, options, "ds_plan")
-        return read_titan_module(path, text, options)
+        return read_config_module(path, text, options, _CONTAINERS[target])
     prefix = "training_arguments." if target == "accelerate" and path.endswith(".json") else ""
     return read_config(path, text, options, prefix)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ...errors import UnknownNameError
-from . import accelerate, any_target, deepspeed, megatron, meshwright, torchtitan
+from . import accelerate, any_target, deepspeed, megatron, megatron_bridge, meshwright, torchtitan
 from .base import Target
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
-    for module in (meshwright, megatron, torchtitan, deepspeed, accelerate, any_target)
+    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, any_target)
 }
 
 

@@ -1,8 +1,9 @@
 """Coordinates of ranks, as planned and as each framework computes them. Run by the Python that has the framework:
 
-    python coordinates.py TARGET < meshes.jsonl > coordinates.jsonl
+    python coordinates.py TARGET [SOURCE] < meshes.jsonl > coordinates.jsonl
 
-A mesh is {world, tp, cp, pp, dp, ep, etp}. Ranks of a world above 64 are sampled: the first and last 8, and every 17th.
+A mesh is {world, tp, cp, pp, dp, ep, etp}. SOURCE: folders to take the framework from. Ranks of a
+world above 64 are sampled: the first and last 8, and every 17th.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
+
+BRIDGE_PARSER = Path(__file__).parents[2] / "planner" / "emitters" / "parsers" / "megatron_bridge_parser.py"
 
 Mesh = dict[str, int]
 
@@ -51,6 +56,25 @@ def megatron(mesh: Mesh, rank: int) -> dict[str, int]:
         context_parallel_size=mesh["cp"], expert_model_parallel_size=mesh["ep"],
         expert_tensor_parallel_size=mesh["etp"], order="tp-cp-ep-dp-pp", create_gloo_process_groups=False,
     )  # fmt: skip
+    return of_core(state)
+
+
+def megatron_bridge(mesh: Mesh, rank: int) -> dict[str, int]:
+    from megatron.bridge.models.gpt_provider import GPTModelProvider
+    from megatron.core import parallel_state as state
+
+    state.destroy_model_parallel()
+    fake(rank, mesh["world"])
+    model = GPTModelProvider(
+        tensor_model_parallel_size=mesh["tp"], pipeline_model_parallel_size=mesh["pp"],
+        context_parallel_size=mesh["cp"], expert_model_parallel_size=mesh["ep"],
+        expert_tensor_parallel_size=mesh["etp"], num_layers=8, hidden_size=64, num_attention_heads=8,
+    )  # fmt: skip
+    model.initialize_model_parallel(create_gloo_process_groups=False)
+    return of_core(state)
+
+
+def of_core(state: Any) -> dict[str, int]:
     return {
         "tp": state.get_tensor_model_parallel_rank(), "cp": state.get_context_parallel_rank(),
         "dp": state.get_data_parallel_rank(), "pp": state.get_pipeline_model_parallel_rank(),
@@ -97,8 +121,12 @@ def main() -> None:
         import torch
 
         torch._utils._get_available_device_type = lambda: "cpu"  # its mesh is of GPUs
-    coordinate: Any = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
-                       "accelerate": accelerate}[sys.argv[1]]  # fmt: skip
+    if sys.argv[1] == "megatron-bridge":
+        runpy.run_path(str(BRIDGE_PARSER))["load"](sys.argv[2])
+    coordinate: Any = {
+        "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan, "deepspeed": deepspeed,
+        "accelerate": accelerate,
+    }[sys.argv[1]]  # fmt: skip
     for line in sys.stdin:
         mesh: Mesh = json.loads(line)
         with contextlib.redirect_stdout(sys.stderr):

@@ -1,7 +1,8 @@
 """Every target's files, read by the framework itself. `make test-upstream` installs the frameworks and runs this.
 
 MESHWRIGHT_UPSTREAM_PYTHON names the Python that has them (tests/upstream/requirements.txt), MEGATRON_PATH a checkout of
-Megatron-LM: pip has only its core, without the argument parser. What is absent is skipped here and `not run` in the
+Megatron-LM (pip has only its core, without the argument parser), MEGATRON_BRIDGE_PATH one of Megatron-Bridge with its
+submodule. What is absent is skipped here and `not run` in the
 table, never passed.
 """
 
@@ -20,7 +21,7 @@ from meshwright.planner.emitters.check import check_files
 from meshwright.planner.emitters.emit import Refused, emit
 from meshwright.planner.emitters.facts import layout_of
 from meshwright.planner.emitters.option_lists import option_list
-from meshwright.planner.emitters.own_parser import case, verdicts
+from meshwright.planner.emitters.own_parser import bridge_source, case, megatron_source, verdicts
 from meshwright.planner.emitters.reading import read_folder
 from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.emitters.setup import Setup
@@ -34,7 +35,6 @@ if not os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON"):
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
 pytestmark = pytest.mark.upstream
 PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "")
-MEGATRON = os.environ.get("MEGATRON_PATH", "")
 NUM_PLANS = 200
 TABLE: list[tuple[str, str, str]] = []
 HERE = Path(__file__).parent
@@ -51,7 +51,9 @@ def has(module: str) -> bool:
 def source(target: str) -> str | None:
     """The checkout to take a framework from, \"\" for the installed one, None if it is absent."""
     if target == "megatron":
-        return MEGATRON if has("torch") and (Path(MEGATRON) / "megatron" / "training").is_dir() else None
+        return megatron_source(os.environ) if has("torch") else None
+    if target == "megatron-bridge":
+        return bridge_source(os.environ) if has("torch") and has("transformers") else None
     return "" if has(target) else None
 
 
@@ -118,23 +120,23 @@ def meshes(target: str) -> list[dict[str, int]]:
     for world in (8, 16, 32, 64, 128, 256, 512):
         tp, cp = 2, 2 if world > 8 and target != "deepspeed" else 1
         pp = 2 if target != "accelerate" else 1
-        ep = {"megatron": 2, "torchtitan": 2}.get(target, 1)
+        ep = 2 if target in ("megatron", "megatron-bridge", "torchtitan") else 1
         if target == "deepspeed" and world >= 64:
             pp, tp = 4, 4
         degrees.append({"world": world, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": 1,
                         "dp": world // (tp * cp * pp)})  # fmt: skip
-    if target == "megatron":
+    if target.startswith("megatron"):
         degrees.append({"world": 64, "tp": 4, "cp": 1, "pp": 2, "ep": 4, "etp": 2, "dp": 8})
     return degrees
 
 
 @pytest.mark.parametrize("target", CATALOGUE)
 def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
-    module = {"megatron": "megatron.core"}.get(target, target)
-    if not has(module):
+    path = source(target) if target == "megatron-bridge" else ""
+    if path is None or not has({"megatron": "megatron.core", "megatron-bridge": "torch"}.get(target, target)):
         row(target, "rank coordinates equal", "not run")
         pytest.skip(f"{target} is not there")
-    words = [PYTHON, str(HERE / "coordinates.py"), target]
+    words = [PYTHON, str(HERE / "coordinates.py"), target, *([path] if path else [])]
     text = "".join(json.dumps(each) + "\n" for each in meshes(target))
     done = subprocess.run(words, input=text, text=True, capture_output=True, check=False)
     found: list[list[dict[str, Any]]] = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,0 +1,117 @@
+"""dp16-mbs8-z3-rfull47: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.67 s per step predicted
+Plan 80e6f4ab651a, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
+
+Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
+rate, iterations, checkpoints, and what of the model costs no time (rotary base, norm epsilon, initialisation).
+"""
+
+import sys
+
+import torch
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.training.config import (
+    CheckpointConfig,
+    ConfigContainer,
+    DistributedDataParallelConfig,
+    GPTDatasetConfig,
+    LoggerConfig,
+    OptimizerConfig,
+    SchedulerConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
+from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+
+def plan() -> ConfigContainer:
+    return ConfigContainer(
+        model=GPTModelProvider(
+            num_layers=48,
+            hidden_size=2048,
+            num_attention_heads=32,
+            kv_channels=128,
+            num_query_groups=4,
+            qk_layernorm=True,
+            ffn_hidden_size=768,
+            gated_linear_unit=True,
+            activation_func="silu",
+            num_moe_experts=128,
+            moe_router_topk=8,
+            moe_ffn_hidden_size=768,
+            add_bias_linear=False,
+            normalization="RMSNorm",
+            position_embedding_type="rope",
+            share_embeddings_and_output_weights=False,
+            attention_dropout=0.0,
+            hidden_dropout=0.0,
+            vocab_size=151936,
+            expert_model_parallel_size=1,
+            expert_tensor_parallel_size=1,
+            moe_token_dispatcher_type="alltoall",
+            moe_grouped_gemm=True,
+            gradient_accumulation_fusion=False,
+            seq_length=4096,
+            recompute_granularity="full",
+            recompute_method="block",
+            recompute_num_layers=47,
+            cross_entropy_loss_fusion=True,
+            cross_entropy_fusion_impl="native",
+        ),
+        train=TrainingConfig(
+            micro_batch_size=8,
+            global_batch_size=256,
+            train_iters=1000,
+        ),
+        optimizer=OptimizerConfig(
+            use_distributed_optimizer=True,
+            optimizer="adam",
+            overlap_param_gather=True,
+            lr=0.0003,
+            min_lr=3e-05,
+            weight_decay=0.1,
+        ),
+        scheduler=SchedulerConfig(
+            lr_decay_style="cosine",
+            lr_warmup_iters=100,
+        ),
+        ddp=DistributedDataParallelConfig(
+            use_distributed_optimizer=True,
+            use_megatron_fsdp=True,
+            data_parallel_sharding_strategy="optim_grads_params",
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+        ),
+        dataset=GPTDatasetConfig(
+            seq_length=4096,
+            random_seed=1234,
+            split="9999,8,2",
+            dataloader_type="single",
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+        ),
+        tokenizer=TokenizerConfig(
+            tokenizer_type="NullTokenizer",
+            vocab_size=151936,
+            use_tokenizer_vocab_size=True,
+        ),
+        checkpoint=CheckpointConfig(
+            ckpt_format="fsdp_dtensor",
+        ),
+        logger=LoggerConfig(
+            log_interval=10,
+        ),
+        mixed_precision=MixedPrecisionConfig(
+            bf16=True,
+            params_dtype=torch.bfloat16,
+            pipeline_dtype=torch.bfloat16,
+            grad_reduce_in_fp32=True,
+        ),
+    )
+
+
+if __name__ == "__main__":
+    pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
