@@ -87,6 +87,12 @@ def why_not_screen(plan: Json, other: Json) -> list[Part]:
     else:
         verdict = f"is valid and fits ({peak} GiB), but takes" if behind > 0 else f"fits ({peak} GiB) and takes"
     first = f"{other['layout_id']} {verdict} {step_text(other)}, {relation}"
+    return [text.wrapped(first), difference_table(best, other)]
+
+
+def difference_table(best: Json, other: Json) -> Part:
+    """The terms in which two layouts differ, largest first; what takes longer in `other` has a plus."""
+    behind = other["step_s"] - best["step_s"]
     changes = sorted(_term_changes(best, other).items(), key=lambda item: -abs(item[1]))
     places = text.decimals([abs(behind)] if behind else [best["step_s"]])
     rows = [
@@ -94,7 +100,7 @@ def why_not_screen(plan: Json, other: Json) -> list[Part]:
         for name, change in changes
         if float(text.fixed(abs(change), places).replace(",", ""))
     ]
-    return [text.wrapped(first), headless(rows, numbers=(0,))]
+    return headless(rows, numbers=(0,))
 
 
 def _term_changes(best: Json, other: Json) -> dict[str, float]:

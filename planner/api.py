@@ -69,7 +69,11 @@ def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any)
 
     Raises InputError with everything that makes the layout illegal, each with its arithmetic.
     """
-    found = resolve(_request(request, asked))
+    return evaluate_resolved(resolve(_request(request, asked)), layout_id)
+
+
+def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
+    """As `evaluate`, of a request that is resolved, and perhaps changed since."""
     layout = parse(layout_id)
     if problems := violations(layout, found.problem):
         derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"

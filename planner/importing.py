@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ from ..cost_models.layouts import Layout
 from ..cost_models.params import total_parameters
 from ..errors import InputError, Problem, UnknownNameError
 from ..profiles.models import load_model, model_names
+from .api import evaluate_resolved
 from .emitters.argv import Arguments
 from .emitters.facts import layout_of, request_part
 from .emitters.option_lists import OptionList, option_list
 from .emitters.options import Facts
 from .emitters.reading import read_files
 from .emitters.registry import target as load_target
+from .plan import Plan
+from .published_stack import Unheard, with_features
 from .request import Request, load_request
 from .resolve import resolve
 
@@ -27,7 +30,9 @@ FORMATS = {"megatron-args": "megatron",
 @dataclass(frozen=True)
 class Imported:
     """layout: as the config has it. unknown: options that the framework does not have, with their lines. unread:
-    options that say nothing about the layout. assumed: what the config leaves open and what was taken for it."""
+    options that say nothing about the layout. assumed: what the config leaves open and what was taken for it.
+    switched: options that `emit` would set otherwise -> what that says of the software stack (a feature and its state).
+    """
 
     request: Request
     layout: Layout
@@ -38,6 +43,14 @@ class Imported:
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Facts = field(default_factory=dict)
+    switched: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def price(self) -> Plan:
+        """The plan that has the layout of the config, with the software switched as the config has it."""
+        found = resolve(self.request)
+        features = {name: state for each in self.switched.values() for name, state in each.items()}
+        stack = with_features(found.stack, features, Unheard())
+        return evaluate_resolved(replace(found, stack=stack), str(self.layout))
 
 
 def import_config(
@@ -68,12 +81,15 @@ def import_config(
     if "batch_per_rank" in facts and "global_batch" not in given:
         request = load_request(None, {**_asked(request), "global_batch": facts["batch_per_rank"] * layout.dp})
     stages = facts.get("stages")
-    if stages and len(set(stages)) > 1:
+    if stages and max(stages) - min(stages) > 1:
         assumed.append(f"stages of {', '.join(map(str, stages))} layers are priced as even as possible")
     read = len(set(found.settings) & table.options)
+    switched = request_part(facts, "switched")
+    if layout.dp * layout.cp == 1:  # nobody to reduce with
+        switched = {name: said for name, said in switched.items() if not any("dp_" in feature for feature in said)}
     return Imported(
         request, layout, f"{trainer.framework} {options}", read, found.unknown, len(found.settings) - read,
-        tuple(assumed), (warning,) if warning else (), facts,
+        tuple(assumed), (warning,) if warning else (), facts, switched,
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from meshwright.planner.emitters.argv import read_arguments
 from meshwright.planner.emitters.emit import Refused, emit, refusals
 from meshwright.planner.emitters.facts import layout_of, request_part
 from meshwright.planner.emitters.megatron_model import read_pattern
-from meshwright.planner.emitters.megatron_options import TABLE, layer_string, read_layer_string
+from meshwright.planner.emitters.megatron_options import TABLE
+from meshwright.planner.emitters.megatron_stages import layer_string, read_layer_string
 from meshwright.planner.emitters.nearest import nearest, nearest_hint
 from meshwright.planner.emitters.option_lists import OptionList, option_list, versions
 from meshwright.planner.emitters.registry import TARGETS

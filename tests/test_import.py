@@ -36,8 +36,10 @@ def test_the_screen_says_what_is_faster_and_why(capsys: pytest.CaptureFixture[st
     path = str(CONFIGS / "llama3_70b_megatron.sh")
     assert main(["import", "megatron-args", path, "--cluster", "dgx-h100:8"]) == 0
     out = capsys.readouterr().out
-    assert "28 options say the layout" in out
-    assert "% faster" in out
+    assert "29 options say the layout, 8 say other things" in out
+    assert "yours    tp4-pp8-vpp5-dp2-mbs1-z1-rnone-fp8" in out
+    assert "if it runs for you" in out  # it did, for those who published it
+    assert "% faster; fits" in out
     assert "tp comm, exposed" in out
     assert max(map(len, out.splitlines())) <= 80
 
@@ -54,6 +56,58 @@ def test_configs_of_other_frameworks(kind: str, name: str, given: dict[str, obje
     found = layout_of(kind, name, **given)
     assert str(found.layout) == layout
     assert api.evaluate(found.request, layout).best.step_s > 0
+
+
+def test_overlaps_and_the_loss_are_priced_as_they_are_switched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A config that emit wrote costs what the plan says; every switch that is off costs something."""
+    asked = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
+    plan = api.evaluate(request_from_dict({**asked, "target": "megatron"}), "tp8-pp4-vpp5-dp2-mbs1-z1-rsel")
+    text = emit(plan, "megatron").files["megatron.args"]
+    path = tmp_path / "megatron.args"
+
+    def priced(text: str) -> tuple[Imported, float]:
+        path.write_text(text, encoding="utf-8")
+        found = import_config("megatron-args", [path], {"cluster": "dgx-h100:8"})
+        return found, found.price().best.step_s
+
+    found, step_s = priced(text)
+    assert not found.switched
+    assert step_s == pytest.approx(plan.best.step_s, rel=1e-9)
+    for option in ("--overlap-grad-reduce", "--overlap-param-gather", "--cross-entropy-loss-fusion"):
+        found, slower = priced(text.replace(f"{option}\n", ""))
+        assert list(found.switched) == [option]
+        assert slower > step_s
+    found, faster = priced(f"{text}--tp-comm-overlap\n")
+    assert list(found.switched) == ["--tp-comm-overlap"]
+    assert faster < step_s
+    path.write_text(text.replace("--cross-entropy-loss-fusion\n", ""), encoding="utf-8")
+    assert main(["import", "megatron-args", str(path), "--cluster", "dgx-h100:8"]) == 0
+    assert "with --cross-entropy-loss-fusion: " in capsys.readouterr().out
+
+
+def test_a_recipe_that_changes_another(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text("""
+def mine():
+    cfg = llama3_70b_pretrain_config()
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_size = 8
+    cfg.model.virtual_pipeline_model_parallel_size = 5
+    cfg.model.sequence_parallel = True
+    cfg.model.made_up = 3
+    cfg.train.micro_batch_size = 1
+    cfg.train.global_batch_size = 128
+    cfg.ddp.use_distributed_optimizer = True
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=True)
+    cfg.mixed_precision = "bf16_with_fp8_current_scaling_mixed"
+    return cfg
+""", encoding="utf-8")  # fmt: skip
+    found = import_config("megatron-bridge", [recipe], {"cluster": "dgx-h100:8", "model": "llama-3-70b"})
+    assert str(found.layout) == "tp4-pp8-vpp5-dp2-mbs1-z1-rnone-fp8"
+    assert found.unknown == {"model.made_up": 8}
+    assert found.switched == {"model.tp_comm_overlap": {"tp_comm_overlap": True}}
 
 
 def test_unknown_options_are_listed_with_their_line() -> None:

@@ -62,7 +62,8 @@ def command(
     found = import_config(kind, files, {name: value for name, value in given.items() if value is not None}, version)
     for warning in found.warnings:
         terminal.warn(warning)
-    own = api.evaluate(found.request, str(found.layout)).model_dump(mode="json")
+    own = found.price().model_dump(mode="json")
+    switched = api.evaluate(found.request, str(found.layout)).best.step_s if found.switched else None
     with terminal.progress("searching") as progress:
         plan = api.plan(found.request, progress=progress)
     document = plan.model_dump(mode="json")
@@ -74,31 +75,49 @@ def command(
         terminal.write_json({
             **head, "layout_id": str(found.layout), "candidate": theirs, "best": document["candidates"][0],
             "options_read": found.read, "unknown": found.unknown, "assumed": list(found.assumed),
+            "switched": list(found.switched), "switched_step_s": switched,
         })  # fmt: skip
-    terminal.show(_screen(found, own, theirs, document, output))
+    terminal.show(_screen(found, own, switched, document, output))
     requests.tell_warnings(terminal, document)
 
 
 def _screen(
-    found: Imported, own: dict[str, Any], theirs: dict[str, Any], document: dict[str, Any], output: Path | None
+    found: Imported, own: dict[str, Any], switched: float | None, document: dict[str, Any], output: Path | None
 ) -> list[Any]:
-    best = document["candidates"][0]
-    head = f"{found.framework}: {found.read} options say the layout, {found.unread} other things"
-    screen: list[Any] = [head]
+    best, theirs = document["candidates"][0], requests.candidate(own, 1)
+    screen: list[Any] = [f"{found.framework}: {found.read} options say the layout, {found.unread} say other things"]
     if found.unknown:
         listed = ", ".join(f"{name} (line {line})" for name, line in found.unknown.items())
         screen.append(text.wrapped(f"unknown to {found.framework}: {listed}", hanging="  "))
     screen += [text.wrapped(f"assumed: {each}", hanging="  ") for each in found.assumed]
-    peak, limit = text.gib(tables.peak_bytes(theirs)), text.gib(tables.capacity(own))
-    fits = "fits" if tables.peak_bytes(theirs) <= tables.capacity(own) else "does not fit"
     speed = f"{text.percent(theirs['mfu'])} % MFU, {text.significant(theirs['tokens_per_s_per_gpu'])} tokens/s per GPU"
-    held = f"{fits} ({peak} GiB of {limit})"
-    screen += ["", text.wrapped(f"{theirs['layout_id']}: {tables.step_text(theirs)}, {speed}; {held}")]
+    screen += ["", f"yours    {theirs['layout_id']}", f"         {tables.step_text(theirs)}, {speed}"]
+    screen += [text.wrapped(f"         {line}", hanging="         ") for line in _memory(own, theirs)]
+    if switched is not None and switched < theirs["step_s"]:
+        share = text.percent(1 - switched / theirs["step_s"])
+        line = f"         with {', '.join(found.switched)}: {text.significant(switched)} s, {share} % faster"
+        screen.append(text.wrapped(line, hanging="         "))
     if best["layout_id"] == theirs["layout_id"]:
-        return [*screen, "", "Nothing is faster: it is the layout that `plan` chooses"]
+        screen += ["", "Nothing is faster: it is the layout that `plan` chooses"]
+        return screen if switched is None else [*screen, "", _next(document, output)]
     faster = 1 - best["step_s"] / theirs["step_s"]
     gain = f"{text.percent(faster)} % faster" if faster >= 0 else f"{text.percent(-faster)} % slower, but it fits"
-    screen += [text.wrapped(f"{best['layout_id']}: {tables.step_text(best)}, {gain}"), ""]
-    screen += explain_screens.why_not_screen(document, theirs)
+    peak = f"{text.gib(tables.peak_bytes(best))} GiB"
+    screen += [f"planned  {best['layout_id']}", f"         {tables.step_text(best)}, {gain}; fits ({peak})", ""]
+    screen += ["Yours beside the planned, per step:", explain_screens.difference_table(best, theirs)]
+    return [*screen, "", _next(document, output)]
+
+
+def _memory(own: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Whether it fits; of a config that somebody runs, what it means if it does not."""
+    need, limit = tables.peak_bytes(theirs), tables.capacity(own)
+    held = f"({text.gib(need)} GiB of {text.gib(limit)})"
+    if need <= limit:
+        return [f"fits {held}"]
+    over = f"{text.gib(need - limit)} GiB"
+    return [f"does not fit by this estimate {held}: if it runs for you, the estimate is {over} or more too high"]
+
+
+def _next(document: dict[str, Any], output: Path | None) -> str:
     saved = f"meshwright emit {output}" if output is not None else "add `-o plan.json`, then meshwright emit plan.json"
-    return [*screen, "", f"Next: {saved} --to {document['resolved']['target']}"]
+    return f"Next: {saved} --to {document['resolved']['target']}"

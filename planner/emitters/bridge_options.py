@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import InputError
 from . import megatron_options as megatron
+from .megatron_conflicts import conflicts as of_the_core
 from .megatron_model import pattern_text
 from .options import Entry, Facts, Settings, Table
 from .setup import Setup
@@ -216,7 +217,9 @@ def _translated(entry: Entry) -> Entry:
 
     def read(settings: Settings, facts: Facts) -> Facts:
         try:
-            return entry.read(to_arguments(settings), facts)
+            said = entry.read(to_arguments(settings), facts)
+            return {f"switched.{field_of(name[9:])}" if name.startswith("switched.") else name: value
+                    for name, value in said.items()}  # fmt: skip
         except InputError as error:
             raise InputError(renamed(error.message), hint=renamed(error.hint or "")) from None
 
@@ -251,7 +254,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     known = {name for name in settings if "." in name}
     out = [
         (name if name.isupper() else _given(name, known), renamed(text))
-        for name, text in megatron.conflicts(to_arguments(settings), environment)
+        for name, text in of_the_core(to_arguments(settings), environment)
     ]
     lengths = {settings[name] for name in ("model.seq_length", "dataset.seq_length") if name in settings}
     if len(lengths) > 1:

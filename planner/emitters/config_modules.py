@@ -60,18 +60,22 @@ def _given(call: ast.Call | None, function: ast.FunctionDef, options: OptionList
     """Dotted option -> expression: the arguments of the call, and what is assigned later (`config.train.x = 5`)."""
     given: dict[str, ast.expr] = {}
     for keyword in call.keywords if call is not None else ():
-        name, value = keyword.arg or "", keyword.value
-        if isinstance(value, ast.Call) and any(each.startswith(f"{name}.") for each in options.options):
-            given |= {f"{name}.{each.arg}": each.value for each in value.keywords if each.arg}
-            if name in options.options and options.options[name].kind == "class":
-                given[name] = ast.copy_location(ast.Constant(_name(value.func).rpartition(".")[2]), value)
-        else:
-            given[name] = value
+        given |= _block(keyword.arg or "", keyword.value, options)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             name = _name(node.targets[0]).partition(".")[2]
-            if call is not None or name in options.options:
-                given[name] = node.value
+            if call is not None or name.partition(".")[0] in options.options:
+                given |= _block(name, node.value, options)
+    return given
+
+
+def _block(name: str, value: ast.expr, options: OptionList) -> dict[str, ast.expr]:
+    """An option, or those of a block that is written as a call; its class is one too where the release lists it."""
+    if not isinstance(value, ast.Call) or not any(each.startswith(f"{name}.") for each in options.options):
+        return {name: value}
+    given = {f"{name}.{each.arg}": each.value for each in value.keywords if each.arg}
+    if name in options.options and options.options[name].kind == "class":
+        given[name] = ast.copy_location(ast.Constant(_name(value.func).rpartition(".")[2]), value)
     return given
 
 

@@ -63,7 +63,11 @@ def _shards_write(setup: Setup) -> Settings:
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
     device = settings.get("zero_optimization.offload_optimizer.device", "none")
-    return {"zero": settings.get("zero_optimization.stage", 0), "offload": "opt" if device != "none" else "none"}
+    zero, overlap = settings.get("zero_optimization.stage", 0), "zero_optimization.overlap_comm"
+    out: Facts = {"zero": zero, "offload": "opt" if device != "none" else "none"}
+    if zero in (1, 2) and not settings.get(overlap):  # stage 3 overlaps unless told not to (runtime/zero/config.py)
+        out[f"switched.{overlap}"] = {"dp_overlap_grad": False}
+    return out
 
 
 def _context_write(setup: Setup) -> Settings:

@@ -7,8 +7,9 @@ from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
 from .launchers.base import Job, comment, torchrun
+from .megatron_conflicts import conflicts
 from .megatron_model import cannot_build
-from .megatron_options import TABLE, conflicts, needs_one_connection
+from .megatron_options import TABLE, needs_one_connection
 from .option_lists import OptionList
 from .options import Settings
 from .setup import Setup

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Llama-3-70B on 64 H100 as NVIDIA published it (Megatron-Bridge 067f987d, docs/performance-summary-archive.md, DGX-H100:
-# FP8-CS, GBS 128, MBS 1, 8,192 tokens, TP 4, PP 8, VP 5, 1,602 tokens/s per GPU), as arguments of pretrain_gpt.py.
+# FP8-CS, GBS 128, MBS 1, 8,192 tokens, TP 4, PP 8, VP 5, 1,602 tokens/s per GPU), as arguments of pretrain_gpt.py; the
+# loss is fused there by default (models/gpt_provider.py).
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 GPUS_PER_NODE=8
 NNODES=8
@@ -34,5 +35,5 @@ torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NNODES --node-rank $RANK --ma
     --micro-batch-size 1 --global-batch-size 128 \
     --bf16 --fp8-format hybrid --fp8-recipe tensorwise \
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \
-    --attention-backend fused --lr 3e-4 --train-iters 1000 --mock-data --tokenizer-type NullTokenizer \
+    --cross-entropy-loss-fusion --attention-backend fused --lr 3e-4 --train-iters 1000 --mock-data --tokenizer-type NullTokenizer \
     --manual-gc --log-throughput
