@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 
 from . import text
 from .console import table
-from .tables import Json, capacity, certificate_line, header, headless, peak_bytes, shown, step_text, terms_table
+from .tables import (
+    Json,
+    capacity,
+    certificate_line,
+    chunks_by_stage,
+    header,
+    headless,
+    num_layers,
+    peak_bytes,
+    shown,
+    step_text,
+    terms_table,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,10 +49,28 @@ def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
     if beside:
         parts += ["", "Counted only as far as it is longer than what it runs beside"]
         parts += [text.wrapped(f"  {t['name']}: beside {text.listed(t['overlaps'])}", "    ") for t in beside]
+    if len(chunks_by_stage(candidate)) > 1:
+        parts += ["", "Stages", _stages_table(candidate)]
     parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(capacity(plan))} GiB"]
     parts += ["", "Targets", *target_lines(candidate["targets"])]
     parts += ["", "Search", _search_table(plan), certificate_line(plan), "", *stack_lines(plan["resolved"]["stack"])]
     return parts
+
+
+def _stages_table(candidate: Json) -> Table:
+    """A row per run of equal stages: layers of their chunks, how many are recomputed, what else they hold."""
+    groups: list[tuple[list[int], tuple[str, ...]]] = []
+    for stage, chunks in chunks_by_stage(candidate).items():
+        sizes = [num_layers(chunk) for chunk in chunks]
+        ends = [name for name in ("embedding", "head") if any(chunk.get(name) for chunk in chunks)]
+        redone = sum(chunk.get("recompute_layers", 0) for chunk in chunks)
+        row = ("+".join(map(str, sizes)), str(sum(sizes)), str(redone), " and ".join(ends))
+        if groups and groups[-1][1] == row:
+            groups[-1][0].append(stage)
+        else:
+            groups.append(([stage], row))
+    rows = [(f"  {text.ranges(stages)}", *row) for stages, row in groups]
+    return table("  stage", "chunks", "layers", "recomputed", "", rows=rows, right=("layers", "recomputed"))
 
 
 def stack_lines(stack: Json) -> list[str]:
@@ -67,8 +97,8 @@ def _search_table(plan: Json) -> Table:
     space = plan["certificate"]["space"]
     rows = [("  in the space", space["total"])]
     rows += [(f"  ruled out: {text.words(rule)}", number) for rule, number in space["ruled_out"].items() if number]
-    kinds = ("dominated", "out_of_memory", "bounded", "priced")
-    rows += [(f"  {text.words(kind)}", space[kind]) for kind in kinds if space[kind]]
+    kinds = ("dominated", "out_of_memory", "bounded", "priced", "simulated")
+    rows += [(f"  {text.words(kind)}", space[kind]) for kind in kinds if space.get(kind)]
     return headless([(name, text.count(number)) for name, number in rows], numbers=(1,))
 
 

@@ -167,7 +167,7 @@ def _memory(plan: Json, candidate: Json) -> str:
 
 def _pipeline(pipeline: Json | None) -> str:
     if pipeline is None:
-        return section("Pipeline", paragraph("One stage: there is no pipeline."))
+        return section("Pipeline", paragraph("Not simulated: one stage, or too many operations."))
     idle = f"{text.percent(min(pipeline['idle']))} to {text.percent(max(pipeline['idle']))} %"
     line = (f"{pipeline['num_stages']} stages, {pipeline['num_micro_batches']} micro-batches, simulated: "
             f"{text.significant(pipeline['step_s'])} s (closed form {text.significant(pipeline['closed_form_s'])} s), "

@@ -33,6 +33,7 @@ def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> li
         "",
         candidates_table(plan["candidates"], plan["request"]["workload"].get("objective", "step")),
         "",
+        *([stages_line(best), ""] if "-x" in best["layout_id"] else []),
         f"Where the {step_text(best)} of layout 1 go",
         terms_table(best, unicode=unicode),
         "",
@@ -121,6 +122,32 @@ def terms_table(candidate: Json, *, unicode: bool) -> Table:
     if float(seconds.replace(",", "")):
         rows.append((f"  {len(rest)} more", seconds, "", text.listed(sorted({term["source"] for term in rest}))))
     return headless(rows, numbers=(1,))
+
+
+def stages_line(candidate: Json) -> str:
+    """`Layers of the stages of layout 1: 3+3+4, 3+3+3 (2), ..`: chunk by chunk; recomputed ones in brackets."""
+    stages = [_stage_text(rows) for rows in chunks_by_stage(candidate).values()]
+    number = candidate["choice"]
+    return text.wrapped(f"Layers on the {len(stages)} stages of layout {number}: {', '.join(stages)}", "  ")
+
+
+def _stage_text(chunks: Sequence[Json]) -> str:
+    redone = sum(chunk["recompute_layers"] for chunk in chunks)
+    sizes = "+".join(str(num_layers(chunk)) for chunk in chunks)
+    return f"{sizes} ({redone} recomputed)" if redone else sizes
+
+
+def num_layers(chunk: Json) -> int:
+    """Layers of a chunk."""
+    return chunk["layers"][-1] - chunk["layers"][0] + 1 if chunk["layers"] else 0
+
+
+def chunks_by_stage(candidate: Json) -> dict[int, list[Json]]:
+    """The chunks of each stage, in the order of the model."""
+    out: dict[int, list[Json]] = {}
+    for chunk in sorted(candidate["stages"], key=lambda chunk: int(chunk["stage"])):
+        out.setdefault(chunk["stage"], []).append(chunk)
+    return out
 
 
 def headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Table:

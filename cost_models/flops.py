@@ -6,6 +6,7 @@ Attention counts its causal half (and of a packed batch each document's own). Bo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,16 +59,16 @@ def model_flops(problem: Problem) -> float:
     return problem.workload.global_batch * sum(n * flops for n, flops in zip(counts, each, strict=True))
 
 
-def recomputed_flops(problem: Problem, layout: Layout) -> float:
-    """FLOPs of one step that `layout` computes a second time."""
+def recomputed_flops(problem: Problem, layout: Layout, redone: Sequence[float] | None = None) -> float:
+    """FLOPs of one step that `layout` computes a second time. redone: layers of each kind, where they are chosen stage
+    by stage."""
     mode = RECOMPUTE_MODES[layout.recompute]
     if mode == "none":
         return 0.0
     modules = None if mode == "full" else layout.recompute_modules
-    counts = _layers_per_kind(problem)
-    layers = zip(counts, _operations(problem), strict=False)
+    layers = zip(redone or _layers_per_kind(problem), _operations(problem), strict=False)
     total = sum(n * _forward(ops, modules) for n, ops in layers if ops.trains != "frozen")
     share = 1.0
-    if layout.recompute_layers:
+    if layout.recompute_layers and redone is None:
         share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)
     return problem.workload.global_batch * share * total

@@ -18,7 +18,7 @@ from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
 from .operations import activation_bytes
 from .rates import Rates
-from .stages import Splits, build_splits, in_flight
+from .stages import Partition, Splits, build_splits, in_flight, own_splits
 from .tables import Problem, Tables
 from .techniques import registry
 from .traffic import Traffic
@@ -118,10 +118,15 @@ class Ledger:
         """Sum over all devices of the pipeline of a [J, n] quantity: [n]."""
         return np.asarray(sum(self.splits.devices[:, j][self.split] * rows[j] for j in range(self.num_profiles)))
 
-    def share(self, j: int) -> Array:
-        """[n] share of the profile's layers under recompute: 1, or n/layers for full recompute of n layers."""
-        wanted = self.layouts["recompute_layers"]
-        return np.asarray(np.where(wanted > 0, np.minimum(wanted / np.maximum(self.layers[j], 1.0), 1.0), 1.0))
+    def redone(self, j: int, rows: dict[int, Array]) -> Array:
+        """Sum over the layers of profile j that are under recompute: [n]. All of them; n of them, of average kind; or
+        those that the split names."""
+        if self.splits.redone is not None:
+            return _weighted({k: self.splits.redone[:, j, k][self.split] for k in self.kinds}, rows)
+        wanted, total = self.layouts["recompute_layers"], self.on_profile(j, rows)
+        if not wanted.any():
+            return total
+        return np.asarray(np.where(wanted > 0, np.minimum(wanted / np.maximum(self.layers[j], 1.0), 1.0), 1.0) * total)
 
     def per_kind(self, table: Array) -> dict[int, Array]:
         """Rows of a [kind, key] table for the batch: kind -> [n]."""
@@ -189,15 +194,11 @@ class Ledger:
     def saved(self) -> list[Array]:
         """Per profile: bytes of activations per micro-batch."""
         rows = self.per_code(self.saved_tables)
-        partial = self.layouts["recompute_layers"] > 0
-        if not partial.any():
+        if self.splits.redone is None and not self.layouts["recompute_layers"].any():
             return [self.on_profile(j, rows) for j in range(self.num_profiles)]
         kept = self.per_kind(self.tables.saved(0, 0))
-        out = []
-        for j in range(self.num_profiles):
-            share = self.share(j)
-            out.append(share * self.on_profile(j, rows) + (1.0 - share) * self.on_profile(j, kept))
-        return out
+        dropped = {kind: kept[kind] - row for kind, row in rows.items()}
+        return [self.on_profile(j, kept) - self.redone(j, dropped) for j in range(self.num_profiles)]
 
     def memory(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
         """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one.
@@ -350,15 +351,20 @@ def build_totals(problem: Problem) -> Array:
     )
 
 
-def build(problem: Problem, tables: Tables, layouts: Layouts, key: Ints) -> Ledger:
-    """The ledger of a batch whose rows use the shard keys `key` of `tables`."""
-    splits, split = split_keys(layouts)
+def build(
+    problem: Problem, tables: Tables, layouts: Layouts, key: Ints, partition: Partition | None = None
+) -> Ledger:  # fmt: skip
+    """The ledger of a batch whose rows use the shard keys `key` of `tables`. partition: stages of one's own, all rows
+    of one pp, vpp and schedule."""
+    keys, split = split_keys(layouts)
+    ends = (problem.pattern, problem.num_kinds, problem.edges)
+    splits = build_splits(*ends, keys) if partition is None else own_splits(*ends, *keys[0], partition)
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(
         problem=problem, tables=tables, layouts=layouts, key=key,
         codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
-        splits=build_splits(problem.pattern, problem.num_kinds, problem.edges, splits), split=split,
+        splits=splits, split=split,
         traffic=(Traffic.of(problem.state_bytes),),
     )  # fmt: skip
     return registry.rewrite(plain)

@@ -42,13 +42,15 @@ class Splits:
     """Profiles of a set of (pp, vpp, V-shaped?) splits, padded to the same number J of profiles.
 
     counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
-    that profile; devices: [split, J] how many have it (0: padding); total: [split, kind].
+    that profile; devices: [split, J] how many have it (0: padding); total: [split, kind]. redone: [split, J, kind]
+    layers under recompute, where they are chosen stage by stage; None: as the layout says, in every stage alike.
     """
 
     counts: Array
     first: Array
     devices: Array
     total: Array
+    redone: Array | None = None
 
     @cached_property
     def layers(self) -> Array:
@@ -125,6 +127,65 @@ def build_splits(
         first_device[i, len(rows) :] = first[-1]
         devices[i, : len(rows)] = number
     return Splits(counts, first_device, devices, np.array(totals))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Stages of one's own. sizes: layers of each chunk in the order of the model. redone: how many of them, the first
+    ones, are fully recomputed; None: what the layout says, in every stage alike."""
+
+    sizes: tuple[int, ...]
+    redone: tuple[int, ...] | None = None
+
+
+def chunk_rows(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, sizes: Sequence[int]
+) -> Array:
+    """[chunk, num_kinds + EXTRA_KINDS] counts of each chunk, in the order of the model."""
+    devices = chunk_devices(pp, vpp, schedule)
+    rows = split_rows(pattern, num_kinds, edges, len(devices), 1, "1f1b", sizes)
+    if devices[0] == devices[-1]:
+        rows[-1, EMBEDDING_COPY] = 0.0
+    return rows
+
+
+def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
+    """Layers of each chunk under full recompute of the first `layers` layers of every stage."""
+    left, out = dict.fromkeys(devices, layers), []
+    for size, device in zip(sizes, devices, strict=True):
+        out.append(min(size, left[device]))
+        left[device] -= out[-1]
+    return out
+
+
+def redone_rows(pattern: Sequence[int], num_kinds: int, partition: Partition) -> Array:
+    """[chunk, num_kinds + EXTRA_KINDS] layers under recompute. `partition.redone` must be given."""
+    rows, start = np.zeros((len(partition.sizes), num_kinds + EXTRA_KINDS)), 0
+    for chunk, (size, redone) in enumerate(zip(partition.sizes, partition.redone or (), strict=True)):
+        for kind in pattern[start : start + redone]:
+            rows[chunk, kind] += 1
+        start += size
+    return rows
+
+
+def on_devices(rows: Array, devices: Sequence[int]) -> Array:
+    """Sums over the chunks of each device: [chunk, ...] -> [device, ...]."""
+    out = np.zeros((max(devices) + 1, *rows.shape[1:]))
+    np.add.at(out, list(devices), rows)
+    return out
+
+
+def own_splits(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, partition: Partition
+) -> Splits:
+    """The split of one layout, every device a profile of its own: profile j is device j."""
+    devices = chunk_devices(pp, vpp, schedule)
+    rows = on_devices(chunk_rows(pattern, num_kinds, edges, pp, vpp, schedule, partition.sizes), devices)
+    redone = None
+    if partition.redone is not None:
+        redone = on_devices(redone_rows(pattern, num_kinds, partition), devices)[None]
+    number = np.arange(pp, dtype=np.float64)[None]
+    return Splits(rows[None], number, np.ones_like(number), rows.sum(axis=0)[None], redone)
 
 
 def in_flight(schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, device: Array) -> Array:

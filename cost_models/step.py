@@ -83,16 +83,16 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["imbalance"] = _imbalance(ledger, slowest)
     terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
     terms["dp"] = _data_parallel(ledger, rates, forward, backward, stage.used[:, slowest, pick])
-    terms["optimizer"] = _optimizer(ledger, rates)
-    alone = (1.0 + _straggler_share(ledger)) * np.asarray(sum(terms.values()))
+    terms["optimizer"] = optimizer_s(ledger, rates)
+    alone = (1.0 + straggler_share(ledger)) * np.asarray(sum(terms.values()))
     terms["dp"] = terms["dp"] + _fragments(ledger, rates, alone)
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
-    terms["stragglers"] = _straggler_share(ledger) * np.asarray(sum(terms.values()))
+    terms["stragglers"] = straggler_share(ledger) * np.asarray(sum(terms.values()))
     return terms, slowest
 
 
-def _straggler_share(ledger: Ledger) -> float:
+def straggler_share(ledger: Ledger) -> float:
     """Added to every step of more than a node's worth of GPUs, which waits for the slowest: per doubling above 8."""
     return ledger.problem.stack.straggler_share * max(math.log2(ledger.problem.num_gpus / 8), 0.0)
 
@@ -121,7 +121,7 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     redo_rows = ledger.per_code(redo_tables)
     forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
     backward = np.array([
-        ledger.on_profile(j, backward_rows) + ledger.share(j) * ledger.on_profile(j, redo_rows) for j in profiles
+        ledger.on_profile(j, backward_rows) + ledger.redone(j, redo_rows) for j in profiles
     ])  # fmt: skip
     zero = ledger.layouts["zero"]
     accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.memory_bw_bytes_per_s
@@ -244,6 +244,12 @@ def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
     return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
 
 
+def exposed_s(ledger: Ledger, rates: Rates) -> Array:
+    """[J, n] seconds per micro-batch that are not compute: gradient accumulation, exposed FSDP and offload traffic."""
+    stage = _stages(ledger, rates)
+    return np.asarray(stage.accumulate + stage.fsdp + stage.offload)
+
+
 def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
     """Documents of different length: what the busiest data-parallel rank's attention takes longer (lengths.py)."""
     workload, dp = ledger.problem.workload, ledger.layouts["dp"]
@@ -350,7 +356,7 @@ def _fragments(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
     return shown
 
 
-def _optimizer(ledger: Ledger, rates: Rates) -> Array:
+def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
     """Seconds of the optimizer where it is."""
     on_gpu, on_host = _optimizer_places(ledger, rates)
     return np.asarray(np.where(ledger.offloads_optimizer, on_host, on_gpu))
@@ -382,7 +388,7 @@ def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = Tr
     step_s = step_s + tied_embedding_s(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
-    step_s = (step_s + least) * (1.0 + _straggler_share(ledger))
+    step_s = (step_s + least) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
     device_bytes, _ = device_memory(ledger, rates, gathered=states_known)
@@ -398,7 +404,7 @@ def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]
         rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in ledger.tables.seconds]))
         again = ledger.per_code(np.array([table[:, index] for table in redo]))
         stages = np.array([
-            ledger.on_profile(j, rows) + ledger.share(j) * ledger.on_profile(j, again)
+            ledger.on_profile(j, rows) + ledger.redone(j, again)
             for j in range(ledger.num_profiles)
         ])  # fmt: skip
         out[name] = ledger.m * stages[slowest, pick]

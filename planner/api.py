@@ -23,6 +23,7 @@ from .plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, lo
 from .request import Request, load_request, request_to_dict
 from .resolve import Resolved, resolve
 from .search.exhaustive import Outcome
+from .simulation import Staged
 from .space import Count, Space
 
 __all__ = ["evaluate", "load_plan", "plan"]
@@ -58,7 +59,7 @@ def plan(
         if not legal:
             raise no_legal_layout(found, outcome.count)
         raise does_not_fit(found, outcome.count, watch.late)
-    listed = candidates(found, [layout for _, _, layout in outcome.found.rows])
+    listed = candidates(found, [Staged.of(found, layout) for _, _, layout in outcome.found.rows])
     outside, unsaid = (None, []) if outcome.stopped else _outside(found, outcome.found.rows[0][0], watch)
     result = _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
     return result.model_copy(update={"warnings": (*result.warnings, *unsaid)})
@@ -79,7 +80,7 @@ def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
         derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
         choose = "leave the field out and it is chosen: `plan --fix` with the others"
         raise InputError("\n".join(problems), hint=derive if layout.num_gpus != found.problem.num_gpus else choose)
-    listed = candidates(found, [layout])
+    listed = candidates(found, [Staged.of(found, layout)])
     count = Count(total=1, priced=1)
     proof = Certificate(space=_space_count(count, {}), lower_bound_s=None, gap=None, proven=False)
     result = _plan(found, listed, proof, None, count)
@@ -157,7 +158,7 @@ def _outside(found: Resolved, best: float, watch: _Watch) -> tuple[Outside | Non
         if not outcome.found.rows or outcome.found.rows[0][0] >= incumbent:
             continue
         step_s, _, layout = outcome.found.rows[0]
-        there = candidates(found.for_target(name), [layout])[0]
+        there = candidates(found.for_target(name), [Staged.of(found.for_target(name), layout)])[0]
         if there.device_bytes <= found.memory_bytes:
             incumbent, winner = step_s, there.model_copy(update={"step_s": rounded(step_s)})
     if winner is None:

@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..cost_models import ledger, step
+from ..cost_models import step
 from ..cost_models.flops import model_flops, recomputed_flops
-from ..cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
-from ..cost_models.stages import chunk_devices, chunk_sizes, split_rows
+from ..cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
+from ..cost_models.stages import redone_by_layout
 from ..profiles.stacks import is_stack
 from . import intervals
 from .emitters.registry import TARGETS
 from .plan import Candidate, rounded
 from .published_case import regime_of
 from .resolve import Resolved
-from .search.exhaustive import price_layouts
+from .simulation import Staged
 
 
-def candidates(found: Resolved, layouts: list[Layout]) -> tuple[Candidate, ...]:
-    """One candidate per layout, in the order given."""
-    columns = Layouts.of(layouts)
-    batch, estimate = price_layouts(found.problem, found.rates, columns)
+def candidates(found: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ...]:
+    """One candidate per layout and its stages, in the order given."""
+    columns = Layouts.of([one.layout for one in staged])
     model = model_flops(found.problem)
     runs = {name: target.supports(columns, found.problem)[1] for name, target in TARGETS.items() if name != "any"}
     if found.cluster.gpu.plan_only:
-        runs = {name: [f"no target runs on {found.cluster.gpu.name}"] * len(layouts) for name in runs}
+        runs = {name: [f"no target runs on {found.cluster.gpu.name}"] * len(staged) for name in runs}
     out = []
-    for row, layout in enumerate(layouts):
-        step_s = float(estimate.step_s[row])
+    for row, one in enumerate(staged):
+        layout, own, step_s = one.layout, one.own, one.step_s
         peak = found.rates.peak_flops_per_s * found.cluster.num_gpus * step_s
         tokens = found.workload.tokens_per_step
+        redone = one.redone.sum(axis=0)[: found.problem.num_kinds].tolist() if own and own.redone else None
         fields: dict[str, Any] = {
-            "choice": row + 1, "layout_id": str(layout), "layout": layout.as_dict(),
-            "stages": _stages(found, layout), "step_s": step_s, "terms": _terms(found, estimate, row, layout),
-            "memory": _memory(found, batch, row, layout),
-            "mfu": model / peak, "hfu": (model + recomputed_flops(found.problem, layout)) / peak,
+            "choice": row + 1, "layout_id": one.id, "layout": layout.as_dict(),
+            "stages": _stages(one), "step_s": step_s,
+            "closed_form_s": one.closed_s if one.is_simulated else None,
+            "terms": _terms(one), "memory": _memory(one),
+            "mfu": model / peak, "hfu": (model + recomputed_flops(found.problem, layout, redone)) / peak,
             **_interval(found, layout, step_s),
             "tokens_per_s_per_gpu": tokens / step_s / found.cluster.num_gpus,
-            "targets": {name: reasons[row] for name, reasons in runs.items()},
+            "targets": {name: reasons[row] or TARGETS[name].cannot_split(own) for name, reasons in runs.items()},
         }  # fmt: skip
         fields.update(_money(found, step_s))
         out.append(Candidate.model_validate(rounded(fields)))
@@ -84,59 +84,50 @@ def _source(found: Resolved, layout: Layout, name: str) -> str:
     return "assumed" if hides else sources[f"level {depth}"]
 
 
-def _terms(found: Resolved, estimate: step.Estimate, row: int, layout: Layout) -> list[dict[str, Any]]:
+def _terms(one: Staged) -> list[dict[str, Any]]:
     return [
         {
-            "name": step.TERMS[name][0], "seconds": float(seconds[row]), "exposed": True,
-            "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]], "source": _source(found, layout, name),
+            "name": step.TERMS[name][0], "seconds": seconds, "exposed": True,
+            "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]],
+            "source": _source(one.found, one.layout, name),
         }
-        for name, seconds in estimate.terms.items()
-        if seconds[row] > 0
+        for name, seconds in one.terms.items()
+        if seconds > 0
     ]  # fmt: skip
 
 
-def _stages(found: Resolved, layout: Layout) -> list[dict[str, Any]]:
+def _stages(one: Staged) -> list[dict[str, Any]]:
     """The chunks of layers in the order of the model."""
-    model = found.model
-    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
-    sizes = chunk_sizes(model.num_layers, len(devices))
-    full = RECOMPUTE_MODES[layout.recompute] == "full"
+    devices, sizes = one.devices, one.partition.sizes
+    redone = one.partition.redone
+    if redone is None:
+        full = RECOMPUTE_MODES[one.layout.recompute] == "full"
+        layers = (one.layout.recompute_layers or sum(sizes)) if full else 0
+        redone = tuple(redone_by_layout(sizes, devices, layers))
     out, start = [], 0
-    left = dict.fromkeys(range(layout.pp), layout.recompute_layers or model.num_layers)  # of a stage, first chunk first
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
-        redone = min(size, left[device]) if full else 0
-        left[device] -= redone
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
             "layers": [start, start + size - 1] if size else [],
-            "embedding": index == 0, "head": index == len(devices) - 1, "gpu": found.cluster.gpu.name,
-            "recompute_layers": redone,
+            "embedding": index == 0, "head": index == len(devices) - 1, "gpu": one.found.cluster.gpu.name,
+            "recompute_layers": redone[index],
         })  # fmt: skip
         start += size
     return out
 
 
-def _memory(found: Resolved, batch: ledger.Ledger, row: int, layout: Layout) -> list[dict[str, Any]]:
-    """Bytes per stage: each stage has the profile with its own layers."""
-    over = found.rates.overheads
-    context = float(step.fixed_bytes(batch, found.rates)[row])
-    profiles = [{name: float(held[row]) for name, held in batch.memory(j).items()} for j in range(batch.num_profiles)]
-    split = int(batch.split[row])
-    counts, first = batch.splits.counts[split], batch.splits.first[split]
-    problem = found.problem
-    rows = split_rows(problem.pattern, problem.num_kinds, problem.edges, layout.pp,
-                      layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])  # fmt: skip
+def _memory(one: Staged) -> list[dict[str, Any]]:
+    """Bytes of each stage."""
+    batch, over = one.batch, one.found.rates.overheads
+    context = float(step.fixed_bytes(batch, one.found.rates)[0])
     out = []
-    for stage, layers in enumerate(rows):
-        j = int(np.flatnonzero((counts == layers).all(axis=1))[0])
-        buffers = dict(profiles[j])
-        if stage != first[j]:
-            buffers["activations"] = batch.activations_on(j, row, stage)
+    for stage in range(batch.num_profiles):
+        buffers = {name: float(held[0]) for name, held in batch.memory(stage).items()}
         allocated = sum(buffers.values())
         reserved = allocated * (1 + over.reserve_share)
         out.append({
             "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
             "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,
-            "host_bytes": batch.host_bytes_on(j, row, stage),
+            "host_bytes": float(batch.host_bytes(stage)[0]),
         })  # fmt: skip
     return out

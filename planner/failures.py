@@ -15,6 +15,7 @@ from .census import Census
 from .constraints import MESH, Rule
 from .plan import Candidate
 from .resolve import Resolved
+from .simulation import Staged
 from .space import Count, Space
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
@@ -99,7 +100,7 @@ def does_not_fit(
         raise KeyboardInterrupt
     if not smallest.found.rows:
         return no_legal_layout(found, count)
-    closest = candidates(found, [smallest.found.rows[0][2]])[0]
+    closest = candidates(found, [Staged.of(found, smallest.found.rows[0][2])])[0]
     stage = max(closest.memory, key=lambda each: each.device_bytes)
     buffers = {
         name.removesuffix("_bytes"): value
@@ -149,7 +150,7 @@ def _any_fitting(found: Resolved, space: Space, late: Callable[[], bool]) -> Can
     outcome = search.run()
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
-    return candidates(found, [outcome.found.rows[0][2]])[0] if outcome.found.rows else None
+    return candidates(found, [Staged.of(found, outcome.found.rows[0][2])])[0] if outcome.found.rows else None
 
 
 def grown(found: Resolved, factor: int) -> Resolved:

@@ -6,12 +6,15 @@ fields are added and its major one when a reader would break.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..cost_models.layouts import Layout
+from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout
+from ..cost_models.stages import Partition, chunk_devices, chunk_sizes, redone_by_layout
 from ..errors import InputError, Problem
 
 FORMAT_VERSION = "1.1"
@@ -71,7 +74,7 @@ class Placement(_Part):
 
 
 class Candidate(_Part):
-    """One layout, priced."""
+    """One layout, priced. closed_form_s: seconds of a step by the closed form, where step_s is simulated."""
 
     choice: int = Field(ge=1)
     layout_id: str
@@ -79,6 +82,7 @@ class Candidate(_Part):
     stages: tuple[Chunk, ...]
     placement: Placement = Placement()
     step_s: float = Field(gt=0)
+    closed_form_s: float | None = None
     step_s_low: float | None = None
     step_s_high: float | None = None
     terms: tuple[Term, ...]
@@ -99,6 +103,40 @@ class Candidate(_Part):
 
     def to_layout(self) -> Layout:
         return Layout.from_dict(self.layout)
+
+    @property
+    def partition(self) -> Partition | None:
+        """Its stages, where they are not those of its layout (`stages_by_layout`)."""
+        sizes = tuple(chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in self.stages)
+        redone = tuple(chunk.recompute_layers for chunk in self.stages)
+        return own_stages(self.to_layout(), Partition(sizes, redone))
+
+
+def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Layers of each chunk, as even as possible, and how many of them are fully recomputed."""
+    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    sizes = chunk_sizes(num_layers, len(devices))
+    full = RECOMPUTE_MODES[layout.recompute] == "full"
+    redone = redone_by_layout(sizes, devices, (layout.recompute_layers or num_layers) if full else 0)
+    return tuple(sizes), tuple(redone)
+
+
+def own_stages(layout: Layout, partition: Partition) -> Partition | None:
+    """`partition` in its one form: None where it is the layout's own, `redone` only where stages differ in it."""
+    sizes, redone = stages_by_layout(layout, sum(partition.sizes))
+    full = RECOMPUTE_MODES[layout.recompute] == "full"
+    if partition.sizes == sizes and (partition.redone in (None, redone) or not full):
+        return None
+    alike = not full or (not layout.recompute_layers and partition.redone in (None, partition.sizes))
+    return Partition(partition.sizes, None if alike else partition.redone)
+
+
+def layout_id(layout: Layout, partition: Partition | None) -> str:
+    """The id of a layout; with stages of its own it ends in `-x` and 6 digits of their digest."""
+    if partition is None:
+        return str(layout)
+    said = json.dumps([partition.sizes, partition.redone])
+    return f"{layout}-x{hashlib.sha256(said.encode()).hexdigest()[:6]}"
 
 
 class SpaceCount(_Part):
@@ -163,8 +201,6 @@ class Plan(_Part):
 
     def to_json(self) -> str:
         """The document as it is written to a file."""
-        import json
-
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
 
@@ -181,8 +217,6 @@ def rounded(value: Any) -> Any:
 
 def read_plan(text: str, name: str) -> Plan:
     """The plan in `text` (JSON). Raises InputError naming `name` and each damaged field, or a newer format."""
-    import json
-
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -214,10 +248,11 @@ def _check(candidate: Candidate) -> None:
             f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, its exposed terms sum to {exposed:g} s",
             hint="the file was edited; plan again",
         )
-    layout = str(candidate.to_layout())
+    layout = layout_id(candidate.to_layout(), candidate.partition)
     if layout != candidate.layout_id:
+        field = "stages" if candidate.layout_id.startswith(str(candidate.to_layout())) else "layout_id"
         raise InputError(
-            f"candidates.{candidate.choice - 1}.layout_id: `{candidate.layout_id}`, but layout is `{layout}`",
+            f"candidates.{candidate.choice - 1}.{field}: the id says `{candidate.layout_id}`, the rest `{layout}`",
             hint="the file was edited; plan again",
         )
 

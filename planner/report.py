@@ -14,13 +14,13 @@ from ..errors import InputError
 from ..profiles import registry
 from ..profiles.rates import collective_rates, surfaces_for
 from ..profiles.stacks import OVERHEADS
-from .plan import Plan
+from .plan import Candidate, Plan
 from .request import request_from_dict
 from .resolve import Resolved, resolve
+from .simulation import Staged
 from .studies.base import Part
-from .studies.pricing import Priced, held
+from .studies.pricing import Priced, of_candidate
 from .studies.sensitivity import Sensitivity
-from .trace import simulated
 from .what_if import chosen, what_if
 
 _MOST_OPERATIONS = 2400  # drawn; a longer step shows its begin and its end
@@ -108,20 +108,21 @@ def report(plan: Plan, choice: int = 1) -> Report:
     if not isinstance(study, Sensitivity):
         raise InputError("the study of sensitivity gave something else")
     return Report(
-        choice=choice, priced=held(layout, [found])[0], pipeline=_pipeline(found, layout), seats=_seats(found, layout),
-        stages=_stages(found, layout), sensitivity=study, facts=tuple(facts(found)), warnings=study.warnings,
+        choice=choice, priced=of_candidate(found, candidate), pipeline=_pipeline(found, candidate),
+        seats=_seats(found, layout), stages=_stages(found, layout), sensitivity=study, facts=tuple(facts(found)),
+        warnings=study.warnings,
     )  # fmt: skip
 
 
-def _pipeline(found: Resolved, layout: Layout) -> Pipeline | None:
-    """The simulated step; None without a pipeline, where every stage only computes."""
-    if layout.pp == 1:
+def _pipeline(found: Resolved, candidate: Candidate) -> Pipeline | None:
+    """The simulated step; None without a pipeline, and for one too long to simulate."""
+    one = Staged.of(found, candidate.to_layout(), candidate.partition, simulate=True)
+    if not one.is_simulated:
         return None
-    one = simulated(found, layout)
     timeline = one.timeline
     idle = 1.0 - timeline.busy_s / max(timeline.makespan_s, 1e-300)
     return Pipeline(
-        step_s=one.step_s, closed_form_s=one.closed_s, makespan_s=timeline.makespan_s, num_stages=layout.pp,
+        step_s=one.step_s, closed_form_s=one.closed_s, makespan_s=timeline.makespan_s, num_stages=one.layout.pp,
         num_micro_batches=timeline.schedule.num_micro_batches, idle=tuple(idle.tolist()),
         windows=tuple(_windows(timeline)),
     )  # fmt: skip

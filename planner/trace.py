@@ -1,181 +1,37 @@
-"""What a candidate does over time: its pipeline simulated, as a trace for Perfetto or Chrome, or drawn as text.
-
-The costs come from the tables that `step.price` reads (operations x rates), so that the closed form and the simulation
-of a layout can be compared.
-"""
+"""What a candidate does over time, as a trace for Perfetto or Chrome, or drawn as text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost_models import collectives, schedule, step
-from ..cost_models.collectives import Op
-from ..cost_models.layouts import SCHEDULES, Layout, Layouts, parse
-from ..cost_models.ledger import Groups, Ledger
-from ..cost_models.schedule import Costs, Schedule, Timeline
+from ..cost_models.schedule import Timeline
 from ..cost_models.schedule_orders import LETTERS, B, F, I, W
-from ..cost_models.stages import EMBEDDING_COPY, EXTRA_KINDS, chunk_devices, split_rows
+from .plan import Candidate, rounded
 from .request import Request
-from .resolve import Resolved, resolve
-from .search.exhaustive import price_layouts
+from .resolve import resolve
+from .simulation import Staged
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """A layout over time. extra_s: seconds of a step outside the pipeline (uneven lengths, tied embeddings,
-    stragglers); closed_s: step seconds of the closed form."""
-
-    layout: str
-    timeline: Timeline
-    extra_s: float
-    closed_s: float
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step by simulation."""
-        return self.timeline.makespan_s + self.extra_s
-
-
-def simulated(found: Resolved, layout: Layout, sizes: Sequence[int] | None = None) -> Simulated:
-    """The layout's step, simulated; `sizes`: layers of each chunk, where they are not as even as possible."""
-    batch, estimate = price_layouts(found.problem, found.rates, Layouts.of([layout]))
-    order, costs = candidate_costs(found, layout, sizes)
-    outside = sum(float(estimate.terms[name][0]) for name in ("imbalance", "stragglers"))
-    extra_s = float(step.tied_embedding_s(batch, found.rates)[0]) + outside
-    extra_s += _contention_s(found, costs, float(estimate.terms["dp"][0]))
-    return Simulated(str(layout), schedule.simulate(order, costs), extra_s, float(estimate.step_s[0]))
-
-
-def _contention_s(found: Resolved, costs: Costs, exposed_s: float) -> float:
-    """What hidden data-parallel communication slows compute by, as the closed form charges it; not simulated."""
-    share = found.rates.stack.contention
-    total = max(np.add(costs.reduce_s, costs.gather_s).tolist(), default=0.0)
-    shown = (exposed_s - share * total) / (1.0 - share)
-    return max(exposed_s - shown, 0.0)
-
-
-def of_request(request: Request, layout_id: str) -> Simulated:
-    """The simulated step of a layout of the plan for `request`. Raises InputError for an id that is none."""
-    return simulated(resolve(request), parse(layout_id))
-
-
-def candidate_costs(
-    found: Resolved, layout: Layout, sizes: Sequence[int] | None = None
-) -> tuple[Schedule, Costs]:
-    """The schedule of a layout and its costs: stage sums of the tables, message seconds, data-parallel collectives."""
-    batch, estimate = price_layouts(found.problem, found.rates, Layouts.of([layout]))
-    m, name = round(float(batch.m[0])), SCHEDULES[layout.schedule]
-    vpp = layout.vpp if layout.pp > 1 else 1
-    order = schedule.make(name if layout.pp > 1 else "1f1b", layout.pp, m, vpp)
-    rows, devices = chunk_rows(found, layout, sizes), np.array(_devices(layout))
-    share = _shares(layout, rows, devices)
-    tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
-    redo = tables.redo(*code).sum(axis=1)[:, key]
-    forward, weight = rows @ tables.forward_s[:, key], rows @ tables.weight_s[:, key]
-    backward = rows @ tables.backward_s[:, key] + share * (rows @ redo)
-    per_batch = sum(float(estimate.terms[name][0]) for name in ("fsdp", "offload", "accumulate"))
-    exposed = per_batch / m * layout.pp / len(devices)
-    saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
-    activations = share * (rows @ saved) + (1.0 - share) * (rows @ kept)
-    hop = (float(step.hop_s(batch, found.rates)[0]),) * len(devices)
-    reduce_s, gather_s = _data_parallel(found, batch, rows)
-    return order, Costs(
-        forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
-        input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
-        forward_hop_s=hop, backward_hop_s=hop, reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
-        buckets=round(float(batch.buckets[0])), gather_overlap=min(found.rates.stack.dp_gather_overlap, 1.0),
-        overlap=min(found.rates.stack.dp_overlap, 1.0),
-        optimizer_s=(float(estimate.terms["optimizer"][0]),) * layout.pp,
-        activation_bytes=tuple(activations.tolist()), stash_bytes=tuple(activations.tolist()),
-        static_bytes=_static_bytes(batch, rows, devices),
-    )  # fmt: skip
-
-
-def chunk_rows(found: Resolved, layout: Layout, sizes: Sequence[int] | None = None) -> Array:
-    """[chunk, kind] layers of each chunk, with embedding, head and MTP: the rows of `stages.split_rows`, by chunk.
-
-    sizes: layers of each chunk in the order of the model, where they are not as even as possible.
-    """
-    problem, devices = found.problem, _devices(layout)
-    rows = split_rows(problem.pattern, problem.num_kinds, problem.edges, len(devices), 1, "1f1b", sizes)
-    if devices[0] == devices[-1]:
-        rows[-1, EMBEDDING_COPY] = 0.0
-    return rows
-
-
-def _devices(layout: Layout) -> list[int]:
-    """Device of each chunk."""
-    return chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
-
-
-def _on_devices(values: Array, devices: NDArray[np.int64]) -> Array:
-    """Sums over the chunks of each device."""
-    out = np.zeros((int(devices.max()) + 1, *values.shape[1:]))
-    np.add.at(out, devices, values)
-    return out
-
-
-def _shares(layout: Layout, rows: Array, devices: NDArray[np.int64]) -> Array:
-    """[chunk] share of its device's layers under recompute (`Ledger.share`)."""
-    layers = _on_devices(rows[:, :-EXTRA_KINDS].sum(axis=1), devices)
-    if not layout.recompute_layers:
-        return np.ones(len(devices))
-    return np.asarray(np.minimum(layout.recompute_layers / np.maximum(layers, 1.0), 1.0)[devices])
-
-
-def _static_bytes(batch: Ledger, rows: Array, devices: NDArray[np.int64]) -> tuple[float, ...]:
-    """[device] bytes of all buffers but the activations of micro-batches in flight."""
-    counts, out = batch.splits.counts[int(batch.split[0])], []
-    for row in _on_devices(rows, devices):
-        j = int(np.argmin(np.abs(counts - row).sum(axis=1)))  # the profile of the device; with own sizes the nearest
-        out.append(sum(float(value[0]) for name, value in batch.memory(j).items() if name != "activations"))
-    return tuple(out)
-
-
-def _seconds(found: Resolved, op: Op, size: int, stride: int, num_bytes: Array, calls: float) -> Array:
-    """[chunk] seconds of a collective of `num_bytes` in `calls` pieces."""
-    curve = collectives.curve(found.rates.collectives, found.rates.levels, op, np.array([size]), np.array([stride]))
-    return np.where(num_bytes > 0, collectives.seconds(curve, num_bytes / calls, calls), 0.0)
-
-
-
-def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, Array]:
-    """[chunk] seconds to reduce the gradients and to gather the weights of each chunk, as in `step`."""
-    states = found.problem.state_bytes
-    reduce_s, gather_s = np.zeros((2, len(rows)))
-    calls = max(float(batch.buckets[0]) * int(batch.layouts["pp"][0]) / len(rows), 1.0)
-    parts: list[tuple[str, Groups]] = [("trained_dense", batch.dense_groups), ("trained_experts", batch.expert_groups)]
-    for name, groups in parts[: 1 + found.model.is_moe]:
-        trained = rows @ batch.tables.parameters[name][:, int(batch.key[0])]
-        shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
-        gradient, weight = trained * states.gradient, trained * states.weight
-        if batch.reduces_once[0]:
-            reduce_s += _seconds(found, "reduce_scatter", shard, stride, gradient, calls)
-        reduce_s += _seconds(found, "all_reduce", int(groups.replicate[0]), int(groups.replicate_stride[0]),
-                             gradient / shard, calls)  # fmt: skip
-        if batch.gathers_once[0]:
-            one_by_one = found.stack.dp_gather == "broadcasts"
-            op: Op = "broadcast" if one_by_one else "all_gather"
-            gather_s += _seconds(found, op, shard, stride, weight, float(shard) if one_by_one else calls)
-    return reduce_s, gather_s
+def of_candidate(request: Request, candidate: Candidate) -> Staged:
+    """The step of a candidate of the plan for `request`, with its stages."""
+    return Staged.of(resolve(request), candidate.to_layout(), candidate.partition, simulate=True)
 
 
 _NAMES = {F: "forward", B: "backward", I: "backward, inputs", W: "backward, weights"}
 _COLORS = {F: "good", B: "thread_state_running", I: "thread_state_runnable", W: "yellow"}
 
 
-def chrome_trace(one: Simulated) -> str:
+def chrome_trace(one: Staged) -> str:
     """The step as a JSON document for ui.perfetto.dev or chrome://tracing: a process per stage, microseconds."""
     events = [*_names(one.timeline), *_operations(one.timeline), *_messages(one.timeline), *_memory(one.timeline)]
-    other = {"layout": one.layout, "step_s": float(f"{one.step_s:.9g}"), "closed_form_s": float(f"{one.closed_s:.9g}")}
+    other = {"layout": one.id, "step_s": rounded(one.step_s), "closed_form_s": rounded(one.closed_s)}
     return json.dumps({"displayTimeUnit": "ms", "otherData": other, "traceEvents": events}) + "\n"
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from ..errors import InputError, UnknownNameError
 from .plan import Candidate, Plan, load_plan
 from .request import request_from_dict
-from .resolve import Resolved, resolve
+from .resolve import resolve
+from .simulation import Staged
 from .studies.base import Progress, Question, Result
 from .studies.changes import parse_sets, parse_vary
-from .studies.pricing import Stop, held
+from .studies.pricing import Held, Stop
 from .studies.registry import STUDIES
 
 _AGREES = 1e-6  # a plan's numbers carry 9 digits
+_SHOWS = 5e-4
 
 
 def what_if(
@@ -51,12 +53,15 @@ def what_if(
     if jobs < 1:
         raise InputError(f"{jobs} jobs: must be 1 or more")
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
+    kept = Held(candidate.to_layout(), candidate.partition)
     question = Question(
-        base, candidate.to_layout(), parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
+        base, kept, parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
         assume=dict(assume or {}), jobs=jobs, progress=progress, should_stop=should_stop,
     )  # fmt: skip
     result = STUDIES[name](question)
-    return result.model_copy(update={"warnings": (*_stale(base, candidate), *result.warnings)})
+    now = Staged.of(base, kept.layout, kept.partition, simulate=candidate.closed_form_s is not None)
+    more = {"warnings": (*_stale(now, candidate), *result.warnings), "notes": (*_closed_form(now), *result.notes)}
+    return result.model_copy(update=more)
 
 
 def chosen(plan: Plan, choice: int) -> Candidate:
@@ -67,10 +72,17 @@ def chosen(plan: Plan, choice: int) -> Candidate:
     return found
 
 
-def _stale(base: Resolved, candidate: Candidate) -> tuple[str, ...]:
+def _stale(now: Staged, candidate: Candidate) -> tuple[str, ...]:
     """A word where the plan's price is not today's: profiles or constants have changed since it was written."""
-    now = held(candidate.to_layout(), [base])[0].step_s
-    if abs(now / candidate.step_s - 1) <= _AGREES:
+    if abs(now.step_s / candidate.step_s - 1) <= _AGREES:
         return ()
-    priced = f"the plan was priced at {candidate.step_s:.4g} s, with the profiles of today it is {now:.4g} s"
+    priced = f"the plan was priced at {candidate.step_s:.4g} s, with the profiles of today it is {now.step_s:.4g} s"
     return (f"{priced}: plan again",)
+
+
+def _closed_form(now: Staged) -> tuple[str, ...]:
+    """A word where the closed form, which studies price by, shows another number than the plan, which simulates."""
+    if abs(now.closed_s / now.step_s - 1) < _SHOWS:
+        return ()
+    gives = f"which gives {now.closed_s:.4g} s where the plan's simulation gives {now.step_s:.4g} s"
+    return (f"Priced by the closed form, {gives}.",)

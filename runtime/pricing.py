@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..cost_models import ledger
-from ..cost_models.layouts import SCHEDULES, Layouts
+from ..cost_models.layouts import RECOMPUTE_MODES, Layouts
 from ..cost_models.operations import Builder, LayerOperations, Shard
 from ..cost_models.specs import Workload
-from ..cost_models.stages import split_rows
+from ..cost_models.stages import Partition
 from ..cost_models.tables import Problem, Tables, index_keys
 from .job import Job
 
@@ -23,21 +23,19 @@ def predicted_bytes(job: Job) -> list[dict[str, float]]:
     problem = _problem(job)
     columns = Layouts.of([job.layout])
     keys, index = index_keys(columns)
-    batch = ledger.build(problem, _tables(problem, keys), columns, index)
-    scale, split = _SCALE[job.dtype], int(batch.split[0])
-    counts, first = batch.splits.counts[split], batch.splits.first[split]
-    vpp = job.layout.vpp if job.layout.pp > 1 else 1
-    rows = split_rows(problem.pattern, problem.num_kinds, problem.edges, job.layout.pp, vpp,
-                      SCHEDULES[job.layout.schedule])  # fmt: skip
-    out = []
-    for stage, layers in enumerate(rows):
-        j = int(np.flatnonzero((counts == layers).all(axis=1))[0])
-        buffers = {name: float(held[0]) for name, held in batch.memory(j).items()}
-        if stage != first[j]:
-            buffers["activations"] = batch.activations_on(j, 0, stage)
-        buffers = {name: value * scale for name, value in buffers.items()}
+    batch = ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
+    scale, out = _SCALE[job.dtype], []
+    for stage in range(job.layout.pp):
+        buffers = {name: float(held[0]) * scale for name, held in batch.memory(stage).items()}
         out.append({**buffers, "allocated": sum(buffers.values())})
     return out
+
+
+def _partition(job: Job) -> Partition:
+    """The stages of the job as they are; profile j of the ledger is then stage j."""
+    sizes = tuple(chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in job.chunks)
+    full = RECOMPUTE_MODES[job.layout.recompute] == "full"
+    return Partition(sizes, tuple(chunk.recompute_layers for chunk in job.chunks) if full else None)
 
 
 def _problem(job: Job) -> Problem:

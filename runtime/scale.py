@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..cost_models.layouts import SCHEDULES, Layout
 from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
-from ..cost_models.stages import chunk_devices, chunk_sizes
+from ..cost_models.stages import chunk_devices
 from ..planner.plan import Chunk
 from .job import Job
 
@@ -45,22 +45,27 @@ def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
     """Layers of each chunk and how many of them are fully recomputed.
 
     One layer per chunk (more where there are few chunks, or where a part of a chunk is recomputed), one more in the
-    chunks that are longer in the plan.
+    chunks that are longer in the plan, none in those that are empty. Where there are fewer chunks than in the plan,
+    they are picked from all of it, the first and the last among them.
     """
-    old = [len(range(chunk.layers[0], chunk.layers[-1] + 1)) if chunk.layers else 0 for chunk in job.chunks]
     number = len(chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule]))
-    partly = any(0 < chunk.recompute_layers < size for chunk, size in zip(job.chunks, old, strict=True))
+    last = len(job.chunks) - 1
+    picked = [job.chunks[round(index * last / max(number - 1, 1))] for index in range(number)]
+    partly = any(0 < chunk.recompute_layers < _size(chunk) for chunk in picked)
     base = max(2 if partly else 1, LEAST_LAYERS // number)
-    if len(old) == number:
-        sizes = [base + (size > min(old)) for size in old]
-    else:
-        longer = sum(size > min(old) for size in old)
-        extra = min(max(round(longer * number / len(old)), 1), number - 1) if longer else 0
-        sizes = chunk_sizes(base * number + extra, number)
-    redone = [0] * number
-    if any(chunk.recompute_layers for chunk in job.chunks):
-        redone = [1 if partly else size for size in sizes]
+    shortest = min(_size(chunk) for chunk in job.chunks if chunk.layers)
+    sizes = [base + (_size(chunk) > shortest) if chunk.layers else 0 for chunk in picked]
+    if len(set(sizes)) == 1 and len({_size(chunk) for chunk in job.chunks}) > 1:
+        sizes[number // 2] += 1
+    redone = [
+        min(size, 1 if chunk.recompute_layers < _size(chunk) else size) * (chunk.recompute_layers > 0)
+        for chunk, size in zip(picked, sizes, strict=True)
+    ]
     return sizes, redone
+
+
+def _size(chunk: Chunk) -> int:
+    return chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0
 
 
 def _build_chunks(layout: Layout, sizes: list[int], redone: list[int]) -> tuple[Chunk, ...]:
@@ -68,8 +73,9 @@ def _build_chunks(layout: Layout, sizes: list[int], redone: list[int]) -> tuple[
     chunks, start = [], 0
     for index, (device, size, again) in enumerate(zip(devices, sizes, redone, strict=True)):
         chunks.append(Chunk(
-            stage=device, chunk=devices[:index].count(device), layers=(start, start + size - 1), embedding=index == 0,
-            head=index == len(devices) - 1, gpu="", recompute_layers=again,
+            stage=device, chunk=devices[:index].count(device), embedding=index == 0,
+            layers=(start, start + size - 1) if size else (), head=index == len(devices) - 1, gpu="",
+            recompute_layers=again,
         ))  # fmt: skip
         start += size
     return tuple(chunks)

@@ -152,8 +152,14 @@ def test_stages_of_their_own() -> None:
     titan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z2-rnone"), sizes, [0, 0, 0, 0])
     module = emit(titan, "torchtitan").files["torchtitan_plan.py"]
     assert '*(f"layers.{i}" for i in range(18, 39))' in module
-    with pytest.raises(Refused, match="stages: layers of 18, 21, 22, 19"):
+    with pytest.raises(Refused, match="divides the layers among the stages itself"):
         emit(with_stages(plan_of("tp8-nosp-pp4-dp2-mbs1-z1-rnone"), sizes, [0, 0, 0, 0]), "deepspeed")
+
+
+def test_stages_that_recompute_differently() -> None:
+    plan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z1-rfull", target="megatron"), [20, 20, 20, 20], [20, 10, 5, 0])
+    with pytest.raises(Refused, match="recomputes equally many layers of every stage"):
+        emit(plan, "megatron")
 
 
 def test_the_two_dialects_of_torchtitan() -> None:

@@ -14,12 +14,13 @@ from meshwright.cli.main import main
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.schedule import Costs, make, simulate
-from meshwright.cost_models.stages import split_rows
+from meshwright.cost_models.stages import Partition, split_rows
 from meshwright.planner import trace
 from meshwright.planner.constraints import violations
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.simulation import Staged
 
 CASES = (("llama-3.1-8b", "dgx-h100:2", 128), ("llama-3.1-70b", "dgx-h100:8", 256), ("qwen2.5-32b", "dgx-h100:4", 256),
          ("mixtral-8x7b", "dgx-h100:4", 256), ("gpt-175b", "dgx-a100-80gb:16", 256))  # fmt: skip
@@ -53,7 +54,7 @@ def random_layouts(name: str, count: int) -> list[tuple[Resolved, Layout]]:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_simulation_and_closed_form_agree(name: str) -> None:
     for found, layout in random_layouts(name, 5):
-        one = trace.simulated(found, layout)
+        one = Staged.of(found, layout, simulate=True)
         assert one.step_s == pytest.approx(one.closed_s, rel=NEAR[name]), str(layout)
 
 
@@ -64,8 +65,8 @@ def priced(found: Resolved, layout: Layout) -> Ledger:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_chunks_add_up_to_the_stages_that_are_priced(name: str) -> None:
     for found, layout in random_layouts(name, 3):
-        order, costs = trace.candidate_costs(found, layout)
-        rows, problem = trace.chunk_rows(found, layout), found.problem
+        one = Staged.of(found, layout, simulate=True)
+        order, costs, rows, problem = one.schedule, one.costs, one.rows, found.problem
         expected = split_rows(problem.pattern, problem.num_kinds, problem.edges, layout.pp,
                               layout.vpp if layout.pp > 1 else 1, name)  # fmt: skip
         sums = np.zeros_like(expected)
@@ -82,9 +83,9 @@ def test_memory_at_the_peak_is_that_of_the_ledger() -> None:
     """1f1b holds min(m, p - i) micro-batches, in the simulation as in the closed form."""
     found = resolved(*CASES[0])
     layout = parse("tp2-pp4-dp2-mbs1-z1-rnone")
-    peak = trace.simulated(found, layout).timeline.peak_bytes
+    peak = Staged.of(found, layout, simulate=True).timeline.peak_bytes
     batch = priced(found, layout)
-    rows = trace.chunk_rows(found, layout)
+    rows = Staged.of(found, layout, simulate=True).rows
     for device, row in enumerate(rows):
         j = int(np.flatnonzero((batch.splits.counts[int(batch.split[0])] == row).all(axis=1))[0])
         held = batch.memory(j)
@@ -94,13 +95,13 @@ def test_memory_at_the_peak_is_that_of_the_ledger() -> None:
 
 def test_stages_of_ones_own_sizes_are_simulated() -> None:
     found, layout = resolved(*CASES[0]), parse("tp2-pp4-dp2-mbs1-z1-rnone")
-    even, uneven = (trace.simulated(found, layout, sizes).step_s for sizes in (None, (12, 8, 8, 4)))
-    assert uneven > even * 1.1
+    even = Staged.of(found, layout, simulate=True)
+    assert even.split(Partition((12, 8, 8, 4))).step_s > even.step_s * 1.1
 
 
 def test_the_trace_is_a_chrome_trace() -> None:
     found, layout = resolved(*CASES[0]), parse("tp2-pp4-dp2-mbs2-z1-rnone")
-    one = trace.simulated(found, layout)
+    one = Staged.of(found, layout, simulate=True)
     document = json.loads(trace.chrome_trace(one))
     events = document["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "s", "f", "C"}

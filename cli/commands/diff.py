@@ -59,5 +59,6 @@ def summary(plan: dict[str, Any]) -> dict[str, Any]:
         "cost_usd_per_mtoken": best["cost_usd_per_mtoken"],
         "seconds": {term["name"]: term["seconds"] for term in best["terms"] if term["exposed"]},
         "peak_bytes": tables.peak_bytes(best),
-        "stages": [each["layers"] for each in best["stages"]],
+        "layers": [tables.num_layers(each) for each in best["stages"]],
+        "recomputed": [each.get("recompute_layers", 0) for each in best["stages"]],
     }

@@ -74,13 +74,15 @@ def origins_of(document: dict[str, Any]) -> dict[str, str]:
 
 def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:
     from ...planner import trace
+    from ...planner.plan import Candidate
     from ...planner.request import request_from_dict
 
-    one = trace.of_request(request_from_dict(document["request"]), candidate["layout_id"])
+    chosen = Candidate.model_validate(candidate)
+    one = trace.of_candidate(request_from_dict(document["request"]), chosen)
     lines = trace.draw(one.timeline, 80)
     if terminal.settings.json:
         kind = {"format_version": FORMAT_VERSION, "kind": "pipeline"}
-        terminal.write_json({**kind, "layout_id": one.layout, "step_s": one.step_s, "lines": lines})
+        terminal.write_json({**kind, "layout_id": chosen.layout_id, "step_s": one.step_s, "lines": lines})
     terminal.show([candidate["layout_id"], "", *lines])
 
 

@@ -67,15 +67,17 @@ def command(
         raise InputError("--stage says which stage to trace", hint="add `--trace`")
     if source is not None and requests.is_plan(source):
         found = api.load_plan(source)
-        if layout is not None:
-            found = api.evaluate(request_from_dict(found.request), layout)
+        choice = next((each.choice for each in found.candidates if each.layout_id == layout), choice)
+        if layout is not None and requests.candidate(found.model_dump(mode="json"), choice)["layout_id"] != layout:
+            found, choice = api.evaluate(request_from_dict(found.request), layout), 1
     else:
         asked = requests.build(source, set_, flags)
         with terminal.progress("searching") as progress:
             found = api.evaluate(asked, layout) if layout is not None else api.plan(asked, progress=progress)
-    document, number = found.model_dump(mode="json"), 1 if layout is not None else choice
-    candidate = requests.candidate(document, number)
-    traced = _traced(terminal, found, number, stage, source.name if source else "plan") if trace else []
+        choice = 1 if layout is not None else choice
+    document = found.model_dump(mode="json")
+    candidate = requests.candidate(document, choice)
+    traced = _traced(terminal, found, choice, stage, source.name if source else "plan") if trace else []
     if terminal.settings.json:
         terminal.write_json(memory_document(candidate, traced))
     terminal.show(tables.memory_screen(document, candidate))

@@ -67,9 +67,9 @@ def command(
     if output is not None:
         write_file(output, found.to_json(), force=force)
     if trace is not None:
-        from ...planner.trace import chrome_trace, of_request
+        from ...planner.trace import chrome_trace, of_candidate
 
-        write_file(trace, chrome_trace(of_request(asked, found.best.layout_id)), force=force)
+        write_file(trace, chrome_trace(of_candidate(asked, found.best)), force=force)
     if terminal.settings.json:
         terminal.write(found.to_json())
     terminal.show(tables.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InputError
-from .. import options, requests, study_screens, sweep_screens, tables, what_if_screens
+from .. import options, requests, study_screens, sweep_screens, tables, text, what_if_screens
 from ..console import Terminal, check_writable, write_file
 
 
@@ -86,7 +86,8 @@ def command(
     _write(document, header, csv, plot, draw, force=force)
     if terminal.settings.json:
         terminal.write_json(document)
-    terminal.show(_SCREENS[document["study"]](document, header))
+    *screen, end = _SCREENS[document["study"]](document, header)
+    terminal.show([*screen, *map(text.wrapped, document["notes"]), end])
     for path in (csv, plot):
         if path is not None:
             terminal.talk(f"Wrote {path}")

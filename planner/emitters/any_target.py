@@ -3,5 +3,9 @@
 from .base import Target
 
 TARGET = Target(
-    "any", "the whole space, whoever can run it", "generic", "no limits beyond what the model and batch allow"
+    "any",
+    "the whole space, whoever can run it",
+    "generic",
+    "no limits beyond what the model and batch allow",
+    stages="recompute",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ...cost_models.layouts import (
     Layouts,
     encode,
 )
+from ...cost_models.stages import Partition
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .launchers.base import Job
@@ -38,13 +40,18 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Target:
-    """One target: its default software stack and the rules its layouts obey. `source`: where these were read."""
+    """One target: its default software stack and the rules its layouts obey. `source`: where these were read.
+
+    stages: what it can be told about them. `even`: nothing; `layers`: how many each chunk has; `recompute`: also how
+    many of them it recomputes.
+    """
 
     name: str
     summary: str
     stack: str
     source: str
     rules: tuple[Rule, ...] = ()
+    stages: Literal["even", "layers", "recompute"] = "even"
     trainer: Trainer | None = None
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
@@ -62,6 +69,15 @@ class Target:
         """The rules that the layout of `setup` breaks."""
         columns = Layouts.of([setup.layout])
         return [rule for rule in self.rules if not bool(rule.allows(columns, setup.problem)[0])]
+
+
+    def cannot_split(self, partition: Partition | None) -> str | None:
+        """Why it cannot run stages of one's own; None where it can, and for the stages of a layout (None)."""
+        if partition is None or self.stages == "recompute":
+            return None
+        if self.stages == "even":
+            return "it divides the layers among the stages itself"
+        return None if partition.redone is None else "it recomputes equally many layers of every stage"
 
 
 def only(target: str, field: str, values: Sequence[object], message: str) -> Rule:

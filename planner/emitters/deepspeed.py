@@ -245,7 +245,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
 
 def cannot(setup: Setup, options: OptionList | None) -> list[str]:
     """What beside the layout DeepSpeed cannot express."""
-    uneven = len(set(setup.chunk_sizes)) > 1
+    uneven = len(set(setup.chunk_sizes)) > 1 and setup.candidate.partition is None  # else `Target.cannot_split` says it
     sizes = ", ".join(map(str, setup.chunk_sizes))
     reasons = {
         f"stages: layers of {sizes}; its partition by type gives every stage the same": setup.layout.pp > 1 and uneven,

@@ -74,6 +74,8 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
     if found.trainer is None:
         return [((), "its files cannot be written yet")]
     out = [(rule.fields, rule.explain(setup.layout, setup.problem)) for rule in found.broken(setup)]
+    if (split := found.cannot_split(setup.candidate.partition)) is not None:
+        out.append((("stages",), split))
     out += [((), text) for text in found.trainer.cannot(setup, options)]
     if found.trainer.table is None or options is None or out:
         return out

@@ -94,6 +94,7 @@ TARGET = Target(
     "Megatron-LM (pretrain_gpt.py)",
     "megatron-core",
     "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
+    stages="layers",
     rules=rules(_N),
     trainer=Trainer(
         "Megatron-LM", lambda options: TABLE, job, lambda setup, options: cannot_build(setup.model, setup.workload),

@@ -31,6 +31,7 @@ TARGET = Target(
     "the torch runtime of this package",
     _N,
     "docs/architecture.md, runtime",
+    stages="recompute",
     rules=(
         Rule(
             f"{_N}: sequence_parallel",

@@ -9,6 +9,7 @@ from ..constraints import fixed
 from ..plan import Candidate, Plan
 from ..request import request_from_dict
 from ..resolve import resolve
+from ..simulation import Staged
 
 # A field cannot change alone: what may follow it.
 _FOLLOWS = {
@@ -49,7 +50,7 @@ def nearest(plan: Plan, choice: int, to: str, fields: tuple[str, ...]) -> Candid
         )
         outcome = found.search(found.space_under(found.target.rules, held), top=1).run()
         if outcome.found.rows:
-            return candidates(found, [outcome.found.rows[0][2]])[0]
+            return candidates(found, [Staged.of(found, outcome.found.rows[0][2])])[0]
     return None
 
 

@@ -164,6 +164,7 @@ TARGET = Target(
     "torchtitan (Trainer.Config module)",
     "torch-fsdp",
     "torchtitan b5bcd76c (2026-08-21), torchtitan/config/configs.py and distributed/parallel_dims.py",
+    stages="layers",
     rules=(
         Rule(f"{_N}: cp_algorithm", ("cp", "cp_algorithm"), _gathers,
              "torchtitan leaves torch's exchange at all-gather: no option selects {algorithm}"),

@@ -13,11 +13,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ...cost_models.layouts import Layout
 from ...errors import NoFeasibleLayoutError
 from ..resolve import Resolved
 from .changes import Axis, Value, Values, apply, current, dimension_of
-from .pricing import Priced, Seen, Stop, held, replanned
+from .pricing import Held, Priced, Seen, Stop, better, held, replanned
 
 FORMAT_VERSION = "1.0"
 Progress = Callable[[float, float, str], None]
@@ -71,7 +70,7 @@ class Question:
     """What is asked: a layout on a request (`plain`), that request after `--set` (`base`), and how to vary it."""
 
     plain: Resolved
-    layout: Layout
+    layout: Held
     sets: Values = field(default_factory=dict)
     axes: tuple[Axis, ...] = ()
     replan: bool = False
@@ -93,7 +92,7 @@ class Question:
             for path, value in self.sets.items()
         )  # fmt: skip
         warnings = tuple(text for text in base.warnings if text not in self.plain.warnings)
-        return {"study": study, "request_sha256": self.plain.request.sha256, "layout_id": str(self.layout),
+        return {"study": study, "request_sha256": self.plain.request.sha256, "layout_id": self.layout.id,
                 "changes": changes, "warnings": warnings, **more}  # fmt: skip
 
     def point(self, found: Resolved, values: Values, seeds: Seen, *, search: bool) -> Point:
@@ -106,9 +105,9 @@ class Question:
             return point
         try:
             best = replanned(found, seeds, self.should_stop, explain=False)
-            return point.model_copy(update={"replanned": best})
         except NoFeasibleLayoutError as error:
             return point.model_copy(update={"why_not": error.message})
+        return point.model_copy(update={"replanned": better(best, point.held)})
 
 
 def _after(base: Resolved, path: str, given: Value) -> Value | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Point, Question, Result
-from .pricing import Priced, held, replanned
+from .pricing import Priced, better, held, replanned
 
 
 class Comparison(Result):
@@ -16,7 +16,8 @@ class Comparison(Result):
 def run(question: Question) -> Comparison:
     """Raises NoFeasibleLayoutError where a new plan was asked for and there is none."""
     base = question.base
-    after = question.point(base, question.sets, [question.layout], search=False)
+    after = question.point(base, question.sets, [], search=False)
     if question.replan:
-        after = after.model_copy(update={"replanned": replanned(base, [question.layout], question.should_stop)})
+        best = better(replanned(base, [question.layout.layout], question.should_stop), after.held)
+        after = after.model_copy(update={"replanned": best})
     return Comparison(**question.told("compare"), before=held(question.layout, [question.plain])[0], after=after)

@@ -9,11 +9,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from ...cost_models.layouts import Layout
 from ..request import request_from_dict, request_to_dict
 from ..resolve import resolve
 from .base import Point, Question
 from .changes import Value, Values
+from .pricing import Held
 
 _RUNS_PER_JOB = 4  # so that a slow corner of the map does not leave the others idle
 
@@ -23,7 +23,7 @@ class _Run:
     """What one process needs to price some points; it resolves the request itself, as rules do not travel."""
 
     request: dict[str, Any]
-    layout: dict[str, Any]
+    layout: Held
     sets: Values
     replan: bool
     grid: list[dict[str, Value]]
@@ -33,7 +33,7 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     """`sweep.priced`, in `question.jobs` processes."""
     size = max(1, -(-len(grid) // (question.jobs * _RUNS_PER_JOB)))
     starts = range(0, len(grid), size)
-    request, layout = request_to_dict(question.plain.request), question.layout.as_dict()
+    request, layout = request_to_dict(question.plain.request), question.layout
     runs = [_Run(request, layout, dict(question.sets), question.replan, grid[start : start + size]) for start in starts]
     found: dict[int, list[Point]] = {}
     context = multiprocessing.get_context("spawn")
@@ -60,5 +60,5 @@ def _price(run: _Run) -> list[Point]:
     from .sweep import priced as one_by_one
 
     base = resolve(request_from_dict(run.request))
-    question = Question(base, Layout.from_dict(run.layout), run.sets, replan=run.replan)
+    question = Question(base, run.layout, run.sets, replan=run.replan)
     return one_by_one(question, run.grid)

@@ -17,10 +17,12 @@ from pydantic import BaseModel, ConfigDict
 from ...cost_models import ledger, step
 from ...cost_models.layouts import PRECISIONS, Layout, Layouts
 from ...cost_models.rates import Rates
+from ...cost_models.stages import Partition
 from ...cost_models.tables import build, index_keys
 from ...errors import NoFeasibleLayoutError
 from ..constraints import violations
 from ..failures import does_not_fit, no_legal_layout
+from ..plan import Candidate, layout_id
 from ..resolve import Resolved
 from ..search.exhaustive import TIE
 
@@ -66,12 +68,25 @@ class _Row:
 _ILLEGAL = _Row(math.nan, math.nan, 0.0, {})  # a layout that is not legal has no seconds
 
 
-def held(layout: Layout, founds: Sequence[Resolved]) -> list[Priced]:
-    """`layout` on each request, as far as it can `follow`."""
+@dataclass(frozen=True)
+class Held:
+    """The layout that a question holds, and its stages where they are its own."""
+
+    layout: Layout
+    partition: Partition | None = None
+
+    @property
+    def id(self) -> str:
+        return layout_id(self.layout, self.partition)
+
+
+def held(kept: Held | Layout, founds: Sequence[Resolved]) -> list[Priced]:
+    """The layout on each request, as far as it can `follow`, by the closed form."""
+    kept = kept if isinstance(kept, Held) else Held(kept)
     out: list[Priced | None] = [None] * len(founds)
-    groups: list[tuple[Layout, list[int]]] = []
+    groups: list[tuple[Held, list[int]]] = []
     for index, found in enumerate(founds):
-        fitted = follow(layout, found)
+        fitted = Held(follow(kept.layout, found), _stages_on(kept, found))
         for known, members in groups:
             if known == fitted and _same_problem(founds[members[0]], found):
                 members.append(index)
@@ -80,7 +95,7 @@ def held(layout: Layout, founds: Sequence[Resolved]) -> list[Priced]:
             groups.append((fitted, [index]))
     for fitted, members in groups:
         chosen = [founds[index] for index in members]
-        problems = tuple(violations(fitted, chosen[0].problem))
+        problems = tuple(violations(fitted.layout, chosen[0].problem))
         rows = [_ILLEGAL] * len(members) if problems else _rows(fitted, chosen)
         problems = problems or _not_for(chosen[0], fitted)
         for index, row in zip(members, rows, strict=True):
@@ -88,10 +103,16 @@ def held(layout: Layout, founds: Sequence[Resolved]) -> list[Priced]:
     return [each for each in out if each is not None]
 
 
-def _not_for(found: Resolved, layout: Layout) -> tuple[str, ...]:
+def _stages_on(kept: Held, found: Resolved) -> Partition | None:
+    """Its own stages, where the model has the layers for them; on another model they are even."""
+    fits = kept.partition is not None and sum(kept.partition.sizes) == found.model.num_layers
+    return kept.partition if fits else None
+
+
+def _not_for(found: Resolved, kept: Held) -> tuple[str, ...]:
     """Why a legal layout is none of the space that is searched: the target cannot run it, or a value is fixed."""
-    columns = Layouts.of([layout])
-    reason = found.target.supports(columns, found.problem)[1][0]
+    columns = Layouts.of([kept.layout])
+    reason = found.target.supports(columns, found.problem)[1][0] or found.target.cannot_split(kept.partition)
     if reason:
         return (f"{found.target.name} cannot run it: {reason}",)
     broken = [rule.name for rule in found.fixes if not bool(rule.allows(columns, found.problem)[0])]
@@ -114,17 +135,18 @@ def _same_problem(one: Resolved, other: Resolved) -> bool:
     return one.problem is other.problem or one.problem == other.problem
 
 
-def _rows(layout: Layout, founds: Sequence[Resolved]) -> list[_Row]:
+def _rows(kept: Held, founds: Sequence[Resolved]) -> list[_Row]:
     """Prices under the rates of each request; all have the same problem."""
     try:
         rates: Rates = _stacked([found.rates for found in founds])
     except _DifferentInKindError:
-        return [row for found in founds for row in _rows(layout, [found])]
-    columns = Layouts.of([layout] * len(founds))
+        return [row for found in founds for row in _rows(kept, [found])]
+    columns = Layouts.of([kept.layout] * len(founds))
     keys, index = index_keys(columns)
     if len(founds) > 1:  # a key per row, since the rates differ
         keys, index = {name: np.repeat(key, len(founds)) for name, key in keys.items()}, np.arange(len(founds))
-    batch = ledger.build(founds[0].problem, build(founds[0].problem, keys, rates), columns, index)
+    priced = build(founds[0].problem, keys, rates)
+    batch = ledger.build(founds[0].problem, priced, columns, index, kept.partition)
     estimate = step.price(batch, rates, detail=True)
     terms = {step.TERMS[name][0]: np.broadcast_to(s, len(founds)).tolist() for name, s in estimate.terms.items()}
     return [
@@ -161,7 +183,15 @@ def _stacked(values: Sequence[Any]) -> Any:
     raise _DifferentInKindError
 
 
-def _priced(found: Resolved, layout: Layout, row: _Row, problems: tuple[str, ...]) -> Priced:
+def of_candidate(found: Resolved, candidate: Candidate) -> Priced:
+    """A candidate of a plan as it was priced there: simulated, where it has a pipeline."""
+    terms = {term.name: term.seconds for term in candidate.terms if term.exposed}
+    on_host = max(stage.host_bytes for stage in candidate.memory)
+    row = _Row(candidate.step_s, candidate.device_bytes, on_host, terms)
+    return _priced(found, Held(candidate.to_layout(), candidate.partition), row, ())
+
+
+def _priced(found: Resolved, kept: Held, row: _Row, problems: tuple[str, ...]) -> Priced:
     """The row with money, energy and what stands in its way."""
     if row.device_bytes > found.memory_bytes:
         problems += ("out of memory",)
@@ -170,7 +200,7 @@ def _priced(found: Resolved, layout: Layout, row: _Row, problems: tuple[str, ...
     usd, watts = found.cluster.usd_per_hour, gpu_watts(found)
     hours = _TRILLION / found.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
     return Priced(
-        layout_id=str(layout), num_gpus=found.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
+        layout_id=kept.id, num_gpus=found.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
         device_bytes=row.device_bytes, memory_bytes=found.memory_bytes,
         tokens_per_s=found.workload.tokens_per_step / row.step_s,
         usd_per_ttoken=None if usd is None else usd * hours,
@@ -215,3 +245,8 @@ def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, 
     seeds.insert(0, best)
     return held(best, [found])[0]
 
+
+
+def better(found: Priced, kept: Priced) -> Priced:
+    """What the search found, unless the layout held is faster: with stages of its own it lies outside of the search."""
+    return kept if kept.runs and kept.step_s < found.step_s else found

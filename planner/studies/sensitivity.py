@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 
-from ...cost_models.layouts import Layout
 from ..resolve import Resolved
 from .base import Part, Question, Result
 from .knobs import HARDWARE, KNOBS, Knob
-from .pricing import Priced, held, replanned
+from .pricing import Held, Priced, better, held, replanned
 
 WORTH = 0.02
 _STEP = 1.01
@@ -65,7 +64,7 @@ def _row(question: Question, base: Resolved, knob: Knob, now: Priced) -> Row:
     more, less, twice = held(layout, [_limited(base, knob, _STEP), knob.scaled(base, 1 / _STEP), doubled])
     if knob.better == "less":
         more, less = held(layout, [knob.scaled(base, _STEP), knob.scaled(base, 1 / _STEP)])
-    best = replanned(doubled, [layout], question.should_stop) if question.replan else None
+    best = better(replanned(doubled, [layout.layout], question.should_stop), twice) if question.replan else None
     return Row(
         path=knob.path, label=knob.label, dimension=knob.dimension, better=knob.better, now=value,
         elasticity=math.log(more.step_s / less.step_s) / (2 * math.log(_STEP)), gain=1 - twice.step_s / now.step_s,
@@ -81,7 +80,7 @@ def _limited(base: Resolved, knob: Knob, better: float) -> Resolved:
     return knob.set(base, min(value * factor, 1.0) if is_share else value * factor)
 
 
-def saturates(base: Resolved, layout: Layout, knob: Knob) -> float | None:
+def saturates(base: Resolved, layout: Held, knob: Knob) -> float | None:
     """The value from which on twice as good buys less than WORTH of a step; None if even the best tried buys more."""
     if knob.path.endswith("_overlap"):
         return None

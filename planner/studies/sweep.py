@@ -96,7 +96,7 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     points = [Point(values=values, held=one) for values, one in zip(grid, held(question.layout, founds), strict=True)]
     if not question.replan:
         return points
-    seeds, out = [question.layout], []
+    seeds, out = [question.layout.layout], []
     for done, (found, point) in enumerate(zip(founds, points, strict=True)):
         if question.progress is not None:
             question.progress(done, len(grid), "")
@@ -119,7 +119,7 @@ def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
     first = f"no layout runs at any of {len(points):,} points; nearest is {at}"
     if question.replan:
         try:
-            replanned(_at(question.base, near.values), [question.layout])
+            replanned(_at(question.base, near.values), [question.layout.layout])
         except NoFeasibleLayoutError as error:
             return NoFeasibleLayoutError(f"{first}: {error.message}", hint=error.hint,
                                          details={**error.details, "values": near.values})  # fmt: skip

@@ -1,0 +1,249 @@
+"""The step of one layout, operation by operation: its pipeline in the event simulator, with the costs of the tables.
+
+The costs are those that `step.price` reads (operations x rates), so that the closed form and the simulation of a layout
+can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost_models import collectives, ledger, schedule, step, tables
+from ..cost_models.collectives import Op
+from ..cost_models.layouts import SCHEDULES, Layout, Layouts
+from ..cost_models.ledger import Groups, Ledger
+from ..cost_models.schedule import Costs, Schedule, Timeline
+from ..cost_models.stages import (
+    EXTRA_KINDS,
+    Partition,
+    chunk_devices,
+    chunk_rows,
+    chunk_sizes,
+    on_devices,
+    redone_rows,
+)
+from ..cost_models.step import Estimate
+from ..cost_models.tables import Tables, index_keys
+from .plan import layout_id, own_stages
+from .resolve import Resolved
+
+Array = NDArray[np.float64]
+# A schedule of more operations than this is not simulated: it would take seconds.
+MOST_OPERATIONS = 1 << 22
+
+
+def chunks_per_stage(layout: Layout) -> int:
+    return layout.vpp if layout.pp > 1 else 1
+
+
+def devices_of(layout: Layout) -> list[int]:
+    """Device of each chunk, in the order of the model."""
+    return chunk_devices(layout.pp, chunks_per_stage(layout), SCHEDULES[layout.schedule])
+
+
+def even_partition(found: Resolved, layout: Layout) -> Partition:
+    """The stages of a layout that names no others: as even as possible."""
+    return Partition(tuple(chunk_sizes(found.model.num_layers, len(devices_of(layout)))))
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A layout with its stages, priced: profile j of `batch` is device j."""
+
+    found: Resolved
+    layout: Layout
+    partition: Partition
+    batch: Ledger
+    estimate: Estimate
+    simulate: bool = False
+
+    @classmethod
+    def of(
+        cls, found: Resolved, layout: Layout, partition: Partition | None = None, *, simulate: bool = False
+    ) -> Staged:
+        """partition: None for stages as even as possible; simulate: whether `step_s` is that of the simulator."""
+        columns = Layouts.of([layout])
+        keys, _ = index_keys(columns)
+        return cls._priced(found, layout, partition, tables.build(found.problem, keys, found.rates), simulate)
+
+    def split(self, partition: Partition | None) -> Staged:
+        """The same layout with other stages."""
+        return self._priced(self.found, self.layout, partition, self.batch.tables, self.simulate)
+
+    @classmethod
+    def _priced(
+        cls, found: Resolved, layout: Layout, partition: Partition | None, priced: Tables, simulate: bool
+    ) -> Staged:
+        partition, columns = partition or even_partition(found, layout), Layouts.of([layout])
+        batch = ledger.build(found.problem, priced, columns, np.zeros(1, dtype=np.int64), partition)
+        return cls(found, layout, partition, batch, step.price(batch, found.rates, detail=True), simulate)
+
+    @cached_property
+    def own(self) -> Partition | None:
+        """Its stages, where they are not those of the layout."""
+        return own_stages(self.layout, self.partition)
+
+    @property
+    def id(self) -> str:
+        return layout_id(self.layout, self.own)
+
+    @cached_property
+    def devices(self) -> list[int]:
+        return devices_of(self.layout)
+
+    @property
+    def schedule_name(self) -> str:
+        return SCHEDULES[self.layout.schedule] if self.layout.pp > 1 else "1f1b"
+
+    @cached_property
+    def rows(self) -> Array:
+        """[chunk, kind] layers of each chunk, with embedding, head and MTP."""
+        problem, layout = self.found.problem, self.layout
+        ends = (problem.pattern, problem.num_kinds, problem.edges)
+        how = (layout.pp, chunks_per_stage(layout), self.schedule_name)
+        return chunk_rows(*ends, *how, self.partition.sizes)
+
+    @cached_property
+    def redone(self) -> Array:
+        """[chunk, kind] layers under recompute; of n layers per stage an average share of each chunk."""
+        problem, layout = self.found.problem, self.layout
+        if self.partition.redone is not None:
+            return redone_rows(problem.pattern, problem.num_kinds, self.partition)
+        if not layout.recompute_layers:
+            return self.rows
+        layers = on_devices(self.rows[:, :-EXTRA_KINDS].sum(axis=1), self.devices)
+        share = np.minimum(layout.recompute_layers / np.maximum(layers, 1.0), 1.0)[self.devices]
+        return np.asarray(share[:, None] * self.rows)
+
+    @property
+    def num_micro_batches(self) -> int:
+        return round(float(self.batch.m[0]))
+
+    @property
+    def num_operations(self) -> int:
+        return 2 * self.num_micro_batches * len(self.devices)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        pp, vpp = self.layout.pp, chunks_per_stage(self.layout)
+        return schedule.make(self.schedule_name, pp, self.num_micro_batches, vpp)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Of the schedule: stage sums of the tables, message seconds, data-parallel collectives."""
+        batch, stack, rates = self.batch, self.found.stack, self.found.rates
+        priced, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
+        rows, redone, devices = self.rows, self.redone, np.array(self.devices)
+        forward, weight = rows @ priced.forward_s[:, key], rows @ priced.weight_s[:, key]
+        backward = rows @ priced.backward_s[:, key] + redone @ priced.redo(*code).sum(axis=1)[:, key]
+        # What is neither computed nor sent goes with the backward pass, in equal parts to the chunks of a device.
+        exposed = step.exposed_s(batch, rates)[devices, 0] / np.bincount(devices)[devices]
+        dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]
+        activations = rows @ priced.saved(0, 0)[:, key] - redone @ dropped
+        hop = (float(step.hop_s(batch, rates)[0]),) * len(devices)
+        reduce_s, gather_s = _data_parallel(self.found, batch, rows)
+        held = [batch.memory(j) for j in range(batch.num_profiles)]
+        static = [sum(float(x[0]) for name, x in one.items() if name != "activations") for one in held]
+        return Costs(
+            forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
+            input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
+            forward_hop_s=hop, backward_hop_s=hop, reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
+            buckets=round(float(batch.buckets[0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
+            overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
+            optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
+            activation_bytes=tuple(activations.tolist()), stash_bytes=tuple(activations.tolist()),
+        )  # fmt: skip
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return schedule.simulate(self.schedule, self.costs)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether `step_s` is simulated: a pipeline, unless it has too many operations. Else it is the closed form."""
+        return self.simulate and self.layout.pp > 1 and self.num_operations <= MOST_OPERATIONS
+
+    @cached_property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        if not self.is_simulated:
+            return self.closed_s
+        outside = self._tied_s + self._contention_s + float(self.estimate.terms["imbalance"][0])
+        return (self.timeline.makespan_s + outside) * (1.0 + step.straggler_share(self.batch))
+
+    @cached_property
+    def terms(self) -> dict[str, float]:
+        """Seconds of each term (step.TERMS); they sum to `step_s`. Of a simulation: messages and collectives are what
+        they add to the makespan, and the bubble is what the makespan without them is beyond the slowest device."""
+        terms = {name: float(seconds[0]) for name, seconds in self.estimate.terms.items()}
+        if not self.is_simulated:
+            return terms
+        alone = replace(self.costs, reduce_s=(), gather_s=(), optimizer_s=())
+        silent = replace(alone, forward_hop_s=(), backward_hop_s=())
+        with_messages, without = (schedule.simulate(self.schedule, costs).makespan_s for costs in (alone, silent))
+        terms["pp"] = max(with_messages - without, 0.0) + self._tied_s
+        exposed = max(self.timeline.makespan_s - with_messages - terms["optimizer"], 0.0)
+        terms["dp"] = exposed + self._contention_s
+        share = step.straggler_share(self.batch)
+        terms["stragglers"] = self.step_s * share / (1.0 + share)
+        terms["bubble"] = 0.0
+        terms["bubble"] = max(self.step_s - sum(terms.values()), 0.0)
+        return terms
+
+    @property
+    def _tied_s(self) -> float:
+        return float(step.tied_embedding_s(self.batch, self.found.rates)[0])
+
+    @property
+    def _contention_s(self) -> float:
+        """What hidden data-parallel communication slows compute by, as the closed form charges it; not simulated."""
+        share, exposed_s = self.found.rates.stack.contention, float(self.estimate.terms["dp"][0])
+        total = max(np.add(self.costs.reduce_s, self.costs.gather_s).tolist(), default=0.0)
+        shown = (exposed_s - share * total) / (1.0 - share)
+        return max(exposed_s - shown, 0.0)
+
+    @property
+    def closed_s(self) -> float:
+        """Seconds of a step by the closed form."""
+        return float(self.estimate.step_s[0])
+
+    @property
+    def device_bytes(self) -> float:
+        """Bytes of the fullest GPU."""
+        return float(self.estimate.device_bytes[0])
+
+    @property
+    def host_bytes(self) -> float:
+        """Bytes that the GPU with most of them keeps in host memory."""
+        return float(self.estimate.host_bytes[0])
+
+
+def _seconds(found: Resolved, op: Op, size: int, stride: int, num_bytes: Array, calls: float) -> Array:
+    """[chunk] seconds of a collective of `num_bytes` in `calls` pieces."""
+    curve = collectives.curve(found.rates.collectives, found.rates.levels, op, np.array([size]), np.array([stride]))
+    return np.where(num_bytes > 0, collectives.seconds(curve, num_bytes / calls, calls), 0.0)
+
+
+def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, Array]:
+    """[chunk] seconds to reduce the gradients and to gather the weights of each chunk, as in `step`."""
+    states = found.problem.state_bytes
+    reduce_s, gather_s = np.zeros((2, len(rows)))
+    calls = max(float(batch.buckets[0]) * int(batch.layouts["pp"][0]) / len(rows), 1.0)
+    parts: list[tuple[str, Groups]] = [("trained_dense", batch.dense_groups), ("trained_experts", batch.expert_groups)]
+    for name, groups in parts[: 1 + found.model.is_moe]:
+        trained = rows @ batch.tables.parameters[name][:, int(batch.key[0])]
+        shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
+        gradient, weight = trained * states.gradient, trained * states.weight
+        if batch.reduces_once[0]:
+            reduce_s += _seconds(found, "reduce_scatter", shard, stride, gradient, calls)
+        reduce_s += _seconds(found, "all_reduce", int(groups.replicate[0]), int(groups.replicate_stride[0]),
+                             gradient / shard, calls)  # fmt: skip
+        if batch.gathers_once[0]:
+            one_by_one = found.stack.dp_gather == "broadcasts"
+            op: Op = "broadcast" if one_by_one else "all_gather"
+            gather_s += _seconds(found, op, shard, stride, weight, float(shard) if one_by_one else calls)
+    return reduce_s, gather_s
