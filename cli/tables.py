@@ -229,7 +229,10 @@ def certificate_line(plan: Json) -> str:
         return f"Proven: no other layout of this space is {better} by this model."
     if certificate["gap"] is None:
         return "Not searched: this is the layout that was asked for."
-    return f"Not proven: a layout up to {text.percent(certificate['gap'])} % {better} may exist."
+    return text.wrapped(
+        f"Proven to {text.percent(certificate['gap'])} %: no layout of this space, in any split of its layers over the "
+        f"stages, is {better} by more than that by this model."
+    )
 
 
 def memory_screen(plan: Json, candidate: Json) -> list[Part]:

@@ -18,7 +18,7 @@ from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
 from .operations import activation_bytes
 from .rates import Rates
-from .stages import Partition, Splits, build_splits, in_flight, own_splits
+from .stages import Partition, Splits, build_splits, in_flight, mean_splits, own_splits
 from .tables import Problem, Tables
 from .techniques import registry
 from .traffic import Traffic
@@ -33,7 +33,8 @@ BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK = 40e6, 1e6
 # estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
 HOST_GRADIENT_BYTES, HOST_BUFFER_FACTOR = 4.0, 1.5
 
-BUFFERS = ("weights", "gradients", "optimizer", "activations", *TRANSIENT)
+LASTING = ("weights", "gradients", "optimizer", "activations")
+BUFFERS = (*LASTING, *TRANSIENT)
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,15 @@ class Ledger:
         """[n] bytes per micro-batch of adding its gradients to the sum: it is read and written, and the gradient of a
         product that does not add by itself is written and read before. None if there is one micro-batch. Without
         `scattered` as if no ZeRO stage divided them."""
-        dense, experts = self.trained[j]
+        return self._accumulated(*self.trained[j], scattered)
+
+    def accumulated_per_kind(self) -> dict[int, Array]:
+        """Kind -> [n] the same bytes of one layer of that kind."""
+        dense = self.per_kind(self.tables.parameters["trained_dense"])
+        experts = self.per_kind(self.tables.parameters["trained_experts"])
+        return {kind: self._accumulated(dense[kind], experts[kind], True) for kind in self.kinds}
+
+    def _accumulated(self, dense: Array, experts: Array, scattered: bool) -> Array:
         divided = scattered & (self.layouts["zero"] >= 2) & ~self.whole_gradients
         summed = dense / np.where(divided, self.dense_groups.shard, 1)
         summed = summed + experts / np.where(divided, self.expert_groups.shard, 1)
@@ -352,13 +361,17 @@ def build_totals(problem: Problem) -> Array:
 
 
 def build(
-    problem: Problem, tables: Tables, layouts: Layouts, key: Ints, partition: Partition | None = None
+    problem: Problem, tables: Tables, layouts: Layouts, key: Ints, partition: Partition | None = None, *,
+    mean: bool = False,
 ) -> Ledger:  # fmt: skip
     """The ledger of a batch whose rows use the shard keys `key` of `tables`. partition: stages of one's own, all rows
-    of one pp, vpp and schedule."""
+    of one pp, vpp and schedule. mean: equal stages of fractions of layers."""
     keys, split = split_keys(layouts)
     ends = (problem.pattern, problem.num_kinds, problem.edges)
-    splits = build_splits(*ends, keys) if partition is None else own_splits(*ends, *keys[0], partition)
+    if partition is not None:
+        splits = own_splits(*ends, *keys[0], partition)
+    else:
+        splits = (mean_splits if mean else build_splits)(*ends, keys)
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(

@@ -129,6 +129,16 @@ def build_splits(
     return Splits(counts, first_device, devices, np.array(totals))
 
 
+def mean_splits(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
+) -> Splits:
+    """Splits for each (pp, vpp, schedule) of `keys` into equal parts, of fractions of layers: one profile, which holds
+    no more micro-batches than the last device. No split into layers has a lesser maximum of what is linear."""
+    total = np.array([split_rows(pattern, num_kinds, edges, *key).sum(axis=0) for key in keys])
+    pp = np.array([[float(key[0])] for key in keys])
+    return Splits((total / pp)[:, None], pp - 1.0, pp, total)
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """Stages of one's own. sizes: layers of each chunk in the order of the model. redone: how many of them, the first

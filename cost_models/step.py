@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from . import collectives
 from .collectives import Curve, Op
 from .layouts import SCHEDULES, shard_sizes
-from .ledger import Groups, Ints, Ledger
+from .ledger import LASTING, Groups, Ints, Ledger
 from .lengths import imbalance
-from .pipeline import bubble_s, exposed_hop_s
+from .pipeline import bubble_s, exposed_hop_s, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
+from .stages import EMBEDDING
 from .traffic import Traffic
 
 Array = NDArray[np.float64]
@@ -374,25 +375,53 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     return on_gpu, over_pcie + cast + extra + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
 
 
-def bound(ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = True) -> tuple[Array, Array]:
+def bound(
+    ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = True, any_split: bool = False
+) -> tuple[Array, Array]:
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
 
     The rows must carry shard = dp, and unless `states_known` the smallest states (ZeRO-3, all offloaded). Time:
     communication of data parallelism hides fully, the optimizer runs where it is faster. Every other term is exact,
-    and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds.
+    and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds. any_split: of a ledger of
+    mean stages, what no split of the layers beats (`pipeline.least_step_s`).
     """
     stage = _stages(ledger, rates, shards_known=False, states=states_known)
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
-    step_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
-    step_s = step_s + tied_embedding_s(ledger, rates)
+    if any_split:
+        pipeline_s = _least_pipeline_s(ledger, rates, cycle)
+    else:
+        pipeline_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
+    step_s = pipeline_s + tied_embedding_s(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
     step_s = (step_s + least) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
+    if any_split:
+        held = ledger.memory(0)
+        states = sum(held[name] for name in LASTING)
+        return step_s, states * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates)
     device_bytes, _ = device_memory(ledger, rates, gathered=states_known)
     return step_s, device_bytes
+
+
+def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
+    """[n] seconds of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
+    x, tables, accumulated = ledger.layouts, ledger.tables, ledger.accumulated_per_kind()
+    redo = ledger.per_code(np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes]))
+    forward, backward = ledger.per_kind(tables.forward_s), ledger.per_kind(tables.backward_s)
+    each = {k: forward[k] + backward[k] + redo[k] + accumulated[k] / rates.memory_bw_bytes_per_s for k in ledger.kinds}
+    layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
+    edges = len(ledger.tables.seconds) + EMBEDDING
+    layer_s = np.min([each[k] for k in ledger.kinds if k < layers], axis=0)
+    first_s, mtp = each[edges], ledger.problem.model.mtp_layers
+    last_s = sum(ledger.totals[k] * each[k] for k in ledger.kinds if k > edges) + mtp * each[ledger.problem.pattern[-1]]
+    whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
+    apart = x["schedule"] < SCHEDULES.index("zb-v")  # in a V, one device holds both ends
+    load_s = np.maximum(mean_s, np.where(apart, whole, 0.0))
+    weight_s = ledger.over_devices(ledger.per_kind(tables.weight_s))
+    return least_step_s(x["schedule"], pp, ledger.m, pp * mean_s, weight_s, load_s, hop_s(ledger, rates))
 
 
 def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]:

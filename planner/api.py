@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,16 +22,18 @@ from .failures import does_not_fit, no_legal_layout
 from .plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, load_plan, rounded
 from .request import Request, load_request, request_to_dict
 from .resolve import Resolved, resolve
-from .search.exhaustive import Outcome
+from .search.exhaustive import FAMILY, Outcome
 from .simulation import Staged
 from .space import Count, Space
+
+if TYPE_CHECKING:
+    from .search.finalists import Finalists
 
 __all__ = ["evaluate", "load_plan", "plan"]
 
 # A faster layout outside the target is worth a line from this share on.
 _WORTH_SAYING = 0.005
-# The list holds the best layout of each family: what agrees in all of these are near twins.
-FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
+_FAMILIES = 12  # finalists that are simulated and split
 Progress = Callable[[float, float, str], None]
 
 
@@ -40,18 +42,25 @@ def plan(
     *,
     progress: Progress | None = None,
     time_limit_s: float | None = None,
+    stages: Literal["even", "own"] = "even",
     **asked: Any,
 ) -> Plan:
     """The fastest layout that fits, the runners-up, and the proof.
 
-    `request`: a Request or a file; `asked`: the fields of a request by their flat names (model, cluster, gpu, gpus,
-    seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...). Raises InputError (exit 2) for a wrong
-    request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing fits. Ctrl-C returns the best so far with
-    `certificate.stopped`.
+    `stages`: `even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best
+    pipelines stages of their own (slower). `request`: a Request or a file; `asked`: the fields of a request by their
+    flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
+    Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
+    fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
     """
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InputError(f"a time limit of {time_limit_s:g} s leaves no time", hint="write `--time-limit 30s`")
     found = resolve(_request(request, asked))
     watch = _Watch(progress, time_limit_s)
-    outcome = _best_of_families(found, watch)
+    own = stages == "own"
+    if own and found.workload.objective == "memory":
+        raise InputError("stages of their own save time, and the objective is memory", hint="leave one of them out")
+    outcome = _best_of_families(found, watch, _FAMILIES if own else 0)
     if not outcome.found.rows:
         if outcome.stopped:
             raise SearchInterrupted(f"stopped ({outcome.stopped}) before any layout was found")
@@ -59,10 +68,29 @@ def plan(
         if not legal:
             raise no_legal_layout(found, outcome.count)
         raise does_not_fit(found, outcome.count, watch.late)
+    return _with_own_stages(found, outcome, watch) if own else _with_even_stages(found, outcome, watch)
+
+
+def _with_even_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
+    """What the search found, by the closed form."""
     listed = candidates(found, [Staged.of(found, layout) for _, _, layout in outcome.found.rows])
-    outside, unsaid = (None, []) if outcome.stopped else _outside(found, outcome.found.rows[0][0], watch)
+    best_s = outcome.found.rows[0][0]
+    outside, unsaid = (None, []) if outcome.stopped else _outside(found, best_s, best_s, watch)
     result = _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
     return result.model_copy(update={"warnings": (*result.warnings, *unsaid)})
+
+
+def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
+    """The finalists of the search, simulated and split."""
+    from .search.finalists import Finalists
+
+    finalists = Finalists(found, watch.left_s)
+    finalists.run([layout for _, _, layout in outcome.found.rows], split=not outcome.stopped)
+    listed = candidates(found, finalists.listed)
+    best_s, stopped = listed[0].step_s, outcome.stopped or finalists.stopped
+    outside, unsaid = (None, []) if stopped else _outside(found, outcome.found.rows[0][0], best_s, watch, simulate=True)
+    result = _plan(found, listed, _certificate_of_splits(found, outcome, finalists, best_s), outside, outcome.count)
+    return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *unsaid)})
 
 
 def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any) -> Plan:
@@ -116,8 +144,11 @@ class _Watch:
             note = f"best {best:.4g}" if np.isfinite(best) else ""
             self._progress(float(count.accounted), float(count.total), note)
 
+    def left_s(self) -> float:
+        return np.inf if self._limit_s is None else self._limit_s - (time.monotonic() - self._started)
+
     def late(self) -> bool:
-        return self._limit_s is not None and time.monotonic() - self._started > self._limit_s
+        return self.left_s() <= 0
 
 
 def _search(found: Resolved, space: Space, watch: _Watch, **options: Any) -> Outcome:
@@ -126,12 +157,13 @@ def _search(found: Resolved, space: Space, watch: _Watch, **options: Any) -> Out
     return found.search(space, **options).run()
 
 
-def _best_of_families(found: Resolved, watch: _Watch) -> Outcome:
-    """The best layout of each family; where there are fewer than asked for, the best of all fill the list."""
-    top = found.request.top
+def _best_of_families(found: Resolved, watch: _Watch, least: int = 0) -> Outcome:
+    """The best layout of each family, as many as asked for or `least`; where there are fewer families than asked for,
+    the best of all fill the list."""
+    top = max(found.request.top, least)
     outcome = _search(found, found.space, watch, top=top, family=FAMILY)
-    missing = top - len(outcome.found.rows)
-    if outcome.stopped or not outcome.found.rows or not missing:
+    missing = found.request.top - len(outcome.found.rows)
+    if outcome.stopped or not outcome.found.rows or missing <= 0:
         return outcome
     every = _search(found, found.space, watch, top=top)
     if every.stopped:
@@ -141,14 +173,17 @@ def _best_of_families(found: Resolved, watch: _Watch) -> Outcome:
     return every
 
 
-def _outside(found: Resolved, best: float, watch: _Watch) -> tuple[Outside | None, list[str]]:
-    """The fastest layout that only other targets can run, if it beats the plan by enough to say so.
+def _outside(
+    found: Resolved, closed_s: float, best_s: float, watch: _Watch, *, simulate: bool = False
+) -> tuple[Outside | None, list[str]]:
+    """The fastest layout that only other targets can run, if it beats the plan by enough to say so: by the closed form
+    the plan's best of it, closed_s, and as the plan prices (simulated or not) the plan's best, best_s.
 
     Compared on the plan's own stack, so that the gain is the layout's; it must also fit with the other's software.
     """
     if found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only:
         return None, []
-    incumbent, winner = best * (1 - _WORTH_SAYING), None
+    incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
     for name, target in TARGETS.items():
         if name in ("any", found.target.name):
             continue
@@ -157,10 +192,11 @@ def _outside(found: Resolved, best: float, watch: _Watch) -> tuple[Outside | Non
             return None, [f"{outcome.stopped} before other targets were compared"]
         if not outcome.found.rows or outcome.found.rows[0][0] >= incumbent:
             continue
-        step_s, _, layout = outcome.found.rows[0]
+        closed, _, layout = outcome.found.rows[0]
+        step_s = Staged.of(found, layout, simulate=True).step_s if simulate else closed
         there = candidates(found.for_target(name), [Staged.of(found.for_target(name), layout)])[0]
-        if there.device_bytes <= found.memory_bytes:
-            incumbent, winner = step_s, there.model_copy(update={"step_s": rounded(step_s)})
+        if there.device_bytes <= found.memory_bytes and step_s < best_s * (1 - _WORTH_SAYING):
+            incumbent, winner = closed, there.model_copy(update={"step_s": rounded(step_s)})
     if winner is None:
         return None, []
     able = tuple(sorted(name for name, reason in winner.targets.items() if reason is None))
@@ -179,10 +215,29 @@ def _certificate(found: Resolved, outcome: Outcome) -> Certificate:
     )  # fmt: skip
 
 
-def _space_count(count: Count, by_axis: dict[str, int]) -> SpaceCount:
+def _certificate_of_splits(found: Resolved, outcome: Outcome, finalists: Finalists, best_s: float) -> Certificate:
+    """No layout, in any split of its layers, is below the bound."""
+    from .search.partition_ilp import GAP
+
+    stopped = outcome.stopped or finalists.stopped
+    bound = min(best_s, finalists.lower_bound_s)
+    if len(rows := outcome.found.rows) >= max(found.request.top, _FAMILIES):
+        bound = min(bound, rows[-1][0])  # of what the list has no room for
+    if outcome.stopped:
+        bound = min(bound, outcome.lower_bound)
+    gap = max(0.0, 1.0 - bound / best_s)
+    return Certificate(
+        space=_space_count(outcome.count, found.space.axis_sizes(), finalists.simulated),
+        lower_bound_s=rounded(bound), gap=rounded(gap), stopped=stopped,
+        proven=stopped is None and gap <= GAP * (1 + 1e-9),
+    )  # fmt: skip
+
+
+def _space_count(count: Count, by_axis: dict[str, int], simulated: int = 0) -> SpaceCount:
     return SpaceCount(
         total=count.total, by_axis=by_axis, ruled_out=dict(sorted(count.ruled_out.items())), dominated=count.dominated,
         out_of_memory=count.out_of_memory, bounded=count.bounded, priced=count.priced, unvisited=count.unvisited,
+        simulated=simulated,
     )  # fmt: skip
 
 

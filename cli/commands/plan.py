@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +35,14 @@ def command(
     target: options.Target = None,
     stack: options.Stack = None,
     top: options.Top = None,
+    stages: Annotated[
+        Literal["even", "own"],
+        typer.Option("--stages", help="Divide the layers evenly, or place them best in the best pipelines (slower)."),
+    ] = "even",
+    time_limit: Annotated[
+        str | None,
+        typer.Option("--time-limit", metavar="TIME", help="Stop with the best so far, as in 30s.", show_default=False),
+    ] = None,
     output: options.Output = None,
     force: options.Force = False,
     trace: Annotated[
@@ -53,6 +61,7 @@ def command(
       meshwright plan --model llama-3.1-8b --gpu h100-sxm-80gb --gpus 8
       meshwright plan request.yaml --fix tp=8 --max-memory 70GiB -o plan.json
     """
+    from ...cost_models import units
     from ...planner import api
 
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
@@ -61,8 +70,9 @@ def command(
     for path in (output, trace):
         if path is not None:
             check_writable(path, force=force)
+    limit_s = None if time_limit is None else units.parse(time_limit, "s")
     with terminal.progress("searching") as progress:
-        found = api.plan(asked, progress=progress)
+        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages)
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:
         write_file(output, found.to_json(), force=force)

@@ -32,6 +32,8 @@ _KEYS = 1 << 13  # shard keys per table
 # Layouts up to which the list holds one of each family; beyond, that bound would be too far from the best (half as much
 # time again on 3 x 10^9 layouts), and near twins stand in the list.
 _MOST_FOR_FAMILIES = 10**9
+# What agrees in all of these are near twins: a list holds the best layout of each family.
+FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 _FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as large
 
 
@@ -176,11 +178,15 @@ class Search:
         without_bubble = (names["zb-h1"] + names["zb-v"] + names["dualpipe-v"]) > 0
         deepest = np.where(names["interleaved"] > 0, self.problem.model.num_layers // meshes["pp"], 1)
         mean = work[index] / pp
-        fill = np.where(without_bubble, 0.0, (work[index] - mean) / deepest)
+        fill = self._share_of_fill(np.where(without_bubble, 0.0, 1.0 / deepest)) * (work[index] - mean)
         overheads = self.rates.overheads
         least = states[index] / pp / (meshes["dp"] * meshes["cp"] * meshes["tp"]) * self._least_state_bytes
         needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes
         return m * mean + fill, needed
+
+    def _share_of_fill(self, evenly: Array) -> Array:
+        """[mesh] part of a micro-batch's time on the other devices that filling the pipeline takes, at least."""
+        return evenly
 
     @cached_property
     def _least_state_bytes(self) -> float:
@@ -249,6 +255,11 @@ class Search:
             free |= {"zero": zero, "offload": offload}
         return {**columns, **free}
 
+    def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
+        """[row] seconds and bytes that nothing below the rows beats."""
+        batch = ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
+        return step.bound(batch, self.rates, states_known=level == 2, memory=level > 0)
+
     def _bound(self, tables: Tables, children: Columns, level: int) -> None:
         """Bound children in batches, drop those that cannot win or fit, and expand the rest best first."""
         n = len(children["tp"])
@@ -256,8 +267,7 @@ class Search:
         for start in range(0, n, _ROWS):
             part = slice(start, start + _ROWS)
             rows = {name: column[part] for name, column in children.items()}
-            batch = ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
-            seconds[part], needed[part] = step.bound(batch, self.rates, states_known=level == 2, memory=level > 0)
+            seconds[part], needed[part] = self._bounds(tables, rows, level)
         weight = self._weight(children, level)
         too_big = needed > self.memory_bytes
         self.count.out_of_memory += int(weight[too_big].sum())

@@ -1,0 +1,171 @@
+"""The best stages of one layout: the program of `partition_ilp`, the simulator, and moves of single layers by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...cost_models.schedule_paths import Path, device_path
+from ...cost_models.stages import Partition
+from .partition_ilp import GAP, Program, Stages, counts
+
+Score = Callable[[Partition], float]
+
+_PATHS_PER_ROUND, _PATHS_PER_MOVE = 16, 3
+_RELAXED_ROUNDS, _RELAXED_GAIN = 40, 1e-3
+ROUNDS = 12  # integer programs per layout; a count, so that equal inputs give equal plans
+_MOVES = 24  # simulated per proposal
+_LEAST_GAIN = 1e-3  # relative: a round that gains less is the last, once the split is fast enough to be worth it
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The best split that was simulated, and the bound that no split beats (both whole seconds of a step).
+
+    rounds: integer programs solved; solver: who solved them; note: what went wrong on the way.
+    """
+
+    partition: Partition | None
+    step_s: float
+    bound_s: float
+    rounds: int
+    solver: str
+    note: str = ""
+
+    @property
+    def gap(self) -> float:
+        """Share of the step that a better split could save at most."""
+        return max(0.0, 1.0 - self.bound_s / self.step_s) if self.partition else 0.0
+
+
+def solve(
+    stages: Stages, score: Score, *, incumbent: Partition | None = None, rounds: int = ROUNDS,
+    good_enough: float = GAP, worth_s: float = np.inf, left_s: Callable[[], float] = lambda: np.inf,
+) -> Solved:  # fmt: skip
+    """The fastest split by simulation. score: seconds of a step of a split, infinite if it does not fit.
+
+    incumbent: a split to start from, and to improve before any program. rounds: integer programs at most. good_enough:
+    gap to stop at. worth_s: stop once no split can be faster than this. left_s: seconds until the time limit.
+    """
+    search = _Search(stages, score, good_enough, worth_s, left_s)
+    search.paths = [device_path(stages.order, device, stages.hop_s) for device in range(max(stages.devices) + 1)]
+    if incumbent is not None:
+        search.offer(incumbent, _PATHS_PER_ROUND)
+        search.polish(incumbent)
+    search.relaxed()
+    for _ in range(rounds):
+        before = min(search.best[0], worth_s)
+        if search.closed or left_s() <= 0 or not search.whole():
+            break
+        if before * (1.0 - _LEAST_GAIN) < search.best[0] <= worth_s:
+            break
+    return search.result()
+
+
+@dataclass
+class _Search:
+    """The state of one solve: paths found, best split simulated, bound."""
+
+    stages: Stages
+    score: Score
+    good_enough: float
+    worth_s: float
+    left_s: Callable[[], float]
+    paths: list[Path] = field(default_factory=list)
+    best: tuple[float, Partition | None] = (np.inf, None)
+    bound_s: float = 0.0
+    seen: set[Partition] = field(default_factory=set)
+    rounds: int = 0
+    solver: str = ""
+    note: str = ""
+    empty: bool = False
+
+    @property
+    def closed(self) -> bool:
+        return self.empty or self.bound_s >= min(self.best[0] * (1.0 - self.good_enough), self.worth_s)
+
+    def result(self) -> Solved:
+        bound_s = np.inf if self.empty else self.bound_s
+        return Solved(self.best[1], self.best[0], min(bound_s, self.best[0]), self.rounds, self.solver, self.note)
+
+    def offer(self, partition: Partition, number: int) -> None:
+        """Simulate a split and keep it if it is the best."""
+        self.seen.add(partition)
+        sizes, redone = np.array(partition.sizes, dtype=np.float64), partition.redone
+        n, q = counts(self.stages, sizes, None if redone is None else np.array(redone))
+        found = self.stages.paths(n, q, number)
+        self.paths += found
+        if self.stages.step_s(found, n, q) >= self.best[0]:
+            return
+        step_s = self.score(partition)
+        if step_s < self.best[0]:
+            self.best = (step_s, partition)
+
+    def polish(self, partition: Partition) -> None:
+        """Move single layers from chunk to chunk: the move that all known paths like best is simulated, which adds the
+        paths that dislike it; until no move is better."""
+        for _ in range(_MOVES):
+            moved = self._best_move(self.best[1] or partition)
+            if moved is None or self.closed or self.left_s() <= 0:
+                return
+            self.offer(moved, _PATHS_PER_MOVE)
+
+    def _best_move(self, partition: Partition) -> Partition | None:
+        chunks = len(partition.sizes)
+        sources, targets = (x.ravel() for x in np.indices((chunks, chunks)))
+        sizes = np.array(partition.sizes, dtype=np.float64) + np.eye(chunks)[targets] - np.eye(chunks)[sources]
+        least = np.ones(chunks)
+        least[[0, -1]] = 0.0
+        sizes = sizes[(sizes >= least).all(axis=1) & (sources != targets)]
+        redone = None if partition.redone is None else np.minimum(np.array(partition.redone, dtype=np.float64), sizes)
+        n, q = counts(self.stages, sizes, redone)
+        if not self.stages.chooses_recompute:
+            q = np.zeros_like(n)
+        least_s = np.where(self.stages.fits(n, q), self.stages.step_s(self.paths, n, q), np.inf)
+        for row in np.argsort(least_s, kind="stable").tolist():
+            if least_s[row] >= self.best[0]:
+                return None
+            again = None if redone is None else tuple(int(x) for x in redone[row])
+            moved = Partition(tuple(int(x) for x in sizes[row]), again)
+            if moved not in self.seen:
+                return moved
+        return None
+
+    def relaxed(self) -> None:
+        """Paths for the continuous program, which is quick: most that the integer one needs."""
+        for _ in range(_RELAXED_ROUNDS):
+            program, before = Program(self.stages, self.paths, whole=False), self.bound_s
+            if not self._solved(program) or self.bound_s < before * (1.0 + _RELAXED_GAIN):
+                return
+            n, q = program.values()
+            found = self.stages.paths(n, q, _PATHS_PER_ROUND)
+            length = max(path.seconds(*self.stages.seconds(n, q)) for path in found)
+            self.paths += found
+            if self.closed or program.pipeline_s >= length * (1.0 - GAP):
+                return
+
+    def whole(self) -> bool:
+        """One round: False when the program proposes a split that is known."""
+        program = Program(self.stages, self.paths, whole=True)
+        self.rounds += 1
+        if not self._solved(program):
+            return False
+        n, q = (np.rint(x) for x in program.values())
+        redone = tuple(int(x) for x in q.sum(axis=1)) if self.stages.chooses_recompute else None
+        partition = Partition(tuple(int(x) for x in n.sum(axis=1)), redone)
+        if partition in self.seen:
+            return False
+        self.offer(partition, _PATHS_PER_ROUND)
+        self.polish(partition)
+        return True
+
+    def _solved(self, program: Program) -> bool:
+        status, bound_s, self.solver, note = program.solve(self.left_s())
+        self.note = self.note or note
+        if status == "infeasible":
+            self.empty = True
+        if status == "solved":
+            self.bound_s = max(self.bound_s, (bound_s + self.stages.fixed_s) * self.stages.growth)
+        return status == "solved"

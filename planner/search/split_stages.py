@@ -1,0 +1,106 @@
+"""What the integer program of the stages (`partition_ilp`) needs to know of a layout, out of its ledger."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models import step
+from ...cost_models.layouts import RECOMPUTE_MODES
+from ...cost_models.ledger import LASTING, Ledger
+from ...cost_models.stages import Splits, chunk_rows, in_flight, on_devices
+from ..simulation import Staged, chunks_per_stage
+from .partition_ilp import Stages
+
+Array = NDArray[np.float64]
+
+
+def runs_of(pattern: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(kind, layers) of each run of equal layers."""
+    edges = [0, *(i for i in range(1, len(pattern)) if pattern[i] != pattern[i - 1]), len(pattern)]
+    return tuple((pattern[low], high - low) for low, high in itertools.pairwise(edges))
+
+
+def one_by_one(batch: Ledger) -> Ledger:
+    """The ledger of one layout on single devices: row k holds one layer of kind k, the last row holds nothing."""
+    kinds = batch.splits.counts.shape[2]
+    counts = np.vstack([np.eye(kinds), np.zeros(kinds)])[:, None]
+    one = np.ones((kinds + 1, 1))
+    splits = Splits(counts, np.zeros_like(one), one, counts[:, 0])
+    rows = np.zeros(kinds + 1, dtype=np.int64)
+    return replace(batch, layouts=batch.layouts.take(rows), key=batch.key[rows], code=batch.code[rows], splits=splits,
+                   split=np.arange(kinds + 1))  # fmt: skip
+
+
+def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool) -> Stages:
+    """What the integer program needs of a layout. recompute_apart: whether stages may recompute different numbers."""
+    found, layout, batch = one.found, one.layout, one.batch
+    problem, rates, runs = found.problem, found.rates, runs_of(found.problem.pattern)
+    kinds = [kind for kind, _ in runs]
+    chooses = recompute_apart and RECOMPUTE_MODES[layout.recompute] == "full"
+    tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
+    single = one_by_one(batch)
+    accumulate = single.accumulated_bytes(0)[:-1] / rates.memory_bw_bytes_per_s
+    redo, weight = tables.redo(*code).sum(axis=1)[:, key], tables.weight_s[:, key]
+    inputs = np.maximum(tables.backward_s[:, key] - weight, 0.0) + accumulate
+    ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), one.schedule_name)
+    edges = chunk_rows(*ends, (0,) * len(one.devices))
+    always = inputs if chooses else inputs + redo
+    saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
+    state, fixed = _state_bytes(single), _passing_bytes(one, edges)
+    held = _in_flight(one)
+    over = rates.overheads
+    growth, on_gpu = 1.0 + over.reserve_share, on_devices(edges, one.devices)
+    update = step.optimizer_s(single, rates)
+    return Stages(
+        runs=tuple(length for _, length in runs), devices=tuple(one.devices), order=one.schedule,
+        forward_s=tables.forward_s[kinds, key], input_s=always[kinds], weight_s=weight[kinds], redo_s=redo[kinds],
+        edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
+        hop_s=float(step.hop_s(batch, rates)[0]),
+        held_bytes=growth * (state[kinds] + np.outer(held, (kept if chooses else saved)[kinds])),
+        dropped_bytes=growth * np.outer(held, (kept - saved)[kinds]),
+        fixed_bytes=growth * (fixed + on_gpu @ state + held * (on_gpu @ (kept if chooses else saved)))
+        + float(step.fixed_bytes(batch, rates)[0]),
+        memory_bytes=memory_bytes, update_s=(update[:-1] - update[-1])[kinds],
+        fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
+        fixed_s=float(step.tied_embedding_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
+    )  # fmt: skip
+
+
+def _state_bytes(single: Ledger) -> Array:
+    """[kind] bytes that a layer of each kind keeps beside activations."""
+    buffers = single.memory(0)
+    total = np.asarray(sum(buffers[name] for name in LASTING if name != "activations"))
+    return np.asarray(total[:-1] - total[-1])
+
+
+def _passing_bytes(one: Staged, edges: Array) -> Array:
+    """[device] bytes of what comes and goes, at least: beside a layer, or none where a stage may be empty."""
+    on_gpu = on_devices(edges, one.devices)
+    variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.found.problem.num_kinds)]
+    held = [_transient(one.batch, rows) for rows in variants]
+    least = np.min(held, axis=0)
+    empty = [device for device in {one.devices[0], one.devices[-1]} if one.devices.count(device) == 1]
+    least[empty] = np.minimum(least, _transient(one.batch, on_gpu))[empty]
+    return np.asarray(least)
+
+
+def _transient(batch: Ledger, rows: Array) -> Array:
+    """[device] bytes of the buffers that do not last, on devices with these layers."""
+    number = np.arange(len(rows), dtype=np.float64)[None]
+    splits = Splits(rows[None], number, np.ones_like(number), rows.sum(axis=0)[None])
+    other = replace(batch, splits=splits)
+    held = [other.memory(j) for j in range(len(rows))]
+    return np.array([sum(float(x[0]) for name, x in each.items() if name not in LASTING) for each in held])
+
+
+def _in_flight(one: Staged) -> Array:
+    """[device] micro-batches whose activations it holds."""
+    x, pp = one.batch.layouts, one.layout.pp
+    columns = [np.repeat(x[name], pp) for name in ("schedule", "pp", "vpp")]
+    return in_flight(columns[0], columns[1], columns[2], np.repeat(one.batch.m, pp), np.arange(pp, dtype=np.float64))
+
+

@@ -1,0 +1,316 @@
+"""Stages of one's own: paths through a schedule, the integer program against all splits, and what a plan says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+import pulp
+import pytest
+from meshwright.cost_models import ledger, schedule, step
+from meshwright.cost_models.layouts import SCHEDULES, Layout, parse
+from meshwright.cost_models.pipeline import least_load_s
+from meshwright.cost_models.schedule import Costs
+from meshwright.cost_models.schedule_paths import Path, device_path, longest_paths
+from meshwright.cost_models.specs import Attention, FeedForward, Layer, ModelSpec
+from meshwright.cost_models.stages import Partition
+from meshwright.cost_models.tables import build, index_keys
+from meshwright.planner import api
+from meshwright.planner.plan import Plan, layout_id, load_plan, own_stages, stages_by_layout
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import Resolved, resolve
+from meshwright.planner.search import finalists, partition_ilp
+from meshwright.planner.search.partition_search import Solved, solve
+from meshwright.planner.search.split_stages import stages_of
+from meshwright.planner.simulation import Staged
+
+from meshwright.errors import InputError
+
+
+def model(layers: int, *, kinds: int = 1, vocab: int = 32000) -> ModelSpec:
+    attention = Attention(heads=16, kv_heads=4, head_dim=64, value_head_dim=64)
+    wide = [Layer(attention=attention, feed_forward=FeedForward(inner=inner)) for inner in (2816, 8192)]
+    pattern = tuple(0 if i < layers // 3 else kinds - 1 for i in range(layers))
+    return ModelSpec(name="small", family="llama", hidden=1024, vocab=vocab, max_positions=4096,
+                     kinds=tuple(wide[:kinds]), pattern=pattern, tied_embeddings=False)  # fmt: skip
+
+
+def request(spec: ModelSpec, gpus: int, batch: int, **changes: Any) -> Resolved:
+    asked = {"model": "llama-3.1-8b", "cluster": f"{gpus}xh100-sxm-80gb", "global_batch": batch, "seq_len": 2048}
+    return replace(resolve(load_request(None, {**asked, "target": "any", **changes})), model=spec)
+
+
+def all_splits(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    """Layers of each chunk; only the first and the last may have none."""
+    for cuts in itertools.combinations_with_replacement(range(layers + 1), chunks - 1):
+        sizes = tuple(b - a for a, b in itertools.pairwise((0, *cuts, layers)))
+        if all(sizes[1:-1]):
+            yield sizes
+
+
+def all_partitions(found: Resolved, layout: Layout, recompute_apart: bool) -> Iterator[Partition]:
+    for sizes in all_splits(found.model.num_layers, len(Staged.of(found, layout, simulate=True).devices)):
+        if not recompute_apart:
+            yield Partition(sizes)
+        else:
+            yield from (Partition(sizes, redone) for redone in itertools.product(*(range(n + 1) for n in sizes)))
+
+
+def compare(found: Resolved, layout: Layout, memory_bytes: float, recompute_apart: bool) -> tuple[Solved, float]:
+    """What the program finds, and the least step of all splits that fit."""
+    base = Staged.of(found, layout, simulate=True)
+
+    def score(partition: Partition) -> float:
+        one = base.split(partition)
+        return one.step_s if one.device_bytes <= memory_bytes else float("inf")
+
+    stages = stages_of(base, memory_bytes, recompute_apart=recompute_apart)
+    least = min(score(partition) for partition in all_partitions(found, layout, recompute_apart))
+    return solve(stages, score, rounds=200), least
+
+
+CASES = (
+    ("pp4-dp1-mbs1-z0-rnone", 8, 1, 8), ("pp4-dp1-mbs1-z0-rfull", 8, 2, 12), ("pp3-dp1-mbs1-z0-rnone", 7, 2, 6),
+    ("pp2-vpp3-dp1-mbs1-z0-rnone", 8, 1, 6), ("pp2-vpp2-dp1-mbs1-z0-rsel", 8, 2, 8), ("pp4-dp1-mbs1-z0-rnone", 6, 1, 3),
+    ("pp4-gpipe-dp1-mbs1-z0-rnone", 7, 2, 5), ("pp3-zbh1-dp1-mbs1-z0-rnone", 8, 1, 7),
+    ("pp2-zbv-vpp2-dp1-mbs1-z0-rnone", 7, 1, 6), ("pp2-dpv-vpp2-dp1-mbs1-z0-rnone", 8, 2, 8),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout_text", "layers", "kinds", "batch"), CASES)
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_equals_all_splits(layout_text: str, layers: int, kinds: int, batch: int, share: float) -> None:
+    """All splits into stages, simulated; with a memory limit that half of them pass."""
+    layout = parse(layout_text)
+    spec = model(layers, kinds=kinds, vocab=random.Random(layout_text).choice([32000, 128000]))
+    found = request(spec, layout.pp, batch)
+    base = Staged.of(found, layout, simulate=True)
+    held = [base.split(partition).device_bytes for partition in all_partitions(found, layout, False)]
+    solved, least = compare(found, layout, float(np.quantile(held, share)), False)
+    assert solved.step_s == pytest.approx(least, rel=partition_ilp.GAP)
+    assert solved.bound_s <= least * (1 + 1e-9)
+    assert solved.bound_s >= least * (1 - 3 * partition_ilp.GAP)
+
+
+def test_recompute_of_each_stage_equals_all_choices() -> None:
+    """Early stages hold more micro-batches: they recompute, later ones need not."""
+    layout = parse("pp3-dp1-mbs1-z0-rfull")
+    found = request(model(5), 3, 9)
+    base = Staged.of(found, layout, simulate=True)
+    held = [base.split(partition).device_bytes for partition in all_partitions(found, layout, True)]
+    solved, least = compare(found, layout, float(np.quantile(held, 0.2)), True)
+    assert solved.step_s == pytest.approx(least, rel=partition_ilp.GAP)
+    assert solved.partition is not None
+    assert solved.partition.redone is not None
+    assert solved.partition.redone[0] > solved.partition.redone[-1]
+
+
+def test_paths_that_are_too_long_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that some splits beat end the loop too early, and the comparison above says so."""
+    honest = longest_paths
+
+    def longer(*args: Any) -> Any:
+        return [replace(path, forward=path.forward * 1.5) for path in honest(*args)]
+
+    monkeypatch.setattr(partition_ilp, "longest_paths", longer)
+    wrong = 0
+    for text, layers, kinds, batch in CASES[:4]:
+        layout = parse(text)
+        solved, least = compare(request(model(layers, kinds=kinds), layout.pp, batch), layout, float("inf"), False)
+        wrong += solved.step_s > least * (1 + partition_ilp.GAP)
+    assert wrong
+
+
+def test_a_large_vocabulary_gets_a_stage_of_its_own() -> None:
+    found, layout = request(model(6, vocab=256_000), 4, 16), parse("pp4-dp1-mbs1-z0-rnone")
+    solved, _ = compare(found, layout, float("inf"), False)
+    assert solved.partition is not None
+    assert solved.partition.sizes[-1] == 0
+
+
+def test_nothing_fits() -> None:
+    found, layout = request(model(6), 2, 4), parse("pp2-dp1-mbs1-z0-rnone")
+    stages = stages_of(Staged.of(found, layout), 2e9, recompute_apart=False)
+    solved = solve(stages, lambda partition: float("inf"))
+    assert solved.partition is None
+    assert solved.bound_s == float("inf")
+
+
+def random_costs(rng: random.Random, chunks: int) -> Costs:
+    forward, inputs, weights = (tuple(rng.uniform(0.2, 2.0) for _ in range(chunks)) for _ in range(3))
+    hops = (0.1,) * chunks
+    return Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=hops, backward_hop_s=hops)
+
+
+def seconds(path: Path, costs: Costs) -> float:
+    return path.seconds(*(np.array(column) for column in (costs.forward_s, costs.input_s, costs.weight_s)))
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, "zb-h2", "dualpipe"])
+def test_paths_are_as_long_as_the_simulation(name: str) -> None:
+    """Each device's longest path ends when it does, and no path is longer than a step with other costs."""
+    rng = random.Random(name)
+    for p, m in ((2, 4), (4, 8), (4, 12)):
+        order = schedule.make(name, p, m, 3 if name == "interleaved" else 1)
+        given = [random_costs(rng, order.num_chunks) for _ in range(4)]
+        runs = [schedule.simulate(order, one) for one in given]
+        paths = longest_paths(runs[0], range(p))
+        for device, path in enumerate(paths):
+            assert seconds(path, given[0]) == pytest.approx(runs[0].compute_end_s[device], rel=1e-9)
+        paths += [device_path(order, device, 0.1) for device in range(p)]
+        for one, run in zip(given, runs, strict=True):
+            assert max(seconds(path, one) for path in paths) <= run.compute_end_s.max() * (1 + 1e-9)
+
+
+def test_the_fullest_stage_of_whole_layers() -> None:
+    """Against all ways to share the layers out."""
+    rng = random.Random(5)
+    for _ in range(200):
+        pp, layers = rng.choice([2, 3, 4]), rng.randint(1, 9)
+        layer, first, last = rng.uniform(0.5, 2.0), rng.uniform(0.0, 3.0), rng.uniform(0.0, 6.0)
+        least = min(
+            max(n * layer + (i == 0) * first + (i == pp - 1) * last for i, n in enumerate(sizes))
+            for sizes in itertools.product(range(layers + 1), repeat=pp)
+            if sum(sizes) == layers
+        )
+        columns = (np.array([float(x)]) for x in (pp, layers, layer, first, last))
+        assert float(least_load_s(*columns)[0]) == pytest.approx(least)
+
+
+def test_another_solver_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no licence")
+
+    found, layout = request(model(6), 2, 4), parse("pp2-dp1-mbs1-z0-rnone")
+    expected, least = compare(found, layout, float("inf"), False)
+    monkeypatch.setattr(pulp, "HiGHS", broken)
+    solved, _ = compare(found, layout, float("inf"), False)
+    assert (solved.solver, solved.step_s) == ("CBC", expected.step_s)
+    assert "HiGHS failed (RuntimeError: no licence)" in solved.note
+    monkeypatch.setattr(pulp, "PULP_CBC_CMD", broken)
+    stages = stages_of(Staged.of(found, layout, simulate=True), float("inf"), recompute_apart=False)
+    even = Partition(stages_by_layout(layout, 6)[0])
+    kept = solve(stages, lambda partition: Staged.of(found, layout, partition, simulate=True).step_s, incumbent=even)
+    assert kept.partition is not None
+    assert kept.step_s == pytest.approx(least)
+    assert kept.bound_s == 0.0
+    assert "CBC failed" in kept.note
+
+
+ASKED: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "global_batch": 128, "seq_len": 4096,
+                         "fix": {"pp": 4}}  # fmt: skip
+
+
+@cache
+def uneven_plan() -> Plan:
+    return api.plan(**ASKED, stages="own")
+
+
+def test_the_plan_has_stages_of_its_own() -> None:
+    best = uneven_plan().best
+    own = best.partition
+    assert own is not None
+    assert best.layout_id == layout_id(best.to_layout(), own)
+    assert best.layout_id[-8:-6] == "-x"
+    assert sum(own.sizes) == 32
+    assert best.step_s < api.evaluate(None, str(best.to_layout()), **ASKED).best.step_s * 0.999
+    assert sum(term.seconds for term in best.terms) == pytest.approx(best.step_s, rel=1e-6)
+    assert max(stage.device_bytes for stage in best.memory) <= uneven_plan().resolved["memory_bytes"]
+
+
+def test_the_plan_is_read_back(tmp_path: File) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(uneven_plan().to_json(), encoding="utf-8")
+    assert load_plan(path).best.partition == uneven_plan().best.partition
+    data = json.loads(path.read_text(encoding="utf-8"))
+    chunks = [chunk for chunk in data["candidates"][0]["stages"] if chunk["layers"]]
+    chunks[0]["layers"][1] += 1
+    chunks[1]["layers"][0] += 1
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(InputError, match=r"candidates\.0\.stages"):
+        load_plan(path)
+
+
+def test_a_time_limit_keeps_the_best_so_far() -> None:
+    plan = api.plan(**ASKED, stages="own", time_limit_s=1e-6)
+    assert plan.certificate.stopped == "time limit"
+    assert not plan.certificate.proven
+    with pytest.raises(InputError, match="leaves no time"):
+        api.plan(**ASKED, time_limit_s=0)
+
+
+def test_even_stages_on_request() -> None:
+    plan = api.plan(**ASKED, stages="even")
+    assert all(candidate.partition is None for candidate in plan.candidates)
+    assert uneven_plan().best.step_s < plan.best.step_s
+
+
+def test_no_split_of_any_layout_is_below_its_bound() -> None:
+    """Bounds of the proof, and of the program, against simulated splits at random."""
+    rng = random.Random(3)
+    for text, layers, kinds, batch in CASES:
+        layout = parse(text)
+        found = request(model(layers, kinds=kinds), layout.pp, batch)
+        base = Staged.of(found, layout, simulate=True)
+        keys, index = index_keys(base.batch.layouts)
+        priced = build(found.problem, keys, found.rates)
+        mean = ledger.build(found.problem, priced, base.batch.layouts, index, mean=True)
+        least_s, least_bytes = step.bound(mean, found.rates, states_known=True, any_split=True)
+        for partition in rng.sample(list(all_partitions(found, layout, False)), 12):
+            one = base.split(partition)
+            assert least_s[0] <= one.step_s * (1 + 1e-9), (text, partition)
+            assert least_bytes[0] <= one.device_bytes * (1 + 1e-9), (text, partition)
+
+
+def test_too_few_finalists_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finalists, "SPLIT", 0)
+    monkeypatch.setattr(finalists, "RECOMPUTED", 0)
+    monkeypatch.setattr(finalists, "REAL_CHUNKS", 0)
+    plan = api.plan(**ASKED, stages="own")
+    assert plan.best.step_s > uneven_plan().best.step_s
+    assert plan.certificate.gap is not None
+    assert plan.certificate.gap >= 1 - uneven_plan().best.step_s / plan.best.step_s  # and the certificate covers it
+
+
+def test_stages_have_one_name() -> None:
+    layout = parse("pp4-dp1-mbs1-z0-rfull")
+    sizes, redone = stages_by_layout(layout, 10)
+    assert sizes == redone == (2, 3, 3, 2)
+    assert own_stages(layout, Partition(sizes)) is None
+    assert own_stages(layout, Partition(sizes, redone)) is None
+    assert own_stages(layout, Partition((3, 3, 2, 2), (3, 3, 2, 2))) == Partition((3, 3, 2, 2))
+    assert own_stages(layout, Partition(sizes, (2, 3, 1, 0))) == Partition(sizes, (2, 3, 1, 0))
+
+
+def test_a_target_that_cannot_be_told_gets_even_stages() -> None:
+    plan = api.plan(**{**ASKED, "target": "deepspeed"}, stages="own")
+    assert all(candidate.partition is None for candidate in plan.candidates)
+    reasons = uneven_plan().best.targets
+    assert reasons["deepspeed"] is not None
+
+
+def test_deepseek_v3_by_hand_and_by_program() -> None:
+    """61 layers and an MTP module on 16 stages of 2 chunks."""
+    asked = {"model": "deepseek-v3", "cluster": "dgx-h100:256", "seq_len": 4096, "global_batch": 15360,
+             "precision": "fp8", "target": "any"}  # fmt: skip
+    found = resolve(load_request(None, asked))
+    layout = parse("tp2-pp16-vpp2-dp64-ep64-mbs1-z1-rsel(norm+act+mla)")
+    base = Staged.of(found, layout, simulate=True)
+    stages = stages_of(base, found.memory_bytes, recompute_apart=False)
+
+    def score(partition: Partition) -> float:
+        one = base.split(partition)
+        return one.step_s if one.device_bytes <= found.memory_bytes else float("inf")
+
+    even = Partition(stages_by_layout(layout, 61)[0])
+    solved = solve(stages, score, incumbent=even, rounds=2, good_enough=0.01)
+    assert solved.gap <= 0.01
+    assert score(even) == float("inf")  # the first stage is too full
+    assert solved.step_s < base.step_s * 0.99
