@@ -60,6 +60,9 @@ def plan(
     own = stages == "own"
     if own and found.workload.objective == "memory":
         raise InputError("stages of their own save time, and the objective is memory", hint="leave one of them out")
+    if own and (names := [name for name, _ in found.workload.techniques]):
+        hint = "leave out `--stages own`"
+        raise InputError(f"stages of their own are simulated, and no simulation knows {', '.join(names)}", hint=hint)
     outcome = _best_of_families(found, watch, _FAMILIES if own else 0)
     if not outcome.found.rows:
         if outcome.stopped:

@@ -135,6 +135,11 @@ def test_a_technique_says_which_layouts_it_needs() -> None:
             priced(layout_id, {name: {}})
 
 
+def test_no_simulation_of_techniques() -> None:
+    with pytest.raises(InputError, match="no simulation knows diloco"):
+        api.plan(None, model="llama-3.2-1b", cluster="dgx-h100:2", technique="diloco", stages="own")
+
+
 def test_the_commands(tmp_path: Path) -> None:
     size = ("--model", "llama-3.2-1b", "--cluster", "dgx-h100:1", "--global-batch", "64", "--seq-len", "2048")
     made = run_here("plan", *size, "--technique", "diloco:period=50", "-o", "plan.json", cwd=tmp_path)
