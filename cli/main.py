@@ -45,6 +45,7 @@ COMMANDS = {
     "report": Command("Decide", "One page on a plan, to send on", "report"),
     "validate": Command("Know", "Predictions beside published runs", "validate"),
     "calibrate": Command("Know", "Fit the numbers of your software to your runs", "calibrate"),
+    "profile": Command("Know", "Measure what this machine can do", "profile"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),
     "check": Command("Run", "Check launch files, plans and requests", "check"),

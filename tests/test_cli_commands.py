@@ -205,8 +205,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
             words += ["--force"]
             if not words[-2].endswith("stack.yaml"):  # which the next example reads
                 words[words.index("-o") + 1] = "example.json"
-        if words[0] == "launch":
-            words.append("--dry-run")  # tests/runtime trains
+        if words[0] in ("launch", "profile"):
+            words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
         if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
             target = words[words.index("--to") + 1]
             assert run_here("plan", *SMALL, "--target", target, "-o", "target.json", "--force", cwd=plans).code == 0

@@ -1,0 +1,177 @@
+"""`meshwright profile`: what this machine can do, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import options, requests
+from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+
+if TYPE_CHECKING:
+    from ...planner.resolve import Resolved
+    from ...profiles.profilers.kernels import Need
+
+What = Annotated[str, typer.Argument(metavar="WHAT", help="What to measure: kernels.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
+                              "samples beside it.", show_default=False)
+]  # fmt: skip
+Device = Annotated[
+    str, typer.Option("--device", metavar="auto|cuda|cpu", help="Where to measure [auto].", show_default=False)
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Fewer samples, and under 2 minutes in all.", show_default=False)
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on where an interrupted run stopped.", show_default=False)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)
+]
+PROFILERS = ("kernels",)
+
+
+def command(
+    context: typer.Context,
+    what: What,
+    source: options.RequestOrPlan = None,
+    layout: options.LayoutId = None,
+    model: options.Model = None,
+    gpu: options.Gpu = None,
+    gpus: options.Gpus = None,
+    cluster: options.Cluster = None,
+    seq_len: options.SeqLen = None,
+    global_batch: options.GlobalBatch = None,
+    dtype: options.Dtype = None,
+    optimizer: options.Optimizer = None,
+    set_: options.SetOption = None,
+    target: options.Target = None,
+    device: Device = "auto",
+    quick: Quick = False,
+    resume: Resume = False,
+    dry_run: DryRun = False,
+    output: Output = None,
+    force: options.Force = False,
+) -> None:
+    """Measure what this machine can do: one rank of the layouts that matter.
+
+    kernels: every product, attention, norm, element-wise operation, optimizer
+    step, embedding and loss of a model, forward and backward, in the shapes
+    that the layouts of a plan give them (those that `plan` finds, or --layout),
+    beside what the planner takes them to be.
+
+    \b
+    Examples:
+      meshwright profile kernels plan.json -o kernels.yaml
+      meshwright profile kernels --model llama-3.2-1b --gpu h200 --gpus 1 --quick
+    """
+    flags = {name: value for name, value in locals().items() if name in options.WORKLOAD_FLAGS | {"target"}}
+    terminal: Terminal = context.obj
+    _check(what, output, resume=resume, force=force)
+    from .. import profile_screens
+
+    if dry_run:
+        found, layouts = _asked(source, layout, flags, "", set_)
+        terminal.show(profile_screens.needs_screen(_needs(found, layouts)))
+        return
+    from ...runtime import launcher
+
+    launcher.check_torch("`profile`")
+    from ...profiles.profilers import environment, timing
+
+    where = timing.open_device(device)
+    here = environment.gpu_of(where)
+    found, layouts = _asked(source, layout, flags, here, set_)
+    document = _kernels(terminal, found, layouts, where, here, quick=quick, samples=_beside(output), resume=resume)
+    if output is not None:
+        _write(terminal, document, output, force=force)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, **document})
+    terminal.show(profile_screens.kernels_screen(document, saved_as=str(output) if output else None))
+
+
+def _check(what: str, output: Path | None, *, resume: bool, force: bool) -> None:
+    from ...errors import InputError, UnknownNameError
+
+    if what not in PROFILERS:
+        raise UnknownNameError("thing to measure", what, PROFILERS)
+    if output is not None:
+        check_writable(output, force=force)
+    if resume and output is None:
+        raise InputError("--resume goes on with the samples beside a profile", hint="name it: `-o kernels.yaml`")
+
+
+def _asked(
+    source: Path | None, layout: str | None, flags: dict[str, Any], here: str, sets: list[str] | None
+) -> tuple[Resolved, list[Any]]:
+    """The request, and the layouts whose kernels are wanted. A GPU that is here stands in where none is named."""
+    from ...cost_models.layouts import parse
+    from ...errors import InputError
+    from ...planner import api
+    from ...planner.request import request_from_dict
+    from ...planner.resolve import resolve
+    from ...profiles.profilers.kernels import DTYPES
+
+    if source is not None and requests.is_plan(source):
+        plan = api.load_plan(source)
+        request = request_from_dict(plan.request)
+    else:
+        if here and not flags["gpu"] and not flags["cluster"] and source is None:
+            flags = {**flags, "gpu": here}
+        request = requests.build(source, sets, flags)
+        plan = None
+    dtype = request.workload.precision
+    if dtype not in DTYPES:
+        raise InputError(f"{dtype} products are not timed yet", hint="`--dtype bf16` times the same shapes in bf16")
+    if layout is not None:
+        plan = api.evaluate(request, layout)
+    plan = plan or api.plan(request)
+    return resolve(request), [parse(each.layout_id) for each in plan.candidates]
+
+
+def _beside(output: Path | None) -> Path | None:
+    return None if output is None else output.with_suffix(".samples.csv")
+
+
+def _needs(found: Resolved, layouts: list[Any]) -> list[Need]:
+    from ...profiles.profilers.kernels import needs
+
+    return needs(found.problem, layouts)
+
+
+def _kernels(
+    terminal: Terminal, found: Resolved, layouts: list[Any], where: Any, here: str, *, quick: bool,
+    samples: Path | None, resume: bool,
+) -> dict[str, Any]:  # fmt: skip
+    from ...profiles.profilers import environment, kernel_profile, timing
+    from ...profiles.profilers.samples import Samples
+
+    dtype = found.workload.precision
+    same = here == found.cluster.gpu.name
+    if not same:
+        terminal.warn(f"this is {here or 'no GPU of the catalogue'}, the request is for {found.cluster.gpu.name}",
+                      "the times stand for this machine alone, and no price stands beside them")  # fmt: skip
+    about = environment.environment(where)
+    wanted = _needs(found, layouts)
+    kept = Samples(samples, {**about, "dtype": dtype}, resume=resume)
+    with terminal.progress("timing") as progress:
+        measured = kernel_profile.measure(wanted, dtype, where, timing.QUICK if quick else timing.FULL, kept, progress)
+    batches = [found.workload.global_batch / (each.dp * each.micro_batch) for each in layouts]
+    return kernel_profile.document(
+        measured, wanted, about, model=found.model.name, dtype=dtype, gpu=here, rates=found.rates if same else None,
+        num_micro_batches=batches, bandwidth=found.cluster.gpu.memory_bw_bytes_per_s,
+    )  # fmt: skip
+
+
+def _write(terminal: Terminal, document: dict[str, Any], output: Path, *, force: bool) -> None:
+    from datetime import UTC, datetime
+
+    from ...profiles.profilers.kernel_file import profile_text
+
+    samples = _beside(output)
+    text = profile_text(document, datetime.now(UTC).date().isoformat(), samples.name if samples else "")
+    write_file(output, text, force=force)
+    terminal.talk(f"profile: {output}, samples: {samples}")

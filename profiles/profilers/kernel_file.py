@@ -1,0 +1,72 @@
+"""The file of a kernel profile: YAML, every quantity with its unit. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_HEAD = """\
+# Kernels of {model} in {dtype}, timed one by one: medians, and the quartiles of the samples beside this file.
+# Written by `meshwright profile kernels`; it holds for the device and the versions that it names.
+"""
+
+
+def profile_text(document: Mapping[str, Any], date: str, samples: str) -> str:
+    """`document` of kernel_profile as YAML. samples: name of the file of raw samples."""
+    return "".join(f"{line}\n" for line in _lines(document, date, samples))
+
+
+def _lines(document: Mapping[str, Any], date: str, samples: str) -> Iterator[str]:
+    yield _HEAD.format(**document).rstrip("\n")
+    yield "kind: kernel-profile"
+    yield f"date: {date}"
+    yield f"gpu: {document['gpu'] or 'null'}"
+    yield f"model: {document['model']}"
+    yield f"dtype: {document['dtype']}"
+    yield f"samples: {samples}"
+    yield "environment:"
+    yield from (f"  {name}: {_quoted(value)}" for name, value in document["environment"].items())
+    if told := {name: value for name, value in document["efficiencies"].items() if value is not None}:
+        yield "# As in assumptions.yaml: training_factor of products and attention, share of the memory bandwidth."
+        yield "efficiencies:"
+        yield from (f"  {name}: {value:.4g}" for name, value in told.items())
+    yield "layouts:"
+    for each in document["layouts"]:
+        yield f"- layout: {_quoted(each['layout_id'])}"
+        yield f"  micro_batches: {each['micro_batches']:g}"
+        yield "  step:"
+        yield from (f"    {name}: {_term(term)}" for name, term in each["terms"].items())
+        yield f"  not_timed: [{', '.join(map(_quoted, each['missing']))}]"
+    yield "kernels:"
+    yield from (f"- {_kernel(each)}" for each in document["kernels"])
+    if document["skipped"]:
+        yield "skipped:"
+    for each in document["skipped"]:
+        yield f"- {{kernel: {_quoted(each['kernel'])}, reason: {_quoted(each['reason'])}}}"
+
+
+def _term(term: Mapping[str, float | None]) -> str:
+    priced = f", priced: {_seconds(term['priced_s'])}" if term["priced_s"] is not None else ""
+    return f"{{measured: {_seconds(term['measured_s'])}{priced}}}"
+
+
+def _kernel(each: Mapping[str, Any]) -> str:
+    shape = ", ".join(f"{dim}: {size}" for dim, size in each["shape"].items())
+    parts = [f"kind: {each['kind']}", f"name: {_quoted(each['name'])}", f"direction: {each['direction']}",
+             f"shape: {{{shape}}}", f"median: {_seconds(each['median_s'])}", f"low: {_seconds(each['low_s'])}",
+             f"high: {_seconds(each['high_s'])}", f"samples: {each['samples']}"]  # fmt: skip
+    if "flops_per_s" in each:
+        parts.append(f"rate: {each['flops_per_s'] / 1e12:.4g} TFLOP/s")
+    if "bytes_per_s" in each:
+        parts.append(f"bandwidth: {each['bytes_per_s'] / 1e9:.4g} GB/s")
+    if each["priced_s"] is not None:
+        parts.append(f"priced: {_seconds(each['priced_s'])}")
+    return f"{{{', '.join(parts)}}}"
+
+
+def _seconds(value: float | None) -> str:
+    return "null" if value is None else f"{value * 1e6:.5g} us"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

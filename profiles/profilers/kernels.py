@@ -1,0 +1,214 @@
+"""Which kernels a model needs under a layout, in the words and shapes of the cost model's own table of operations.
+
+No torch here: `runners` makes each of them run, `pricing` says what it should take.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.operations import KEY_FIELDS, Builder, LayerOperations, Shard, Traffic, activation_bytes
+from ...cost_models.specs import Attention, Layer, MixtureOfExperts
+from ...cost_models.stages import EMBEDDING, HEAD
+from ...cost_models.tables import Problem
+
+Kind = Literal["gemm", "attention", "norm", "residual", "rotary", "activation", "embedding", "loss", "update",
+               "accumulation"]  # fmt: skip
+Direction = Literal["forward", "backward", "input gradient", "weight gradient", "step"]
+DTYPES = ("bf16", "fp16", "fp32")
+# An optimizer or a sum works on as many parameters as a rank has, at one rate from here on (well past any cache).
+MOST_PARAMETERS = 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One thing to time. Shapes of a product: [m, k] x [k, n] of the forward pass, whatever the direction.
+
+    flops: model FLOPs (attention: of the causal half). num_bytes: what one fused kernel would move. wide, fusable: as
+    in cost_models.operations. Equal shapes are one kernel, whatever they are called.
+    """
+
+    kind: Kind
+    direction: Direction
+    shape: tuple[tuple[str, int], ...]
+    name: str = field(compare=False)
+    flops: float = field(default=0.0, compare=False)
+    num_bytes: float = field(default=0.0, compare=False)
+    wide: bool = field(default=False, compare=False)
+    fusable: bool = field(default=True, compare=False)
+
+    def __getitem__(self, dim: str) -> int:
+        return dict(self.shape)[dim]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a layout runs on a rank: kernel -> calls per micro-batch (optimizer: per step), of one pipeline stage that
+    holds all layers. missing: operations that are priced, but that nothing here can time."""
+
+    layout: Layout
+    calls: Mapping[Kernel, float]
+    missing: tuple[str, ...]
+
+
+def needs(problem: Problem, layouts: Sequence[Layout]) -> list[Need]:
+    """The kernels of every layout."""
+    columns = Layouts.of(list(layouts))
+    keys = {name: columns[name] for name in KEY_FIELDS}
+    shard = Shard.of(keys, problem.model, problem.workload)
+    builder = Builder(problem.model, problem.workload, problem.stack, shard)
+    return [_Collector(problem, builder, layout, row).need() for row, layout in enumerate(layouts)]
+
+
+class _Collector:
+    """Walks the operations of one layout."""
+
+    def __init__(self, problem: Problem, builder: Builder, layout: Layout, row: int) -> None:
+        self.problem, self.builder, self.layout, self.row = problem, builder, layout, row
+        self.tokens = int(builder.shard.tokens[row])
+        self.own_tokens = int(builder.shard.sp_tokens[row])
+        self.width = activation_bytes(problem.workload)
+        self.calls: defaultdict[Kernel, float] = defaultdict(float)
+        self.missing: dict[str, None] = {}
+
+    def need(self) -> Need:
+        pattern = Counter(self.problem.pattern)
+        for index, variant in enumerate(self.problem.variants):
+            kind = self.problem.model.kinds[variant.kind]
+            self._operations(self.builder.layer(kind, variant.trains), pattern[index], kind)
+        edge = "all" if self.problem.trains_everything else "passes"
+        self._operations(self.builder.embedding("all" if edge == "all" else "frozen"), 1, None)
+        self._operations(self.builder.head("all" if edge == "all" else "passes"), 1, None)
+        self._states()
+        return Need(self.layout, dict(self.calls), tuple(self.missing))
+
+    def _operations(self, ops: LayerOperations, count: float, kind: Layer | None) -> None:
+        backward = ops.trains != "frozen"
+        for gemm in ops.gemms:
+            m, n, k, times = (float(x[self.row]) for x in (gemm.m, gemm.n, gemm.k, gemm.count))
+            shape = tuple((dim, max(round(size), 1)) for dim, size in (("m", m), ("n", n), ("k", k)))
+            directions: list[Direction] = ["forward"]
+            directions += ["input gradient"] if backward else []
+            directions += ["weight gradient"] if backward and gemm.has_wgrad else []
+            for direction in directions:
+                one = Kernel("gemm", direction, shape, gemm.name, 2.0 * m * n * k, wide=gemm.wide)
+                self.calls[one] += count * times
+        for core in ops.cores:
+            if kind is not None:
+                self._attention(kind.attention, float(core.flops[self.row]), count, backward)
+        for traffic in ops.traffic:
+            self._memory_bound(traffic, count, kind, backward)
+
+    def _attention(self, attention: Attention, flops: float, count: float, backward: bool) -> None:
+        layout, workload = self.layout, self.problem.workload
+        windowed = attention.window is not None and attention.window < workload.seq_len
+        reasons = {
+            "attention split over cp": layout.cp > 1,
+            "attention with a window": windowed,
+            "attention over documents of many lengths": workload.context_tokens != workload.seq_len,
+        }
+        if found := [text for text, applies in reasons.items() if applies]:
+            self.missing.update(dict.fromkeys(found))
+            return
+        kv_heads = attention.heads if attention.is_mla else max(attention.kv_heads, layout.tp)
+        shape = (("batch", layout.micro_batch), ("heads", attention.heads // layout.tp),
+                 ("kv_heads", kv_heads // layout.tp), ("tokens", workload.seq_len),
+                 ("head_dim", attention.head_dim), ("value_head_dim", attention.value_head_dim))  # fmt: skip
+        self.calls[Kernel("attention", "forward", shape, "attention", flops)] += count
+        if backward:
+            self.calls[Kernel("attention", "backward", shape, "attention", 2 * flops)] += count
+
+    def _memory_bound(self, traffic: Traffic, count: float, kind: Layer | None, backward: bool) -> None:
+        found = _SHAPES.get(traffic.name)
+        if traffic.name == "positions" and self.problem.model.learned_positions:
+            return  # added once to the embedding
+        if found is None or (traffic.name == "activation" and kind is not None and kind.is_moe):
+            self.missing[traffic.name] = None
+            return
+        name, shape, times = found(self, kind)
+        both: tuple[tuple[Direction, object], ...] = (
+            ("forward", traffic.forward_bytes), ("backward", traffic.backward_bytes))  # fmt: skip
+        for direction, num_bytes in both[: 1 + backward]:
+            moved = float(num_bytes[self.row]) / times  # type: ignore[index]
+            self.calls[Kernel(name, direction, shape, traffic.name, num_bytes=moved, fusable=traffic.fusable)] += (
+                count * times
+            )
+
+    def _states(self) -> None:
+        """The optimizer's step and the sum of gradients, over the parameters of a rank."""
+        layout, problem = self.layout, self.problem
+        rows = problem.parameters
+        trained = sum(
+            times * (rows[i].trained_sharded / layout.tp + rows[i].trained_replicated
+                     + rows[i].trained_experts / (layout.ep * layout.etp))
+            for i, times in (*Counter(problem.pattern).items(), (EMBEDDING, 1), (HEAD, 1))
+        )  # fmt: skip
+        states = problem.state_bytes
+        updated = trained / (layout.shard * layout.cp if layout.zero else 1)
+        per_update = states.gradient + 2 * states.optimizer + states.weight + problem.stack.optimizer_extra_bytes
+        for kind, total, each in (("update", updated, per_update),
+                                  ("accumulation", trained, 2 * states.gradient + 2 * self.width)):  # fmt: skip
+            size = int(min(total, MOST_PARAMETERS))
+            if size:
+                one = Kernel(kind, "step", (("parameters", size),), kind, num_bytes=each * size, fusable=False)  # type: ignore[arg-type]
+                self.calls[one] += total / size
+
+
+_Shape = tuple[Kind, tuple[tuple[str, int], ...], float]
+
+
+def _norm(of: _Collector, kind: Layer | None) -> _Shape:
+    bias = kind.norm_bias if kind is not None else of.problem.model.norm_bias
+    shape = (("tokens", of.own_tokens), ("hidden", of.problem.model.hidden), ("bias", int(bias)))
+    return "norm", shape, float(kind.num_norms) if kind is not None else 1.0
+
+
+def _residual(of: _Collector, kind: Layer | None) -> _Shape:
+    return "residual", (("tokens", of.own_tokens), ("hidden", of.problem.model.hidden)), 2.0
+
+
+def _rotary(of: _Collector, kind: Layer | None) -> _Shape:
+    attention = _of_layer(kind).attention
+    tp = of.layout.tp
+    kv_heads = attention.heads if attention.is_mla else max(attention.kv_heads, tp)
+    return "rotary", (("tokens", of.tokens), ("heads", (attention.heads + kv_heads) // tp),
+                      ("head_dim", attention.head_dim)), 1.0  # fmt: skip
+
+
+def _activation(of: _Collector, kind: Layer | None) -> _Shape:
+    block = _of_layer(kind).feed_forward
+    if isinstance(block, MixtureOfExperts):
+        raise TypeError("experts have activations of many shapes")
+    shape = (("tokens", of.tokens), ("inner", block.inner // of.layout.tp), ("gated", int(block.gated)))
+    return "activation", shape, 1.0
+
+
+def _embedding(of: _Collector, kind: Layer | None) -> _Shape:
+    model = of.problem.model
+    return "embedding", (("tokens", of.tokens), ("vocab", model.vocab // of.layout.tp), ("hidden", model.hidden)), 1.0
+
+
+def _loss(of: _Collector, kind: Layer | None) -> _Shape:
+    return "loss", (("tokens", of.tokens), ("vocab", of.problem.model.vocab // of.layout.tp)), 1.0
+
+
+def _of_layer(kind: Layer | None) -> Layer:
+    if kind is None:
+        raise TypeError("not an operation of a layer")
+    return kind
+
+
+# Memory-bound operations of cost_models.operations that a kernel can be made of; the others stay priced.
+_SHAPES = {
+    "norms": _norm, "final norm": _norm, "residuals": _residual, "positions": _rotary, "activation": _activation,
+    "embedding": _embedding, "loss": _loss,
+}  # fmt: skip
+
+
+def distinct(found: Sequence[Need]) -> Iterator[Kernel]:
+    """Every kernel once, in the order of first use."""
+    yield from dict.fromkeys(kernel for need in found for kernel in need.calls)

@@ -1,0 +1,133 @@
+"""Seconds of one action on a device, as many samples as time allows.
+
+On a GPU events are recorded around every call while the device is still held up by a wait: then the host has launched
+all of them before the first one starts, and no launch shows between two kernels. Inputs rotate over as many sets as the
+cache cannot hold, as those of a training step do.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...errors import InputError
+
+Action = Callable[[], object]
+Make = Callable[[], Action]  # an action with inputs of its own
+
+WARM_UP = 2
+CACHE_TURNS = 4  # sets of inputs hold this many times the cache
+MOST_SETS = 8
+_SLEEP_HZ = 2.0e9  # clock that the wait of a GPU counts in, or less
+
+
+@dataclass(frozen=True)
+class Effort:
+    """samples: of every kernel, at most; seconds: that the samples of one kernel may take (LEAST_SAMPLES are always
+    taken); total_s: that all may take."""
+
+    samples: int
+    seconds: float
+    total_s: float
+
+
+FULL, QUICK = Effort(30, 2.0, math.inf), Effort(7, 0.2, 100.0)
+LEAST_SAMPLES = 3
+
+
+class Clock:
+    """Keeps a run within its time: guesses a kernel's seconds from the best rates seen so far."""
+
+    def __init__(self, effort: Effort) -> None:
+        self.effort, self.started = effort, time.monotonic()
+        self.flops_per_s, self.bytes_per_s = 0.0, 0.0
+
+    def learn(self, flops: float, num_bytes: float, seconds: float) -> None:
+        """What a kernel took."""
+        self.flops_per_s = max(self.flops_per_s, flops / seconds)
+        self.bytes_per_s = max(self.bytes_per_s, num_bytes / seconds)
+
+    def refuses(self, flops: float, num_bytes: float) -> str | None:
+        """Why a kernel is not timed any more, or None."""
+        left_s = self.effort.total_s - (time.monotonic() - self.started)
+        once_s = flops / self.flops_per_s if self.flops_per_s else 0.0
+        once_s += num_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+        if left_s > 0 and once_s * (WARM_UP + LEAST_SAMPLES) <= left_s:
+            return None
+        return f"{self.effort.total_s:.0f} s were up; without `--quick` it is timed"
+
+
+def open_device(name: str) -> torch.device:
+    """`auto`, `cuda` or `cpu`. Raises InputError where there is no such device."""
+    if name not in ("auto", "cuda", "cpu"):
+        raise InputError(f"--device `{name}` is none of auto, cuda, cpu", hint="`--device auto`")
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError("torch sees no CUDA GPU here", hint="`--device cpu`, or run it on the cluster")
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.set_device(device)
+    return device
+
+
+def sample(make: Make, num_bytes: float, device: torch.device, effort: Effort) -> list[float]:
+    """Seconds of single calls. num_bytes: that one set of inputs takes, about."""
+    actions = [make() for _ in range(sets(num_bytes, device))]
+    started = time.perf_counter()
+    for turn in range(WARM_UP):
+        actions[turn % len(actions)]()
+    _finish(device)
+    once_s = (time.perf_counter() - started) / WARM_UP
+    number = min(effort.samples, max(int(effort.seconds / once_s), LEAST_SAMPLES))
+    return (_on_gpu if device.type == "cuda" else _on_cpu)(actions, number)
+
+
+def sets(num_bytes: float, device: torch.device) -> int:
+    """Sets of inputs of `num_bytes` each that the action rotates over."""
+    if device.type != "cuda":
+        return 1
+    cache = torch.cuda.get_device_properties(device).L2_cache_size
+    return int(min(max(-(-CACHE_TURNS * cache // max(num_bytes, 1.0)), 1), MOST_SETS))
+
+
+def free_bytes(device: torch.device) -> float:
+    """What new tensors may take."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    info = Path("/proc/meminfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    return next((1024.0 * float(line.split()[1]) for line in lines if line.startswith("MemAvailable")), math.inf)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _on_cpu(actions: Sequence[Action], number: int) -> list[float]:
+    found = []
+    for turn in range(number):
+        started = time.perf_counter()
+        actions[turn % len(actions)]()
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def _on_gpu(actions: Sequence[Action], number: int) -> list[float]:
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * number)]  # type: ignore[no-untyped-call]
+    started = time.perf_counter()
+    actions[0]()
+    launch_s = time.perf_counter() - started  # of the host alone: the call returns before the kernel ends
+    torch.cuda.synchronize()
+    torch.cuda._sleep(int(_SLEEP_HZ * 1.5 * (number + 1) * launch_s))  # type: ignore[no-untyped-call]
+    for turn in range(number):
+        marks[2 * turn].record()
+        actions[turn % len(actions)]()
+        marks[2 * turn + 1].record()
+    torch.cuda.synchronize()
+    return [1e-3 * first.elapsed_time(second) for first, second in zip(marks[::2], marks[1::2], strict=True)]
