@@ -23,6 +23,8 @@ from .recompute import Recompute
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu
 }  # fmt: skip
+# Before pytorch pull request 153666 (2.9) F.rms_norm is a row of operations that keeps an fp32 copy of its input.
+_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Norm(Block):
         weight, bias, epsilon = self.tensor("weight"), self.maybe("bias"), self.context.norm_epsilon
         if bias is not None:
             return F.layer_norm(x, (x.shape[-1],), weight, bias, epsilon)
-        if self.context.fused:  # one kernel, and it keeps no more
+        if self.context.fused and _FUSED_RMS_NORM:  # one kernel, and it keeps no more
             return F.rms_norm(x, (x.shape[-1],), weight, epsilon)
         out: Tensor = _RmsNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
         return out

@@ -93,6 +93,8 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.UntypedStorage.resize_ = before  # type: ignore[method-assign, assignment]
 
 
-def allocator_peak(device: torch.device) -> int:
-    """Bytes that the GPU's allocator had given out at its peak."""
-    return int(torch.cuda.max_memory_allocated(device))
+def gpu_peaks(device: torch.device) -> tuple[int, int, int]:
+    """Bytes at their peak on a GPU: given out by the allocator, reserved by it, and in use as the driver shows it
+    (with context, kernels, NCCL's buffers and whatever else runs there)."""
+    free, total = torch.cuda.mem_get_info(device)
+    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device), total - free

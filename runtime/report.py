@@ -12,7 +12,9 @@ from typing import Any
 from .._version import __version__
 from .job import Job
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
+# Per rank: tensors, what the GPU's allocator reserved for them, and what is in use on the GPU. CPUs have the first.
+PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "device_memory_bytes")
 Event = dict[str, Any]
 
 
@@ -36,11 +38,10 @@ class Recorder:
     def steps(self) -> list[Event]:
         return self.of("step")
 
-    @property
-    def peak_bytes(self) -> list[int]:
-        """Per rank; empty if the run did not end."""
+    def peaks(self, name: str = PEAKS[0]) -> list[int]:
+        """Bytes per rank of one of PEAKS; empty if the run did not end or its device cannot say."""
         ends = self.of("end")
-        return [int(value) for value in ends[-1]["peak_memory_bytes"]] if ends else []
+        return [int(value) for value in ends[-1].get(name, ())] if ends else []
 
     def document(self, **more: Any) -> dict[str, Any]:
         """The report."""
@@ -51,7 +52,7 @@ class Recorder:
             "layout_id": str(job.layout), "model": job.model.name, "scaled_down": self.notes, "dtype": job.dtype,
             "optimizer": job.optimizer, "learning_rate": job.learning_rate, "seed": job.seed, "data": job.data,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
-            "steps": self.steps, "peak_memory_bytes": self.peak_bytes, "stopped": self.stopped,
+            "steps": self.steps, **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
                             "platform": platform.platform(), **(starts[0] if starts else {})},
             **more,

@@ -23,9 +23,9 @@ from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
 from .comm import CommunicationError
 from .job import Job
-from .memory import PeakMemory, allocator_peak
+from .memory import PeakMemory, gpu_peaks
 from .mesh import build_mesh
-from .report import Event, Recorder, step_line
+from .report import PEAKS, Event, Recorder, step_line
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import Trainer
@@ -74,7 +74,7 @@ def _run(settings: Settings, status: Status) -> None:
     peaks = _train(trainer, settings, recorder, status)
     status.set("ending")
     if dist.get_rank() == 0:
-        _tell({"event": "end", "peak_memory_bytes": peaks}, settings, recorder)
+        _tell({"event": "end", **peaks}, settings, recorder)
         if settings.report:
             Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
     mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
@@ -111,13 +111,16 @@ def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -
         raise CommunicationError(f"connecting to the other ranks: {str(error).splitlines()[0]}") from error
 
 
-def _train(trainer: Trainer, settings: Settings, recorder: Recorder, status: Status) -> list[int]:
-    """All steps; peak bytes of every rank."""
+def _train(trainer: Trainer, settings: Settings, recorder: Recorder, status: Status) -> dict[str, list[int]]:
+    """All steps; peak bytes of every rank, by the names of PEAKS."""
     job, device, world = trainer.job, trainer.device, trainer.mesh["world"]
     first = dist.get_rank() == 0
     if first:
         _tell(_environment(device, job), settings, recorder)
     tracked = PeakMemory(trainer.tensors()) if device.type == "cpu" else None
+    if tracked is None:
+        torch.cuda.empty_cache()  # what drawing the weights left behind is no part of a step
+        torch.cuda.reset_peak_memory_stats(device)
     for index in range(job.steps):
         started = time.perf_counter()
         following = tracked.following() if tracked is not None and index < TRACKED_STEPS else nullcontext()
@@ -128,10 +131,10 @@ def _train(trainer: Trainer, settings: Settings, recorder: Recorder, status: Sta
             speed = {"step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s}
             _tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm, **speed},
                   settings, recorder)  # fmt: skip
-    peak = tracked.peak if tracked is not None else allocator_peak(device)
-    peaks = torch.zeros(world.size, dtype=torch.int64, device=device)
-    peaks[world.rank] = peak
-    return [int(value) for value in world.all_reduce(peaks).tolist()]
+    found = (tracked.peak,) if tracked is not None else gpu_peaks(device)
+    peaks = torch.zeros(len(found), world.size, dtype=torch.int64, device=device)
+    peaks[:, world.rank] = torch.tensor(found, device=device)
+    return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))
 
 
 def _environment(device: torch.device, job: Job) -> Event:

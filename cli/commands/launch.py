@@ -160,7 +160,7 @@ def _checked(
     from ...runtime import parity, pricing
 
     predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
-    memory = parity.compare_memory(recorder.peak_bytes, predicted)
+    memory = parity.compare_memory(recorder.peaks(), predicted)
     more: dict[str, Any] = {
         "memory": [
             {"stage": row.stage, "measured_bytes": row.measured_bytes, "predicted_bytes": row.predicted_bytes}
