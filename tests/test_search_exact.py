@@ -95,8 +95,9 @@ def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
 
 def techniques(seed: int) -> Applied:
     """Every sixth request trains by one."""
-    asked = {0: {"diloco": {"period": 20, "delay": 0}}, 6: {"1-bit-adam": {}}}.get(seed % 12, {})
-    return applied(asked)
+    if seed % 12 == 0:
+        return applied({"diloco": {"period": 20, "delay": 0}})
+    return applied({"1-bit-adam": {}} if seed % 12 == 6 else {})
 
 
 def random_fixes(rng: random.Random) -> tuple[Rule, ...]:

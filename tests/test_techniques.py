@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b"))}  # fmt: skip
 
 
-def priced(layout_id: str, techniques: Mapping[str, Mapping[str, float]] | None = None, **asked: Any) -> Candidate:
+def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:
     request = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 2048, "global_batch": 256, **asked}
-    return api.evaluate(None, layout_id, technique=techniques, **request).best
+    return api.evaluate(None, layout_id, technique=technique, **request).best
 
 
 def shown(candidate: Candidate) -> float:
@@ -85,7 +84,7 @@ def test_one_bit_adam_on_bert_large() -> None:
 
 def test_error_buffers_of_one_bit_adam() -> None:
     """fp32: what the signs left out, and this rank's part as a server, over 16 of them."""
-    plain, signs = (priced(PLAIN, knobs).memory[0] for knobs in (None, {"1-bit-adam": {}}))
+    plain, signs = (priced(PLAIN, technique=names).memory[0] for names in ((), ("1-bit-adam",)))
     parameters = 1_235_814_400  # llama-3.2-1b
     assert signs.optimizer_bytes - plain.optimizer_bytes == pytest.approx(4 * parameters * (1 + 1 / 16), rel=1e-6)
 
@@ -93,7 +92,7 @@ def test_error_buffers_of_one_bit_adam() -> None:
 def test_streaming_diloco_needs_a_hundredth_of_the_network() -> None:
     """8 fragments, 5 steps for each, 4 bits, every 100 steps: on average 1/400 of what 16-bit gradients need at every
     step, and 1/160 at the peak (the paper's "two orders of magnitude")."""
-    asked = {"stack": "deepspeed", "global_batch": 256}
+    asked: dict[str, Any] = {"stack": "deepspeed", "global_batch": 256}
     slow = 0.01
     plain = shown(priced(PLAIN, cluster=single(slow), **asked))
     mean = shown(priced(PLAIN, {"diloco": {"delay": 0}}, cluster=single(slow), **asked))
