@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import text
 from .console import table
+from .placement_screens import order_lines, order_table
 from .tables import (
     Json,
     capacity,
@@ -51,6 +52,8 @@ def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
         parts += [text.wrapped(f"  {t['name']}: beside {text.listed(t['overlaps'])}", "    ") for t in beside]
     if len(chunks_by_stage(candidate)) > 1:
         parts += ["", "Stages", _stages_table(candidate)]
+    if order := order_lines(candidate):
+        parts += ["", *order, "", *order_table(candidate)]
     parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(capacity(plan))} GiB"]
     parts += ["", "Targets", *target_lines(candidate["targets"])]
     parts += ["", "Search", _search_table(plan), certificate_line(plan), "", *stack_lines(plan["resolved"]["stack"])]

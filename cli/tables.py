@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import text
 from .console import bar, table
+from .placement_screens import order_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +28,7 @@ _TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes")
 def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> list[Part]:
     """What `meshwright plan` prints: the layouts, where the time of the first goes, how sure that is."""
     best = plan["candidates"][0]
+    order = order_lines(best)
     return [
         header(plan),
         space_line(plan),
@@ -37,6 +39,7 @@ def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> li
         f"Where the {step_text(best)} of layout 1 go",
         terms_table(best, unicode=unicode),
         "",
+        *([*order, ""] if order else []),
         *closing_lines(plan),
         f"Next: meshwright explain {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan",
     ]

@@ -7,14 +7,14 @@ what-if share this path: a changed constant needs only this step again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
-from .collectives import CollectiveRates
+from .collectives import CollectiveRates, Levels
 from .operations import Exchange, Gemm, LayerOperations
 from .specs import NetworkLevel, StackSpec
 from .surfaces import AttentionSurface, GemmSurface, attention_seconds, gemm_seconds
@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 
 # What the seconds of a layer are made of, in the order of the component axis.
 COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
+# Kinds of groups of ranks that communicate, each over links of its own once nodes are placed (Rates.links).
+GROUPS = ("tp", "cp", "ep", "pp", "tied", "shard", "replicate", "expert_shard", "expert_replicate")
 _STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)
 _AXES = {"tp": 3, "cp": 4, "ep": 5}
 _HOST = 6
@@ -67,6 +69,17 @@ class Rates:
     wide_element_bytes: float = 2.0
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
+    links: Mapping[str, Levels] = field(default_factory=dict)  # of a kind of group (GROUPS), where not `levels`
+
+    def levels_of(self, group: str) -> Levels:
+        """The hierarchy that groups of this kind find."""
+        return self.links.get(group, self.levels)
+
+    def on_network(self, bw_bytes_per_s: Mapping[str, float]) -> Rates:
+        """These rates where each kind of group finds a bandwidth of its own (per GPU) on the outermost level."""
+        inner, network = self.levels[:-1], self.levels[-1]
+        links = {name: (*inner, replace(network, bw_bytes_per_s=bw)) for name, bw in bw_bytes_per_s.items()}
+        return replace(self, links=links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +175,8 @@ def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, back
 
 def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
     """Seconds of one call, before overlap."""
-    groups = exchange.size, exchange.stride
-    curve = collectives.curve_of_rows(rates.collectives, rates.levels, exchange.op, *groups, exchange.copies)
+    groups, levels = (exchange.size, exchange.stride), rates.levels_of(exchange.axis)
+    curve = collectives.curve_of_rows(rates.collectives, levels, exchange.op, *groups, exchange.copies)
     return collectives.seconds(curve, exchange.num_bytes)
 
 

@@ -183,17 +183,35 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeLinks:
+    """The network from node to node where it is not the same everywhere; nodes in the order of the groups.
+
+    bw_bytes_per_s[i][j]: what node i sends to node j with all its NICs, one direction; the diagonal says nothing (0).
+    """
+
+    bw_bytes_per_s: tuple[tuple[float, ...], ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """Groups of nodes and the bandwidth hierarchy that joins them.
 
-    Where groups differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan made so
-    is safe on all of them, and the warnings of the plan say so.
+    Where groups or links differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan
+    made so is safe on all of them, and the warnings of the plan say so. hosts: names of the nodes, () where none are
+    given; links: only where nodes are not joined alike, and then the last level is the weakest of them.
     """
 
     name: str
     groups: tuple[NodeGroup, ...]
     levels: tuple[NetworkLevel, ...]
     warnings: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    links: NodeLinks | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(group.num_nodes for group in self.groups)
 
     @cached_property
     def num_gpus(self) -> int:

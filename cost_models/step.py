@@ -186,16 +186,18 @@ def _fsdp_exchange(
 
 _GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
 _GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
+_SHARDS, _REPLICAS = ("shard", "expert_shard"), ("replicate", "expert_replicate")  # kinds of groups (rates.GROUPS)
 
 
-def _curve(rates: Rates, op: Op, size: Ints, stride: Ints) -> Curve:
-    return collectives.curve_of_rows(rates.collectives, rates.levels, op, size, stride)
+def _curve(rates: Rates, group: str, op: Op, size: Ints, stride: Ints) -> Curve:
+    return collectives.curve_of_rows(rates.collectives, rates.levels_of(group), op, size, stride)
 
 
 def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
     """Gather and scatter in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
     parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
-    return [[_curve(rates, op, x.shard[rows], x.shard_stride[rows]) for op in _GATHER_SCATTER] for x in parts]
+    return [[_curve(rates, name, op, x.shard[rows], x.shard_stride[rows]) for op in _GATHER_SCATTER]
+            for name, x in zip(_SHARDS, parts, strict=False)]  # fmt: skip
 
 
 def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
@@ -214,12 +216,13 @@ def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[C
     options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
     parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
 
-    def least(op: Op, groups: Groups) -> Curve:
-        found = _curve(rates, op, groups.shard, groups.shard_stride)
+    def least(name: str, op: Op, groups: Groups) -> Curve:
+        found = _curve(rates, name, op, groups.shard, groups.shard_stride)
         columns = (found.latency_s, found.s_per_byte, found.ramp)
         return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
 
-    return [[least(op, groups) for op in _GATHER_SCATTER] for groups in parts]
+    return [[least(name, op, groups) for op in _GATHER_SCATTER]
+            for name, groups in zip(_SHARDS, parts, strict=False)]  # fmt: skip
 
 
 def _calls(curve: Curve, total_bytes: Array, calls: Array) -> Array:
@@ -267,7 +270,7 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
 def hop_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of one stage-to-stage message."""
     x = ledger.layouts
-    curve = _curve(rates, "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
+    curve = _curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
     return collectives.seconds(curve, ledger.tables.message[ledger.key])
 
 
@@ -290,7 +293,7 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
         return np.zeros(len(x))
     distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
     num_bytes = problem.model.vocab * problem.model.hidden / x["tp"] * problem.state_bytes.gradient
-    return collectives.seconds(_curve(rates, "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
+    return collectives.seconds(_curve(rates, "tied", "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
 
 
 def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:
@@ -317,19 +320,20 @@ def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array
     return shown
 
 
-def _largest_parts(ledger: Ledger) -> list[tuple[Array, Groups]]:
-    """Trained parameters of the fullest stage and the groups that have them: dense, and experts if there are any."""
+def _largest_parts(ledger: Ledger) -> list[tuple[int, Array, Groups]]:
+    """Trained parameters of the fullest stage and the groups that have them: 0 dense, 1 experts if there are any."""
     parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
-    return [(np.max([trained[i] for trained in ledger.trained], axis=0), groups) for i, groups in enumerate(parts)]
+    return [(i, np.max([trained[i] for trained in ledger.trained], axis=0), groups) for i, groups in enumerate(parts)]
 
 
 def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Array, Array]:
     """[n] seconds per step of gradients scattered over the shard groups, and of weights gathered there."""
     broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
     reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
-    for largest, groups in _largest_parts(ledger):
-        scatter = _curve(rates, "reduce_scatter", groups.shard, groups.shard_stride)
-        gather = _curve(rates, "broadcast" if broadcasts else "all_gather", groups.shard, groups.shard_stride)
+    gathers: Op = "broadcast" if broadcasts else "all_gather"
+    for part, largest, groups in _largest_parts(ledger):
+        scatter = _curve(rates, _SHARDS[part], "reduce_scatter", groups.shard, groups.shard_stride)
+        gather = _curve(rates, _SHARDS[part], gathers, groups.shard, groups.shard_stride)
         calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
         reduce_s += np.where(ledger.reduces_once, _calls(scatter, largest * traffic.scattered, ledger.buckets), 0.0)
         gather_s += np.where(ledger.gathers_once, _calls(gather, largest * traffic.gathered, calls), 0.0)
@@ -340,8 +344,8 @@ def _between_copies(ledger: Ledger, rates: Rates, traffic: Traffic, pieces: floa
     """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
     seconds = np.zeros(len(ledger.layouts))
     calls = np.maximum(ledger.buckets / pieces, 1.0)
-    for largest, groups in _largest_parts(ledger):
-        copies = _curve(rates, "all_reduce", groups.replicate, groups.replicate_stride)
+    for part, largest, groups in _largest_parts(ledger):
+        copies = _curve(rates, _REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
         seconds += _calls(copies, largest * traffic.replicated / groups.shard / pieces, calls)
     return seconds
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..cost_models import units
-from ..cost_models.layouts import parse
+from ..cost_models.layouts import Layout, parse
 from ..cost_models.specs import ClusterSpec
-from ..errors import InputError, SearchInterrupted
+from ..errors import InputError, MeshwrightError, SearchInterrupted
 from ..profiles.cluster import cluster_to_dict
 from . import intervals
 from .candidates import candidates
@@ -34,6 +34,7 @@ __all__ = ["evaluate", "load_plan", "plan"]
 # A faster layout outside the target is worth a line from this share on.
 _WORTH_SAYING = 0.005
 _FAMILIES = 12  # finalists that are simulated and split
+_EQUAL = 1e-9
 Progress = Callable[[float, float, str], None]
 
 
@@ -43,6 +44,7 @@ def plan(
     progress: Progress | None = None,
     time_limit_s: float | None = None,
     stages: Literal["even", "own"] = "even",
+    seed: int = 0,
     **asked: Any,
 ) -> Plan:
     """The fastest layout that fits, the runners-up, and the proof.
@@ -52,6 +54,7 @@ def plan(
     flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
+    seed: of the orders of nodes that are tried where their links differ.
     """
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"a time limit of {time_limit_s:g} s leaves no time", hint="write `--time-limit 30s`")
@@ -63,14 +66,11 @@ def plan(
     if own and (names := [name for name, _ in found.workload.techniques]):
         hint = "leave out `--stages own`"
         raise InputError(f"stages of their own are simulated, and no simulation knows {', '.join(names)}", hint=hint)
+    if own and found.cluster.links is not None:
+        raise InputError("stages of their own where links differ are not planned yet", hint="leave out `--stages own`")
+    if found.cluster.links is not None:
+        return _with_placed_nodes(found, watch, seed)
     outcome = _best_of_families(found, watch, _FAMILIES if own else 0)
-    if not outcome.found.rows:
-        if outcome.stopped:
-            raise SearchInterrupted(f"stopped ({outcome.stopped}) before any layout was found")
-        legal = outcome.count.total - sum(outcome.count.ruled_out.values())
-        if not legal:
-            raise no_legal_layout(found, outcome.count)
-        raise does_not_fit(found, outcome.count, watch.late)
     return _with_own_stages(found, outcome, watch) if own else _with_even_stages(found, outcome, watch)
 
 
@@ -96,6 +96,26 @@ def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
     return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *unsaid)})
 
 
+def _with_placed_nodes(found: Resolved, watch: _Watch, seed: int) -> Plan:
+    """Where links between nodes differ: the search gives lower bounds, which placed prices are held against."""
+    from .placement import FINALISTS, optimistic, placed  # not above: networkx would slow the start of every plan
+
+    outcome = _best_of_families(optimistic(found), watch, FINALISTS)
+    rows = outcome.found.rows
+    listed = placed(found, [row[2] for row in rows], [row[0] for row in rows], found.request.top, seed)
+    proof = _certificate(found, outcome)
+    if proof.lower_bound_s is not None:
+        gap = max(0.0, 1.0 - proof.lower_bound_s / listed[0].step_s)
+        proof = proof.model_copy(update={"gap": rounded(gap), "proven": proof.proven and gap < _EQUAL})
+    return _plan(found, listed, proof, None, outcome.count)
+
+
+def _placed_alone(found: Resolved, layout: Layout) -> tuple[Candidate, ...]:
+    from .placement import place
+
+    return (place(found, layout),)
+
+
 def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any) -> Plan:
     """The plan that has just the layout `layout_id`, whether it fits or not.
 
@@ -111,7 +131,8 @@ def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
         derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
         choose = "leave the field out and it is chosen: `plan --fix` with the others"
         raise InputError("\n".join(problems), hint=derive if layout.num_gpus != found.problem.num_gpus else choose)
-    listed = candidates(found, [Staged.of(found, layout)])
+    on_equal_links = found.cluster.links is None
+    listed = candidates(found, [Staged.of(found, layout)]) if on_equal_links else _placed_alone(found, layout)
     count = Count(total=1, priced=1)
     proof = Certificate(space=_space_count(count, {}), lower_bound_s=None, gap=None, proven=False)
     result = _plan(found, listed, proof, None, count)
@@ -162,11 +183,13 @@ def _search(found: Resolved, space: Space, watch: _Watch, **options: Any) -> Out
 
 def _best_of_families(found: Resolved, watch: _Watch, least: int = 0) -> Outcome:
     """The best layout of each family, as many as asked for or `least`; where there are fewer families than asked for,
-    the best of all fill the list."""
+    the best of all fill the list. Raises NoFeasibleLayoutError if there is none, or SearchInterrupted."""
     top = max(found.request.top, least)
     outcome = _search(found, found.space, watch, top=top, family=FAMILY)
+    if not outcome.found.rows:
+        raise _nothing_found(found, outcome, watch)
     missing = found.request.top - len(outcome.found.rows)
-    if outcome.stopped or not outcome.found.rows or missing <= 0:
+    if outcome.stopped or missing <= 0:
         return outcome
     every = _search(found, found.space, watch, top=top)
     if every.stopped:
@@ -174,6 +197,15 @@ def _best_of_families(found: Resolved, watch: _Watch, least: int = 0) -> Outcome
     twins = [row for row in every.found.rows if row not in outcome.found.rows]
     every.found.rows = sorted(outcome.found.rows + twins[:missing], key=lambda row: row[:2])
     return every
+
+
+def _nothing_found(found: Resolved, outcome: Outcome, watch: _Watch) -> MeshwrightError:
+    """Why the search came back with nothing."""
+    if outcome.stopped:
+        return SearchInterrupted(f"stopped ({outcome.stopped}) before any layout was found")
+    if outcome.count.total == sum(outcome.count.ruled_out.values()):
+        return no_legal_layout(found, outcome.count)
+    return does_not_fit(found, outcome.count, watch.late)
 
 
 def _outside(

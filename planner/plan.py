@@ -11,7 +11,14 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout
 from ..cost_models.stages import Partition, chunk_devices, chunk_sizes, redone_by_layout
@@ -66,11 +73,58 @@ class Chunk(_Part):
     recompute_layers: int
 
 
+class GroupLinks(_Part):
+    """What one kind of group finds of unequal links: how many times slower than the fastest its slowest are, in the
+    plan's order of the nodes and in the order that the cluster lists them; and the seconds that each such time costs.
+    """
+
+    name: str
+    per_slowness_s: float
+    slowdown: float
+    slowdown_listed: float
+
+
+class SlowNode(_Part):
+    """A node whose best link is only a `share` of the fastest, and what it sends to others in a step."""
+
+    host: str
+    share: float
+    sent_bytes: float
+    sent_listed_bytes: float
+
+
+class NodeOrder(_Part):
+    """Why the nodes stand in this order: nodes[k] holds the k-th run of logical ranks.
+
+    network_s: seconds that the links between nodes take in a step if nothing hides them; _listed: in the order that the
+    cluster lists them; least: no order takes less (equal where proven).
+    """
+
+    nodes: tuple[int, ...]
+    network_s: float
+    network_listed_s: float
+    network_least_s: float
+    proven: bool
+    step_listed_s: float
+    fastest_bytes_per_s: float
+    slowest_bytes_per_s: float
+    kinds: tuple[GroupLinks, ...]
+    slow: tuple[SlowNode, ...]
+
+
 class Placement(_Part):
-    """Host order and the map rank -> logical rank; None: the launcher's own order, tp fastest, then cp, dp, pp."""
+    """Hosts as the cluster lists them and the map rank -> logical rank; None: the launcher's own order, tp fastest,
+    then cp, dp, pp. order: only where links between nodes differ."""
 
     hosts: tuple[str, ...] = ()
     logical_of_rank: tuple[int, ...] | None = None
+    order: NodeOrder | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_order(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans on equal links look as they always did."""
+        found: dict[str, Any] = handler(self)
+        return {name: value for name, value in found.items() if name != "order" or value is not None}
 
 
 class Candidate(_Part):

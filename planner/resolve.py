@@ -41,6 +41,7 @@ class Resolved:
     stack: StackSpec
     target: Target
     warnings: tuple[str, ...]
+    network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (planner/placement.py)
 
     @cached_property
     def problem(self) -> Problem:
@@ -48,7 +49,8 @@ class Resolved:
 
     @cached_property
     def rates(self) -> Rates:
-        return stacks.rates_for(self.cluster, self.stack, self.workload.precision)
+        rates = stacks.rates_for(self.cluster, self.stack, self.workload.precision)
+        return rates if self.network is None else rates.on_network(self.network)
 
     @cached_property
     def fixes(self) -> tuple[Rule, ...]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup
+from ..cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup, NodeLinks
 from ..errors import InputError
 from . import registry
 from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
@@ -252,6 +252,8 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
                    for group in cluster.groups],
         "levels": [asdict(level) for level in cluster.levels],
         "warnings": list(cluster.warnings),
+        **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
+        **({"links": asdict(cluster.links)} if cluster.links else {}),
     }  # fmt: skip
 
 
@@ -265,7 +267,11 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
     groups = tuple(NodeGroup(**known(NodeGroup, {**group, "gpu": GpuSpec(**known(GpuSpec, group["gpu"]))}))
                    for group in data["groups"])  # fmt: skip
     levels = tuple(NetworkLevel(**known(NetworkLevel, level)) for level in data["levels"])
-    return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())))
+    links = data.get("links")
+    if links is not None:
+        links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))
+    return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())),
+                       hosts=tuple(data.get("hosts", ())), links=links)  # fmt: skip
 
 
 def _name(groups: Sequence[Group]) -> str:

@@ -15,9 +15,10 @@ from . import registry
 from .cluster import build, gpu_group, node_group, parse_shorthand
 from .fabric import Fabric, FabricType, Group, Inter, latency, suspicious_nic, suspicious_ratio
 from .facts import Facts
+from .links import with_links
 from .reader import Document, FieldPath
 
-_KEYS = ("name", "groups", "links", "fabric", "sites", "wan")
+_KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan")
 _GROUP_KEYS = ("node", "count", "name", "gpu", "gpus_per_node", "intra_node", "domain", "nics", "nic_bandwidth",
                "network", "host_memory", "host_memory_bandwidth", "price")  # fmt: skip
 _INTRA_KEYS = ("bandwidth", "latency", "topology", "kind")
@@ -34,16 +35,19 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
     if not facts.keys((), _KEYS):
         facts.finish()
     groups = _groups(facts, gpu)
-    links = facts.keys(("links",), ("intra_node", "inter_node"))
+    links = facts.keys(("links",), ("intra_node", "inter_node", "slow_nodes", "matrix"))
     if links and groups:
         groups = [_with_links(facts, group) for group in groups]
     fabric = _fabric(facts, groups)
     name = facts.text(("name",)) or "cluster"
     facts.finish()
     try:
-        return build(name, groups, fabric)
+        cluster = build(name, groups, fabric)
     except InputError as error:
         raise InputError.of([document.problem(("groups",), error.message, error.hint)]) from None
+    cluster = with_links(facts, cluster, groups, fabric)
+    facts.finish()
+    return cluster
 
 
 def _groups(facts: Facts, gpu: str | None) -> list[Group]:

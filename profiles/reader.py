@@ -142,6 +142,11 @@ def read_document(path: Path | str, text: str | None = None) -> Document:
     return _read_yaml(name, text)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file that is none of the above, a table of numbers. Raises InputError as `read_document`."""
+    return _decode(str(path), _read_bytes(path))
+
+
 def check_keys(document: Document, path: FieldPath, allowed: Iterable[str]) -> list[Problem]:
     """A problem for each key at `path` that is not in `allowed`, with the nearest one that is."""
     value, known = document.at(path) if path else document.data, sorted(allowed)

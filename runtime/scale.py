@@ -1,7 +1,8 @@
 """`--scale-down`: the same layout on a small model, so that a plan for a cluster can be rehearsed on two cores.
 
 Kept: every axis above 1 (at 2), vpp, schedule, which chunks are longer, heads per key/value head, tying, kinds of
-layers, recompute. Shrunk: GPUs, width, depth, vocabulary, tokens, micro-batches (to pp + 2).
+layers, recompute, that the plan renumbers ranks. Shrunk: GPUs, width, depth, vocabulary, tokens, micro-batches (to
+pp + 2).
 """
 
 from __future__ import annotations
@@ -27,9 +28,36 @@ def scale_down(job: Job) -> tuple[Job, list[str]]:
     batch = layout.dp * layout.micro_batch * (layout.pp + 2)
     small = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, redone), seq_len=seq_len,
-        global_batch=batch, predicted_step_s=None, logical_of_rank=None,
+        global_batch=batch, predicted_step_s=None, logical_of_rank=_rank_map(job, layout),
     )  # fmt: skip
     return small, _notes(job, small)
+
+
+def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
+    """The plan's rank map on the ranks that stay, which keep their order.
+
+    Those stay on each axis on which two neighbours stand that the map turns round, so that the rehearsal of a plan that
+    renumbers ranks renumbers too.
+    """
+    if job.logical_of_rank is None:
+        return None
+    large = job.layout
+    shape, kept = (large.pp, large.dp, large.tp), (small.pp, small.dp, small.tp)
+    seat = sorted(range(large.num_gpus), key=job.logical_of_rank.__getitem__)  # logical -> physical rank
+    turned = next((rank for rank in range(1, len(seat)) if seat[rank] < seat[rank - 1]), 0)
+    stay = []
+    for axis, (size, number) in enumerate(zip(shape, kept, strict=True)):
+        both = {_place(rank, shape)[axis] for rank in (turned, max(turned - 1, 0))}
+        others = [index for index in range(size) if index not in both]
+        stay.append(sorted([*both, *others[: number - len(both)]]))
+    ranks = [(p * large.dp + d) * large.tp + t for p in stay[0] for d in stay[1] for t in stay[2]]
+    return tuple(sorted(range(len(ranks)), key=lambda logical: seat[ranks[logical]]))
+
+
+def _place(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(stage, dp, tp) of a logical rank."""
+    _, dp, tp = shape
+    return rank // (dp * tp), rank // tp % dp, rank % tp
 
 
 def _layout(layout: Layout) -> Layout:
@@ -145,4 +173,7 @@ def _notes(before: Job, after: Job) -> list[str]:
         "micro-batches": (before.num_micro_batches, after.num_micro_batches),
     }  # fmt: skip
     changed = [f"{name} {a:,} -> {b:,}" for name, (a, b) in pairs.items() if a != b]
+    mapped = after.logical_of_rank
+    if mapped is not None and mapped != tuple(range(len(mapped))):
+        changed.append(f"rank map kept: ranks 0 to {len(mapped) - 1} act as {', '.join(map(str, mapped))}")
     return [f"layout {before.layout} -> {after.layout}", *changed]

@@ -43,6 +43,10 @@ def command(
         str | None,
         typer.Option("--time-limit", metavar="TIME", help="Stop with the best so far, as in 30s.", show_default=False),
     ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the orders of nodes tried where links differ [0].",
+                          show_default=False)
+    ] = 0,
     output: options.Output = None,
     force: options.Force = False,
     trace: Annotated[
@@ -72,7 +76,7 @@ def command(
             check_writable(path, force=force)
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     with terminal.progress("searching") as progress:
-        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages)
+        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, seed=seed)
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:
         write_file(output, found.to_json(), force=force)

@@ -65,7 +65,9 @@ def emit(
     own = {"plan.json": plan.to_json()} if found.trainer.table is None else {}  # our runtime reads the plan itself
     job = replace(job, hosts=hosts, devices=devices, files={**job.files, **own})
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), "plan.json": plan.to_json()}
-    warnings = (*((warning,) if warning else ()), *job.says)
+    unnamed = () if plan.resolved["cluster"].get("hosts") or not hosts else (
+        f"the cluster file names no hosts: put yours in place of {hosts[0]} and the others",)  # fmt: skip
+    warnings = (*((warning,) if warning else ()), *job.says, *unnamed)
     return Emitted(files, starter.next_step(job), framework, warnings)
 
 

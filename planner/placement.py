@@ -1,0 +1,234 @@
+"""Which node holds which ranks, where the links between nodes are not alike.
+
+A layout is priced with the bandwidth that each kind of its groups finds: that of the fastest pair of nodes over x, how
+many times slower its slowest row of edges is (`search/order_problem.py` has the formulation). The search
+before it prices every layout with the least x that any order can give (`optimistic`): a lower bound of all its placed
+prices, so that the certificate of the plan covers both choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost_models.collectives import OPS, CollectiveRates, LevelRates, OpRates
+from ..cost_models.layouts import Layout, Layouts
+from ..cost_models.rates import GROUPS, Rates
+from ..cost_models.specs import ClusterSpec
+from .candidates import candidates
+from .node_groups import NodeGroups, node_groups
+from .plan import Candidate, GroupLinks, NodeOrder, Placement, SlowNode, rounded
+from .resolve import Resolved
+from .search.exhaustive import price_layouts
+from .search.order_problem import OrderProblem
+from .search.orders import Ordered, best_order
+from .simulation import Staged
+
+Array = NDArray[np.float64]
+
+FINALISTS = 16  # layouts that are placed, at least
+_SLOW = 0.9  # a node whose best link is below this share of the fastest is called slow
+_NOT_THERE = 1e18  # bytes/s: a network that takes no time
+_RAW = ("tp_overlap", "dp_overlap", "dp_gather_overlap", "fsdp_overlap", "cp_overlap", "ep_overlap", "contention",
+        "straggler_share")  # fmt: skip
+_WIRE = LevelRates(ops={op: OpRates(base_s=0.0, hop_s=0.0, efficiency=1.0, ramp=0.0) for op in OPS})
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links of a cluster: bytes/s of a GPU's share of the fastest pair, and how many times slower each pair is."""
+
+    cluster: ClusterSpec
+
+    @cached_property
+    def _bw(self) -> Array:
+        if self.cluster.links is None:
+            raise ValueError("all links are alike")
+        return np.array(self.cluster.links.bw_bytes_per_s)
+
+    @cached_property
+    def fastest(self) -> float:
+        return float(self._bw.max()) / self.cluster.gpus_per_node
+
+    @cached_property
+    def slowness(self) -> Array:
+        """[from, to] >= 1; 1 on the diagonal."""
+        found = np.divide(self._bw.max(), self._bw, out=np.ones_like(self._bw), where=self._bw > 0)
+        np.fill_diagonal(found, 1.0)
+        return np.asarray(found)
+
+    def found_by(self, factors: Mapping[str, float]) -> dict[str, float]:
+        """Bytes/s per GPU of every kind of group; those not in `factors` find the fastest link."""
+        return {name: self.fastest / factors.get(name, 1.0) for name in GROUPS}
+
+    @cached_property
+    def least(self) -> dict[str, float]:
+        """Bytes/s per GPU of every kind of group at best, whatever the layout and the order: a group that leaves its
+        nodes has an edge from every node, and the node with the worst links has none better than its best."""
+        apart = self.slowness.copy()
+        np.fill_diagonal(apart, np.inf)
+        ring = float(np.maximum(apart, apart.T).min(axis=1).max())
+        pairs = float(max(apart.min(axis=1).max(), apart.min(axis=0).max()))
+        return self.found_by({**dict.fromkeys(GROUPS, ring), "ep": pairs, "cp": pairs, "pp": 1.0, "tied": 1.0})
+
+    def shares(self) -> Array:
+        """[node] speed of its best link, both ways, over that of the fastest pair."""
+        both = np.minimum(self._bw, self._bw.T)
+        np.fill_diagonal(both, 0.0)
+        return np.asarray(both.max(axis=1) / self._bw.max())
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return self.cluster.hosts or tuple(f"node-{index}" for index in range(self.cluster.num_nodes))
+
+
+def optimistic(found: Resolved) -> Resolved:
+    """The request on the best network that any order can give each kind of group."""
+    return replace(found, network=Network(found.cluster).least)
+
+
+def placed(found: Resolved, layouts: list[Layout], bounds: list[float], top: int, seed: int) -> tuple[Candidate, ...]:
+    """The best `top` of `layouts`, each with its nodes in the best order found. bounds: their prices at best, rising:
+    a layout whose bound is above the `top`-th price is not placed any more."""
+    out: list[Candidate] = []
+    by_memory = found.workload.objective == "memory"
+    for layout, bound in zip(layouts, bounds, strict=True):
+        if len(out) == top and (by_memory or bound > out[-1].step_s):
+            break
+        out.append(place(found, layout, seed))
+        if not by_memory:
+            out = sorted(out, key=lambda each: (each.step_s, each.layout_id))[:top]
+    return tuple(each.model_copy(update={"choice": number}) for number, each in enumerate(out, 1))
+
+
+def place(found: Resolved, layout: Layout, seed: int = 0) -> Candidate:
+    """The candidate of `layout`, priced and placed in the order in which it steps fastest."""
+    network, traffic = Network(found.cluster), NodeTraffic(found, layout)
+    listed = tuple(range(found.cluster.num_nodes))
+    order = best_order(traffic.problem, seed)
+    candidate, usual = (_priced(found, layout, traffic, nodes) for nodes in (order.nodes, listed))
+    if usual.step_s <= candidate.step_s:  # what the links carry for longer may hide, and what they carry less may not
+        candidate, order = usual, replace(order, nodes=listed)
+    size = found.cluster.gpus_per_node
+    slot = np.argsort(order.nodes)
+    logical = (slot[:, None] * size + np.arange(size)).ravel()
+    return candidate.model_copy(update={"placement": Placement(
+        hosts=network.hosts, logical_of_rank=tuple(int(rank) for rank in logical),
+        order=_report(traffic, network, order, usual.step_s),
+    )})  # fmt: skip
+
+
+def _priced(found: Resolved, layout: Layout, traffic: NodeTraffic, nodes: tuple[int, ...]) -> Candidate:
+    bw = Network(found.cluster).found_by(traffic.factors(nodes))
+    there = replace(found, network=bw)
+    return candidates(there, [Staged.of(there, layout)])[0]
+
+
+def _report(traffic: NodeTraffic, network: Network, order: Ordered, step_listed_s: float) -> NodeOrder:
+    """What the plan says of an order, beside the order of the cluster file."""
+    listed = tuple(range(len(order.nodes)))
+    now, before = traffic.factors(order.nodes), traffic.factors(listed)
+    sent, sent_listed = (traffic.sent_bytes(nodes) for nodes in (order.nodes, listed))
+    shares = network.shares()
+    slow = [SlowNode(host=network.hosts[node], share=rounded(float(shares[node])), sent_bytes=rounded(sent[node]),
+                     sent_listed_bytes=rounded(sent_listed[node]))
+            for node in np.argsort(shares, kind="stable").tolist() if shares[node] < _SLOW]  # fmt: skip
+    kinds = [GroupLinks(name=name, per_slowness_s=rounded(weight), slowdown=rounded(now[name]),
+                        slowdown_listed=rounded(before[name]))
+             for name, weight in traffic.weights.items()]  # fmt: skip
+    values = traffic.problem.seconds(np.array([order.nodes, listed]))
+    return NodeOrder(
+        nodes=order.nodes, network_s=rounded(float(values[0])), network_listed_s=rounded(float(values[1])),
+        network_least_s=rounded(min(order.lower_bound_s, float(values[0]))), proven=order.proven,
+        step_listed_s=step_listed_s, kinds=tuple(kinds), slow=tuple(slow),
+        fastest_bytes_per_s=rounded(network.fastest * traffic.found.cluster.gpus_per_node),
+        slowest_bytes_per_s=rounded(network.fastest * traffic.found.cluster.gpus_per_node / network.slowness.max()),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodeTraffic:
+    """What the groups of a layout move between nodes, as if nothing hid it: what hides depends on the software, what
+    the links carry does not. All seconds come from pricing steps under other networks (`cost_models/step.py`)."""
+
+    found: Resolved
+    layout: Layout
+
+    @cached_property
+    def groups(self) -> tuple[NodeGroups, ...]:
+        model = self.found.model
+        tied = model.tied_embeddings or model.mtp_layers > 0
+        return node_groups(self.layout, self.found.cluster.gpus_per_node, moe=model.is_moe, tied=tied)
+
+    @cached_property
+    def _bare(self) -> Resolved:
+        """The request without overlap and stragglers."""
+        nothing: dict[str, Any] = dict.fromkeys(_RAW, 0.0)
+        return replace(self.found, stack=replace(self.found.stack, **nothing))
+
+    def _step_s(self, rates: Rates, bw: Mapping[str, float]) -> float:
+        columns = Layouts.of([self.layout])
+        return float(price_layouts(self._bare.problem, rates.on_network(bw), columns)[1].step_s[0])
+
+    def _per_slowness(self, rates: Rates) -> dict[str, float]:
+        """Seconds that each kind of group takes longer per time that its network is slower."""
+        network = Network(self.found.cluster)
+        most = max(float(network.slowness.max()), 2.0)
+        best = self._step_s(rates, network.found_by({}))
+        slower = {g.name: self._step_s(rates, network.found_by({g.name: most})) for g in self.groups}
+        return {name: (step_s - best) / (most - 1.0) for name, step_s in slower.items() if step_s > best}
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """V of each kind of group (`search/order_problem.py`)."""
+        return self._per_slowness(self._bare.rates)
+
+    @cached_property
+    def problem(self) -> OrderProblem:
+        network, rates = Network(self.found.cluster), self._bare.rates
+        best = self._step_s(rates, network.found_by({}))
+        without = self._step_s(rates, dict.fromkeys(GROUPS, _NOT_THERE))
+        kinds = tuple((self.weights[g.name], g) for g in self.groups if g.name in self.weights)
+        return OrderProblem(network.slowness, kinds, best - without - sum(self.weights.values()))
+
+    def factors(self, nodes: tuple[int, ...]) -> dict[str, float]:
+        """Kind of group -> x under an order."""
+        found = self.problem.factors(np.array([nodes]))[0]
+        return {g.name: float(x) for (_, g), x in zip(self.problem.kinds, found, strict=True)}
+
+    @cached_property
+    def slot_bytes(self) -> Array:
+        """[from slot, to slot] bytes of a step: those on the wire of each kind, spread over its edges."""
+        cluster = self.found.cluster
+        wire = replace(self._bare.rates, collectives=CollectiveRates(kinds={}, inner=_WIRE, outer=_WIRE))
+        per_second = Network(cluster).fastest * cluster.gpus_per_node
+        out = np.zeros((cluster.num_nodes, cluster.num_nodes))
+        for name, seconds in self._per_slowness(wire).items():
+            groups = next(g for g in self.groups if g.name == name)
+            if groups.way == "chain":
+                self._add_messages(out, groups)
+            else:
+                sender, receiver = np.unique(groups.edges, axis=0).T
+                each = seconds * per_second / np.bincount(sender, minlength=cluster.num_nodes)[sender]
+                out[sender, receiver] += each
+        return out
+
+    def _add_messages(self, out: Array, groups: NodeGroups) -> None:
+        """Activations to the next stage and their gradients back, of every micro-batch and chunk."""
+        columns = Layouts.of([self.layout])
+        batch, _ = price_layouts(self._bare.problem, self._bare.rates, columns)
+        chains = min(self.layout.num_gpus // self.layout.pp, self.found.cluster.gpus_per_node)
+        chunks = self.layout.vpp if self.layout.pp > 1 else 1
+        each = float(batch.tables.message[batch.key[0]] * batch.m[0]) * chunks * chains
+        edges = np.unique(groups.edges[groups.edges[:, 0] != groups.edges[:, 1]], axis=0)
+        out[edges[:, 0], edges[:, 1]] += each
+        out[edges[:, 1], edges[:, 0]] += each
+
+    def sent_bytes(self, nodes: tuple[int, ...]) -> list[float]:
+        """[node] bytes that it sends to others in a step."""
+        return [float(self.slot_bytes[slot].sum()) for slot in np.argsort(nodes)]
