@@ -31,6 +31,7 @@ from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.space import Columns, Count, Ints, Space, allowed, select
 from meshwright.planner.validate import outcome, validate
 from meshwright.planner.validate_summary import Outcome, error_statistics, sweeps
+from placement import measure as placement_figures
 
 HERE = Path(__file__).parent
 OUT = HERE / "figures.json"
@@ -197,6 +198,7 @@ def main() -> None:
         "yardstick_ns_per_element": round(yard, 2),
         "layouts_priced_per_s": round(layouts_per_second(big)),
         "searches": searches(),
+        "placement": placement_figures(),
         **accuracy(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "plan_8b_16_gpus_s": round(command_seconds("plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:2"), 2),

@@ -26,13 +26,14 @@ from .plan import Candidate, GroupLinks, NodeOrder, Placement, SlowNode, rounded
 from .resolve import Resolved
 from .search.exhaustive import price_layouts
 from .search.order_problem import OrderProblem
-from .search.orders import Ordered, best_order
+from .search.orders import MANY_NODES, Ordered, best_order
 from .simulation import Staged
 
 Array = NDArray[np.float64]
 
 FINALISTS = 16  # layouts that are placed, at least
-_SLOW = 0.9  # a node whose best link is below this share of the fastest is called slow
+_SLOW = 0.75  # a node whose best link is below this share of most nodes' is called slow
+_FIRST_EFFORT = 0.1
 _NOT_THERE = 1e18  # bytes/s: a network that takes no time
 _RAW = ("tp_overlap", "dp_overlap", "dp_gather_overlap", "fsdp_overlap", "cp_overlap", "ep_overlap", "contention",
         "straggler_share")  # fmt: skip
@@ -94,23 +95,27 @@ def optimistic(found: Resolved) -> Resolved:
 
 def placed(found: Resolved, layouts: list[Layout], bounds: list[float], top: int, seed: int) -> tuple[Candidate, ...]:
     """The best `top` of `layouts`, each with its nodes in the best order found. bounds: their prices at best, rising:
-    a layout whose bound is above the `top`-th price is not placed any more."""
+    a layout whose bound is above the `top`-th price is not placed any more. Of many nodes only the best is placed with
+    the full effort."""
     out: list[Candidate] = []
     by_memory = found.workload.objective == "memory"
+    many = found.cluster.num_nodes > MANY_NODES
     for layout, bound in zip(layouts, bounds, strict=True):
         if len(out) == top and (by_memory or bound > out[-1].step_s):
             break
-        out.append(place(found, layout, seed))
+        out.append(place(found, layout, seed, _FIRST_EFFORT if many else 1.0))
         if not by_memory:
             out = sorted(out, key=lambda each: (each.step_s, each.layout_id))[:top]
+    if many:
+        out[0] = min(place(found, out[0].to_layout(), seed), out[0], key=lambda each: each.step_s)
     return tuple(each.model_copy(update={"choice": number}) for number, each in enumerate(out, 1))
 
 
-def place(found: Resolved, layout: Layout, seed: int = 0) -> Candidate:
+def place(found: Resolved, layout: Layout, seed: int = 0, effort: float = 1.0) -> Candidate:
     """The candidate of `layout`, priced and placed in the order in which it steps fastest."""
     network, traffic = Network(found.cluster), NodeTraffic(found, layout)
     listed = tuple(range(found.cluster.num_nodes))
-    order = best_order(traffic.problem, seed)
+    order = best_order(traffic.problem, seed, effort)
     candidate, usual = (_priced(found, layout, traffic, nodes) for nodes in (order.nodes, listed))
     if usual.step_s <= candidate.step_s:  # what the links carry for longer may hide, and what they carry less may not
         candidate, order = usual, replace(order, nodes=listed)
@@ -137,7 +142,8 @@ def _report(traffic: NodeTraffic, network: Network, order: Ordered, step_listed_
     shares = network.shares()
     slow = [SlowNode(host=network.hosts[node], share=rounded(float(shares[node])), sent_bytes=rounded(sent[node]),
                      sent_listed_bytes=rounded(sent_listed[node]))
-            for node in np.argsort(shares, kind="stable").tolist() if shares[node] < _SLOW]  # fmt: skip
+            for node in np.argsort(shares, kind="stable").tolist()
+            if shares[node] < _SLOW * np.median(shares)]  # fmt: skip
     kinds = [GroupLinks(name=name, per_slowness_s=rounded(weight), slowdown=rounded(now[name]),
                         slowdown_listed=rounded(before[name]))
              for name, weight in traffic.weights.items()]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 import numpy as np
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from ..node_groups import NodeGroups
 from .order_problem import Array, OrderProblem
@@ -31,8 +32,8 @@ def _least_ring(matrix: Array, groups: NodeGroups) -> float:
     high = len(levels) - 1
     while low < high:
         middle = (low + high) // 2
-        reach = nx.from_numpy_array(_apart(matrix) <= levels[middle])
-        whole = all(len(part) % ring == 0 for part in nx.connected_components(reach))
+        _, part = connected_components(_apart(matrix) <= levels[middle])
+        whole = not (np.bincount(part) % ring).any()
         low, high = (low, middle) if whole else (middle + 1, high)
     return float(levels[low])
 
@@ -58,13 +59,13 @@ def _least_chain(matrix: Array, groups: NodeGroups) -> float:
     least = float(off_diagonal(matrix).min())
     if graph.number_of_nodes() < len(matrix):
         return (inside + (len(groups.edges) - inside) * least) / len(groups.edges)
-    tree = nx.minimum_spanning_edges(nx.from_numpy_array(_apart(matrix, 0.0)), data=True)
-    shortest = np.sort([data["weight"] for _, _, data in tree])[:forest]
+    shortest = np.sort(minimum_spanning_tree(_apart(matrix, 0.0)).data)[:forest]
     # Every distinct edge is used by equally many pipelines or more; those beyond the forest cost the least edge.
     mean = (inside + shortest.sum() + (len(groups.edges) - inside - len(shortest)) * least) / len(groups.edges)
     if len(distinct) != len(groups.edges) - inside:
         mean = 1.0
-    per_row = (len(groups.edges) - inside) / len(groups.starts)
+    leaving = np.add.reduceat(apart, groups.starts, dtype=np.int64)
+    per_row = int(leaving[leaving > 0].min())
     worst = float(_apart(matrix).min(axis=1).max())
     one = (length - per_row + worst + (per_row - 1) * least) / length
     return float(max(mean, one))

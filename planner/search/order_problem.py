@@ -15,11 +15,12 @@ short as Pipette minimises (arXiv 2405.18093), with V_a from this package's own 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..node_groups import NodeGroups
+from ..node_groups import NodeGroups, Way
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -37,10 +38,14 @@ class OrderProblem:
     def num_nodes(self) -> int:
         return len(self.slowness)
 
+    @cached_property
+    def _matrices(self) -> dict[Way, Array]:
+        there, back = self.slowness, self.slowness.T
+        return {"ring": np.maximum(there, back), "chain": np.asarray((there + back) / 2), "pairs": there}
+
     def matrix(self, groups: NodeGroups) -> Array:
         """F_a of a kind of group."""
-        there, back = self.slowness, self.slowness.T
-        return np.asarray({"ring": np.maximum(there, back), "chain": (there + back) / 2, "pairs": there}[groups.way])
+        return self._matrices[groups.way]
 
     def factors(self, orders: Ints) -> Array:
         """[order, kind] x_a of every order [order, slot]."""

@@ -18,9 +18,9 @@ from .order_problem import Array, Ints, OrderProblem
 
 _CHAINS, _MOVES = 48, 2500
 _MOST_LOOKUPS = 150_000_000  # of edges, by all moves of all chains: fewer moves and chains where there are more edges
-_MANY_NODES = 64  # more are ordered by exchanges
+MANY_NODES = 64  # more are ordered by exchanges
 _REPAIRS = 100
-_ROUNDS, _AT_ONCE = 6000, 0.15  # of exchanges; share of the slots that each round exchanges with others
+_ROUNDS, _AT_ONCE = 12_000, 0.15  # of exchanges; share of the slots that each round exchanges with others
 _MOST_PARTIAL_ORDERS = 200_000  # alive at once in a branch and bound; beyond it the bound stands for the proof
 _SHARPNESS = 6.0  # of the mean over rows that tells orders with the same slowest row apart
 _EQUAL = 1e-9
@@ -36,15 +36,19 @@ class Ordered:
     proven: bool
 
 
-def best_order(problem: OrderProblem, seed: int = 0) -> Ordered:
-    """The best order found and how good any can be. Equal arguments give equal results."""
+def best_order(problem: OrderProblem, seed: int = 0, effort: float = 1.0) -> Ordered:
+    """The best order found and how good any can be. Equal arguments give equal results. effort: share of the rounds
+    that clusters of many nodes are given."""
     listed = np.arange(problem.num_nodes)
     least = least_factors(problem)
     bound = problem.fixed + float(least @ problem.weights)
     value = float(problem.seconds(listed[None])[0])
     best, proven = listed, value <= bound * (1 + _EQUAL)
     if not proven:
-        found, seconds = (_exchange if len(best) > _MANY_NODES else _anneal)(problem, seed, bound)
+        if len(best) > MANY_NODES:
+            found, seconds = _exchange(problem, seed, bound, round(effort * _ROUNDS))
+        else:
+            found, seconds = _anneal(problem, seed, bound)
         if seconds < value * (1 - _EQUAL):
             best, value = found, seconds
         best, value, proven = _branch(problem, least, best, value)
@@ -148,7 +152,7 @@ def _moved(orders: Ints, worst: Ints, rng: np.random.Generator) -> Ints:
     return np.take_along_axis(orders, chosen, axis=1)
 
 
-def _exchange(problem: OrderProblem, seed: int, bound: float) -> tuple[Ints, float]:
+def _exchange(problem: OrderProblem, seed: int, bound: float, rounds: int) -> tuple[Ints, float]:
     """Annealing of one chain by many exchanges of two slots at once, each judged by the edges of its own slots.
 
     The energy is a sum over edges that stands for C: V_a times the mean of F_a to the power of _SHARPNESS (rings, where
@@ -158,10 +162,10 @@ def _exchange(problem: OrderProblem, seed: int, bound: float) -> tuple[Ints, flo
     tables = [_neighbours(problem, weight, groups) for weight, groups in problem.kinds]
     now, half = np.arange(n), max(int(n * _AT_ONCE), 1)
     best, best_value = now.copy(), float(problem.seconds(now[None])[0])
-    for round_ in range(_ROUNDS):
+    for number in range(rounds):
         if best_value <= bound * (1 + _EQUAL):
             break
-        heat = 10.0 * 5e-3 ** (round_ / _ROUNDS)
+        heat = 10.0 * 5e-3 ** (number / rounds)
         chosen = rng.permutation(n)
         one, other = chosen[:half], chosen[half : 2 * half]
         change = np.zeros(half)
@@ -173,7 +177,7 @@ def _exchange(problem: OrderProblem, seed: int, bound: float) -> tuple[Ints, flo
                 change += cost[now[partner][:, None], around].sum(axis=1)
         taken = rng.random(half) < np.exp(np.minimum(-change / heat, 0.0))
         now[one[taken]], now[other[taken]] = now[other[taken]], now[one[taken]]
-        if round_ % 10 == 0 or round_ > 0.95 * _ROUNDS:
+        if number % 10 == 0 or number > 0.95 * rounds:
             value = float(problem.seconds(now[None])[0])
             if value < best_value * (1 - _EQUAL):
                 best, best_value = now.copy(), value

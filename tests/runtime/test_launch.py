@@ -77,10 +77,15 @@ def plan(plan_file: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_rehearsal_agrees_and_reports(plan: Path, tmp_path: Path) -> None:
+    """Of a placed plan: its ranks act as others, and train the same."""
+    document = json.loads(plan.read_text(encoding="utf-8"))
+    document["candidates"][0]["placement"]["logical_of_rank"] = [*range(4, 8), *range(4)]
+    plan.write_text(json.dumps(document), encoding="utf-8")
     report = tmp_path / "run.json"
     code, out, err = finish(start(str(plan), "--scale-down", "--steps", "4", "--check-parity", "--report", str(report)))
     assert code == 0, err
     assert "GPUs 8 -> 4" in out
+    assert "rank map kept: ranks 0 to 3 act as" in out
     assert "losses and gradient norms agree" in out
     found = json.loads(report.read_text(encoding="utf-8"))
     assert found["parity"]["agrees"]

@@ -78,3 +78,16 @@ def test_what_was_shrunk_is_said() -> None:
     text = "\n".join(notes)
     for what in ("GPUs 16 -> 4", "hidden 4,096 -> 128", "layers 32 -> 4", "tokens per sequence 8,192 -> 64"):
         assert what in text
+
+
+def test_a_rank_map_stays_a_rank_map() -> None:
+    """Two nodes of four stages change places: of what stays, some rank still acts as another, in the plan's order."""
+    layout_id = "tp2-pp8-dp2-mbs1-z1-rnone"
+    nodes = (0, 1, 2, 7, 4, 5, 6, 3)  # of four ranks each, one stage
+    logical = tuple(4 * nodes.index(node) + local for node in range(8) for local in range(4))
+    found = small(layout_id, logical_of_rank=logical)
+    assert found.logical_of_rank == (4, 5, 6, 7, 0, 1, 2, 3)
+    assert small(layout_id).logical_of_rank is None
+    assert small(layout_id, logical_of_rank=tuple(range(32))).logical_of_rank == tuple(range(8))
+    _, notes = scale_down(job(layout_id, large(llama()), logical_of_rank=logical))
+    assert "rank map kept: ranks 0 to 7 act as 4, 5, 6, 7, 0, 1, 2, 3" in notes
