@@ -7,7 +7,7 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast test-upstream parity lint format types figures docs check clean
+.PHONY: help plan test test-fast test-upstream parity kill-test lint format types figures docs check clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files 
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py
+
+kill-test: $(VENV)/.test-installed  ## kill ranks of a run 20 times, 7 times in a save (10 min)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/kill_all.py
 
 lint: $(VENV)/.test-installed  ## ruff, check only
 	$(BIN)/python -m ruff check .

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import InputError, MeshwrightError
 
 State = Mapping[str, Any]
+REFUSED = ("invalid_input", "unsupported", "unknown_name")  # codes of what the user has to change
 
 
 class RunFailed(MeshwrightError):
@@ -21,7 +22,7 @@ class RunFailed(MeshwrightError):
 
 def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int) -> MeshwrightError:
     """The error of a run that failed, out of the ranks' last states and torchrun's last lines."""
-    refused = [state for state in states.values() if state["code"] in ("invalid_input", "unsupported", "unknown_name")]
+    refused = [state for state in states.values() if state["code"] in REFUSED]
     if refused:
         message, _, hint = str(refused[0]["failed"]).partition("\n")
         return InputError(message, hint=hint)

@@ -14,14 +14,14 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ..errors import InputError, MissingExtraError
 from ..planner.plan import Plan
-from .failures import RunFailed, diagnose
+from .failures import REFUSED, RunFailed, diagnose
 from .job import Job
 from .report import Event
 from .settings import Settings
@@ -38,13 +38,15 @@ OnLine = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Nodes:
-    """How the ranks are spread: torchrun runs once per node. master_port None: any free one, on one node."""
+    """How the ranks are spread: torchrun runs once per node. master_port None: any free one, on one node.
+    max_restarts: how often torchrun starts all ranks again when one has failed."""
 
     nnodes: int = 1
     nproc_per_node: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
+    max_restarts: int = 0
 
 
 def check_torch(what: str = "`launch`") -> None:
@@ -55,7 +57,7 @@ def check_torch(what: str = "`launch`") -> None:
 
 def nodes_for(
     plan: Plan, job: Job, *, scaled: bool, nnodes: int | None, nproc_per_node: int | None, node_rank: int,
-    master_addr: str | None, master_port: int | None, dry: bool = False,
+    master_addr: str | None, master_port: int | None, max_restarts: int = 0, dry: bool = False,
 ) -> Nodes:  # fmt: skip
     """Nodes and ranks per node: those of the plan's cluster unless given. Raises InputError if they do not fit it."""
     groups = plan.resolved.get("cluster", {}).get("groups", [])
@@ -72,6 +74,9 @@ def nodes_for(
         )  # fmt: skip
     if not 0 <= node_rank < nnodes:
         raise InputError(f"--node-rank {node_rank} is not one of {nnodes} nodes", hint="nodes are numbered from 0")
+    if nnodes > 1 and max_restarts:
+        raise InputError(f"--max-restarts {max_restarts}: torchrun restarts the ranks of one node, not of {nnodes}",
+                         hint="let the scheduler start the job again, with `--resume`")  # fmt: skip
     if nnodes > 1 and master_addr is None and dry:
         master_addr = "HOST"
     if nnodes > 1 and master_addr is None:
@@ -80,7 +85,7 @@ def nodes_for(
             hint="`--master-addr HOST --node-rank R` on every node, or rehearse it here with `--scale-down`",
         )
     return Nodes(nnodes, nproc_per_node, node_rank, master_addr or "127.0.0.1",
-                 master_port or (29500 if nnodes > 1 else None))  # fmt: skip
+                 master_port or (29500 if nnodes > 1 else None), max_restarts)  # fmt: skip
 
 
 def command(settings: Settings, nodes: Nodes) -> list[str]:
@@ -91,6 +96,8 @@ def command(settings: Settings, nodes: Nodes) -> list[str]:
     words += ["--master-addr", nodes.master_addr]
     if nodes.master_port is not None:
         words += ["--master-port", str(nodes.master_port)]
+    if nodes.max_restarts:
+        words += ["--max-restarts", str(nodes.max_restarts)]
     return [*words, "-m", "meshwright.runtime.worker", *settings.words()]
 
 
@@ -107,7 +114,8 @@ def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine) ->
         port = _port(nodes)
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)
-            one = _Run(command(ready, replace(nodes, master_port=port)), Path(folder), on_event, on_line)
+            words = command(ready, replace(nodes, master_port=port))
+            one = _Run(words, Path(folder), on_event, on_line, restarts=nodes.max_restarts > 0)
             code = one.follow()
             if code == 0:
                 return
@@ -147,8 +155,10 @@ def _port_in_use(port: int) -> InputError:
 class _Run:
     """One torchrun process and its ranks."""
 
-    def __init__(self, words: list[str], folder: Path, on_event: OnEvent, on_line: OnLine) -> None:
-        self.folder, self.on_event, self.on_line = folder, on_event, on_line
+    def __init__(
+        self, words: list[str], folder: Path, on_event: OnEvent, on_line: OnLine, *, restarts: bool
+    ) -> None:
+        self.folder, self.on_event, self.on_line, self.restarts = folder, on_event, on_line, restarts
         self.tail: deque[str] = deque(maxlen=_TAIL)
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
@@ -181,7 +191,7 @@ class _Run:
         try:
             while self.process.poll() is None:
                 self._deliver()
-                if failed_at is None and any(state["failed"] for state in read_all(self.folder).values()):
+                if failed_at is None and any(self._is_final(state) for state in read_all(self.folder).values()):
                     failed_at = time.monotonic()
                 if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
                     break
@@ -192,6 +202,10 @@ class _Run:
                 reader.join(timeout=2.0)
             self._deliver()
         return self.process.returncode or (1 if failed_at is not None else 0)
+
+    def _is_final(self, state: Mapping[str, Any]) -> bool:
+        """Whether the run is over for this rank: torchrun may start failed ranks again, but bad input stays bad."""
+        return bool(state["failed"]) and (not self.restarts or state["code"] in REFUSED)
 
     def _deliver(self) -> None:
         while self._events:

@@ -176,6 +176,11 @@ def materialise(chunk: DecoderChunk, seed: int) -> None:
         draw(parameter, name, split, seed, tied=chunk.spec.tied_embeddings)
 
 
+def same_weight(name: str, *, tied: bool) -> str:
+    """The name of a weight; tied embeddings have one, on whatever stages they are."""
+    return "embedding.tokens" if tied and name == "head.projection" else name
+
+
 @torch.no_grad()
 def draw(parameter: Tensor, name: str, split: Split, seed: int, *, tied: bool) -> None:
     """Initial weights. A head that is tied but on another stage draws what the embedding draws."""
@@ -183,8 +188,7 @@ def draw(parameter: Tensor, name: str, split: Split, seed: int, *, tied: bool) -
         parameter.fill_(split.start)
         return
     drawn = torch.empty(split.shape, dtype=torch.float32)
-    alias = "embedding.tokens" if tied and name == "head.projection" else name
-    digest = hashlib.sha256(f"{seed}/{alias}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}/{same_weight(name, tied=tied)}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     drawn.normal_(std=INITIAL_STD, generator=generator)
     if split.dim is not None:

@@ -1,6 +1,7 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
-Events: `start` (environment), `step`, `end` (peak memory). A run that was stopped reports its steps until then.
+Events: `start` (environment), `step`, `end` (peak memory), `resumed`, `checkpoint`, `not_saved`. A run that was stopped
+reports its steps until then, one that went back to a checkpoint those that count.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Recorder:
     stopped: str | None = None
 
     def add(self, event: Event) -> None:
+        if event["event"] == "resumed":  # what follows is done again
+            self.events = [each for each in self.events if each.get("step", 0) <= event["step"]]
         self.events.append(event)
 
     def of(self, kind: str) -> list[Event]:
@@ -52,6 +55,7 @@ class Recorder:
             "layout_id": str(job.layout), "model": job.model.name, "scaled_down": self.notes, "dtype": job.dtype,
             "optimizer": job.optimizer, "learning_rate": job.learning_rate, "seed": job.seed, "data": job.data,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
+            "resumed": self.of("resumed"), "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
             "steps": self.steps, **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
                             "platform": platform.platform(), **(starts[0] if starts else {})},
@@ -59,8 +63,29 @@ class Recorder:
         }  # fmt: skip
 
 
-def step_line(event: Event, job: Job) -> str:
-    """One line per step: loss, gradient norm, speed, and the predicted time beside the measured one."""
+def event_line(event: Event, job: Job) -> str:
+    """What to say about an event, empty for one that nobody waits for."""
+    if event["event"] == "step":
+        return _step_line(event, job)
+    if event["event"] == "checkpoint":
+        return f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
+    if event["event"] == "not_saved":
+        return f"the checkpoint of step {event['step']} was not saved, training goes on: {event['reason']}"
+    return _resumed_line(event) if event["event"] == "resumed" else ""
+
+
+def _resumed_line(event: Event) -> str:
+    lines = [f"restart {event['restarts']}: a rank had failed"] if event["restarts"] else []
+    lines += [f"{each}; the one before is taken" for each in event["skipped"]]
+    if event["folder"]:
+        lines.append(f"resumed after step {event['step']} from {event['folder']}, saved under {event['layout_id']}")
+    else:
+        lines.append("no checkpoint yet: starting with step 1")
+    return "\n".join(lines)
+
+
+def _step_line(event: Event, job: Job) -> str:
+    """Loss, gradient norm, speed, and the predicted time beside the measured one."""
     predicted = f" (predicted {job.predicted_step_s:.3g} s)" if job.predicted_step_s else ""
     return (f"step {event['step']}/{job.steps}  loss {event['loss']:.4f}  gradient norm {event['gradient_norm']:.3f}  "
             f"{event['tokens_per_s']:,.0f} tokens/s  {event['step_s']:.3g} s{predicted}")  # fmt: skip

@@ -19,7 +19,8 @@ DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What `launch` and the worker understand. timeout_s: how long a collective may take."""
+    """What `launch` and the worker understand. timeout_s: how long a collective may take. checkpoint: a folder, to
+    which every `checkpoint_every` steps and the last one are saved; the last `keep` stay."""
 
     plan: str
     choice: int = 1
@@ -33,6 +34,10 @@ class Settings:
     scale_down: bool = False
     check_parity: bool = False
     report: str | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 100
+    keep: int = 2
+    resume: bool = False
     run_dir: str | None = None
     events: bool = False
 
@@ -62,8 +67,9 @@ class Settings:
 
 
 _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float, "device": str,
-           "timeout_s": float, "report": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("scale_down", "check_parity", "events")
+           "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
+           "run_dir": str}  # fmt: skip
+_SWITCHES = ("scale_down", "check_parity", "resume", "events")
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:

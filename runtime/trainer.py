@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from .sharding import Gatherer, Groups, Unit, gradient_norm
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 MOMENTUM = 0.9
+Named = list[tuple[str, nn.Parameter, Split]]  # parameters by their full names
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Trainer:
                           Recompute(job.recompute_modules), fused)  # fmt: skip
         mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
         self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
-        self.units: list[Unit] = []
+        self.contents: list[tuple[Unit, Named]] = []
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk))
         self._norm = torch.zeros(1, dtype=torch.float64, device=device)
@@ -61,16 +62,20 @@ class Trainer:
         """Units of every part of a chunk; tied embeddings are their own, so that both stages' shards line up."""
         found: dict[nn.Module, list[Unit]] = {}
         for name, part in chunk.parts():
-            kinds: dict[str, list[tuple[str, nn.Parameter, Split]]] = {}
+            kinds: dict[str, Named] = {}
             for each in named_splits(part, name):
                 kinds.setdefault(self._kind(each[0], each[2]), []).append(each)
             found[part] = [self._unit(f"{name} {kind}", kind, named) for kind, named in kinds.items()]
-            self.units += found[part]
+            self.contents += zip(found[part], kinds.values(), strict=True)
         if chunk.head is not None and isinstance(chunk.embedding, Embedding) and self.job.model.tied_embeddings:
             found[chunk.head] += [unit for unit in found[chunk.embedding] if unit.name == "embedding tied"]
         return found
 
-    def _unit(self, name: str, kind: str, named: Sequence[tuple[str, nn.Parameter, Split]]) -> Unit:
+    @property
+    def units(self) -> list[Unit]:
+        return [unit for unit, _ in self.contents]
+
+    def _unit(self, name: str, kind: str, named: Named) -> Unit:
         def fill() -> None:
             for each, parameter, split in named:
                 draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
@@ -130,6 +135,8 @@ class Trainer:
         """All that lives between steps."""
         for unit in self.units:
             yield from (unit.flat, unit.weights, unit.master, unit.gradient)
+        for state in self.optimizer.state.values():  # after a resume
+            yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
 @dataclass(frozen=True)

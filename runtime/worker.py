@@ -18,14 +18,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
+from .checkpoint import Checkpoints, StorageError
 from .comm import CommunicationError
 from .job import Job
 from .memory import PeakMemory, gpu_peaks
 from .mesh import build_mesh
-from .report import PEAKS, Event, Recorder, step_line
+from .report import PEAKS, Event, Recorder, event_line
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import Trainer
@@ -71,12 +74,13 @@ def _run(settings: Settings, status: Status) -> None:
     mesh = build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
     recorder = Recorder(job, notes)
     trainer = Trainer(job, mesh, device)
-    peaks = _train(trainer, settings, recorder, status)
+    _tell(_environment(device, job), settings, recorder)
+    checkpoints, done = _resume(trainer, settings, recorder)
+    peaks = _train(trainer, settings, recorder, checkpoints, done)
     status.set("ending")
-    if dist.get_rank() == 0:
-        _tell({"event": "end", **peaks}, settings, recorder)
-        if settings.report:
-            Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
+    _tell({"event": "end", **peaks}, settings, recorder)
+    if dist.get_rank() == 0 and settings.report:
+        Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
     mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
     dist.destroy_process_group()
 
@@ -105,32 +109,71 @@ def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -
     if "MASTER_ADDR" not in os.environ:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=logical, world_size=job.world_size,
-                                timeout=timedelta(seconds=timeout_s))  # fmt: skip
+        wait = timedelta(seconds=timeout_s)
+        store, _, _ = next(rendezvous("env://", logical, job.world_size, timeout=wait))
+        # torchrun keeps its store over restarts: without a prefix, ranks would look for those that have died.
+        fresh = PrefixStore(f"attempt-{_restarts()}", store)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=fresh, rank=logical,
+                                world_size=job.world_size, timeout=wait)  # fmt: skip
     except RuntimeError as error:
         raise CommunicationError(f"connecting to the other ranks: {str(error).splitlines()[0]}") from error
 
 
-def _train(trainer: Trainer, settings: Settings, recorder: Recorder, status: Status) -> dict[str, list[int]]:
-    """All steps; peak bytes of every rank, by the names of PEAKS."""
+def _restarts() -> int:
+    """How often torchrun has started the ranks again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[Checkpoints | None, int]:
+    """Where to save, if at all, and how many steps are done. torchrun's restarts go on by themselves."""
+    if settings.checkpoint is None:
+        return None, 0
+    restarts = _restarts()
+    checkpoints = Checkpoints(trainer, Path(settings.checkpoint), settings.keep)
+    resume = settings.resume or restarts > 0
+    checkpoints.prepare(resume=resume)
+    if not resume:
+        return checkpoints, 0
+    found = checkpoints.resume()
+    if found.step >= trainer.job.steps and not restarts:
+        raise InputError(f"{found.folder}: step {found.step} is done, nothing is left of --steps {trainer.job.steps}",
+                         hint=f"`--steps {2 * found.step}`: those before the checkpoint count, too")  # fmt: skip
+    _tell({"event": "resumed", "step": found.step, "folder": str(found.folder or ""), "layout_id": found.layout_id,
+           "skipped": list(found.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
+    return checkpoints, found.step
+
+
+def _save(checkpoints: Checkpoints, step: int, settings: Settings, recorder: Recorder) -> None:
+    """A checkpoint that cannot be written costs no training: it is said, and the one before stays."""
+    try:
+        saved = checkpoints.save(step)
+    except StorageError as error:
+        _tell({"event": "not_saved", "step": step, "reason": str(error)}, settings, recorder)
+        return
+    _tell({"event": "checkpoint", "step": step, "folder": str(saved.folder), "num_bytes": saved.num_bytes,
+           "seconds": saved.seconds}, settings, recorder)  # fmt: skip
+
+
+def _train(
+    trainer: Trainer, settings: Settings, recorder: Recorder, checkpoints: Checkpoints | None, done: int
+) -> dict[str, list[int]]:
+    """All steps after the first `done`; peak bytes of every rank, by the names of PEAKS."""
     job, device, world = trainer.job, trainer.device, trainer.mesh["world"]
-    first = dist.get_rank() == 0
-    if first:
-        _tell(_environment(device, job), settings, recorder)
     tracked = PeakMemory(trainer.tensors()) if device.type == "cpu" else None
     if tracked is None:
         torch.cuda.empty_cache()  # what drawing the weights left behind is no part of a step
         torch.cuda.reset_peak_memory_stats(device)
-    for index in range(job.steps):
+    for index in range(done, job.steps):
         started = time.perf_counter()
-        following = tracked.following() if tracked is not None and index < TRACKED_STEPS else nullcontext()
+        following = tracked.following() if tracked is not None and index < done + TRACKED_STEPS else nullcontext()
         with following:
             step = trainer.step(index)
         step_s = time.perf_counter() - started
-        if first:
-            speed = {"step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s}
-            _tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm, **speed},
-                  settings, recorder)  # fmt: skip
+        speed = {"step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s}
+        _tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm, **speed},
+              settings, recorder)  # fmt: skip
+        if checkpoints is not None and ((index + 1) % settings.checkpoint_every == 0 or index + 1 == job.steps):
+            _save(checkpoints, index + 1, settings, recorder)
     found = (tracked.peak,) if tracked is not None else gpu_peaks(device)
     peaks = torch.zeros(len(found), world.size, dtype=torch.int64, device=device)
     peaks[:, world.rank] = torch.tensor(found, device=device)
@@ -144,11 +187,14 @@ def _environment(device: torch.device, job: Job) -> Event:
 
 
 def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:
+    """Rank 0 says it for all."""
+    if dist.get_rank() != 0:
+        return
     recorder.add(event)
     if settings.events:
         sys.stdout.write(EVENT_PREFIX + json.dumps(event) + "\n")
-    elif event["event"] == "step":
-        sys.stdout.write(step_line(event, recorder.job) + "\n")
+    elif line := event_line(event, recorder.job):
+        sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 

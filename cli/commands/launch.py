@@ -11,6 +11,7 @@ from .. import options
 from ..console import Terminal, check_writable, table, to_json, write_file
 
 if TYPE_CHECKING:
+    from ...runtime.job import Job
     from ...runtime.parity import Parity, StageMemory
     from ...runtime.report import Event, Recorder
     from ...runtime.settings import Settings
@@ -60,6 +61,21 @@ def command(
     report: Annotated[
         Path | None, _number("--report", metavar="FILE", text="Write the report of the run here, as JSON.")
     ] = None,
+    checkpoint: Annotated[
+        Path | None, _number("--checkpoint", metavar="DIR", text="Save checkpoints here, and one after the last step.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, _number("--checkpoint-every", metavar="N", text="Steps between checkpoints [100].")
+    ] = None,
+    keep: Annotated[
+        int | None, _number("--keep", metavar="N", text="How many of the last checkpoints stay [2].")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last good checkpoint in DIR.", show_default=False)
+    ] = False,
+    max_restarts: Annotated[
+        int, _number("--max-restarts", metavar="N", text="Times to go on by itself when a rank fails [0].")
+    ] = 0,
     force: options.Force = False,
 ) -> None:
     """Train a plan with torchrun; rehearse and check it with --scale-down.
@@ -68,11 +84,12 @@ def command(
     Examples:
       meshwright launch plan.json --scale-down --check-parity
       meshwright launch plan.json --steps 100 --data tokens/ --report run.json
+      meshwright launch plan.json --checkpoint ckpt/ --resume --max-restarts 3
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
     """
     from ...planner.plan import load_plan
     from ...runtime import launcher
-    from ...runtime.report import Recorder, step_line
+    from ...runtime.report import Recorder, event_line
     from ...runtime.settings import Settings, prepare
 
     terminal: Terminal = context.obj
@@ -81,32 +98,29 @@ def command(
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
     _check_numbers(steps=steps, device=device, check_parity=check_parity, scale_down=scale_down)
+    saving = _saving(checkpoint, every=checkpoint_every, keep=keep, resume=resume, max_restarts=max_restarts)
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
         learning_rate=learning_rate, clip=clip, device=device, timeout_s=timeout, scale_down=scale_down,
-        check_parity=check_parity,
+        check_parity=check_parity, **saving,
     )  # fmt: skip
     found = load_plan(plan)
     job, notes = prepare(settings)
     nodes = launcher.nodes_for(found, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
                                node_rank=node_rank, master_addr=master_addr, master_port=master_port,
-                               dry=dry_run)  # fmt: skip
+                               max_restarts=max_restarts, dry=dry_run)  # fmt: skip
     if dry_run:
         terminal.write(launcher.shell_line(settings, nodes) + "\n")
         return
     launcher.check_torch()
     say = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])
-    for line in notes:
-        say(f"scaled down: {line}")
-    if job.model.assumed:
-        values = ", ".join(f"{name} {getattr(job.model, name)}" for name in job.model.assumed)
-        say(f"assumed, since the model's config does not say: {values}")
+    _say_first(job, notes, say)
     recorder = Recorder(job, notes)
 
     def on_event(event: Event) -> None:
         recorder.add(event)
-        if event["event"] == "step":
-            say(step_line(event, job))
+        if line := event_line(event, job):
+            (terminal.warn if event["event"] == "not_saved" else say)(line)
 
     reference = launcher.reference_steps(settings) if check_parity else []
     try:
@@ -131,6 +145,15 @@ def command(
         raise typer.Exit(1)
 
 
+def _say_first(job: Job, notes: list[str], say: Any) -> None:
+    """What was shrunk, and what the model's config left open."""
+    for line in notes:
+        say(f"scaled down: {line}")
+    if job.model.assumed:
+        values = ", ".join(f"{name} {getattr(job.model, name)}" for name in job.model.assumed)
+        say(f"assumed, since the model's config does not say: {values}")
+
+
 def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: bool) -> None:
     from ...errors import InputError
 
@@ -140,6 +163,31 @@ def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: b
         raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
     if check_parity and not scale_down:
         raise InputError("--check-parity compares with one process: it needs a small model", hint="add `--scale-down`")
+
+
+def _saving(
+    folder: Path | None, *, every: int | None, keep: int | None, resume: bool, max_restarts: int
+) -> dict[str, Any]:
+    """The settings of checkpoints that were given."""
+    from ...errors import InputError
+
+    given = {"--checkpoint-every": every is not None, "--keep": keep is not None, "--resume": resume,
+             "--max-restarts": max_restarts != 0}  # fmt: skip
+    if folder is None:
+        if alone := next((name for name, there in given.items() if there), None):
+            raise InputError(f"{alone}: checkpoints are not saved anywhere", hint="add `--checkpoint DIR`")
+        return {}
+    numbers = (("--checkpoint-every", every, 1), ("--keep", keep, 2), ("--max-restarts", max_restarts, 0))
+    for name, value, least in numbers:
+        if value is not None and value < least:
+            raise InputError(f"{name} {value}: must be {least} or more",
+                             hint="the last two stay, so that one is left if the other is damaged" if name == "--keep"
+                             else f"`{name} {least}`")  # fmt: skip
+    if resume and not folder.is_dir():
+        raise InputError(f"{folder}: no such folder", hint="without `--resume` a run starts anew and makes it")
+    found: dict[str, Any] = {"checkpoint": str(folder.resolve()), "resume": resume}
+    found |= {} if every is None else {"checkpoint_every": every}
+    return found | ({} if keep is None else {"keep": keep})
 
 
 def _absolute(data: str) -> str:
@@ -169,7 +217,8 @@ def _checked(
     }
     if settings.check_parity:
         steps = [(float(step["loss"]), float(step["gradient_norm"])) for step in recorder.steps]
-        verdict = parity.compare(steps, reference)
+        # A run that was resumed is compared from there on.
+        verdict = parity.compare(steps, reference[len(reference) - len(steps) :])
         more["parity"] = verdict.as_dict()
         terminal.show([_parity_table(verdict)])
         say(_verdict(verdict))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,5 +16,18 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "fix": {"pp": 2, "vpp": 1, "tp": 1}, "top": 3,
              "workload": {"seq_len": 8192, "global_batch": 64}}  # fmt: skip
     path = tmp_path_factory.mktemp("plans") / "plan.json"
+    path.write_text(api.plan(request_from_dict(asked)).to_json(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model small enough to train here as it is: dp 2 on two GPUs."""
+    folder = tmp_path_factory.mktemp("two")
+    sizes = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_hidden": 64, "vocab": 61, "max_positions": 16}
+    (folder / "tiny.yaml").write_text(json.dumps({"source": "a test", "model": sizes}), encoding="utf-8")
+    asked = {"model": str(folder / "tiny.yaml"), "cluster": "2xh100-sxm-80gb", "fix": {"pp": 1, "tp": 1},
+             "target": "meshwright", "workload": {"seq_len": 16, "global_batch": 8}}  # fmt: skip
+    path = folder / "plan.json"
     path.write_text(api.plan(request_from_dict(asked)).to_json(), encoding="utf-8")
     return path
