@@ -9,6 +9,7 @@ Values of free-string options come from the file that consumes them, named in th
 from __future__ import annotations
 
 import argparse
+import collections.abc
 import dataclasses
 import enum
 import importlib
@@ -101,6 +102,8 @@ def _kind(hint: object) -> str:
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:
         return f"str {'|'.join(map(str, arguments))}"
+    if any(typing.get_origin(each) is collections.abc.Callable for each in arguments):
+        return "code"
     if arguments and type(None) in arguments:  # optional
         rest = [each for each in arguments if each is not type(None)]
         return _kind(rest[0]) if len(rest) == 1 else "any"

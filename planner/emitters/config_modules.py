@@ -108,6 +108,9 @@ def _keep(found: Arguments, name: str, node: ast.expr, options: OptionList, path
         found.settings[name] = next((kind for word, kind in kinds.items() if word in text), text)
         return
     option = options.options[name]
+    if option.kind == "code":
+        found.settings[name] = ast.unparse(node)
+        return
     if option.kind == "any" and "." not in name:
         return  # optimizer, dataloader, ...: nothing of the layout
     try:

@@ -7,7 +7,8 @@ from typing import Any
 
 from ...cost_models.specs import ModelSpec, Workload
 from .base import Target, Trainer
-from .bridge_options import MODELS, TABLE, conflicts, renamed
+from .bridge_fields import MODELS, renamed
+from .bridge_options import BLOCK_SPEC, TABLE, conflicts
 from .launchers.base import Job, torchrun
 from .megatron import rules
 from .megatron_model import cannot_build, pattern_text
@@ -25,8 +26,8 @@ rate, iterations, checkpoints, and what of the model costs no time (rotary base,
 \"\"\"
 
 import sys
-{torch}
-from megatron.bridge.models.{provider_module} import {provider}
+{standard}
+{imports}from megatron.bridge.models.{provider_module} import {provider}
 from megatron.bridge.training.config import (
     CheckpointConfig,
     ConfigContainer,
@@ -41,7 +42,7 @@ from megatron.bridge.training.config import (
 from megatron.bridge.training.gpt_step import forward_step
 {precision}from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-
+{specs}
 
 def plan() -> ConfigContainer:
     return ConfigContainer(
@@ -51,6 +52,7 @@ def plan() -> ConfigContainer:
 if __name__ == "__main__":
     pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
 """
+_SPECS = "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n"
 _PRECISION = "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig\n"
 _CLASSES = {
     "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig",
@@ -74,7 +76,7 @@ def _others(setup: Setup) -> Settings:
 def _text(value: Any) -> str:
     """A value as Python: dtypes by name, long patterns of 0 and 1 as runs."""
     if isinstance(value, str):
-        return value if value.startswith("torch.") else f'"{value}"'
+        return value if value.startswith("torch.") or value == BLOCK_SPEC else f'"{value}"'
     if isinstance(value, list) and len(value) > 8 and set(value) <= {0, 1}:
         return pattern_text(value).strip("()").replace("*", " * ").replace("+", " + ")
     if isinstance(value, list) and value and isinstance(value[0], str):
@@ -98,7 +100,9 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
         provider_module="mla_provider" if provider == MODELS[True] else "gpt_provider",
-        torch="\nimport torch" if "=torch." in blocks else "",
+        standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
+        imports="import torch\n" if "=torch." in blocks else "",
+        specs=_SPECS if BLOCK_SPEC in blocks else "",
         precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
     )  # fmt: skip
 

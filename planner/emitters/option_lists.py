@@ -15,8 +15,8 @@ _FOLDER = Path(__file__).with_name("upstream")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """kind: flag, int, float, str, bool, class (of a block of options) or any; many: takes a list; values: all that are
-    accepted, () for any; consumer: the file of the framework that says so, where its parser does not."""
+    """kind: flag, int, float, str, bool, class (of a block of options), code or any; many: takes a list; values: all
+    that are accepted, () for any; consumer: the file of the framework that says so, where its parser does not."""
 
     name: str
     kind: str
