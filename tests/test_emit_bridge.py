@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from meshwright.planner import api
+from meshwright.planner.emitters import megatron_options
+from meshwright.planner.emitters.bridge_fields import BY_ARGUMENT, IMPLIED
 from meshwright.planner.emitters.bridge_options import TABLE
 from meshwright.planner.emitters.check import check_files
 from meshwright.planner.emitters.emit import Refused, emit
 from meshwright.planner.emitters.facts import layout_of
+from meshwright.planner.emitters.option_lists import option_list
 from meshwright.planner.plan import Plan
 from meshwright.planner.request import request_from_dict
 
@@ -27,6 +30,18 @@ def edited(plan: Plan, old: str, new: str) -> dict[str, str]:
     files = dict(emit(plan, "megatron-bridge").files)
     assert old in files[MODULE]
     return {**files, MODULE: files[MODULE].replace(old, new)}
+
+
+def test_every_argument_that_is_written_has_a_field() -> None:
+    """The rest is only read from scripts of Megatron-LM: older spellings, and what `emit` counts otherwise."""
+    arguments = {option for entry in megatron_options.TABLE.entries for option in entry.options}
+    assert arguments - set(BY_ARGUMENT) - set(IMPLIED) == {
+        "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
+        "--quick-geglu", "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
+        "--use-rotary-position-embeddings",
+    }  # fmt: skip
+    assert set(BY_ARGUMENT) <= arguments
+    assert TABLE.options <= set(option_list("megatron-bridge")[0].options)
 
 
 def test_virtual_stages_are_counted_and_divide_the_layers() -> None:

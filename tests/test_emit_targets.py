@@ -149,6 +149,8 @@ def test_stages_of_their_own() -> None:
     plan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z1-rsel", target="megatron"), sizes, [0, 0, 0, 0])
     text = emit(plan, "megatron").files["megatron.args"]
     assert "--pipeline-model-parallel-layout Et*18|t*21|t*22|t*19L\n" in text
+    recipe = emit(plan, "megatron-bridge").files["bridge_plan.py"]
+    assert 'pipeline_model_parallel_layout="Et*18|t*21|t*22|t*19L",' in recipe
     titan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z2-rnone"), sizes, [0, 0, 0, 0])
     module = emit(titan, "torchtitan").files["torchtitan_plan.py"]
     assert '*(f"layers.{i}" for i in range(18, 39))' in module
@@ -158,8 +160,9 @@ def test_stages_of_their_own() -> None:
 
 def test_stages_that_recompute_differently() -> None:
     plan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z1-rfull", target="megatron"), [20, 20, 20, 20], [20, 10, 5, 0])
-    with pytest.raises(Refused, match="recomputes equally many layers of every stage"):
-        emit(plan, "megatron")
+    for target in ("megatron", "megatron-bridge"):
+        with pytest.raises(Refused, match="recomputes equally many layers of every stage"):
+            emit(plan, target)
 
 
 def test_the_two_dialects_of_torchtitan() -> None:

@@ -81,6 +81,8 @@ _TWINS = (
                    "expert_tensor_parallel_size", "pipeline_model_parallel_layout", "position_embedding_type",
                    "normalization", "mtp_num_layers", "attention_dropout", "hidden_dropout", "vocab_size",
                    "cross_entropy_fusion_impl")),
+    _same("--norm-epsilon", "model.layernorm_epsilon"),
+    _same("--rotary-base", "model.rotary_base"),
     _pattern("--moe-layer-freq", "model.moe_layer_freq"),
     *(_flag(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_shared_expert_gate", "moe_router_enable_expert_bias", "moe_grouped_gemm", "add_qkv_bias",
@@ -120,8 +122,8 @@ _TWINS = (
     _same("--optimizer-offload-fraction", "optimizer.optimizer_offload_fraction"),
 )  # fmt: skip
 BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
-# Arguments that no field says: implied by others, or without a counterpart.
-_IMPLIED = ("--group-query-attention", "--max-position-embeddings")
+# Arguments that no field says: implied by others.
+IMPLIED = ("--group-query-attention", "--max-position-embeddings")
 # Fields that go along with an argument.
 BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model"}
 
@@ -130,7 +132,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
     """Fields of Bridge that say what `arguments` of pretrain_gpt.py do."""
     out: Settings = {}
     for argument, value in arguments.items():
-        if argument in _IMPLIED:
+        if argument in IMPLIED:
             continue
         twin = BY_ARGUMENT[argument]
         out |= {field: twin.there(value) for field in twin.fields}

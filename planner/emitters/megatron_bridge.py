@@ -22,7 +22,7 @@ _MODULE = """\
 \"\"\"{header}
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (rotary base, norm epsilon, initialisation).
+rate, iterations, checkpoints, and what of the model costs no time (initialisation, balancing loss of experts).
 \"\"\"
 
 import sys
@@ -133,6 +133,7 @@ TARGET = Target(
     "Megatron-Bridge (recipe module)",
     "megatron-core",
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
+    stages="layers",
     rules=tuple(replace(rule, message=renamed(rule.message)) for rule in rules(_N)),
     trainer=Trainer(
         "Megatron-Bridge", lambda options: TABLE, job, lambda setup, options: cannot(setup.model, setup.workload),

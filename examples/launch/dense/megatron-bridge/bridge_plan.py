@@ -1,8 +1,8 @@
 """dp16-sh8-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
-Plan edae6d8aa354, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
+Plan 0ba9e4e37c50, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (rotary base, norm epsilon, initialisation).
+rate, iterations, checkpoints, and what of the model costs no time (initialisation, balancing loss of experts).
 """
 
 import sys
@@ -40,6 +40,7 @@ def plan() -> ConfigContainer:
             add_bias_linear=False,
             normalization="RMSNorm",
             position_embedding_type="rope",
+            rotary_base=500000,
             share_embeddings_and_output_weights=False,
             attention_dropout=0.0,
             hidden_dropout=0.0,

@@ -1,8 +1,8 @@
 """dp16-mbs8-z3-rfull47: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.67 s per step predicted
-Plan 80e6f4ab651a, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
+Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (rotary base, norm epsilon, initialisation).
+rate, iterations, checkpoints, and what of the model costs no time (initialisation, balancing loss of experts).
 """
 
 import sys
@@ -43,7 +43,9 @@ def plan() -> ConfigContainer:
             moe_ffn_hidden_size=768,
             add_bias_linear=False,
             normalization="RMSNorm",
+            layernorm_epsilon=1e-06,
             position_embedding_type="rope",
+            rotary_base=1000000,
             share_embeddings_and_output_weights=False,
             attention_dropout=0.0,
             hidden_dropout=0.0,
