@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from . import text
 from .console import table
 from .placement_screens import order_lines, order_table
+from .stage_screens import stages_table, why_these_stages
 from .tables import (
     Json,
     capacity,
@@ -15,7 +16,6 @@ from .tables import (
     chunks_by_stage,
     header,
     headless,
-    num_layers,
     peak_bytes,
     shown,
     step_text,
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from .tables import Part
 
 
-def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
-    """One layout: terms with sources, what hides behind what, memory, targets, what was searched and assumed."""
+def explain_screen(plan: Json, candidate: Json, loads: Json | None = None, *, unicode: bool) -> list[Part]:
+    """One layout: terms with sources, what hides behind what, its stages (loads: `StageLoads`), memory, targets, what
+    was searched and assumed."""
     places = text.decimals([candidate["step_s"]])
     hidden = [t for t in candidate["terms"] if not t["exposed"] and t["seconds"] > 0]
     parts: list[Part] = [
@@ -51,29 +52,13 @@ def explain_screen(plan: Json, candidate: Json, *, unicode: bool) -> list[Part]:
         parts += ["", "Counted only as far as it is longer than what it runs beside"]
         parts += [text.wrapped(f"  {t['name']}: beside {text.listed(t['overlaps'])}", "    ") for t in beside]
     if len(chunks_by_stage(candidate)) > 1:
-        parts += ["", "Stages", _stages_table(candidate)]
+        parts += ["", "Stages", stages_table(candidate, loads), *(why_these_stages(candidate, loads) if loads else [])]
     if order := order_lines(candidate):
         parts += ["", *order, "", *order_table(candidate)]
     parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(capacity(plan))} GiB"]
     parts += ["", "Targets", *target_lines(candidate["targets"])]
     parts += ["", "Search", _search_table(plan), certificate_line(plan), "", *stack_lines(plan["resolved"]["stack"])]
     return parts
-
-
-def _stages_table(candidate: Json) -> Table:
-    """A row per run of equal stages: layers of their chunks, how many are recomputed, what else they hold."""
-    groups: list[tuple[list[int], tuple[str, ...]]] = []
-    for stage, chunks in chunks_by_stage(candidate).items():
-        sizes = [num_layers(chunk) for chunk in chunks]
-        ends = [name for name in ("embedding", "head") if any(chunk.get(name) for chunk in chunks)]
-        redone = sum(chunk.get("recompute_layers", 0) for chunk in chunks)
-        row = ("+".join(map(str, sizes)), str(sum(sizes)), str(redone), " and ".join(ends))
-        if groups and groups[-1][1] == row:
-            groups[-1][0].append(stage)
-        else:
-            groups.append(([stage], row))
-    rows = [(f"  {text.ranges(stages)}", *row) for stages, row in groups]
-    return table("  stage", "chunks", "layers", "recomputed", "", rows=rows, right=("layers", "recomputed"))
 
 
 def stack_lines(stack: Json) -> list[str]:

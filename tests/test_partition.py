@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pulp
 import pytest
+from meshwright.cli.stage_screens import why_these_stages
 from meshwright.cost_models import ledger, schedule, step
 from meshwright.cost_models.layouts import SCHEDULES, Layout, parse
 from meshwright.cost_models.pipeline import least_load_s
@@ -24,12 +25,13 @@ from meshwright.cost_models.stages import Partition
 from meshwright.cost_models.tables import build, index_keys
 from meshwright.planner import api
 from meshwright.planner.plan import Plan, layout_id, load_plan, own_stages, stages_by_layout
-from meshwright.planner.request import load_request
+from meshwright.planner.request import load_request, request_from_dict
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search import finalists, partition_ilp
 from meshwright.planner.search.partition_search import Solved, solve
 from meshwright.planner.search.split_stages import stages_of
 from meshwright.planner.simulation import Staged
+from meshwright.planner.stage_loads import stage_loads
 
 from meshwright.errors import InputError
 
@@ -223,6 +225,22 @@ def test_the_plan_has_stages_of_its_own() -> None:
     assert best.step_s < api.evaluate(None, str(best.to_layout()), **ASKED).best.step_s * 0.999
     assert sum(term.seconds for term in best.terms) == pytest.approx(best.step_s, rel=1e-6)
     assert max(stage.device_bytes for stage in best.memory) <= uneven_plan().resolved["memory_bytes"]
+
+
+def test_why_these_stages() -> None:
+    """The head is worth its share of parameters, about: hidden x vocabulary beside those of a layer."""
+    plan = uneven_plan()
+    loads = stage_loads(request_from_dict(plan.request), plan.best)
+    base = Staged.of(resolve(request_from_dict(plan.request)), plan.best.to_layout(), simulate=True)
+    head, layer = 4096 * 128_256, 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336
+    assert loads.head_layers == pytest.approx(head / layer, rel=0.3)
+    assert loads.step_s == pytest.approx(plan.best.step_s, rel=1e-8)
+    assert loads.even_step_s == pytest.approx(base.step_s, rel=1e-8)
+    assert sum(loads.stage_s) == pytest.approx(sum(loads.even_stage_s), rel=1e-3)  # the same work, placed elsewhere
+    assert max(loads.stage_s) < max(loads.even_stage_s)
+    said = " ".join(why_these_stages(plan.best.model_dump(), loads.model_dump())).replace("\n  ", " ")
+    assert "Even stages (8, 8, 8 and 8 layers): stage 3 takes" in said
+    assert "the head is worth 2." in said
 
 
 def test_the_plan_is_read_back(tmp_path: File) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...errors import MeshwrightError
 from .. import explain_screens, listing_screens, options, requests
 from ..console import FORMAT_VERSION, Terminal
 
@@ -46,9 +47,10 @@ def command(
             terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": where})
         terminal.show([explain_screens.origins_table(where)])
         return
+    loads = _loads(terminal, document, candidate)
     if terminal.settings.json:
-        terminal.write_json(_explanation(document, candidate))
-    terminal.show(explain_screens.explain_screen(document, candidate, unicode=terminal.unicode))
+        terminal.write_json({**_explanation(document, candidate), "stage_loads": loads})
+    terminal.show(explain_screens.explain_screen(document, candidate, loads, unicode=terminal.unicode))
     requests.tell_warnings(terminal, document)
 
 
@@ -70,6 +72,22 @@ def origins_of(document: dict[str, Any]) -> dict[str, str]:
         return next((text for name, text in known.items() if field == name or field.startswith(f"{name}.")), "default")
 
     return {field: origin(field) for field in listing_screens.flatten(document["request"])}
+
+
+def _loads(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any] | None:
+    """What the stages do, priced anew; None without a pipeline, or where the request no longer resolves."""
+    if candidate["layout"].get("pp", 1) == 1:
+        return None
+    from ...planner.plan import Candidate
+    from ...planner.request import request_from_dict
+    from ...planner.stage_loads import stage_loads
+
+    try:
+        found = stage_loads(request_from_dict(document["request"]), Candidate.model_validate(candidate))
+    except MeshwrightError as error:
+        terminal.talk(f"The stages are not timed: {error.message}")
+        return None
+    return found.model_dump(mode="json")
 
 
 def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:
