@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +34,7 @@ __all__ = ["evaluate", "load_plan", "plan"]
 
 # A faster layout outside the target is worth a line from this share on.
 _WORTH_SAYING = 0.005
+_SIMULATED_DIFFERS = 0.02
 _FAMILIES = 12  # finalists that are simulated and split
 _EQUAL = 1e-9
 Progress = Callable[[float, float, str], None]
@@ -76,11 +78,24 @@ def plan(
 
 def _with_even_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
     """What the search found, by the closed form."""
-    listed = candidates(found, [Staged.of(found, layout) for _, _, layout in outcome.found.rows])
-    best_s = outcome.found.rows[0][0]
+    staged = [Staged.of(found, layout) for _, _, layout in outcome.found.rows]
+    listed, best_s = candidates(found, staged), outcome.found.rows[0][0]
     outside, unsaid = (None, []) if outcome.stopped else _outside(found, best_s, best_s, watch)
     result = _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
-    return result.model_copy(update={"warnings": (*result.warnings, *unsaid)})
+    doubts = [] if found.workload.objective == "memory" else _where_the_simulator_differs(staged)
+    return result.model_copy(update={"warnings": (*result.warnings, *doubts, *unsaid)})
+
+
+def _where_the_simulator_differs(staged: Sequence[Staged]) -> list[str]:
+    """A word where the best layout by the closed form takes longer in the simulator, and what is fastest there."""
+    first = replace(staged[0], simulate=True)
+    if first.step_s <= first.closed_s * (1 + _SIMULATED_DIFFERS):
+        return []
+    steps = [first.step_s, *(replace(one, simulate=True).step_s for one in staged[1:])]
+    fastest = int(np.argmin(steps))
+    said = f"simulated operation by operation, layout 1 takes {first.step_s:.3g} s (closed form {first.closed_s:.3g} s)"
+    other = f", layout {fastest + 1} {steps[fastest]:.3g} s" if fastest else ""
+    return [f"{said}{other}: `--stages own` ranks by simulation"]
 
 
 def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:

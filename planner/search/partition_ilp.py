@@ -211,21 +211,22 @@ class Program:
 
     def solve(self, left_s: float) -> tuple[str, float, str, str]:
         """(status, bound in seconds, solver, note). status: solved, infeasible, or failed. left_s: its time at most."""
-        note, limit_s = "", None if np.isinf(left_s) else max(left_s, 0.1)
+        failures, limit_s = "", None if np.isinf(left_s) else max(left_s, 0.1)
         for name, make in _SOLVERS:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 4 renames its bundled CBC
                     self.problem.solve(make(self.whole, limit_s))
             except Exception as error:
-                note = f"{name} failed ({type(error).__name__}: {error})"
+                failures += f"{name} failed ({type(error).__name__}: {error}); "
                 continue
+            note = failures and f"{failures}{name} solved the stages instead"
             if self.problem.status == pulp.LpStatusInfeasible:
                 return "infeasible", np.inf, name, note
             if self.step.varValue is None or self.problem.sol_status not in _FOUND:  # a limit came first
                 return "failed", 0.0, name, note
             return "solved", self._bound(name) * self._unit, name, note
-        return "failed", 0.0, "", note
+        return "failed", 0.0, "", f"{failures}stages are only improved layer by layer, without a bound"
 
     def _bound(self, name: str) -> float:
         """What the solver proves: its own dual bound, else its answer less the gap it may leave."""
