@@ -7,7 +7,7 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast test-upstream parity kill-test lint format types figures docs check clean
+.PHONY: help plan test test-fast test-upstream parity kill-test lint format types figures docs check clean single-gpu
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +64,9 @@ types: $(VENV)/.test-installed  ## mypy --strict on sources and tests
 
 figures: $(VENV)/.test-installed  ## measure the speed figures into benchmarks/figures.json
 	$(BIN)/python benchmarks/figures.py
+
+single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
+	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
 
 docs: $(VENV)/.test-installed  ## write docs/reference/cli.md from --help
 	$(BIN)/python tools/gen_cli_reference.py

@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..profiles import calibration, constants
 from ..profiles.calibration import PRIORS, Calibration
 from ..profiles.stack_file import stack_text
-from ..profiles.stacks import family_of
+from ..profiles.stacks import family_of, has_own_facts
 from . import intervals
 from .calibrate_report import report
 from .calibrate_study import Progress, Study, study
@@ -85,15 +85,21 @@ def calibrate(paths: Sequence[Path], *, keep_going: bool = False, progress: Prog
     used = Used.of(cases)
     if len(used.cases) < LEAST_RUNS:
         raise too_few(len(cases), used)
-    # A file of the user speaks for a family: what ships for one version of it is not theirs.
-    runs = [replace(case, stack_name=case.stack.name) for case in used.cases]
-    families = sorted({case.stack.name for case in runs})
     base = calibration.shipped()
+    runs = [replace(case, stack_name=_speaks_for(case, base)) for case in used.cases]
+    families = sorted({case.stack.name for case in runs})
     chosen = [constant for family in families for constant in constants.of_family(family, base)]
     found = study(runs, chosen, base, f"fitted to {len(runs)} runs", progress)
     document = report(found, used.refused) | {"families": families, "problems": [str(each) for each in problems.kept]}
     document["runs"] |= {"without_step_time": used.without_step_time, "quality_c": used.quality_c}
     return Calibrated(document, _stack_file(found, families))
+
+
+def _speaks_for(case: Case, base: Calibration) -> str:
+    """A file of the user speaks for a family: numbers that ship for one version of it are not theirs. What the version
+    does otherwise than its family holds for theirs too."""
+    version = family_of(case.stack_name)[1]
+    return version if has_own_facts(version) and version not in base.stacks else case.stack.name
 
 
 def too_few(given: int, used: Used) -> InputError:
@@ -109,9 +115,12 @@ def _stack_file(found: Study, families: Sequence[str]) -> str:
     facts: dict[str, dict[str, tuple[float, str]]] = {family: {} for family in families}
     fitted = found.fit
     for constant, z, spread in zip(fitted.constants, fitted.z, fitted.spread, strict=True):
-        runs = sum(case.stack_name == constant.owner for case in found.runs.cases)
+        runs = sum(case.stack.name == constant.owner for case in found.runs.cases)
         note = f"fitted to {runs} runs; {_plain(constant.prior)} before them, {_certainty(constant, float(spread))}"
         facts[constant.owner][constant.place[-1]] = (constant.value(float(z)), note)
+    names = {case.stack_name for case in found.runs.cases}
+    if len(names) == len(families) == 1:  # all of one version, which may differ from its family
+        facts = {names.pop(): facts[families[0]]}
     return stack_text(facts, "Written by `meshwright calibrate`: a stack family as these runs have it.")
 
 

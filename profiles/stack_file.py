@@ -1,6 +1,6 @@
 """Stacks as files of the user: a family and what differs from it, or several families at once.
 
-    inherits: megatron-core                    families:
+    inherits: megatron-core                    families:          (or a version, as `meshwright`)
     throughput: {value: 0.93, source: ...}       megatron-core: {throughput: {value: 0.93, source: ...}}
 
 Quantities have units (`12 us`), as in stacks/*.yaml; a value may stand without its source. `meshwright calibrate`
@@ -71,7 +71,7 @@ def _families(document: Document, problems: list[Any]) -> list[tuple[str, FieldP
         hint = f"one of {', '.join(known)}"
         problems.append(document.problem((), "`inherits` is missing: the family that the stack belongs to", hint))
         return []
-    wrong = [(name, place) for name, place in named if name not in known]
+    wrong = [(name, place) for name, place in named if not is_stack(name)]
     for name, place in wrong:
         problems.append(document.problem(place or ("inherits",), f"`{name}` is no stack", f"one of {', '.join(known)}"))
     return [each for each in named if each not in wrong]

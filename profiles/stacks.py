@@ -52,6 +52,11 @@ def is_stack(name: str) -> bool:
     return name in stack_names() or name in _table()["versions"]
 
 
+def has_own_facts(version: str) -> bool:
+    """Whether families.yaml says that a version does something else than its family."""
+    return len(_table()["versions"].get(version, ())) > 1
+
+
 def stack_for(name: str, fitted: Calibration | None = None) -> tuple[StackSpec, list[str]]:
     """The family that a stack as published (`megatron-bridge-26.02`) belongs to, with what its version changes, and
     warnings: an unknown version takes its family's values, an unknown family `generic`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,14 @@ from .recompute import whole
 
 # ModelSpec has none: the usual width of a GPT's initial weights.
 INITIAL_STD = 0.02
+
+
+
+class Draw(Protocol):
+    """Fills a parameter with its initial weights."""
+
+    def __call__(self, parameter: Tensor, name: str, split: Split, seed: int, *, tied: bool) -> None: ...
+
 
 Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
 

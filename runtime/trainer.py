@@ -14,7 +14,7 @@ from .blocks import Context, Split
 from .data import Source, open_source
 from .job import Job
 from .mesh import Mesh
-from .model import DecoderChunk, Embedding, draw, named_splits
+from .model import DecoderChunk, Draw, Embedding, draw, named_splits
 from .pipeline import Pipeline
 from .recompute import Recompute
 from .schedules import actions
@@ -37,9 +37,10 @@ class Trainer:
     """Builds chunks, ZeRO units, optimizer and pipeline of this rank. Every rank must build it at the same time."""
 
     def __init__(
-        self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None
-    ) -> None:
-        self.job, self.mesh, self.device = job, mesh, device
+        self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None,
+        draw: Draw = draw,
+    ) -> None:  # fmt: skip
+        self.job, self.mesh, self.device, self.draw = job, mesh, device, draw
         layout = job.layout
         model = job.model
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
@@ -78,7 +79,7 @@ class Trainer:
     def _unit(self, name: str, kind: str, named: Named) -> Unit:
         def fill() -> None:
             for each, parameter, split in named:
-                draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
+                self.draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
 
         parameters = [parameter for _, parameter, _ in named]
         return Unit(name, parameters, self._groups(kind), self.job.sharding, self.device, fill)

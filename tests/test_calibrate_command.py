@@ -85,6 +85,17 @@ def test_the_stack_file_is_used_by_validate_and_plan(three: Path, tmp_path: Path
     assert "stack.yaml" in {each["name"] for each in own["profiles"]}
 
 
+def test_runs_of_one_version_keep_what_it_does_otherwise_than_its_family(tmp_path: Path) -> None:
+    """Our own runtime: its numbers are fitted, its logits and overlaps stay its own."""
+    texts = [row(f"run-{i}", stack="stack: meshwright", global_batch=f"global_batch: {64 * (i + 1)}") for i in range(3)]
+    (tmp_path / "stack.yaml").write_text(calibrate([write_runs(tmp_path, texts)]).stack)
+    assert yaml.safe_load((tmp_path / "stack.yaml").read_text())["inherits"] == "meshwright"
+    (found,), own = read_stacks(tmp_path / "stack.yaml").values(), load_stack("meshwright")
+    assert found.throughput < 0.95 * own.throughput
+    assert (found.logit_bytes, found.dp_overlap) == (own.logit_bytes, own.dp_overlap) != (
+        load_stack("torch-fsdp").logit_bytes, load_stack("torch-fsdp").dp_overlap)  # fmt: skip
+
+
 def test_the_document(three: Path, tmp_path: Path) -> None:
     document = json.loads(run_here("calibrate", "runs.yaml", "--json", cwd=tmp_path).out)
     assert document["kind"] == "calibration"
