@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path as File
 from typing import Any
 
@@ -69,13 +69,9 @@ def compare(found: Resolved, layout: Layout, memory_bytes: float, recompute_apar
     """What the program finds, and the least step of all splits that fit."""
     base = Staged.of(found, layout, simulate=True)
 
-    def score(partition: Partition) -> float:
-        one = base.split(partition)
-        return one.step_s if one.device_bytes <= memory_bytes else float("inf")
-
     stages = stages_of(base, memory_bytes, recompute_apart=recompute_apart)
-    least = min(score(partition) for partition in all_partitions(found, layout, recompute_apart))
-    return solve(stages, score, rounds=200), least
+    least = min(scored(base, partition, memory_bytes) for partition in all_partitions(found, layout, recompute_apart))
+    return solve(stages, lambda partition: scored(base, partition, memory_bytes), rounds=200), least
 
 
 CASES = (
@@ -87,18 +83,41 @@ CASES = (
 
 
 @pytest.mark.parametrize(("layout_text", "layers", "kinds", "batch"), CASES)
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_equals_all_splits(layout_text: str, layers: int, kinds: int, batch: int, share: float) -> None:
-    """All splits into stages, simulated; with a memory limit that half of them pass."""
+@pytest.mark.parametrize("limited", [False, True])
+def test_equals_all_splits(layout_text: str, layers: int, kinds: int, batch: int, limited: bool) -> None:
+    """All splits into stages, simulated; with a memory limit that the fastest of them breaks."""
     layout = parse(layout_text)
     spec = model(layers, kinds=kinds, vocab=random.Random(layout_text).choice([32000, 128000]))
     found = request(spec, layout.pp, batch)
     base = Staged.of(found, layout, simulate=True)
-    held = [base.split(partition).device_bytes for partition in all_partitions(found, layout, False)]
-    solved, least = compare(found, layout, float(np.quantile(held, share)), False)
+    every = [base.split(partition) for partition in all_partitions(found, layout, False)]
+    fastest = min(every, key=lambda one: one.step_s)
+    memory_bytes = fastest.device_bytes * 0.9999 if limited else float("inf")
+    least = min((one.step_s for one in every if one.device_bytes <= memory_bytes), default=float("inf"))
+    stages = stages_of(base, memory_bytes, recompute_apart=False)
+    solved = solve(stages, lambda partition: scored(base, partition, memory_bytes), rounds=200)
     assert solved.step_s == pytest.approx(least, rel=partition_ilp.GAP)
     assert solved.bound_s <= least * (1 + 1e-9)
-    assert solved.bound_s >= least * (1 - 3 * partition_ilp.GAP)
+    if not (limited and layout_text.endswith("rfull")):  # what recomputation needs for a while is counted at its least
+        assert solved.bound_s >= least * (1 - 3 * partition_ilp.GAP)
+    least_s, least_bytes = bound_of_any_split(base)
+    assert least_s <= fastest.step_s * (1 + 1e-9)
+    assert least_bytes <= min(one.device_bytes for one in every) * (1 + 1e-9)
+
+
+def scored(base: Staged, partition: Partition, memory_bytes: float) -> float:
+    one = base.split(partition)
+    return one.step_s if one.device_bytes <= memory_bytes else float("inf")
+
+
+def bound_of_any_split(base: Staged) -> tuple[float, float]:
+    """Seconds and bytes of the proof's tree."""
+    columns = base.batch.layouts
+    keys, index = index_keys(columns)
+    priced = build(base.found.problem, keys, base.found.rates)
+    mean = ledger.build(base.found.problem, priced, columns, index, mean=True)
+    seconds, num_bytes = step.bound(mean, base.found.rates, states_known=True, any_split=True)
+    return float(seconds[0]), float(num_bytes[0])
 
 
 def test_recompute_of_each_stage_equals_all_choices() -> None:
@@ -284,23 +303,6 @@ def test_a_warning_where_the_simulator_differs() -> None:
     assert api._where_the_simulator_differs([even]) == []
 
 
-def test_no_split_of_any_layout_is_below_its_bound() -> None:
-    """Bounds of the proof, and of the program, against simulated splits at random."""
-    rng = random.Random(3)
-    for text, layers, kinds, batch in CASES:
-        layout = parse(text)
-        found = request(model(layers, kinds=kinds), layout.pp, batch)
-        base = Staged.of(found, layout, simulate=True)
-        keys, index = index_keys(base.batch.layouts)
-        priced = build(found.problem, keys, found.rates)
-        mean = ledger.build(found.problem, priced, base.batch.layouts, index, mean=True)
-        least_s, least_bytes = step.bound(mean, found.rates, states_known=True, any_split=True)
-        for partition in rng.sample(list(all_partitions(found, layout, False)), 12):
-            one = base.split(partition)
-            assert least_s[0] <= one.step_s * (1 + 1e-9), (text, partition)
-            assert least_bytes[0] <= one.device_bytes * (1 + 1e-9), (text, partition)
-
-
 def test_too_few_finalists_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalists, "SPLIT", 0)
     monkeypatch.setattr(finalists, "RECOMPUTED", 0)
@@ -337,11 +339,8 @@ def test_deepseek_v3_by_hand_and_by_program() -> None:
     base = Staged.of(found, layout, simulate=True)
     stages = stages_of(base, found.memory_bytes, recompute_apart=False)
 
-    def score(partition: Partition) -> float:
-        one = base.split(partition)
-        return one.step_s if one.device_bytes <= found.memory_bytes else float("inf")
-
     even = Partition(stages_by_layout(layout, 61)[0])
+    score = partial(scored, base, memory_bytes=found.memory_bytes)
     solved = solve(stages, score, incumbent=even, rounds=2, good_enough=0.01)
     assert solved.gap <= 0.01
     assert score(even) == float("inf")  # the first stage is too full
