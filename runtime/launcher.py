@@ -178,12 +178,15 @@ class _Run:
         return any("EADDRINUSE" in line or "address already in use" in line.lower() for line in self.tail)
 
     def _read(self, stream: IO[str] | None) -> None:
-        for line in stream or ():
-            if line.startswith(EVENT_PREFIX):
-                self._events.append(json.loads(line.removeprefix(EVENT_PREFIX)))
-            else:
-                self.tail.append(line.rstrip("\n"))
-                self.on_line(line.rstrip("\n"))
+        if stream is None:
+            return
+        with stream:
+            for line in stream:
+                if line.startswith(EVENT_PREFIX):
+                    self._events.append(json.loads(line.removeprefix(EVENT_PREFIX)))
+                else:
+                    self.tail.append(line.rstrip("\n"))
+                    self.on_line(line.rstrip("\n"))
 
     def follow(self) -> int:
         """Until torchrun ends; a failed rank ends all after a moment. Ctrl-C ends all at once."""

@@ -11,10 +11,11 @@ from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 
 if TYPE_CHECKING:
+    from ...planner.plan import Plan
     from ...planner.resolve import Resolved
     from ...profiles.profilers.kernels import Need
 
-What = Annotated[str, typer.Argument(metavar="WHAT", help="What to measure: kernels.", show_default=False)]
+What = Annotated[str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory.", show_default=False)]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
                               "samples beside it.", show_default=False)
@@ -31,7 +32,7 @@ Resume = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)
 ]
-PROFILERS = ("kernels",)
+PROFILERS = ("kernels", "memory")
 
 
 def command(
@@ -61,30 +62,39 @@ def command(
     kernels: every product, attention, norm, element-wise operation, optimizer
     step, embedding and loss of a model, forward and backward, in the shapes
     that the layouts of a plan give them (those that `plan` finds, or --layout),
-    beside what the planner takes them to be.
+    beside what the planner takes them to be. memory: trains the layouts for a
+    few steps, and tells what tensors held, what the GPU's allocator reserved on
+    top, and what was in use beside it.
 
     \b
     Examples:
       meshwright profile kernels plan.json -o kernels.yaml
       meshwright profile kernels --model llama-3.2-1b --gpu h200 --gpus 1 --quick
+      meshwright profile memory plan.json -o memory.yaml
     """
     flags = {name: value for name, value in locals().items() if name in options.WORKLOAD_FLAGS | {"target"}}
     terminal: Terminal = context.obj
-    _check(what, output, resume=resume, force=force)
-    from .. import profile_screens
+    _check(what, output, device, resume=resume, force=force)
+    from .. import profile_memory, profile_screens
 
     if dry_run:
-        found, layouts = _asked(source, layout, flags, "", set_)
-        terminal.show(profile_screens.needs_screen(_needs(found, layouts)))
+        found, layouts, plan = _asked(source, layout, flags, "", set_)
+        kernels = what == "kernels"
+        terminal.show(profile_screens.needs_screen(_needs(found, layouts)) if kernels else
+                      profile_memory.dry_screen(plan, quick=quick))  # fmt: skip
         return
     from ...runtime import launcher
 
     launcher.check_torch("`profile`")
+    if what == "memory":  # its ranks open the GPU, and nobody else: a second context would count
+        _, _, plan = _asked(source, layout, flags, "", set_)
+        _memory(terminal, plan, device, output, quick=quick, force=force)
+        return
     from ...profiles.profilers import environment, timing
 
     where = timing.open_device(device)
     here = environment.gpu_of(where)
-    found, layouts = _asked(source, layout, flags, here, set_)
+    found, layouts, _ = _asked(source, layout, flags, here, set_)
     document = _kernels(terminal, found, layouts, where, here, quick=quick, samples=_beside(output), resume=resume)
     if output is not None:
         _write(terminal, document, output, force=force)
@@ -93,21 +103,25 @@ def command(
     terminal.show(profile_screens.kernels_screen(document, saved_as=str(output) if output else None))
 
 
-def _check(what: str, output: Path | None, *, resume: bool, force: bool) -> None:
+def _check(what: str, output: Path | None, device: str, *, resume: bool, force: bool) -> None:
     from ...errors import InputError, UnknownNameError
 
     if what not in PROFILERS:
         raise UnknownNameError("thing to measure", what, PROFILERS)
+    if device not in ("auto", "cuda", "cpu"):
+        raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
     if output is not None:
         check_writable(output, force=force)
+    if resume and what != "kernels":
+        raise InputError(f"--resume goes on with the samples of kernels, {what} has none", hint="leave it out")
     if resume and output is None:
         raise InputError("--resume goes on with the samples beside a profile", hint="name it: `-o kernels.yaml`")
 
 
 def _asked(
     source: Path | None, layout: str | None, flags: dict[str, Any], here: str, sets: list[str] | None
-) -> tuple[Resolved, list[Any]]:
-    """The request, and the layouts whose kernels are wanted. A GPU that is here stands in where none is named."""
+) -> tuple[Resolved, list[Any], Plan]:
+    """The request, the layouts that are wanted, and their plan. A GPU that is here stands in where none is named."""
     from ...cost_models.layouts import parse
     from ...errors import InputError
     from ...planner import api
@@ -129,7 +143,7 @@ def _asked(
     if layout is not None:
         plan = api.evaluate(request, layout)
     plan = plan or api.plan(request)
-    return resolve(request), [parse(each.layout_id) for each in plan.candidates]
+    return resolve(request), [parse(each.layout_id) for each in plan.candidates], plan
 
 
 def _beside(output: Path | None) -> Path | None:
@@ -166,12 +180,30 @@ def _kernels(
     )  # fmt: skip
 
 
-def _write(terminal: Terminal, document: dict[str, Any], output: Path, *, force: bool) -> None:
+def _memory(
+    terminal: Terminal, plan: Plan, device: str, output: Path | None, *, quick: bool, force: bool
+) -> None:  # fmt: skip
+    from .. import profile_memory
+
+    document = profile_memory.measure(terminal, plan, device, quick=quick)
+    if output is not None:
+        write_file(output, profile_memory.profile_text(document, _today()), force=force)
+        terminal.talk(f"profile: {output}")
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, **document})
+    terminal.show(profile_memory.screen(document, saved_as=str(output) if output else None))
+
+
+def _today() -> str:
     from datetime import UTC, datetime
 
+    return datetime.now(UTC).date().isoformat()
+
+
+def _write(terminal: Terminal, document: dict[str, Any], output: Path, *, force: bool) -> None:
     from ...profiles.profilers.kernel_file import profile_text
 
     samples = _beside(output)
-    text = profile_text(document, datetime.now(UTC).date().isoformat(), samples.name if samples else "")
+    text = profile_text(document, _today(), samples.name if samples else "")
     write_file(output, text, force=force)
     terminal.talk(f"profile: {output}, samples: {samples}")
