@@ -119,13 +119,16 @@ def place(found: Resolved, layout: Layout, seed: int = 0, effort: float = 1.0) -
     candidate, usual = (_priced(found, layout, traffic, nodes) for nodes in (order.nodes, listed))
     if usual.step_s <= candidate.step_s:  # what the links carry for longer may hide, and what they carry less may not
         candidate, order = usual, replace(order, nodes=listed)
-    size = found.cluster.gpus_per_node
-    slot = np.argsort(order.nodes)
-    logical = (slot[:, None] * size + np.arange(size)).ravel()
     return candidate.model_copy(update={"placement": Placement(
-        hosts=network.hosts, logical_of_rank=tuple(int(rank) for rank in logical),
+        hosts=network.hosts, logical_of_rank=rank_map(order.nodes, found.cluster.gpus_per_node),
         order=_report(traffic, network, order, usual.step_s),
     )})  # fmt: skip
+
+
+def rank_map(nodes: tuple[int, ...], gpus_per_node: int) -> tuple[int, ...]:
+    """Logical rank of every GPU, those of node 0 first, where nodes[k] sits on slot k."""
+    slots = np.argsort(nodes)
+    return tuple((slots[:, None] * gpus_per_node + np.arange(gpus_per_node)).ravel().tolist())
 
 
 def _priced(found: Resolved, layout: Layout, traffic: NodeTraffic, nodes: tuple[int, ...]) -> Candidate:

@@ -13,14 +13,14 @@ from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner import api
 from meshwright.planner.emitters.emit import emit
 from meshwright.planner.node_groups import node_groups
-from meshwright.planner.placement import Network, NodeTraffic, place
+from meshwright.planner.placement import Network, NodeTraffic, place, rank_map
 from meshwright.planner.plan import Plan, read_plan
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.search.order_bounds import least_factors
 from meshwright.planner.search.order_problem import Ints, OrderProblem
-from meshwright.planner.search.orders import best_order
+from meshwright.planner.search.orders import _branch, best_order
 
 BAD_NIC = Path(__file__).resolve().parent.parent / "examples" / "bad_nic.yaml"
 WEIGHTS = {"pp": 1.0, "shard": 2.0, "replicate": 1.5, "ep": 3.0, "expert_shard": 0.5, "expert_replicate": 0.5}
@@ -72,6 +72,22 @@ def test_eight_nodes_get_the_exact_optimum(layout_id: str, moe: bool, seed: int)
     assert by_hand(asked, tuple(orders[1234])) == pytest.approx(values[1234])
     # No kind by itself gets below its bound, whatever the order.
     assert (least_factors(asked) <= asked.factors(orders).min(axis=0) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("layout_id", "moe"), CASES)
+def test_branch_and_bound_finds_the_optimum_by_itself(layout_id: str, moe: bool) -> None:
+    asked = problem(layout_id, 2, moe=moe)
+    values = asked.seconds(every_order(8))
+    listed = np.arange(8)
+    order, value, proven = _branch(asked, least_factors(asked), listed, float(values.max()))
+    assert proven
+    assert value == pytest.approx(values.min())
+    assert asked.seconds(order[None])[0] == pytest.approx(values.min())
+
+
+def test_the_rank_map_says_what_each_gpu_of_the_cluster_acts_as() -> None:
+    """Node 1 stands first, then 2, then 0: the GPUs of node 0 act as the last ranks."""
+    assert rank_map((1, 2, 0), 2) == (4, 5, 0, 1, 2, 3)
 
 
 def test_sixteen_nodes_beat_random_orders_as_published() -> None:
