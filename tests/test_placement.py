@@ -214,7 +214,7 @@ def test_launch_files_have_the_hosts_in_the_order_of_the_ranks(launcher: str, na
 
 
 def test_a_study_says_that_it_does_not_place() -> None:
-    found = what_if(bad_nic_plan(), set={"workload.global_batch": 256})
+    found = what_if(bad_nic_plan(), set=["workload.global_batch=256"])
     assert any("Every link counts as the slowest" in note for note in found.notes)
     assert not any("plan again" in warning for warning in found.warnings)
 
