@@ -223,6 +223,9 @@ class Builder:
         ops.cores.append(Core(flops, context, d, tag("attn")))
         heads_bytes = w * tokens * (a * d + g * (d + dv))
         ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0))
+        if attention.norm_parameters and not attention.is_mla:
+            # Norms of heads keep what goes in; what comes out, turned to its positions, is what attention keeps.
+            ops.saved.append(Saved("input of query and key norms", w * tokens * (a + g) * d))
         ops.saved.append(Saved("attention output", w * tokens * a * dv))
         ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
         if self.stack.attention == "unfused":

@@ -66,6 +66,15 @@ def test_agrees_with_the_planner(layout_id: str, model: str) -> None:
     agrees(planned(layout_id, model, "dgx-h100:1", 64))
 
 
+@pytest.mark.parametrize("recompute", ["rnone", "rsel(norm+act)", "rsel(attn)"])
+def test_norms_of_queries_and_keys_keep_their_input(recompute: str) -> None:
+    model = {"hidden": 512, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 64, "ffn_hidden": 1408, "vocab": 32768,
+             "max_positions": 2048, "qk_norm": 128}  # fmt: skip
+    plan = api.evaluate(None, f"dp1-mbs8-z0-{recompute}", model=model, gpu="h200", gpus=1, seq_len=2048, global_batch=8)
+    traced = dry_run.trace(job_of(plan, 1), 0)
+    assert plan.candidates[0].memory[0].allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.003)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout_id", "model", "global_batch"),
