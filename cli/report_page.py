@@ -167,7 +167,8 @@ def _memory(plan: Json, candidate: Json) -> str:
 
 def _pipeline(pipeline: Json | None) -> str:
     if pipeline is None:
-        return section("Pipeline", paragraph("Not simulated: one stage, or too many operations."))
+        why = "Not simulated: one stage, too many operations, techniques, or unlike links."
+        return section("Pipeline", paragraph(why))
     idle = f"{text.percent(min(pipeline['idle']))} to {text.percent(max(pipeline['idle']))} %"
     line = (f"{pipeline['num_stages']} stages, {pipeline['num_micro_batches']} micro-batches, simulated: "
             f"{text.significant(pipeline['step_s'])} s (closed form {text.significant(pipeline['closed_form_s'])} s), "

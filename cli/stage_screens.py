@@ -43,7 +43,7 @@ def why_these_stages(candidate: Json, loads: Json) -> list[str]:
     lines = [f"ms: forward and backward of one micro-batch. In time, {worth}."]
     lines.append(_own_against_even(candidate, loads) if "-x" in candidate["layout_id"] else _even(candidate, loads))
     closed = candidate.get("closed_form_s") or candidate["step_s"]
-    if abs(loads["step_s"] / closed - 1) > _DIFFERS:
+    if loads["simulated"] and abs(loads["step_s"] / closed - 1) > _DIFFERS:
         simulated, by_form = text.significant(loads["step_s"]), text.significant(closed)
         lines.append(f"Simulated operation by operation, a step takes {simulated} s; the closed form says {by_form} s.")
     return [text.wrapped(line, "  ") for line in lines if line]
@@ -64,7 +64,7 @@ def _even(candidate: Json, loads: Json) -> str:
     if max(stage_s) < (1 + _WORTH_SAYING) * sum(stage_s) / len(stage_s):
         return ""
     better = " `plan --stages own` places the layers by time and memory."
-    tried = candidate.get("closed_form_s") is not None or not loads["target_splits"]
+    tried = candidate.get("closed_form_s") is not None or not loads["can_split"]
     return f"The stages are even: {_slowest(stage_s)}.{'' if tried else better}"
 
 

@@ -115,7 +115,7 @@ def report(plan: Plan, choice: int = 1) -> Report:
 
 
 def _pipeline(found: Resolved, candidate: Candidate) -> Pipeline | None:
-    """The simulated step; None without a pipeline, and for one too long to simulate."""
+    """The simulated step; None where it is not simulated (`Staged.is_simulated`)."""
     one = Staged.of(found, candidate.to_layout(), candidate.partition, simulate=True)
     if not one.is_simulated:
         return None

@@ -164,8 +164,10 @@ class Staged:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether `step_s` is simulated: a pipeline, unless it has too many operations. Else it is the closed form."""
-        return self.simulate and self.layout.pp > 1 and self.num_operations <= MOST_OPERATIONS
+        """Whether `step_s` is simulated: a pipeline of not too many operations, on links that are alike, trained as
+        usual; the simulator knows no techniques. Else it is the closed form."""
+        usual = not self.found.workload.techniques and self.found.cluster.links is None
+        return self.simulate and usual and self.layout.pp > 1 and self.num_operations <= MOST_OPERATIONS
 
     @cached_property
     def step_s(self) -> float:

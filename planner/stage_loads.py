@@ -17,9 +17,9 @@ class StageLoads(BaseModel):
     """What the stages of a pipeline do. Seconds; per micro-batch where it says so.
 
     stage_s: [stage] forward, backward and recomputation of a micro-batch; layer_s: of a mean layer; embedding_layers,
-    head_layers (with MTP modules): how many mean layers take as long. step_s: simulated. even_*: the same layout with
-    stages as even as possible: layers of each, and what its fullest GPU needs. target_splits: whether the target can be
-    told about stages.
+    head_layers (with MTP modules): how many mean layers take as long. step_s: simulated, unless simulated says no.
+    even_*: the same layout with stages as even as possible: layers of each, and what its fullest GPU needs. can_split:
+    whether `plan --stages own` can place its layers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,8 @@ class StageLoads(BaseModel):
     even_layers: tuple[int, ...]
     even_device_bytes: float
     memory_bytes: float
-    target_splits: bool
+    simulated: bool
+    can_split: bool
 
 
 def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
@@ -52,7 +53,7 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
         "head_layers": float(worth[HEAD] + worth[MTP]) + one.found.model.mtp_layers,
         "step_s": one.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
         "even_device_bytes": even.device_bytes, "memory_bytes": one.found.memory_bytes,
-        "target_splits": one.found.target.stages != "even",
+        "simulated": one.is_simulated, "can_split": one.is_simulated and one.found.target.stages != "even",
     }))  # fmt: skip
 
 

@@ -301,6 +301,8 @@ def test_a_warning_where_the_simulator_differs() -> None:
     assert f"layout 1 takes {simulated[0]:.3g} s (closed form {deep.closed_s:.3g} s)" in said
     assert f"layout 2 {simulated[1]:.3g} s" in said
     assert api._where_the_simulator_differs([even]) == []
+    unusual = replace(found, workload=replace(found.workload, techniques=(("diloco", ()),)))
+    assert api._where_the_simulator_differs([replace(deep, found=unusual)]) == []  # which no simulation knows
 
 
 def test_too_few_finalists_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
