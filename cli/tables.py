@@ -232,9 +232,11 @@ def certificate_line(plan: Json) -> str:
         return f"Proven: no other layout of this space is {better} by this model."
     if certificate["gap"] is None:
         return "Not searched: this is the layout that was asked for."
+    placed = plan["candidates"][0]["placement"].get("order") is not None
+    any_of = "any order of the nodes" if placed else "any split of its layers over the stages"
     return text.wrapped(
-        f"Proven to {text.percent(certificate['gap'])} %: no layout of this space, in any split of its layers over the "
-        f"stages, is {better} by more than that by this model."
+        f"Proven to {text.percent(certificate['gap'])} %: no layout of this space, in {any_of}, is {better} by "
+        "more than that by this model."
     )
 
 

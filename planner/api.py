@@ -113,7 +113,8 @@ def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
 
 def _with_placed_nodes(found: Resolved, watch: _Watch, seed: int) -> Plan:
     """Where links between nodes differ: the search gives lower bounds, which placed prices are held against."""
-    from .placement import FINALISTS, optimistic, placed  # not above: networkx would slow the start of every plan
+    from .network import optimistic
+    from .placement import FINALISTS, placed  # not above: networkx would slow the start of every plan
 
     outcome = _best_of_families(optimistic(found), watch, FINALISTS)
     rows = outcome.found.rows

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ..cost_models.collectives import OPS, CollectiveRates, LevelRates, OpRates
 from ..cost_models.layouts import Layout, Layouts
 from ..cost_models.rates import GROUPS, Rates
-from ..cost_models.specs import ClusterSpec
 from .candidates import candidates
+from .network import Network
 from .node_groups import NodeGroups, node_groups
 from .plan import Candidate, GroupLinks, NodeOrder, Placement, SlowNode, rounded
 from .resolve import Resolved
@@ -38,59 +38,6 @@ _NOT_THERE = 1e18  # bytes/s: a network that takes no time
 _RAW = ("tp_overlap", "dp_overlap", "dp_gather_overlap", "fsdp_overlap", "cp_overlap", "ep_overlap", "contention",
         "straggler_share")  # fmt: skip
 _WIRE = LevelRates(ops={op: OpRates(base_s=0.0, hop_s=0.0, efficiency=1.0, ramp=0.0) for op in OPS})
-
-
-@dataclass(frozen=True)
-class Network:
-    """The links of a cluster: bytes/s of a GPU's share of the fastest pair, and how many times slower each pair is."""
-
-    cluster: ClusterSpec
-
-    @cached_property
-    def _bw(self) -> Array:
-        if self.cluster.links is None:
-            raise ValueError("all links are alike")
-        return np.array(self.cluster.links.bw_bytes_per_s)
-
-    @cached_property
-    def fastest(self) -> float:
-        return float(self._bw.max()) / self.cluster.gpus_per_node
-
-    @cached_property
-    def slowness(self) -> Array:
-        """[from, to] >= 1; 1 on the diagonal."""
-        found = np.divide(self._bw.max(), self._bw, out=np.ones_like(self._bw), where=self._bw > 0)
-        np.fill_diagonal(found, 1.0)
-        return np.asarray(found)
-
-    def found_by(self, factors: Mapping[str, float]) -> dict[str, float]:
-        """Bytes/s per GPU of every kind of group; those not in `factors` find the fastest link."""
-        return {name: self.fastest / factors.get(name, 1.0) for name in GROUPS}
-
-    @cached_property
-    def least(self) -> dict[str, float]:
-        """Bytes/s per GPU of every kind of group at best, whatever the layout and the order: a group that leaves its
-        nodes has an edge from every node, and the node with the worst links has none better than its best."""
-        apart = self.slowness.copy()
-        np.fill_diagonal(apart, np.inf)
-        ring = float(np.maximum(apart, apart.T).min(axis=1).max())
-        pairs = float(max(apart.min(axis=1).max(), apart.min(axis=0).max()))
-        return self.found_by({**dict.fromkeys(GROUPS, ring), "ep": pairs, "cp": pairs, "pp": 1.0, "tied": 1.0})
-
-    def shares(self) -> Array:
-        """[node] speed of its best link, both ways, over that of the fastest pair."""
-        both = np.minimum(self._bw, self._bw.T)
-        np.fill_diagonal(both, 0.0)
-        return np.asarray(both.max(axis=1) / self._bw.max())
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        return self.cluster.hosts or tuple(f"node-{index}" for index in range(self.cluster.num_nodes))
-
-
-def optimistic(found: Resolved) -> Resolved:
-    """The request on the best network that any order can give each kind of group."""
-    return replace(found, network=Network(found.cluster).least)
 
 
 def placed(found: Resolved, layouts: list[Layout], bounds: list[float], top: int, seed: int) -> tuple[Candidate, ...]:

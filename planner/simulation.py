@@ -224,9 +224,12 @@ class Staged:
         return float(self.estimate.host_bytes[0])
 
 
-def _seconds(found: Resolved, op: Op, size: int, stride: int, num_bytes: Array, calls: float) -> Array:
-    """[chunk] seconds of a collective of `num_bytes` in `calls` pieces."""
-    curve = collectives.curve(found.rates.collectives, found.rates.levels, op, np.array([size]), np.array([stride]))
+def _seconds(
+    found: Resolved, group: str, op: Op, size: int, stride: int, num_bytes: Array, calls: float
+) -> Array:
+    """[chunk] seconds of a collective of `num_bytes` in `calls` pieces, in a kind of group (rates.GROUPS)."""
+    levels = found.rates.levels_of(group)
+    curve = collectives.curve(found.rates.collectives, levels, op, np.array([size]), np.array([stride]))
     return np.where(num_bytes > 0, collectives.seconds(curve, num_bytes / calls, calls), 0.0)
 
 
@@ -236,16 +239,17 @@ def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, 
     reduce_s, gather_s = np.zeros((2, len(rows)))
     calls = max(float(batch.buckets[0]) * int(batch.layouts["pp"][0]) / len(rows), 1.0)
     parts: list[tuple[str, Groups]] = [("trained_dense", batch.dense_groups), ("trained_experts", batch.expert_groups)]
-    for name, groups in parts[: 1 + found.model.is_moe]:
+    for (name, groups), prefix in zip(parts[: 1 + found.model.is_moe], ("", "expert_"), strict=False):
         trained = rows @ batch.tables.parameters[name][:, int(batch.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
         gradient, weight = trained * states.gradient, trained * states.weight
         if batch.reduces_once[0]:
-            reduce_s += _seconds(found, "reduce_scatter", shard, stride, gradient, calls)
-        reduce_s += _seconds(found, "all_reduce", int(groups.replicate[0]), int(groups.replicate_stride[0]),
-                             gradient / shard, calls)  # fmt: skip
+            reduce_s += _seconds(found, f"{prefix}shard", "reduce_scatter", shard, stride, gradient, calls)
+        copies = int(groups.replicate[0]), int(groups.replicate_stride[0])
+        reduce_s += _seconds(found, f"{prefix}replicate", "all_reduce", *copies, gradient / shard, calls)
         if batch.gathers_once[0]:
             one_by_one = found.stack.dp_gather == "broadcasts"
             op: Op = "broadcast" if one_by_one else "all_gather"
-            gather_s += _seconds(found, op, shard, stride, weight, float(shard) if one_by_one else calls)
+            pieces = float(shard) if one_by_one else calls
+            gather_s += _seconds(found, f"{prefix}shard", op, shard, stride, weight, pieces)
     return reduce_s, gather_s

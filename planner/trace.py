@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..cost_models.schedule import Timeline
 from ..cost_models.schedule_orders import LETTERS, B, F, I, W
+from .network import as_placed
 from .plan import Candidate, rounded
 from .request import Request
 from .resolve import resolve
@@ -21,7 +22,8 @@ Array = NDArray[np.float64]
 
 def of_candidate(request: Request, candidate: Candidate) -> Staged:
     """The step of a candidate of the plan for `request`, with its stages."""
-    return Staged.of(resolve(request), candidate.to_layout(), candidate.partition, simulate=True)
+    found = as_placed(resolve(request), candidate)
+    return Staged.of(found, candidate.to_layout(), candidate.partition, simulate=True)
 
 
 _NAMES = {F: "forward", B: "backward", I: "backward, inputs", W: "backward, weights"}

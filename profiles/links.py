@@ -67,7 +67,7 @@ def _linked(cluster: ClusterSpec, rows: Rows, source: str, warnings: tuple[str, 
     if min(pairs) == max(pairs):
         return cluster
     links = NodeLinks(bw_bytes_per_s=tuple(map(tuple, rows)), source=source)
-    note = "links between nodes differ: `plan` places the nodes by them; other commands take the slowest for all"
+    note = "links between nodes differ: `plan` places the nodes by them; `what-if` takes the slowest for all"
     return replace(cluster, links=links, warnings=(*cluster.warnings, note))
 
 

@@ -12,8 +12,9 @@ import pytest
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner import api
 from meshwright.planner.emitters.emit import emit
+from meshwright.planner.network import Network
 from meshwright.planner.node_groups import node_groups
-from meshwright.planner.placement import Network, NodeTraffic, place, rank_map
+from meshwright.planner.placement import NodeTraffic, place, rank_map
 from meshwright.planner.plan import Plan, read_plan
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
@@ -21,6 +22,7 @@ from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.search.order_bounds import least_factors
 from meshwright.planner.search.order_problem import Ints, OrderProblem
 from meshwright.planner.search.orders import _branch, best_order
+from meshwright.planner.stage_loads import stage_loads
 from meshwright.planner.what_if import what_if
 
 BAD_NIC = Path(__file__).resolve().parent.parent / "examples" / "bad_nic.yaml"
@@ -211,6 +213,13 @@ def test_launch_files_have_the_hosts_in_the_order_of_the_ranks(launcher: str, na
     # Our own runtime renumbers ranks itself: its hosts stay as the cluster lists them.
     own = [line.split()[0] for line in emit(plan, "meshwright", launcher).files[name].splitlines()]
     assert own == list(plan.best.placement.hosts)
+
+
+def test_an_explanation_simulates_on_the_links_of_the_plan() -> None:
+    best = bad_nic_plan().best
+    found = stage_loads(request().request, best)
+    assert found.step_s == pytest.approx(best.step_s, rel=0.03)  # 494 s if every link were the slowest
+    assert not found.can_split
 
 
 def test_a_study_says_that_it_does_not_place() -> None:
