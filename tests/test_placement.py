@@ -215,7 +215,7 @@ def test_launch_files_have_the_hosts_in_the_order_of_the_ranks(launcher: str, na
     assert own == list(plan.best.placement.hosts)
 
 
-def test_an_explanation_simulates_on_the_links_of_the_plan() -> None:
+def test_an_explanation_prices_on_the_links_of_the_plan() -> None:
     best = bad_nic_plan().best
     found = stage_loads(request().request, best)
     assert found.step_s == pytest.approx(best.step_s, rel=0.03)  # 494 s if every link were the slowest
