@@ -198,6 +198,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
         for needed in (("plan", *SMALL, "--target", "megatron", "-o", "target.json"),
                        ("emit", "target.json", "--to", "megatron", "-d", "run")):  # fmt: skip
             assert run_here(*needed, "--force", cwd=plans).code == 0
+    (plans / "ckpt").mkdir(exist_ok=True)
     assert examples(name)
     for line in examples(name):
         words = shlex.split(line.split(">")[0])[1:]
