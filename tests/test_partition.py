@@ -211,11 +211,11 @@ def test_another_solver_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found, layout = request(model(6), 2, 4), parse("pp2-dp1-mbs1-z0-rnone")
     expected, least = compare(found, layout, float("inf"), False)
-    monkeypatch.setattr(pulp, "HiGHS", broken)
+    monkeypatch.setattr(pulp.HiGHS, "actualSolve", broken)
     solved, _ = compare(found, layout, float("inf"), False)
     assert (solved.solver, solved.step_s) == ("CBC", expected.step_s)
     assert solved.note == "HiGHS failed (RuntimeError: no licence); CBC solved the stages instead"
-    monkeypatch.setattr(pulp, "PULP_CBC_CMD", broken)
+    monkeypatch.setattr(pulp.PULP_CBC_CMD, "actualSolve", broken)
     stages = stages_of(Staged.of(found, layout, simulate=True), float("inf"), recompute_apart=False)
     even = Partition(stages_by_layout(layout, 6)[0])
     kept = solve(stages, lambda partition: Staged.of(found, layout, partition, simulate=True).step_s, incumbent=even)
@@ -223,6 +223,19 @@ def test_another_solver_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.step_s == pytest.approx(least)
     assert kept.bound_s == 0.0
     assert "CBC failed" in kept.note
+
+
+def test_a_limit_of_nodes_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PuLP does not know what HiGHS says of it; what was found and proven until then counts."""
+    monkeypatch.setattr(partition_ilp, "_NODES", 0)
+    layout = parse("pp4-vpp8-dp4-mbs1-z1-rnone")
+    found = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": "dgx-h100:2"}))
+    base = Staged.of(found, layout, simulate=True)
+    stages = stages_of(base, found.memory_bytes, recompute_apart=False)
+    score = partial(scored, base, memory_bytes=found.memory_bytes)
+    solved = solve(stages, score, incumbent=Partition(stages_by_layout(layout, 32)[0]), rounds=1)
+    assert (solved.solver, solved.note, solved.rounds) == ("HiGHS", "", 1)
+    assert 0 < solved.bound_s <= solved.step_s
 
 
 ASKED: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "global_batch": 128, "seq_len": 4096,

@@ -253,8 +253,22 @@ def _products(factors: Array, variables: list[list[pulp.LpVariable]]) -> list[tu
 
 
 _FOUND = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+class _HiGHS(pulp.HiGHS):  # type: ignore[misc]
+    """HiGHS, of which PuLP 3.3 does not know the status of a search that its node limit ended."""
+
+    def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:
+        try:
+            status: tuple[int, int] = super().findSolutionValues(lp)
+        except KeyError:  # by then the values are assigned
+            found = np.isfinite(lp.solverModel.getInfo().objective_function_value)
+            if found:
+                return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
+            return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
+        return status
+
+
 _SOLVERS: tuple[tuple[str, Callable[[bool, float | None], pulp.LpSolver]], ...] = (
-    ("HiGHS", lambda whole, limit_s: pulp.HiGHS(mip_max_nodes=_NODES, **_options(whole, limit_s))),
+    ("HiGHS", lambda whole, limit_s: _HiGHS(mip_max_nodes=_NODES, **_options(whole, limit_s))),
     ("CBC", lambda whole, limit_s: pulp.PULP_CBC_CMD(maxNodes=_NODES, **_options(whole, limit_s))),
 )
 
