@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
+from .memory import flat_buffer_bytes
 from .operations import activation_bytes
 from .rates import Rates
 from .stages import Partition, Splits, build_splits, in_flight, mean_splits, own_splits
@@ -217,11 +218,15 @@ class Ledger:
         if self.problem.model.is_moe:
             expert_bytes = self.on_profile(j, self.per_kind(self.tables.parameters["experts_bytes"]))
             weights = weights + expert_bytes / weight_shards[1]
+        if not self.problem.stack.master_weights:  # what is whole was gathered from shards; else those are the masters
+            weights = weights + np.where((zero == 3) & ~scattered, self.updated[j] * states.weight, 0.0)
         adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
+        flat = flat_buffer_bytes(self.problem.stack, states, trained_dense + trained_experts, self.updated[j])
         passing = moments(self, j)
         if not gathered:
             passing["gathered"] = np.zeros_like(passing["gathered"])
+        passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.offloads_optimizer, flat, 0.0)
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         return {
             "weights": weights + adapters,

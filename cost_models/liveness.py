@@ -40,7 +40,7 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     head_weights, head_gradients, layer_weights, layer_gradients = _gathered(ledger, j)
     zero, own, gathered_input = np.zeros(n), tables.exchange_buffers[key], tables.head_exchange[key]
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
-    made = last * w * _edge(tables.parameters["trained_dense"])[key]
+    made = last * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     kept = has_layers * tables.cached_gradients[key]
     return {
         "logits": np.array([at_loss + waiting, w * logits + waiting, waiting]),
@@ -51,9 +51,9 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     }  # fmt: skip
 
 
-def _edge(rows: Array) -> Array:
+def _edge(ledger: Ledger, rows: Array) -> Array:
     """[key] of the matrix of the head; where it is tied, that of the embedding."""
-    return np.asarray(np.maximum(rows[HEAD], rows[EMBEDDING]))
+    return np.asarray(rows[EMBEDDING if ledger.problem.model.tied_embeddings else HEAD])
 
 
 def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
@@ -70,4 +70,5 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
     gradients = np.where(first & (x["pp"] > 1), np.maximum(gradients, trained[EMBEDDING][key]), gradients)
     whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
-    return whole * _edge(weights)[key], scattered * _edge(trained)[key], whole * layer[key], scattered * gradients
+    at_head = whole * _edge(ledger, weights)[key], scattered * _edge(ledger, trained)[key]
+    return *at_head, whole * layer[key], scattered * gradients

@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 # Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0}
 MASTER_BYTES = 4.0
+GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it
 # nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
 BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 4.127 / 8}
 REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate")
@@ -51,6 +52,21 @@ class StateBytes:
             optimizer=moments + (0.0 if fp32 or not stack.master_weights else MASTER_BYTES),
             fp8_copy=2.0 if copies else 0.0,
         )
+
+
+# DeepSpeed's reduce_bucket_size, allgather_bucket_size (runtime/zero/config.py, and utils.py of the pipeline engine).
+BUCKET_ELEMENTS = 5e8
+
+
+def flat_buffer_bytes(stack: StackSpec, states: StateBytes, whole: Array, updated: Array) -> Array:
+    """Bytes of the flat copies of StackSpec.flat_buffers, of a rank that has the gradients of `whole` parameters and
+    updates `updated`. They are blocks of their own: one that is larger than what activations free is new memory."""
+    if stack.flat_buffers == "none":
+        return np.zeros_like(whole)
+    bucket = np.minimum(BUCKET_ELEMENTS, whole)
+    if states.gradient > GRADIENT_BYTES:  # bf16_optimizer.py: sums apart from what the backward pass makes
+        return np.asarray(GRADIENT_BYTES * whole + (states.gradient + states.weight) * bucket)
+    return np.asarray((states.gradient + MASTER_BYTES) * updated + (states.gradient + states.weight) * bucket)
 
 
 @dataclass(frozen=True, slots=True)

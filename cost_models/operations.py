@@ -30,6 +30,10 @@ Trains = Literal["all", "lora", "passes", "frozen"]
 # "all": weights train; "lora": only adapters; "passes": frozen, but gradients flow through; "frozen": no backward.
 
 
+# Tag of what comes after the last tensor that a layer keeps: recomputing all of it may leave these out.
+LAST = 1 << len(MODULES)
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """`count` products of [m, k] x [k, n]; backward [m, n] x [n, k] and, if weights train, [n, m] x [m, k]."""
@@ -142,6 +146,14 @@ class Shard:
             sp_tokens=np.where(col["sequence_parallel"] > 0, tokens / col["tp"], tokens),
         )  # fmt: skip
 
+    def head_parts(self, stack: StackSpec) -> Array:
+        """Parts that the head is split into over tp."""
+        return np.where((stack.tp_plan == "by-projection") & (self.sp == 0), 1.0, self.tp)
+
+    def loss_parts(self, stack: StackSpec) -> Array:
+        """Parts that the loss is split into over tp."""
+        return self.head_parts(stack) if stack.split_logits else np.ones_like(self.tp)
+
 
 def ulysses_degree(model: ModelSpec, keys: Mapping[str, NDArray[np.int64]]) -> Array:
     """Ranks that exchange heads instead of keys and values: cp under ulysses, a proper divisor under ring+ulysses.
@@ -174,6 +186,12 @@ class Builder:
     stack: StackSpec
     shard: Shard
 
+    @property
+    def kept_input(self) -> float:
+        """Bytes per element that a product keeps of its input."""
+        quantised = self.workload.precision == "fp8" and self.stack.saves_fp8_inputs
+        return 1.0 if quantised else activation_bytes(self.workload)
+
     def layer(self, kind: Layer, trains: Trains = "all") -> LayerOperations:
         """Operations of one decoder layer of `kind`."""
         ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains)
@@ -188,7 +206,13 @@ class Builder:
             self._dense(ops, kind.feed_forward.inner, kind.feed_forward.gated)
         if self.model.dropout:  # two one-byte masks (after attention, after the feed-forward block)
             ops.saved.append(Saved("dropout masks", 2.0 * h * shard.sp_tokens))
-        self._tensor_parallel(ops, blocks=2 if isinstance(kind.feed_forward, FeedForward) else 1)
+        projections = 4  # query, key, value; output
+        self._tensor_parallel(ops, inputs=3)
+        if isinstance(kind.feed_forward, FeedForward):
+            inputs = 2 if kind.feed_forward.gated else 1
+            self._tensor_parallel(ops, inputs=inputs, last=LAST)
+            projections += inputs + 1
+        ops.kernels = ops.kernels + np.where(shard.tp > 1, self.stack.kernels_per_projection * projections, 0.0)
         if self.workload.precision == "fp8":
             self._casts(ops)
         if trains == "lora" and self.workload.lora is not None:
@@ -203,7 +227,7 @@ class Builder:
         h, w, tokens = self.model.hidden, activation_bytes(self.workload), self.shard.sp_tokens
         for block in ("attention", "feed-forward"):
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
-            ops.saved.append(Saved(f"{block} norm output", w * h * tokens, tag("norm")))
+            ops.saved.append(Saved(f"{block} norm output", self.kept_input * h * tokens, tag("norm")))
         one = w * h * tokens
         ops.traffic.append(Traffic("norms", kind.num_norms * 2 * one, kind.num_norms * 4 * one, tag("norm")))
         ops.traffic.append(Traffic("residuals", 2 * 3 * one, 2 * 2 * one))
@@ -227,6 +251,8 @@ class Builder:
             # Norms of heads keep what goes in; what comes out, turned to its positions, is what attention keeps.
             ops.saved.append(Saved("input of query and key norms", w * tokens * (a + g) * d))
         ops.saved.append(Saved("attention output", w * tokens * a * dv))
+        if self.kept_input < w:  # the core keeps it too, as it made it
+            ops.saved.append(Saved("quantised attention output", self.kept_input * tokens * a * dv))
         ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
         if self.stack.attention == "unfused":
             # softmax output (w), dropout mask (1) and dropout output (w) per score: 5*a*s/h of Korthikanti
@@ -282,7 +308,7 @@ class Builder:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
         f, tokens = inner / shard.tp, shard.tokens
         self._gemm(ops, "up", tokens, f * (2 if gated else 1), h)
-        self._gemm(ops, "down", tokens, h, f)
+        self._gemm(ops, "down", tokens, h, f, LAST)
         self._activation(ops, tokens * f, gated, tag("act"), w)
 
     def _activation(self, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float) -> None:
@@ -290,7 +316,7 @@ class Builder:
         # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
         outer = tags & ~tag("act")
         ops.saved.append(Saved("activation input", parts * w * elements, outer))
-        ops.saved.append(Saved("activation output", w * elements, tags))
+        ops.saved.append(Saved("activation output", self.kept_input * elements, tags))
         if gated and not self.stack.fused_activation:
             ops.saved.append(Saved("activation of the gate", w * elements, tags))
         moved = (parts + 1) * w * elements
@@ -309,7 +335,7 @@ class Builder:
         self._gemm(ops, "experts up", rows / num_local, inner * parts, h, moe, count=num_local)
         self._gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
         self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w)
-        ops.saved.append(Saved("dispatched tokens", w * rows * h, moe))
+        ops.saved.append(Saved("dispatched tokens", self.kept_input * rows * h, moe))
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
         ops.saved.append(Saved("router", 4.0 * local * block.experts))
         ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
@@ -324,17 +350,21 @@ class Builder:
             ops.exchanges.append(Exchange("ep", "reduce_scatter", full, shard.etp, np.ones_like(full), 1, 1, moe))
         if block.shared_inner:
             self._dense(ops, float(block.shared_inner), block.gated)
-            self._tensor_parallel(ops, blocks=1)
+            self._tensor_parallel(ops)
 
-    def _tensor_parallel(self, ops: LayerOperations, blocks: int) -> None:
-        """Per block: all-gather and reduce-scatter with sequence parallelism, else an all-reduce; same backward."""
+    def _tensor_parallel(
+        self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, last: int = 0
+    ) -> None:
+        """Per block: all-gather and reduce-scatter with sequence parallelism, else an all-reduce; same backward, where
+        each of `inputs` projections may reduce its part of the gradient by itself."""
         shard = self.shard
         full = np.where(shard.tp > 1, activation_bytes(self.workload) * self.model.hidden * shard.tokens, 0.0)
         with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
         one = np.ones_like(full)
         ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, one, blocks, blocks))
-        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, one, blocks, blocks))
-        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, blocks))
+        back = blocks * (inputs if self.stack.tp_plan == "by-projection" else 1)
+        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, one, blocks, back, last))
+        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, back, last))
 
     def _casts(self, ops: LayerOperations) -> None:
         """fp8: the operands of a product are quantised, and the gradient of its output; weights once per step (step.py)
@@ -382,13 +412,17 @@ class Builder:
 
     def _head(self, ops: LayerOperations) -> None:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
-        self._gemm(ops, "head", shard.tokens, self.model.vocab / shard.tp, h, wide=True)
-        logits = shard.tokens * self.model.vocab / shard.tp
-        half = self.stack.loss_traffic_bytes / 2
+        parts = shard.head_parts(self.stack)
+        self._gemm(ops, "head", shard.tokens, self.model.vocab / parts, h, wide=True)
+        whole = shard.tokens * self.model.vocab
+        logits, half = whole / shard.loss_parts(self.stack), self.stack.loss_traffic_bytes / 2
         ops.traffic.append(Traffic("loss", half * logits, half * logits, fusable=False))
+        if not self.stack.split_logits:  # made in parts, but the loss takes them whole
+            joined = np.where(parts > 1, w * whole, 0.0)
+            ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
         ops.saved.append(Saved("final norm", 2 * w * h * shard.sp_tokens))
         ops.traffic.append(Traffic("final norm", 2 * w * h * shard.sp_tokens, 4 * w * h * shard.sp_tokens))
-        self._tensor_parallel(ops, blocks=1)
+        self._tensor_parallel(ops, np.minimum(parts - 1, 1.0))
 
     def mtp(self, trains: Trains = "all") -> LayerOperations:
         """An MTP module beside its layer: two norms, a 2h -> h product, another run of the head (DeepSeek-V3, 2.2)."""

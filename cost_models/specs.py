@@ -327,10 +327,12 @@ class StackSpec:
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, both passes [8, 80]
     cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read [2, 8]
     caches_fp8_weights: bool  # weights are quantised once per step, not in every forward pass
+    saves_fp8_inputs: bool  # what a product keeps for its backward pass is its quantised input
     kernels_per_layer: float  # launched per dense layer and forward pass, twice that backward [5, 60]
     kernels_per_expert_block: float  # more in a layer with experts: router, dispatch, combination [20, 200]
     kernels_per_expert: float  # and per expert of a rank: its products are launched one by one [0, 6]
     kernels_per_cast: float  # per product of operands that are quantised to fp8, and per expert [0, 6]
+    kernels_per_projection: float  # that a projection split over tp costs the host beside its own [0, 100]
     host_s_per_kernel: float  # [1e-6, 80e-6]
     straggler_share: float  # added to a step per doubling of the GPUs above 8: all wait for the slowest [0, 0.02]
     nics_per_ring: float  # of a node that one ring uses, at most [1, 16]
@@ -340,8 +342,16 @@ class StackSpec:
     # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does. fsdp2-no-sync: as
     # fsdp2, and gradients stay whole over the micro-batches of a step without a pipeline too.
     sharded_states: Literal["zero", "fsdp2", "fsdp2-no-sync"]
+    # Flat copies beside the states. deepspeed: buckets to reduce and gather, and of the gradients that a rank updates
+    # one in their dtype and one in fp32; where the sums are fp32, the gradients of a micro-batch are whole beside them.
+    flat_buffers: Literal["none", "deepspeed"]
     master_weights: bool  # fp32 copies and moments beside bf16 weights; else moments are as narrow as the weights
     split_logits: bool  # the loss takes a part of the vocabulary on each tp rank, and not all of it on all of them
+    # What tensor parallelism splits. megatron: blocks, token table and head; a block's input is gathered once, and its
+    # gradient reduced once. by-projection: every projection of a block reduces the gradient of its input by itself; the
+    # token table is whole; so is the head without sequence parallelism, which there is not in a pipeline.
+    tp_plan: Literal["megatron", "by-projection"]
+    recompute_stops_early: bool  # a recomputed layer ends before its last product, whose result nothing needs
     cached_gradients: bool  # where products add to the sum by themselves, a gradient of every weight shape is kept
     # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
     # (DeepEP, HybridEP), and summed there on the way back.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from . import memory
 from .layouts import RECOMPUTE_MODES
 from .memory import KindParameters, StateBytes
-from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains, activation_bytes
+from .operations import KEY_FIELDS, LAST, Builder, LayerOperations, Shard, Trains, activation_bytes
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
 from .specs import MixtureOfExperts, ModelSpec, StackSpec, Workload
 from .stages import HEAD, Edges
@@ -128,7 +128,10 @@ class Tables:
             if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
                 continue
             kind = self.seconds[i]
-            zeros[i] = kind.forward if RECOMPUTE_MODES[mode] == "full" else kind.recompute(modules)
+            if RECOMPUTE_MODES[mode] == "selective":
+                zeros[i] = kind.recompute(modules)
+            else:
+                zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
         return zeros
 
     def saved(self, mode: int, modules: int) -> Array:
@@ -155,8 +158,7 @@ class Tables:
     def logits(self) -> Array:
         """[key] logits of a micro-batch on a rank."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
-        parts = shard.tp if self.problem.stack.split_logits else 1.0
-        return np.asarray(shard.tokens * self.problem.model.vocab / parts)
+        return np.asarray(shard.tokens * self.problem.model.vocab / shard.loss_parts(self.problem.stack))
 
     @cached_property
     def message(self) -> Array:
@@ -214,7 +216,8 @@ class Tables:
                             (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
         rows, states = self.problem.parameters, self.problem.state_bytes
         num_layers = self.problem.num_kinds
-        dense = np.array([p.sharded / tp + p.replicated for p in rows])
+        parts = [tp] * num_layers + self._edge_parts(tp)
+        dense = np.array([p.sharded / n + p.replicated for p, n in zip(rows, parts, strict=True)])
         experts = np.array([p.experts / expert_ranks for p in rows])
         # Quantisation of a frozen base and copies in fp8 concern the matrices of layers, not embedding and head.
         gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
@@ -225,13 +228,22 @@ class Tables:
         return {
             "dense": dense,
             "experts": experts,
-            "trained_dense": np.array([p.trained_sharded / tp + p.trained_replicated for p in rows]),
+            "trained_dense": np.array([
+                p.trained_sharded / n + p.trained_replicated for p, n in zip(rows, parts, strict=True)
+            ]),
             "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
             "dense_bytes": dense * held,
             "experts_bytes": experts * held,
             "dense_gathered_bytes": dense * gathered,
             "experts_gathered_bytes": experts * gathered,
         }
+
+    def _edge_parts(self, tp: Array) -> list[Array]:
+        """Parts that tensor parallelism splits the edges of stages.py into."""
+        stack = self.problem.stack
+        table = np.ones_like(tp) if stack.tp_plan == "by-projection" else tp
+        head = Shard.of(self.keys, self.problem.model, self.problem.workload).head_parts(stack)
+        return [table, head, tp, table]
 
 
 def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates) -> Tables:

@@ -6,6 +6,7 @@ What a row leaves out is filled by an assumption with a label; the labels are ex
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..cost_models.layouts import RECOMPUTE_MODES, Layout
@@ -51,6 +52,9 @@ def read_case(row: RowReader) -> Case | None:
     if row.problems or model is None or cluster is None:
         return None
     stack = with_features(family, features, row)
+    if stack.tp_plan == "by-projection" and layout.pp > 1 and layout.sequence_parallel:
+        row.assume("no sequence parallelism in pipelines of this stack")
+        layout = replace(layout, sequence_parallel=0)
     known, layout = _unknown_recompute(row, mode, layout, stack)
     return Case(
         id=name, source=row.text("source", default="not stated"), stack_name=stack_name or "not stated",

@@ -70,7 +70,7 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
         changed["fused_accumulation"] = fused
     if features.get("torch_compile") is True:  # element-wise chains become one kernel each
         changed |= {"elementwise_traffic": 1.0, "fused_activation": True}
-        changed["kernels_per_layer"] = min(stack.kernels_per_layer, 14)
+        changed |= {"kernels_per_layer": min(stack.kernels_per_layer, 14), "kernels_per_projection": 0.0}
     _graphs(changed, features, stack)
     _experts(changed, features)
     return replace(stack, **changed)

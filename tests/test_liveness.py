@@ -109,3 +109,44 @@ def test_fp8_weights(caches: int, gathers: int, weight: int) -> None:
     stack = replace(load_stack("generic"), caches_fp8_weights=bool(caches), fp8_gather=bool(gathers))
     states = StateBytes.of(Workload(seq_len=1, global_batch=1, precision="fp8"), stack)
     assert states.weight + states.fp8_copy == weight
+
+
+def test_a_table_that_tensor_parallelism_leaves_whole() -> None:
+    """KempnerForge at tp 4: the token table on every rank, the head in parts; in a pipeline that whole too."""
+    split, whole = (total("tp4-dp2-mbs1-z1-rfull", "generic", name) for name in ("megatron", "by-projection"))
+    assert whole["weights"] - split["weights"] == pytest.approx(2 * V * H * 3 / 4)
+    split, whole = (total("tp4-nosp-pp2-dp1-mbs1-z1-rfull", "generic", name) for name in ("megatron", "by-projection"))
+    assert whole["weights"] - split["weights"] == pytest.approx(2 * V * H * 3 / 4)  # the last stage: its head
+
+
+def total(layout_id: str, stack: str, plan: str) -> dict[str, float]:
+    return held(layout_id, stack, tp_plan=plan)
+
+
+def test_weights_gathered_for_a_pipeline_lie_beside_their_shards() -> None:
+    """FSDP2 in a pipeline: bf16 shards without fp32 copies stay beside the whole weights that they make."""
+    kept, alone = (held("pp2-dp4-mbs1-z3-rfull", "torch-fsdp", master_weights=flag) for flag in (False, True))
+    assert kept["weights"] == pytest.approx(alone["weights"] * (1 + 1 / 4))
+
+
+def test_flat_copies_of_deepspeed() -> None:
+    """Of a rank of 8 with N parameters: N/8 in the gradients' dtype and in fp32, and two buckets of 5e8."""
+    number = 8_030_261_248
+    plain, flat = (held("dp8-mbs1-z1-rfull", "deepspeed", flat_buffers=name) for name in ("none", "deepspeed"))
+    assert flat["workspace"] - plain["workspace"] == pytest.approx(6 * number / 8 + 4 * 5e8, rel=1e-4)
+    plain, flat = (held("dp8-mbs1-z1-rfull", "deepspeed", flat_buffers=name, gradient_bytes=4)
+                   for name in ("none", "deepspeed"))  # fmt: skip
+    assert flat["workspace"] - plain["workspace"] == pytest.approx(2 * number + 6 * 5e8, rel=1e-4)
+
+
+def test_products_keep_their_quantised_inputs() -> None:
+    """In fp8 two norm outputs and the activation's at one byte; the attention output twice, as two bytes and as one."""
+    workload = Workload(seq_len=SEQ, global_batch=8, precision="fp8")
+    saved = []
+    for flag in (False, True):
+        stack = replace(load_stack("generic"), saves_fp8_inputs=flag)
+        problem = Problem(load_model("llama-3.1-8b")[0], workload, stack, 8, 8)
+        rates = rates_for(load_cluster("dgx-h100:1"), stack, "fp8")
+        ledger = price_layouts(problem, rates, Layouts.of([parse("dp8-mbs1-z1-rnone-fp8")]))[0]
+        saved.append(float(ledger.saved[0][0]))
+    assert saved[0] - saved[1] == pytest.approx(32 * SEQ * (2 * H + F - H))

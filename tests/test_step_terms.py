@@ -15,6 +15,7 @@ from meshwright.cost_models.operations import KEY_FIELDS, Builder, LayerOperatio
 from meshwright.cost_models.params import total_parameters
 from meshwright.cost_models.rates import LayerSeconds, Rates, layer_seconds
 from meshwright.cost_models.specs import ModelSpec, Precision, StackSpec, Workload
+from meshwright.cost_models.surfaces import gemm_seconds
 from meshwright.cost_models.tables import Problem
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster import load_cluster
@@ -217,3 +218,54 @@ def test_replicas_are_reduced_behind_what_sharded_states_leave() -> None:
         curve = collectives.curve(rates.collectives, rates.levels, op, 8, 1)  # type: ignore[arg-type]
         traffic += layers * float(collectives.seconds(curve, params * num_bytes / layers)[0])
     assert shown[1.0] - shown[0.0] == pytest.approx(traffic * (layers - 1) / layers, rel=1e-9)
+
+
+# --- tensor parallelism and recomputation as torch does them ----------------------------------------------------------
+
+
+def test_recomputation_that_stops_early_leaves_out_the_last_product_and_its_collective() -> None:
+    layout = Layout(tp=2, sequence_parallel=1, recompute=2)
+    step_s, ledger, rates = {}, None, None
+    for early in (False, True):
+        terms, ledger, rates = step_of(LLAMA, stack_of(recompute_stops_early=early), layout)
+        step_s[early] = terms["compute"]
+    assert ledger is not None
+    assert rates is not None
+    ops = ledger.tables.operations[0]
+    down = next(gemm for gemm in ops.gemms if gemm.name == "down")
+    product = float(gemm_seconds(rates.gemm, down.m, down.n, down.k)[0])
+    scatter = next(e for e in ops.exchanges if e.op == "reduce_scatter" and e.tag)
+    saved = 64 * LLAMA.num_layers * (product + float(pricing.exchange_seconds(scatter, rates)[0]))
+    assert step_s[False] - step_s[True] == pytest.approx(saved, rel=1e-6)
+
+
+def test_every_projection_reduces_the_gradient_of_its_input_by_itself() -> None:
+    """Backward: query, key, value; gate and up: five reductions where one plan has two. Forward the same."""
+
+    def calls(plan: str, layout: Layout) -> tuple[float, float]:
+        ops = operations(LLAMA, stack_of(tp_plan=plan), layout)
+        reduced = [e for e in ops.exchanges if e.op in ("reduce_scatter", "all_reduce") and e.num_bytes[0] > 0]
+        return sum(float(e.forward_calls) for e in reduced), sum(float(e.backward_calls) for e in reduced)
+
+    for layout in (Layout(tp=2, sequence_parallel=1), Layout(tp=2, sequence_parallel=0)):
+        assert calls("megatron", layout) == (2, 2)
+        assert calls("by-projection", layout) == (2, 5)
+
+
+def test_a_whole_head_does_all_of_the_work_on_every_rank() -> None:
+    """Without sequence parallelism that plan leaves the head whole: its product and loss do not shrink with tp."""
+
+    def head(plan: str, split: bool, **layout: int) -> tuple[float, float, float]:
+        keys = {name: np.asarray(Layouts.of([Layout(**layout)])[name]) for name in KEY_FIELDS}
+        workload = Workload(seq_len=4096, global_batch=64)
+        shard = Shard.of(keys, LLAMA, workload)
+        ops = Builder(LLAMA, workload, stack_of(tp_plan=plan, split_logits=split), shard).head()
+        loss = next(t for t in ops.traffic if t.name == "loss")
+        joined = sum(float(e.num_bytes[0]) for e in ops.exchanges if e.op == "all_gather" and e.backward_calls == 0)
+        return float(ops.gemms[0].n[0]), float(loss.forward_bytes[0]), joined
+
+    logits, vocab, half = 4096 * LLAMA.vocab, LLAMA.vocab, load_stack("generic").loss_traffic_bytes / 2
+    assert head("megatron", True, tp=4, sequence_parallel=1) == (vocab / 4, half * logits / 4, 0)
+    assert head("megatron", False, tp=4, sequence_parallel=1) == (vocab / 4, half * logits, 2 * logits)
+    assert head("by-projection", False, tp=4, sequence_parallel=1) == (vocab / 4, half * logits, 2 * logits)
+    assert head("by-projection", False, tp=4, sequence_parallel=0) == (vocab, half * logits, 0)
