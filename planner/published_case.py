@@ -17,7 +17,7 @@ from ..profiles.models import read_model_yaml
 from .published_cluster import read_cluster
 from .published_layout import read_layout, selective
 from .published_row import Case, Measured, RowReader
-from .published_stack import ERA_GPT, with_features
+from .published_stack import has_gpt_defaults, with_features
 
 _MODEL_FIELDS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab",
                  "tied_embeddings", "sliding_window", "window_layers", "sink_attention", "qkv_bias", "output_bias",
@@ -47,7 +47,8 @@ def read_case(row: RowReader) -> Case | None:
     stack_name = row.text("stack", default="")
     family, warnings = stacks.stack_for(stack_name)
     row.assumptions += warnings
-    model, workload = _model(row, family.name, features), _workload(row)
+    gpt_defaults = has_gpt_defaults(stack_name, family.name)
+    model, workload = _model(row, gpt_defaults, features), _workload(row)
     layout, chunks, mode = read_layout(row, family.name, features, num_gpus, cluster)
     if row.problems or model is None or cluster is None:
         return None
@@ -79,7 +80,7 @@ def _measured(row: RowReader) -> Measured:
     return Measured(step_s=step_s, peak_memory_bytes=gib and gib * 2**30, memory_kind=kind, memory_scope=scope)
 
 
-def _model(row: RowReader, family: str, features: Mapping[str, Any]) -> ModelSpec | None:
+def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> ModelSpec | None:
     given = row.part("model")
     data = {key: given[key] for key in _MODEL_FIELDS if given.get(key) is not None}
     for key, known in (("moe", _MOE_FIELDS), ("mla", _MLA_FIELDS)):
@@ -93,7 +94,7 @@ def _model(row: RowReader, family: str, features: Mapping[str, Any]) -> ModelSpe
             row.assume(f"{label} (not stated)")
     if features.get("mtp") is True:
         data["mtp_layers"] = 1
-    if family in ERA_GPT and given.get("gated_mlp") is False:
+    if gpt_defaults and given.get("gated_mlp") is False:
         data |= {"bias": True, "learned_positions": True, "dropout": True}
     try:
         spec, _ = read_model_yaml(data, str(given.get("name", "model")))

@@ -22,8 +22,6 @@ class Unheard:
         pass
 
 
-# Families whose GPT models have biases, learned positions and dropout (defaults of Megatron-LM before TE).
-ERA_GPT = ("megatron-lm",)
 _KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 TP_OVERLAP = 0.45  # tp_comm_overlap and async TP hide 42-47 % (FIDELITY 6)
 EP_OVERLAP = 0.8  # overlap of the all-to-all with another micro-batch hides 70-90 % (FIDELITY 6)
@@ -34,7 +32,7 @@ GRAPHS = {"layer": 0.2, "full_iteration": 0.05}
 # block's route and count (assumed).
 GRAPHED_ATTENTION, GRAPHED_ROUTER = 0.2, 40
 # Bytes moved per logit and held at the loss (FIDELITY 3): fused kernels, torch, vocabulary-parallel before fusion.
-LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, 10.0)}
+LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None)}  # None: as the stack does it
 # Dispatchers that send a token once per node (deepseek-ai/DeepEP, README; HybridEP is its Megatron Core successor).
 DISPATCH = {"alltoall": "alltoall", "allgather": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
 # Bytes to quantise an element by recipe. Delayed scaling needs no maximum, and is written by the norm or activation
@@ -43,6 +41,12 @@ CASTS = {"delayed": 2.0, "mxfp8": 4.0, "blockwise": 4.0, "current": 6.0} | dict.
     ("tensorwise-dynamic", "rowwise-dynamic"), 6.0
 )
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def has_gpt_defaults(stack_name: str, family: str) -> bool:
+    """Whether a run's GPT models have biases, learned positions and dropout: defaults of Megatron-LM's own scripts
+    (training/arguments.py: hidden_dropout 0.1, add_bias_linear), which NeMo and Megatron-Bridge set anew."""
+    return family == "megatron-lm" or stack_name.lower().startswith("megatron-core")
 
 
 def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> StackSpec:
@@ -56,7 +60,8 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
     if loss not in LOSS:
         row.assume("loss kernel of the stack's family (not stated)")
     elif loss != "plain" or stack.loss_traffic_bytes != LOSS["plain"][0]:  # else it is the stack's own, as that says
-        changed["loss_traffic_bytes"], changed["logit_bytes"] = LOSS[loss]
+        changed["loss_traffic_bytes"], held = LOSS[loss]
+        changed["logit_bytes"] = stack.logit_bytes if held is None else held
     if reduced in GRADIENT_BYTES:
         changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
     else:
