@@ -206,6 +206,9 @@ class Builder:
             self._dense(ops, kind.feed_forward.inner, kind.feed_forward.gated)
         if self.model.dropout:  # two one-byte masks (after attention, after the feed-forward block)
             ops.saved.append(Saved("dropout masks", 2.0 * h * shard.sp_tokens))
+            # The mask written; backward, a pass of its own over it and the gradient (torch native_dropout_backward).
+            elements = 2.0 * h * shard.sp_tokens
+            ops.traffic.append(Traffic("dropout", elements, (1 + 2 * w) * elements))
         projections = 4  # query, key, value; output
         self._tensor_parallel(ops, inputs=3)
         if isinstance(kind.feed_forward, FeedForward):

@@ -23,23 +23,35 @@ class Unheard:
 
 
 _KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
-TP_OVERLAP = 0.45  # tp_comm_overlap and async TP hide 42-47 % (FIDELITY 6)
-EP_OVERLAP = 0.8  # overlap of the all-to-all with another micro-batch hides 70-90 % (FIDELITY 6)
-DP_OVERLAP = 0.8
-# Host time left under CUDA graphs of a layer, of the whole step (FIDELITY 5: divided by 2 to 5 and more).
-GRAPHS = {"layer": 0.2, "full_iteration": 0.05}
-# Where graphs hold only some modules: share of a layer's kernels left by attention and norms, and how many of an expert
-# block's route and count (assumed).
-GRAPHED_ATTENTION, GRAPHED_ROUTER = 0.2, 40
-# Bytes moved per logit and held at the loss (FIDELITY 3): fused kernels, torch, vocabulary-parallel before fusion.
-LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None)}  # None: as the stack does it
+# What a feature is worth, each with its source. FIDELITY: the fit of docs/reference/efficiencies.md, on published runs.
+TP_OVERLAP = 0.45  # FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %
+EP_OVERLAP = 0.8  # FIDELITY 6: overlap of the all-to-all with another micro-batch hides 70-90 %
+DP_OVERLAP = 0.8  # assumed, as dp_overlap of stacks/generic.yaml
+# Share of a launch's host time left under CUDA graphs. FIDELITY 5: divided by 2 to 5 by graphs of layers; one launch
+# replays a whole iteration (assumed: a twentieth remains, of the optimizer and the data).
+GRAPHED_LAYERS, GRAPHED_ITERATION = 0.2, 0.05
+GRAPHS = {"layer": GRAPHED_LAYERS, "full_iteration": GRAPHED_ITERATION}
+# Where graphs hold only some modules. Attention and norms are 11 of the 14 kernels of a layer with TransformerEngine
+# (stacks/megatron-core.yaml): the feed-forward block's three remain.
+GRAPHED_ATTENTION = 0.2
+# Kernels of an expert block that route and count: softmax, top-k, permutation maps, counts per expert and rank
+# (assumed: over a third of the 110 of stacks/generic.yaml).
+GRAPHED_ROUTER = 40
+# Kernels of a decoder layer, forward, once torch.compile has fused its element-wise chains: as many as with
+# TransformerEngine's own fusions (stacks/megatron-core.yaml; assumed).
+COMPILED_KERNELS = 14
+COMPILED_TRAFFIC = 1.0  # over perfectly fused: by definition, what torch.compile reads and writes once
+# Bytes moved per logit and held at the loss. Moved: FIDELITY 3. Held: fused in place of the logits (2 and an fp32
+# softmax of 4), torch as stacks/torch-fsdp.yaml counts it; None: as the stack does it.
+LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None)}
 # Dispatchers that send a token once per node (deepseek-ai/DeepEP, README; HybridEP is its Megatron Core successor).
 DISPATCH = {"alltoall": "alltoall", "allgather": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
-# Bytes to quantise an element by recipe. Delayed scaling needs no maximum, and is written by the norm or activation
-# before it (TransformerEngine): two fp8 layouts instead of one in bf16.
-CASTS = {"delayed": 2.0, "mxfp8": 4.0, "blockwise": 4.0, "current": 6.0} | dict.fromkeys(
-    ("tensorwise-dynamic", "rowwise-dynamic"), 6.0
-)
+# Bytes to quantise an element, both layouts. Delayed scaling needs no maximum, and is written by the norm or activation
+# before it: two fp8 layouts instead of one in bf16. MXFP8 and blocks: read (2), written twice (2). A maximum of the
+# whole tensor is read for first (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
+CAST_DELAYED, CAST_BLOCKS, CAST_CURRENT = 2.0, 4.0, 6.0
+CASTS = {"delayed": CAST_DELAYED, "mxfp8": CAST_BLOCKS, "blockwise": CAST_BLOCKS, "current": CAST_CURRENT}
+CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), CAST_CURRENT)
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -74,8 +86,8 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
     if isinstance(fused := features.get("gradient_accumulation_fusion"), bool):
         changed["fused_accumulation"] = fused
     if features.get("torch_compile") is True:  # element-wise chains become one kernel each
-        changed |= {"elementwise_traffic": 1.0, "fused_activation": True}
-        changed |= {"kernels_per_layer": min(stack.kernels_per_layer, 14), "kernels_per_projection": 0.0}
+        changed |= {"elementwise_traffic": COMPILED_TRAFFIC, "fused_activation": True, "kernels_per_projection": 0.0}
+        changed["kernels_per_layer"] = min(stack.kernels_per_layer, COMPILED_KERNELS)
     _graphs(changed, features, stack)
     _experts(changed, features)
     return replace(stack, **changed)

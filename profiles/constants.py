@@ -45,6 +45,8 @@ TABLE = (
           "seconds that the host takes to launch a kernel"),
     Entry("family", ("megatron-core",), ("stacks", "{}", "contention"), 0.02, 0.4, 0.4,
           "added per second that communication and compute run side by side"),
+    Entry("family", ("megatron-deepspeed-vtrain",), ("stacks", "{}", "optimizer_extra_bytes"), 1.0, 60.0, 0.5,
+          "moved per updated parameter beside gradient, states and weight"),
     Entry("family", ("torch-fsdp",), ("stacks", "{}", "elementwise_traffic"), 1.0, 2.0, 0.15,
           "traffic of element-wise kernels over that of fused ones"),
     Entry("family", ("torchtitan",), ("stacks", "{}", "cast_bytes"), 2.0, 8.0, 0.3,

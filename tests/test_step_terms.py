@@ -269,3 +269,13 @@ def test_a_whole_head_does_all_of_the_work_on_every_rank() -> None:
     assert head("megatron", False, tp=4, sequence_parallel=1) == (vocab / 4, half * logits, 2 * logits)
     assert head("by-projection", False, tp=4, sequence_parallel=1) == (vocab / 4, half * logits, 2 * logits)
     assert head("by-projection", False, tp=4, sequence_parallel=0) == (vocab, half * logits, 0)
+
+
+def test_dropout_writes_masks_and_passes_over_them_again() -> None:
+    """Two masks of a byte per element; backward each with the gradient read and written: 1 + 2 + 2."""
+    plain, with_masks = (operations(replace(LLAMA, dropout=flag), stack_of(), Layout()) for flag in (False, True))
+    more = {t.name for t in with_masks.traffic} - {t.name for t in plain.traffic}
+    assert more == {"dropout"}
+    dropout = next(t for t in with_masks.traffic if t.name == "dropout")
+    elements = 2 * 4096 * LLAMA.hidden
+    assert (float(dropout.forward_bytes[0]), float(dropout.backward_bytes[0])) == (elements, 5 * elements)
