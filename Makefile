@@ -50,7 +50,7 @@ test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py
 
-kill-test: $(VENV)/.test-installed  ## kill ranks of a run 20 times, 7 times in a save (10 min)
+kill-test: $(VENV)/.test-installed  ## kill ranks of a run 20 times, 7 times or more in a save (10 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/kill_all.py
 
 lint: $(VENV)/.test-installed  ## ruff, check only

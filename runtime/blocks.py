@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
 from . import tensor_parallel as tp
 from .comm import Group
+from .experts import Dispatch
 from .recompute import Recompute
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -46,6 +47,7 @@ class Context:
     """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name."""
 
     group: Group
+    experts: Group
     dtype: torch.dtype
     device: torch.device
     norm_epsilon: float
@@ -53,10 +55,12 @@ class Context:
     recompute: Recompute = field(default_factory=Recompute)
     fused: bool = False
 
-    def part(self, size: int) -> tuple[int, int]:
-        """(first, number) of this rank's rows of `size`; the first ranks take one more where it does not divide."""
-        base, extra = divmod(size, self.group.size)
-        rank = self.group.rank
+    def part(self, size: int, *, expert: bool = False) -> tuple[int, int]:
+        """(first, number) of this rank's rows of `size`, out of those of its tp ranks (expert: of its ep ranks); the
+        first ranks take one more where it does not divide."""
+        group = self.experts if expert else self.group
+        base, extra = divmod(size, group.size)
+        rank = group.rank
         return rank * base + min(rank, extra), base + (rank < extra)
 
 
@@ -72,7 +76,7 @@ class Block(nn.Module):
         """A parameter of the whole `shape`; along `dim` this rank holds its part."""
         local, first = list(shape), 0
         if dim is not None:
-            first, local[dim] = self.context.part(shape[dim])
+            first, local[dim] = self.context.part(shape[dim], expert=how.get("expert", False))
         value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
         # Given back at once: a rank that shards its weights never holds all of them (sharding.Unit).
         value.untyped_storage().resize_(0)
@@ -234,7 +238,7 @@ class Mlp(Block):
 
 
 class Experts(Block):
-    """Routed experts; every tp rank holds all of them and routes its own tokens. No token is dropped.
+    """Routed experts; the ranks of an ep group hold a part of them each, and every tp rank routes its own tokens.
 
     Router: softmax over the experts, the top_k largest, renormalised (Mixtral, arXiv 2401.04088, section 2.1). There is
     no balancing loss. Shared experts are one dense block that sees every token.
@@ -255,9 +259,9 @@ class Experts(Block):
             self.add("shared_gate", [1, hidden])
 
     def _expert(self, name: str, shape: list[int]) -> None:
-        self.add(name, [self.spec.experts, *shape], expert=True)
+        self.add(name, [self.spec.experts, *shape], 0, expert=True)
         if self.spec.expert_bias:
-            self.add(f"{name}_bias", [self.spec.experts, shape[0]], expert=True, start=0.0)
+            self.add(f"{name}_bias", [self.spec.experts, shape[0]], 0, expert=True, start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
@@ -278,10 +282,18 @@ class Experts(Block):
         order = flat.argsort(stable=True)
         counts = self._counts(flat)
         source = order // self.spec.top_k
-        parts = torch.split(tokens[source], counts)
-        # Experts without tokens run too: their gradient is zero, not absent, and ZeRO waits for every one.
-        out = torch.cat([self._one(expert, part) for expert, part in enumerate(parts)])
+        if self.context.experts.size == 1:
+            out = self._each(tokens[source], counts)
+        else:
+            dispatch = Dispatch(self.context.experts, counts, tokens)
+            out = dispatch.back(self._each(dispatch.there(tokens[source]), dispatch.counts))
         return torch.zeros_like(tokens).index_add(0, source, out * weights.flatten()[order][:, None])
+
+    def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
+        """Tokens expert by expert of this rank, through their experts."""
+        parts = torch.split(tokens, list(counts))
+        # Experts without tokens run too: their gradient is zero, not absent, and ZeRO waits for every one.
+        return torch.cat([self._one(expert, part) for expert, part in enumerate(parts)])
 
     def _counts(self, chosen: Tensor) -> list[int]:
         """Tokens of each expert; of a tensor without values, as even as they come."""

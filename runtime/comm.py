@@ -65,6 +65,16 @@ class Group:
             _REDUCE_SCATTER(out, tensor, group=self.handle)
         return out
 
+    def all_to_all(
+        self, out: torch.Tensor, tensor: torch.Tensor, received: Sequence[int], sent: Sequence[int]
+    ) -> torch.Tensor:
+        """Rows of `tensor` to every rank in turn (`sent[i]` to the i-th), and theirs into `out` in the same order."""
+        if self.size == 1:
+            return out.copy_(tensor)
+        with self._named("all_to_all"):
+            dist.all_to_all_single(out, tensor, list(received), list(sent), group=self.handle)
+        return out
+
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Work:
         """Starts sending to the global rank `to`; the tensor must live until the work is done."""
         with self._named(f"send to rank {to}"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
-from ..cost_models.specs import Layer, ModelSpec, StackSpec
+from ..cost_models.specs import Layer, MixtureOfExperts, ModelSpec, StackSpec
 from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
 from ..planner.plan import Candidate, Chunk, Plan
@@ -147,7 +147,8 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
     schedule = SCHEDULES[layout.schedule]
     reasons = {
         f"it has no context parallelism yet (cp {layout.cp})": layout.cp > 1,
-        f"it has no expert parallelism yet (ep {layout.ep}, etp {layout.etp})": layout.ep > 1 or layout.etp > 1,
+        f"it has no expert-tensor parallelism yet (etp {layout.etp})": layout.etp > 1,
+        f"ep {layout.ep} does not divide the ranks that share one copy of the experts": _straddles(layout),
         f"it has no {schedule} schedule yet": layout.pp > 1 and schedule not in RUNNABLE_SCHEDULES,
         "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
         "it does not offload yet": OFFLOADS[layout.offload] != "none",
@@ -166,13 +167,19 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
     return found or next((text for kind in model.kinds if (text := _cannot_build(kind, layout, seq_len))), None)
 
 
+def _straddles(layout: Layout) -> bool:
+    return (layout.shard if layout.zero else layout.dp) * layout.tp % layout.ep != 0
+
+
 def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
-    attention = kind.attention
+    attention, block = kind.attention, kind.feed_forward
+    experts = block.experts if isinstance(block, MixtureOfExperts) else 0
     reasons = {
         "it has no latent attention (MLA)": attention.is_mla,
         f"it has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
         "it has no attention sinks": attention.sink_parameters > 0,
         "its query/key norm has one weight per head dim": attention.norm_parameters not in (0, 2 * attention.head_dim),
+        f"ep {layout.ep} does not divide the {experts} experts": experts % layout.ep != 0,
         f"it has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
         f"tp {layout.tp} is more than the {attention.kv_heads} key/value heads": attention.kv_heads % layout.tp != 0,
     }

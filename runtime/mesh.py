@@ -30,9 +30,10 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     """All groups of every axis, each with ascending ranks: new_group sorts them, and a mesh would not notice.
 
     shard: ranks that share one copy of the states (1 without ZeRO); replicate: those that hold copies of it;
-    expert_shard, expert_replicate: the same for routed experts, which every tp rank holds in full.
+    ep: ranks that hold one copy of the routed experts together, out of those that share the states of one, tp ranks
+    included; expert_shard, expert_replicate: as shard and replicate, for routed experts.
     """
-    tp, dp, pp = layout.tp, layout.dp, layout.pp
+    tp, dp, pp, ep = layout.tp, layout.dp, layout.pp, layout.ep
     shard = layout.shard if layout.zero else 1
 
     def at(p: int, d: int, t: int) -> int:
@@ -43,13 +44,16 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     across = [[at(p, r * shard + s, t) for r in parts] for p in stages for s in range(shard) for t in range(tp)]
     wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
     all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
+    together = wide if layout.zero else all_data
+    same = [ranks[first::ep] for ranks in together for first in range(ep)]  # hold the same experts
     return {
         "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
         "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
         "shard": inside,
         "replicate": across,
-        "expert_shard": wide if layout.zero else [[rank] for rank in range(layout.num_gpus)],
-        "expert_replicate": across if layout.zero else all_data,
+        "ep": [ranks[first : first + ep] for ranks in together for first in range(0, len(ranks), ep)],
+        "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
+        "expert_replicate": across if layout.zero else same,
         "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
         "world": [list(range(layout.num_gpus))],
     }

@@ -24,7 +24,8 @@ from .trainer import DTYPES, Step, build_optimizer, clip_
 
 def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
-    context = Context(Group("tp", [0], 0, None, Status()), DTYPES[job.dtype], torch.device("cpu"),
+    alone = Group("world", [0], 0, None, Status())
+    context = Context(alone, alone, DTYPES[job.dtype], torch.device("cpu"),
                       job.model.norm_epsilon, job.model.activation)  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip

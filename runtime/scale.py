@@ -61,7 +61,7 @@ def _place(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _layout(layout: Layout) -> Layout:
-    two = {name: min(getattr(layout, name), 2) for name in ("tp", "pp")}
+    two = {name: min(getattr(layout, name), 2) for name in ("tp", "pp", "ep")}
     replicas, shard = layout.dp // layout.shard, layout.shard
     shard, replicas = min(shard, 2), min(replicas, 2)
     micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
@@ -143,6 +143,7 @@ def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
     if isinstance(block, FeedForward):
         return replace(block, inner=max(_eighths(block.inner * shrink), 8))
     experts = min(block.experts, MOST_EXPERTS)
+    experts -= experts % 2 if experts > 1 else 0  # ep is 1 or 2
     return replace(
         block, experts=experts, top_k=min(block.top_k, experts),
         expert_inner=max(_eighths(block.expert_inner * shrink), 8),

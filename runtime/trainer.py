@@ -45,7 +45,7 @@ class Trainer:
         model = job.model
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
         fused = device.type == "cuda" if fused is None else fused
-        context = Context(mesh["tp"], DTYPES[job.dtype], device, model.norm_epsilon, model.activation,
+        context = Context(mesh["tp"], mesh["ep"], DTYPES[job.dtype], device, model.norm_epsilon, model.activation,
                           Recompute(job.recompute_modules), fused)  # fmt: skip
         mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
         self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
@@ -87,10 +87,10 @@ class Trainer:
     def _kind(self, name: str, split: Split) -> str:
         if self.job.model.tied_embeddings and name in ("embedding.tokens", "head.projection"):
             return "tied"
+        if split.expert and max(self.mesh["tp"].size, self.mesh["ep"].size) > 1:
+            return "expert"
         if self.mesh["tp"].size == 1:
             return "split"
-        if split.expert:
-            return "expert"
         return "split" if split.dim is not None else "shared"
 
     def _groups(self, kind: str) -> Groups:

@@ -1,4 +1,4 @@
-"""Our own torch runtime: data, tensor and pipeline parallelism with ZeRO 0-3."""
+"""Our own torch runtime: data, tensor, expert and pipeline parallelism with ZeRO 0-3."""
 
 import numpy as np
 
@@ -40,7 +40,6 @@ TARGET = Target(
             "the runtime's tensor parallelism is always sequence-parallel",
         ),
         only(_N, "cp", (1,), "the runtime has no context parallelism yet (cp {cp})"),
-        only(_N, "ep", (1,), "the runtime has no expert parallelism yet (ep {ep})"),
         only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
         only(_N, "schedule", ("1f1b", "gpipe", "interleaved"), "the runtime has no {schedule_name} schedule yet"),
         only(_N, "offload", ("none",), "the runtime does not offload yet"),

@@ -43,6 +43,14 @@ def moe(layers: int = 4, **changes: Any) -> ModelSpec:
     return llama(layers, kinds=(Layer(attention=attention(), feed_forward=block),), **changes)
 
 
+def shared_experts(layers: int = 4) -> ModelSpec:
+    """As Qwen1.5-MoE: a shared expert behind a gate, and a dense layer first."""
+    block = MixtureOfExperts(experts=4, top_k=2, expert_inner=24, shared_inner=40, shared_gate=True)
+    dense = Layer(attention=attention(), feed_forward=FeedForward(inner=64))
+    sparse = replace(dense, feed_forward=block)
+    return llama(layers, kinds=(dense, sparse), pattern=(0, *(1 for _ in range(layers - 1))))
+
+
 def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,
         stack_changes: dict[str, Any] | None = None, **changes: Any) -> Job:  # fmt: skip
     """A job on `layout_id`: `extra` micro-batches more than pp, float64, SGD without clipping, 4 steps of 16 tokens."""

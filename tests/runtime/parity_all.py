@@ -31,8 +31,16 @@ MODELS = [
                  "tp2-dp4-sh2-mbs1-z3-rnone", "pp2-gpipe-dp2-mbs1-z2-rnone", "tp2-pp2-dp2-mbs1-z0-rnone")
 ]  # fmt: skip
 
+EXPERTS = [
+    f"{name}:{each}"
+    for name in ("moe", "shared")
+    for each in ("tp2-dp4-sh2-ep4-mbs1-z3-rnone", "tp2-pp2-dp2-ep2-mbs1-z1-rsel(act+moe)", "dp4-ep4-mbs1-z2-rfull",
+                 "tp2-pp2-vpp2-dp2-ep4-mbs1-z0-rnone", "dp8-sh4-ep2-mbs1-z3-rsel(moe)",
+                 "pp2-gpipe-dp2-ep2-mbs2-z3-rnone")
+]  # fmt: skip
 
-@pytest.mark.parametrize("text", [f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE] + MODELS)
+
+@pytest.mark.parametrize("text", [f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE] + MODELS + EXPERTS)
 @pytest.mark.filterwarnings("default")
 def test_trains_the_same_model(text: str) -> None:
     name, _, layout_id = text.partition(":")

@@ -78,8 +78,9 @@ def test_norms_of_queries_and_keys_keep_their_input(recompute: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout_id", "model", "global_batch"),
-    [("tp8-pp4-dp32-mbs1-z1-rnone", "llama-3.1-70b", 512), ("tp8-pp16-dp8-mbs1-z1-rfull", "llama-3.1-405b", 256)],
-)
+    [("tp8-pp4-dp32-mbs1-z1-rnone", "llama-3.1-70b", 512), ("tp8-pp16-dp8-mbs1-z1-rfull", "llama-3.1-405b", 256),
+     ("tp4-pp2-dp128-ep8-mbs1-z1-rfull", "mixtral-8x7b", 1024)],
+)  # fmt: skip
 def test_agrees_with_the_planner_on_a_thousand_gpus(layout_id: str, model: str, global_batch: int) -> None:
     agrees(planned(layout_id, model, "dgx-h100:128", global_batch))
 
@@ -111,12 +112,13 @@ def test_one_stage_of_each_kind() -> None:
     assert distinct_stages(job("dp2-mbs1-z0-rnone")) == [0]
 
 
-def test_experts_are_traced_without_values() -> None:
-    """How many tokens an expert gets is a value; every rank has all experts, and as many tokens in all."""
-    wanted, _ = scale_down(job("dp2-mbs1-z3-rnone", large(moe()), seq_len=8192))
+@pytest.mark.parametrize(("layout_id", "tolerance"), [("dp2-mbs1-z3-rnone", 0.02), ("dp2-ep2-mbs1-z3-rnone", 0.05)])
+def test_experts_are_traced_without_values(layout_id: str, tolerance: float) -> None:
+    """How many tokens an expert gets is a value; as many in all where every rank has all experts."""
+    wanted, _ = scale_down(job(layout_id, large(moe()), seq_len=8192))
     wanted = replace(wanted, dtype="fp32", steps=2)
     _, peaks = run(wanted)
-    assert dry_run.trace(wanted, 0, gpu=False).allocated_bytes == pytest.approx(peaks[0], rel=0.02)
+    assert dry_run.trace(wanted, 0, gpu=False).allocated_bytes == pytest.approx(peaks[0], rel=tolerance)
 
 
 def test_equals_what_four_processes_of_torchrun_report(tmp_path: Path) -> None:

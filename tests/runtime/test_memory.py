@@ -36,8 +36,9 @@ def test_within_ten_percent(layout_id: str) -> None:
         assert row.within, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 
 
-def test_experts_within_ten_percent() -> None:
-    wanted = rehearsal("dp2-mbs1-z3-rsel(act+moe)", "moe")
+@pytest.mark.parametrize("layout_id", ["dp2-mbs1-z3-rsel(act+moe)", "dp2-ep2-mbs1-z1-rnone"])
+def test_experts_within_ten_percent(layout_id: str) -> None:
+    wanted = rehearsal(layout_id, "moe")
     _, peaks = run(wanted)
     (row,) = compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)])
     assert row.within, f"{row.difference:+.1%}"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from meshwright.cost_models.specs import ModelSpec
 from meshwright.runtime import reference
+from meshwright.runtime.experts import Dispatch
 from meshwright.runtime.job import Job
 from meshwright.runtime.model import DecoderChunk, DecoderLayer
 from meshwright.runtime.parity import LEAST_CHANGE, Parity, compare
@@ -18,9 +19,9 @@ from meshwright.runtime.recompute import _Recipe
 from meshwright.runtime.trainer import Trainer
 
 from .fork import Break, run
-from .jobs import gpt, job, llama, moe
+from .jobs import gpt, job, llama, moe, shared_experts
 
-MODELS = {"llama": llama, "gpt": gpt, "moe": moe}
+MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts}
 
 
 def model_for(name: str, layout_id: str) -> ModelSpec:
@@ -49,6 +50,8 @@ OTHERS = [
     "gpt:tp2-dp1-mbs1-z0-rnone", "gpt:pp2-dp1-mbs1-z0-rnone", "gpt:pp2-dp2-mbs1-z2-rnone", "gpt:dp2-mbs1-z3-rsel(act)",
     "moe:dp2-mbs1-z3-rsel(act+moe)", "moe:tp2-dp1-mbs1-z0-rnone", "moe:tp2-dp2-mbs1-z1-rnone",
     "moe:pp2-dp1-mbs1-z0-rnone",
+    "moe:dp2-ep2-mbs1-z0-rnone", "moe:dp2-ep2-mbs1-z3-rsel(act+moe)", "moe:tp2-dp1-ep2-mbs1-z0-rnone",
+    "moe:tp2-dp2-ep4-mbs1-z1-rnone", "moe:pp2-dp2-ep2-mbs1-z2-rnone", "shared:tp2-dp2-ep2-mbs1-z3-rnone",
 ]  # fmt: skip
 
 
@@ -107,6 +110,11 @@ def test_bf16_is_near() -> None:
 def no_reduction(trainer: Trainer, rank: int) -> None:
     groups = next(unit.groups for unit in trainer.units if unit.groups.replicate.size > 1)
     groups.replicate.all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
+
+
+def no_expert_reduction(trainer: Trainer, rank: int) -> None:
+    """The two ranks that hold the same experts do not add up their gradients."""
+    trainer.mesh["expert_replicate"].all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
 
 
 def doubled(trainer: Trainer, rank: int) -> None:
@@ -174,6 +182,21 @@ def stale_recipe(trainer: Trainer, rank: int) -> None:
     _Recipe.cook = lambda self: before(self) * 1.001  # type: ignore[method-assign]
 
 
+def tokens_from_another_rank(trainer: Trainer, rank: int) -> None:
+    """One rank takes the results of its experts for those of the next one."""
+    before = Dispatch.back
+    if rank == 0:
+        Dispatch.back = lambda self, out: before(self, out).roll(1, 0)  # type: ignore[method-assign]
+
+
+def swapped_experts(trainer: Trainer, rank: int) -> None:
+    """The ranks of an ep group hold each other's experts."""
+    experts = layer_of(trainer).feed_forward
+    whole = reference.whole_model(trainer.job).get_submodule("layers.0.feed_forward").get_parameter("down").detach()
+    with torch.no_grad():
+        experts.tensor("down").copy_(whole[2:] if trainer.mesh["ep"].rank == 0 else whole[:2])
+
+
 def layer_of(trainer: Trainer) -> DecoderLayer:
     chunk: DecoderChunk = trainer.chunks[0]
     layer = chunk.layers["0"]
@@ -192,6 +215,9 @@ def layer_of(trainer: Trainer) -> DecoderLayer:
         ("llama:tp2-dp1-mbs1-z0-rnone", no_partial_reduction),
         ("llama:tp2-dp1-mbs1-z0-rnone", swapped_tensor_parts),
         ("moe:tp2-dp1-mbs1-z0-rnone", no_reduction),
+        ("moe:dp2-ep2-mbs1-z0-rnone", tokens_from_another_rank),
+        ("moe:tp2-dp1-ep2-mbs1-z0-rnone", swapped_experts),
+        ("moe:dp4-ep2-mbs1-z0-rnone", no_expert_reduction),
         ("llama:pp2-dp1-mbs1-z0-rnone", dropped_layer),
         ("llama:pp2-vpp2-dp1-mbs1-z0-rnone", swapped_micro_batches),
         ("gpt:pp2-dp1-mbs1-z0-rnone", untied),
