@@ -203,7 +203,8 @@ class Ledger:
         return [self.on_profile(j, kept) - self.redone(j, dropped) for j in range(self.num_profiles)]
 
     def memory(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
-        """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one.
+        """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one
+        and the flat copies, which come only with sharded states: without them more shards never need more.
 
         What comes and goes is that of the fullest moment (liveness.py).
         """
@@ -222,11 +223,12 @@ class Ledger:
             weights = weights + np.where((zero == 3) & ~scattered, self.updated[j] * states.weight, 0.0)
         adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
-        flat = flat_buffer_bytes(self.problem.stack, states, trained_dense + trained_experts, self.updated[j])
         passing = moments(self, j)
-        if not gathered:
+        if gathered:
+            flat = flat_buffer_bytes(self.problem.stack, states, trained_dense + trained_experts, self.updated[j])
+            passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.offloads_optimizer, flat, 0.0)
+        else:
             passing["gathered"] = np.zeros_like(passing["gathered"])
-        passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.offloads_optimizer, flat, 0.0)
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         return {
             "weights": weights + adapters,

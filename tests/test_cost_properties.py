@@ -330,6 +330,16 @@ def test_bounds_hold_where_gathers_change_the_slowest_stage(text: str, cluster: 
         assert seconds[0] <= estimate.step_s[0] * (1 + SLACK)
 
 
+def test_flat_copies_of_sharded_states_bound_no_whole_ones() -> None:
+    """With few bytes of optimizer and two ranks DeepSpeed's copies are more than sharding saves."""
+    workload = Workload(seq_len=512, global_batch=8, optimizer="sgd")
+    case = Case(truncated("llama-3.2-1b", 4), workload, "2xh100-sxm-80gb", "deepspeed", target="meshwright")
+    columns = dict(Layouts.of([parse("dp2-mbs1-z0-rfull")]))
+    whole = price(case, columns).device_bytes[0]
+    assert price(case, dict(Layouts.of([parse("dp2-mbs1-z1-rfull")]))).device_bytes[0] > whole
+    assert all(needed[0] <= whole * (1 + SLACK) for _, _, needed in bounds(case, columns, case.rates))
+
+
 @given(seeds, st.sampled_from(["2xh100-sxm-80gb", "4xl40s"]), st.floats(0.02, 0.9), st.floats(1.0, 1.5))
 @thorough(12)
 def test_more_memory_removes_no_layout(seed: int, cluster: str, share: float, more: float) -> None:
@@ -458,8 +468,11 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
         moved = ledger_of(case, with_column(columns, offload=offload))
         for j in range(there.num_profiles):
             before, after = there.memory(j), moved.memory(j)
+            # An optimizer on the host has no flat copies on the GPU either.
+            copies = {"workspace"} if case.problem.stack.flat_buffers != "none" and "optimizer" in buffers else set()
             for buffer in ledger.BUFFERS:
-                less = after[buffer] <= before[buffer] if buffer in buffers else after[buffer] == before[buffer]
+                may_fall = buffer in buffers | copies
+                less = after[buffer] <= before[buffer] if may_fall else after[buffer] == before[buffer]
                 check(less, columns, before[buffer], after[buffer])
             gone = np.sum([before[buffer] - after[buffer] for buffer in buffers], axis=0)
             on_host = moved.host_bytes(j)
