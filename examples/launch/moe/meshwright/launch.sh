@@ -1,0 +1,11 @@
+#!/bin/sh
+# dp16-mbs8-z3-rfull47: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.41 s per step predicted
+# Plan 8bb82c907850, layout 1. Written by meshwright 0.1.0.
+# Starts the ranks of one node. On every node:
+#   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --steps 100 --data tokens/
+set -euf
+here=$(cd "$(dirname "$0")" && pwd)
+NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
+exec torchrun --nnodes 2 --nproc-per-node 8 \
+  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+  -m meshwright.runtime.worker "$here/plan.json" --choice 1 "$@"
