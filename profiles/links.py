@@ -38,7 +38,7 @@ class Matrix:
 def with_links(facts: Facts, cluster: ClusterSpec, groups: Sequence[Group], fabric: Fabric) -> ClusterSpec:
     """`cluster` with the hosts and the node-to-node links that its file gives; what is wrong goes to `facts`."""
     hosts = _hosts(facts, cluster.num_nodes)
-    slow, path = facts.document.at(("links", "slow_nodes")), facts.text(_PATH)
+    slow, path = facts.document.at(("links", "slow_nodes")), _path(facts)
     if slow is None and path is None:
         return replace(cluster, hosts=hosts)
     where = _PATH if path is not None else ("links", "slow_nodes")
@@ -141,6 +141,13 @@ def _node(facts: Facts, path: tuple[str | int, ...], num_nodes: int, hosts: tupl
         hint = f"did you mean `{near[0]}`?" if near else f"a name of `hosts`, or 0 to {num_nodes - 1}"
         facts.fail(path, f"`{given}` is no node of this cluster", hint)
     return None
+
+
+def _path(facts: Facts) -> str | None:
+    if isinstance(facts.document.at(_PATH), list):
+        facts.fail(_PATH, "must be the path of a file", "put the rows into a file of their own: `matrix: links.txt`")
+        return None
+    return facts.text(_PATH)
 
 
 def _matrix(facts: Facts, path: str, cluster: ClusterSpec) -> Matrix | None:

@@ -71,6 +71,7 @@ def test_one_direction_ten_times_as_fast_is_told() -> None:
     ("lines", "messages"),
     [
         (("links: {matrix: none.csv}",), ("links.matrix", "no such file")),
+        (("links: {matrix: [[0, 50], [50, 0]]}",), ("links.matrix", "must be the path of a file")),
         (("links: {slow_nodes: [{node: 7, share: 0.5}]}",), ("`7` is no node", "0 to 2")),
         (("links: {slow_nodes: [{node: 1, share: 0}, {node: 1, share: 25}]}",), ("`0` must", "`25` must", "twice")),
         (("links: {slow_nodes: [{node: 0, share: 0.5}], matrix: a.csv}",), ("`slow_nodes` both",)),
