@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .collectives import Curve, Op
+from .data_parallel import SHARDS, exposed_dp_s, exposed_fragments_s, group_curve, in_pieces
 from .layouts import SCHEDULES, shard_sizes
 from .ledger import LASTING, Groups, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hop_s, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
 from .stages import EMBEDDING
-from .traffic import Traffic
 
 Array = NDArray[np.float64]
 
@@ -83,10 +83,10 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["bubble"] = _bubble(ledger, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
     terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
-    terms["dp"] = _data_parallel(ledger, rates, forward, backward, stage.used[:, slowest, pick])
+    terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
     terms["optimizer"] = optimizer_s(ledger, rates)
     alone = (1.0 + straggler_share(ledger)) * np.asarray(sum(terms.values()))
-    terms["dp"] = terms["dp"] + _fragments(ledger, rates, alone)
+    terms["dp"] = terms["dp"] + exposed_fragments_s(ledger, rates, alone)
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
     terms["stragglers"] = straggler_share(ledger) * np.asarray(sum(terms.values()))
@@ -166,8 +166,8 @@ def _fsdp_exchange(
         gather, scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(4))
         for (gather_curve, scatter_curve), name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
             weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
-            gather += _calls(gather_curve, weights, calls)
-            scatter += _calls(scatter_curve, trained[rows] * states.gradient, calls)
+            gather += in_pieces(gather_curve, weights, calls)
+            scatter += in_pieces(scatter_curve, trained[rows] * states.gradient, calls)
             gathered += weights
             scattered += trained[rows]
         scatter, scattered = scatters * scatter, scatters * scattered
@@ -186,18 +186,13 @@ def _fsdp_exchange(
 
 _GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
 _GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
-_SHARDS, _REPLICAS = ("shard", "expert_shard"), ("replicate", "expert_replicate")  # kinds of groups (rates.GROUPS)
-
-
-def _curve(rates: Rates, group: str, op: Op, size: Ints, stride: Ints) -> Curve:
-    return collectives.curve_of_rows(rates.collectives, rates.levels_of(group), op, size, stride)
 
 
 def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
     """Gather and scatter in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
     parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
-    return [[_curve(rates, name, op, x.shard[rows], x.shard_stride[rows]) for op in _GATHER_SCATTER]
-            for name, x in zip(_SHARDS, parts, strict=False)]  # fmt: skip
+    return [[group_curve(rates, name, op, x.shard[rows], x.shard_stride[rows]) for op in _GATHER_SCATTER]
+            for name, x in zip(SHARDS, parts, strict=False)]  # fmt: skip
 
 
 def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
@@ -217,17 +212,12 @@ def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[C
     parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
 
     def least(name: str, op: Op, groups: Groups) -> Curve:
-        found = _curve(rates, name, op, groups.shard, groups.shard_stride)
+        found = group_curve(rates, name, op, groups.shard, groups.shard_stride)
         columns = (found.latency_s, found.s_per_byte, found.ramp)
         return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
 
     return [[least(name, op, groups) for op in _GATHER_SCATTER]
-            for name, groups in zip(_SHARDS, parts, strict=False)]  # fmt: skip
-
-
-def _calls(curve: Curve, total_bytes: Array, calls: Array) -> Array:
-    """`total_bytes` in `calls` equal pieces."""
-    return collectives.seconds(curve, total_bytes / calls, calls)
+            for name, groups in zip(SHARDS, parts, strict=False)]  # fmt: skip
 
 
 def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
@@ -270,7 +260,7 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
 def hop_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of one stage-to-stage message."""
     x = ledger.layouts
-    curve = _curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
+    curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
     return collectives.seconds(curve, ledger.tables.message[ledger.key])
 
 
@@ -293,72 +283,7 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
         return np.zeros(len(x))
     distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
     num_bytes = problem.model.vocab * problem.model.hidden / x["tp"] * problem.state_bytes.gradient
-    return collectives.seconds(_curve(rates, "tied", "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
-
-
-def _data_parallel(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:
-    """Once per step: gradients reduced after the last backward, updated weights gathered before the first forward.
-
-    Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline of p(v-1)/v (of all m at
-    most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
-    """
-    x = ledger.layouts
-    if not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups)):
-        return np.zeros(len(x))
-    window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
-    window = np.minimum(window, ledger.m)
-    stack = rates.stack
-    room = window * (np.array([forward, backward]) - used)
-    shown = np.zeros(len(x))
-    for traffic in ledger.traffic:
-        reduce_s, gather_s = _within_shards(ledger, rates, traffic)
-        if traffic.period == 1:
-            reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
-        hidden = np.minimum(stack.dp_overlap * reduce_s, room[1])
-        hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, room[0])
-        shown += traffic.share * (reduce_s + gather_s - (1.0 - stack.contention) * hidden)
-    return shown
-
-
-def _largest_parts(ledger: Ledger) -> list[tuple[int, Array, Groups]]:
-    """Trained parameters of the fullest stage and the groups that have them: 0 dense, 1 experts if there are any."""
-    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
-    return [(i, np.max([trained[i] for trained in ledger.trained], axis=0), groups) for i, groups in enumerate(parts)]
-
-
-def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Array, Array]:
-    """[n] seconds per step of gradients scattered over the shard groups, and of weights gathered there."""
-    broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
-    reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
-    gathers: Op = "broadcast" if broadcasts else "all_gather"
-    for part, largest, groups in _largest_parts(ledger):
-        scatter = _curve(rates, _SHARDS[part], "reduce_scatter", groups.shard, groups.shard_stride)
-        gather = _curve(rates, _SHARDS[part], gathers, groups.shard, groups.shard_stride)
-        calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
-        reduce_s += np.where(ledger.reduces_once, _calls(scatter, largest * traffic.scattered, ledger.buckets), 0.0)
-        gather_s += np.where(ledger.gathers_once, _calls(gather, largest * traffic.gathered, calls), 0.0)
-    return reduce_s, gather_s
-
-
-def _between_copies(ledger: Ledger, rates: Rates, traffic: Traffic, pieces: float = 1.0) -> Array:
-    """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
-    seconds = np.zeros(len(ledger.layouts))
-    calls = np.maximum(ledger.buckets / pieces, 1.0)
-    for part, largest, groups in _largest_parts(ledger):
-        copies = _curve(rates, _REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
-        seconds += _calls(copies, largest * traffic.replicated / groups.shard / pieces, calls)
-    return seconds
-
-
-def _fragments(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
-    """[n] seconds per step that exchanges of copies show which come less often than every step: of each fragment, what
-    outlasts the steps (of `step_s` without it) that it may take."""
-    shown = np.zeros(len(step_s))
-    for traffic in ledger.traffic:
-        if traffic.period > 1:
-            waited = _between_copies(ledger, rates, traffic, traffic.fragments) - traffic.delay * step_s
-            shown += traffic.share * np.maximum(waited, 0.0) * traffic.fragments / traffic.period
-    return shown
+    return collectives.seconds(group_curve(rates, "tied", "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
 
 
 def optimizer_s(ledger: Ledger, rates: Rates) -> Array:

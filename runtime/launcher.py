@@ -234,7 +234,7 @@ def _kill_rank(pid: int) -> None:
     try:
         if b"meshwright.runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
-    except OSError:
+    except OSError:  # it ended by itself
         pass
 
 

@@ -58,8 +58,7 @@ def test_one_bit_adam_sends_a_fifth() -> None:
     slow that a step is communication."""
     slow = {"cluster": single(0.01), "stack": "deepspeed"}
     plain, signs = (shown(priced(PLAIN, knobs, **slow)) for knobs in (None, {"1-bit-adam": {"warmup": 0.15}}))
-    assert plain / signs == pytest.approx(1 / (0.15 + 0.85 / 16), rel=0.005)
-    assert pytest.approx(4.92, abs=0.005) == 1 / (0.15 + 0.85 / 16)
+    assert plain / signs == pytest.approx(4.92, rel=0.005)
 
 
 BERT_LARGE = {"name": "bert-large", "hidden": 1024, "layers": 24, "heads": 16, "ffn_hidden": 4096, "vocab": 30522,

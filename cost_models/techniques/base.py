@@ -7,7 +7,7 @@ kept); the seconds come out of `step` as for every layout. Knobs at `neutral` ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,8 +71,3 @@ class Technique:
                     f"{self.name}: {name} is {value:g}, must be {whole}in {knob.low:g} to {knob.high:g}", hint=knob.text
                 )
         return {knob.name: float(given.get(knob.name, knob.default)) for knob in self.knobs}
-
-
-def rewritten(ledger: Ledger, **changes: object) -> Ledger:
-    """The ledger with another traffic of its states in every phase of training."""
-    return replace(ledger, traffic=tuple(replace(each, **changes) for each in ledger.traffic))  # type: ignore[arg-type]

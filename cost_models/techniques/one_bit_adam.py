@@ -47,6 +47,7 @@ TECHNIQUE = Technique(
   booktitle = {International Conference on Machine Learning},
   year = {2021}
 }""",
+    # The paper freezes the variance after 15 to 25 % of the steps.
     knobs=(Knob("warmup", 0.15, 0, 1, "share of all steps before the variance is frozen", whole=False),),
     neutral={"warmup": 1},
     fields=("dp", "zero"),

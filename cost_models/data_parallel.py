@@ -1,0 +1,93 @@
+"""Communication between data-parallel ranks once per step: within the groups that share parameters, between copies.
+
+What ZeRO moves per micro-batch is in `step`, which also adds everything up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import collectives
+from .collectives import Curve, Op
+from .ledger import Groups, Ints, Ledger
+from .rates import Rates
+from .traffic import Traffic
+
+Array = NDArray[np.float64]
+
+SHARDS, REPLICAS = ("shard", "expert_shard"), ("replicate", "expert_replicate")  # kinds of groups (rates.GROUPS)
+
+
+def group_curve(rates: Rates, group: str, op: Op, size: Ints, stride: Ints) -> Curve:
+    return collectives.curve_of_rows(rates.collectives, rates.levels_of(group), op, size, stride)
+
+
+def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
+    """`total_bytes` in `calls` equal pieces."""
+    return collectives.seconds(curve, total_bytes / calls, calls)
+
+
+def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:
+    """Once per step: gradients reduced after the last backward, updated weights gathered before the first forward.
+
+    Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline of p(v-1)/v (of all m at
+    most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
+    """
+    x = ledger.layouts
+    if not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups)):
+        return np.zeros(len(x))
+    window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
+    window = np.minimum(window, ledger.m)
+    stack = rates.stack
+    room = window * (np.array([forward, backward]) - used)
+    shown = np.zeros(len(x))
+    for traffic in ledger.traffic:
+        reduce_s, gather_s = _within_shards(ledger, rates, traffic)
+        if traffic.period == 1:
+            reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
+        hidden = np.minimum(stack.dp_overlap * reduce_s, room[1])
+        hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, room[0])
+        shown += traffic.share * (reduce_s + gather_s - (1.0 - stack.contention) * hidden)
+    return shown
+
+
+def _largest_parts(ledger: Ledger) -> list[tuple[int, Array, Groups]]:
+    """Trained parameters of the fullest stage and the groups that have them: 0 dense, 1 experts if there are any."""
+    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
+    return [(i, np.max([trained[i] for trained in ledger.trained], axis=0), groups) for i, groups in enumerate(parts)]
+
+
+def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Array, Array]:
+    """[n] seconds per step of gradients scattered over the shard groups, and of weights gathered there."""
+    broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
+    reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
+    gathers: Op = "broadcast" if broadcasts else "all_gather"
+    for part, largest, groups in _largest_parts(ledger):
+        scatter = group_curve(rates, SHARDS[part], "reduce_scatter", groups.shard, groups.shard_stride)
+        gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
+        calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
+        reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, largest * traffic.scattered, ledger.buckets), 0.0)
+        gather_s += np.where(ledger.gathers_once, in_pieces(gather, largest * traffic.gathered, calls), 0.0)
+    return reduce_s, gather_s
+
+
+def _between_copies(ledger: Ledger, rates: Rates, traffic: Traffic, pieces: float = 1.0) -> Array:
+    """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
+    seconds = np.zeros(len(ledger.layouts))
+    calls = np.maximum(ledger.buckets / pieces, 1.0)
+    for part, largest, groups in _largest_parts(ledger):
+        copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
+        seconds += in_pieces(copies, largest * traffic.replicated / groups.shard / pieces, calls)
+    return seconds
+
+
+def exposed_fragments_s(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
+    """[n] seconds per step that exchanges of copies show which come less often than every step: of each fragment, what
+    outlasts the steps (of `step_s` without it) that it may take."""
+    shown = np.zeros(len(step_s))
+    for traffic in ledger.traffic:
+        if traffic.period > 1:
+            waited = _between_copies(ledger, rates, traffic, traffic.fragments) - traffic.delay * step_s
+            shown += traffic.share * np.maximum(waited, 0.0) * traffic.fragments / traffic.period
+    return shown
