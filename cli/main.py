@@ -46,6 +46,7 @@ COMMANDS = {
     "validate": Command("Know", "Predictions beside published runs", "validate"),
     "calibrate": Command("Know", "Fit the numbers of your software to your runs", "calibrate"),
     "profile": Command("Know", "Measure what this machine can do", "profile"),
+    "profile links": Command("Know", "Measure the links between GPUs and nodes", "profile_links"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),
     "check": Command("Run", "Check launch files, plans and requests", "check"),
@@ -113,6 +114,8 @@ def _run(terminal: Terminal, words: list[str]) -> int:
         sys.stdout.write(top_level_help())
         return 0 if words else 2
     name, *rest = words
+    if rest and f"{name} {rest[0]}" in COMMANDS:
+        name, rest = f"{name} {rest[0]}", rest[1:]
     if name not in COMMANDS:
         raise _unknown(name)
     return _invoke(terminal, name, rest)
@@ -122,7 +125,8 @@ def top_level_help() -> str:
     """The text of `meshwright --help`."""
     sections: dict[str, list[str]] = {}
     for name, command in COMMANDS.items():
-        sections.setdefault(command.section, []).append(name)
+        if " " not in name:  # a command of two words is in the help of its first
+            sections.setdefault(command.section, []).append(name)
     lines = [f"{section + ':':<9}  {'  '.join(names)}\n" for section, names in sections.items()]
     return f"{_HEAD}{''.join(lines)}\nOptions:\n{HELP}{_HELP_LINE}"
 
@@ -194,7 +198,7 @@ def _usage_error(name: str, message: str) -> UsageError:
 
 
 def _complete(words: list[str]) -> int:
-    group = command_app(list(COMMANDS), completion=True)
+    group = command_app([name for name in COMMANDS if " " not in name], completion=True)
     group(words, prog_name="meshwright", standalone_mode=False)
     return 0
 

@@ -199,7 +199,8 @@ class ClusterSpec:
 
     Where groups or links differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan
     made so is safe on all of them, and the warnings of the plan say so. hosts: names of the nodes, () where none are
-    given; links: only where nodes are not joined alike, and then the last level is the weakest of them.
+    given; links: only where nodes are not joined alike, and then the last level is the weakest of them. collectives:
+    constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates.
     """
 
     name: str
@@ -208,6 +209,7 @@ class ClusterSpec:
     warnings: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     links: NodeLinks | None = None
+    collectives: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:

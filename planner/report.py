@@ -12,7 +12,7 @@ from ..cost_models.schedule import Timeline
 from ..cost_models.schedule_orders import LETTERS
 from ..errors import InputError
 from ..profiles import registry
-from ..profiles.rates import collective_rates, surfaces_for
+from ..profiles.rates import collective_rates, surfaces_for, with_measured
 from ..profiles.stacks import OVERHEADS
 from .plan import Candidate, Plan
 from .request import request_from_dict
@@ -172,8 +172,9 @@ def facts(found: Resolved) -> Iterator[Fact]:
                         ("node", [group.node for group in found.cluster.groups])):  # fmt: skip
         for name in dict.fromkeys(names):
             yield from _of_file(kind, name)
+    fabric = with_measured(collective_rates(), found.cluster.collectives)
     for level in found.cluster.levels:
-        rates = collective_rates().level(level.kind, 0 if level is found.cluster.levels[0] else 1)
+        rates = fabric.level(level.kind, 0 if level is found.cluster.levels[0] else 1)
         bandwidth = f"{level.bw_bytes_per_s / 1e9:.4g} GB/s per GPU, {level.latency_s * 1e6:.3g} us"
         yield Fact(of=f"links: {level.name}", name=level.kind, value=bandwidth, source=level.source)
         yield Fact(of=f"links: {level.name}", name="efficiencies of collectives", value="", source=rates.source)

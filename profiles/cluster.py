@@ -254,6 +254,7 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         "warnings": list(cluster.warnings),
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
         **({"links": asdict(cluster.links)} if cluster.links else {}),
+        **({"collectives": cluster.collectives} if cluster.collectives else {}),
     }  # fmt: skip
 
 
@@ -271,7 +272,8 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
     if links is not None:
         links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))
     return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())),
-                       hosts=tuple(data.get("hosts", ())), links=links)  # fmt: skip
+                       hosts=tuple(data.get("hosts", ())), links=links,
+                       collectives=data.get("collectives", {}))  # fmt: skip
 
 
 def _name(groups: Sequence[Group]) -> str:

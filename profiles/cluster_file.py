@@ -15,10 +15,11 @@ from . import registry
 from .cluster import build, gpu_group, node_group, parse_shorthand
 from .fabric import Fabric, FabricType, Group, Inter, latency, suspicious_nic, suspicious_ratio
 from .facts import Facts
+from .link_file import with_collectives
 from .links import with_links
 from .reader import Document, FieldPath
 
-_KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan")
+_KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan", "collectives", "measured")
 _GROUP_KEYS = ("node", "count", "name", "gpu", "gpus_per_node", "intra_node", "domain", "nics", "nic_bandwidth",
                "network", "host_memory", "host_memory_bandwidth", "price")  # fmt: skip
 _INTRA_KEYS = ("bandwidth", "latency", "topology", "kind")
@@ -45,7 +46,7 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
         cluster = build(name, groups, fabric)
     except InputError as error:
         raise InputError.of([document.problem(("groups",), error.message, error.hint)]) from None
-    cluster = with_links(facts, cluster, groups, fabric)
+    cluster = with_collectives(facts, with_links(facts, cluster, groups, fabric))
     facts.finish()
     return cluster
 
@@ -171,7 +172,7 @@ def _intra(facts: Facts, path: FieldPath, group: Group) -> Group:
     bw = facts.quantity((*path, "bandwidth"), "B/s")
     seconds = facts.quantity((*path, "latency"), "s")
     topology: Any = facts.text((*path, "topology"), get_args(Topology))
-    kind = facts.text((*path, "kind"), registry.INTRA_KINDS)
+    kind = facts.text((*path, "kind"), (*registry.INTRA_KINDS, registry.MEASURED_KINDS[0]))
     if bw is not None:
         text, expected, what = str(facts.value((*path, "bandwidth"))), level.bw_bytes_per_s, group.nodes.gpu.name
         if doubt := suspicious_ratio(bw, expected, text, what):
@@ -192,7 +193,7 @@ def _with_links(facts: Facts, group: Group) -> Group:
     if not facts.keys(path, ("bandwidth", "per", "latency", "kind")):
         return group
     known, nodes = group.inter, group.nodes
-    kind = facts.text((*path, "kind"), registry.INTER_KINDS)
+    kind = facts.text((*path, "kind"), (*registry.INTER_KINDS, registry.MEASURED_KINDS[1]))
     bw, warnings = _per_gpu(facts, path, group, kind or (known.kind if known else "ib"))
     seconds = facts.quantity((*path, "latency"), "s")
     if known is None:

@@ -275,6 +275,15 @@ def _collective_rates(fitted: str, nics_per_ring: float) -> CollectiveRates:
     )  # fmt: skip
 
 
+def with_measured(rates: CollectiveRates, measured: Mapping[str, Mapping[str, Mapping[str, float]]]) -> CollectiveRates:
+    """`rates` with the constants of the kinds of link that were measured on this very cluster."""
+    if not measured:
+        return rates
+    own = {kind: LevelRates(ops={op: OpRates(**ops[op]) for op in OPS}, source="measured")
+           for kind, ops in measured.items()}  # fmt: skip
+    return replace(rates, kinds={**rates.kinds, **own})
+
+
 def _measured_link(entry: Mapping[str, Any], copy_efficiency: float) -> LevelRates:
     """Fitted operations; an all-reduce alone (V100) also stands for the rest, at half its steps."""
     ops = {op: OpRates(**values) for op, values in entry["ops"].items()}

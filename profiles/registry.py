@@ -28,6 +28,7 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 INTRA_KINDS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi", "pcie3", "pcie4", "pcie5", "ici", "neuronlink",
                "roce-mesh", "hccs")  # fmt: skip
 INTER_KINDS = ("ib", "roce", "efa", "slingshot", "ethernet")
+MEASURED_KINDS = ("measured-node", "measured-network")  # inside and between nodes: a profile has their constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from ..cost_models.specs import ClusterSpec, Precision, StackSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface
 from ..errors import InputError, UnknownNameError
 from .calibration import Calibration, load_yaml, shipped
-from .rates import collective_rates, surfaces_for
+from .rates import collective_rates, surfaces_for, with_measured
 
 _FOLDER = Path(__file__).with_name("stacks")
 FAMILIES = _FOLDER / "families.yaml"
@@ -178,7 +178,7 @@ def rates_for(
         attention=_sustained(attention, stack),
         memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput,
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
-        collectives=collective_rates(fitted, stack.nics_per_ring),
+        collectives=with_measured(collective_rates(fitted, stack.nics_per_ring), cluster.collectives),
         levels=cluster.levels,
         pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY,
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
@@ -199,9 +199,10 @@ def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
 def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
     """Where seconds come from: of compute, and of each level of the network (`level 0`, ...)."""
     compute = "measured" if provenance == "measured" else "assumed"
-    fabric = collective_rates()
+    fabric = with_measured(collective_rates(), cluster.collectives)
     spans = [fabric.level(level.kind, depth).source for depth, level in enumerate(cluster.levels)]
-    network = {f"level {i}": "fitted" if text.startswith("fitted") else "assumed" for i, text in enumerate(spans)}
+    network = {f"level {i}": text if text == "measured" else "fitted" if text.startswith("fitted") else "assumed"
+               for i, text in enumerate(spans)}  # fmt: skip
     on_gpu = dict.fromkeys(("matmul", "attention", "memory", "optimizer", "accumulate"), compute)
     guesses = dict.fromkeys(("host", "offload", "stragglers"), "assumed")
     return {**on_gpu, **guesses, "bubble": "formula", "imbalance": "formula", **network}

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ...planner.resolve import Resolved
     from ...profiles.profilers.kernels import Need
 
-What = Annotated[str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory.", show_default=False)]
+What = Annotated[
+    str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory; or links.", show_default=False)
+]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
                               "samples beside it.", show_default=False)
@@ -64,7 +66,8 @@ def command(
     that the layouts of a plan give them (those that `plan` finds, or --layout),
     beside what the planner takes them to be. memory: trains the layouts for a
     few steps, and tells what tensors held, what the GPU's allocator reserved on
-    top, and what was in use beside it.
+    top, and what was in use beside it. links: between GPUs and nodes, with
+    options of its own (`profile links --help`).
 
     \b
     Examples:
@@ -187,14 +190,15 @@ def _memory(
 
     document = profile_memory.measure(terminal, plan, device, quick=quick)
     if output is not None:
-        write_file(output, profile_memory.profile_text(document, _today()), force=force)
+        write_file(output, profile_memory.profile_text(document, today()), force=force)
         terminal.talk(f"profile: {output}")
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
     terminal.show(profile_memory.screen(document, saved_as=str(output) if output else None))
 
 
-def _today() -> str:
+def today() -> str:
+    """The date of a profile."""
     from datetime import UTC, datetime
 
     return datetime.now(UTC).date().isoformat()
@@ -204,6 +208,6 @@ def _write(terminal: Terminal, document: dict[str, Any], output: Path, *, force:
     from ...profiles.profilers.kernel_file import profile_text
 
     samples = _beside(output)
-    text = profile_text(document, _today(), samples.name if samples else "")
+    text = profile_text(document, today(), samples.name if samples else "")
     write_file(output, text, force=force)
     terminal.talk(f"profile: {output}, samples: {samples}")

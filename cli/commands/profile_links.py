@@ -1,0 +1,162 @@
+"""`meshwright profile links`: how fast the ranks of this job can talk to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import options
+from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from .profile import Device, Quick, Resume
+
+if TYPE_CHECKING:
+    from ...profiles.link_fits import Links
+    from ...profiles.link_tests import Ranks
+    from ...profiles.profilers.link_ranks import Asked
+
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write a cluster file here, and samples and the "
+                              "matrix of nodes beside it.", show_default=False)
+]  # fmt: skip
+NumRanks = Annotated[
+    int | None, typer.Option("--ranks", metavar="N", help="Ranks to start here [one per GPU, or core].",
+                             show_default=False)
+]  # fmt: skip
+Limit = Annotated[
+    str, typer.Option("--largest", metavar="SIZE", help="Largest message [64 MiB].", show_default=False)
+]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="Longest wait for a rank [60s].", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
+
+
+def command(
+    context: typer.Context,
+    ranks: NumRanks = None,
+    gpu: options.Gpu = None,
+    device: Device = "auto",
+    largest: Limit = "64 MiB",
+    quick: Quick = False,
+    resume: Resume = False,
+    timeout: Timeout = "60s",
+    dry_run: DryRun = False,
+    output: Output = None,
+    force: options.Force = False,
+) -> None:
+    """Measure the links between the GPUs of a node and between nodes.
+
+    Every ordered pair of ranks (in rounds above 64), all links of two nodes at
+    once, and the collectives of every group that a layout may form; then fits
+    what the planner needs, and names the links that are slower than their peers.
+    The file is a cluster: `plan --cluster links.yaml`. On several nodes, start it
+    on each with torchrun; the file is written on the first.
+
+    \b
+    Examples:
+      meshwright profile links -o links.yaml
+      torchrun --nnodes 4 --node-rank 0 --nproc-per-node 8 --master-addr node0 \\
+        --master-port 29500 -m meshwright profile links -o links.yaml
+    """
+    from ...cost_models import units
+    from ...runtime import launcher
+
+    terminal: Terminal = context.obj
+    _check(device, output, resume=resume, force=force)
+    limit, timeout_s = _size(largest), units.parse(timeout, "s")
+    launcher.check_torch("`profile`")
+    from ...profiles.profilers import link_ranks
+
+    asked = link_ranks.Asked(device, quick, limit, timeout_s)
+    if dry_run:
+        _dry_run(terminal, asked, ranks or link_ranks.default_ranks())
+        return
+    found = _measured(terminal, asked, ranks or link_ranks.default_ranks(), output, resume=resume)
+    if found is not None:  # the first rank
+        _tell(terminal, *found, gpu, output, force=force)
+
+
+def _check(device: str, output: Path | None, *, resume: bool, force: bool) -> None:
+    from ...errors import InputError
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
+    if resume and output is None:
+        raise InputError("--resume goes on with the samples beside a profile", hint="name it: `-o links.yaml`")
+    if output is not None:
+        check_writable(output, force=force)
+
+
+def _size(text: str) -> int:
+    """Bytes of the largest message: the line through two sizes needs two."""
+    from ...cost_models import units
+    from ...errors import InputError
+    from ...profiles.link_tests import SMALLEST
+
+    found = int(units.parse(text, "B"))
+    if found < 8 * SMALLEST:
+        raise InputError(f"--largest `{text}` must be at least {8 * SMALLEST // 1024} KiB", hint="`--largest 64MiB`")
+    return found
+
+
+def _dry_run(terminal: Terminal, asked: Asked, num_ranks: int) -> None:
+    from ...profiles.link_tests import Ranks, tests
+    from .. import link_screens
+
+    wanted = list(tests(Ranks(("this node",), num_ranks), quick=asked.quick))
+    terminal.show(link_screens.tests_screen(wanted, asked.limit))
+
+
+def _measured(
+    terminal: Terminal, asked: Asked, num_ranks: int, output: Path | None, *, resume: bool
+) -> tuple[Links, dict[str, str], str] | None:
+    """What the first rank found, what it holds for and the GPU that it is; None on the others."""
+    from ...profiles import link_fits
+    from ...profiles.link_tests import tests
+    from ...profiles.profilers import environment, link_ranks, links
+    from ...profiles.profilers.samples import Samples
+
+    with link_ranks.job(asked, num_ranks) as job:
+        wanted = list(tests(job.ranks, quick=asked.quick))
+        if job.rank:
+            link_ranks.follow(asked, job, wanted)
+            return None
+        about = {**environment.environment(job.device), "backend": links.backend(job.device),
+                 "ranks": _spelled(job.ranks)}  # fmt: skip
+        kept = Samples(output.with_suffix(".samples.csv") if output else None, about, resume=resume)
+        with terminal.progress("measuring links") as progress:
+            links.measure(job, wanted, asked.limit, asked.effort, kept, progress)
+        return link_fits.fit(job.ranks, kept.found), about, environment.gpu_of(job.device)
+
+
+def _spelled(ranks: Ranks) -> str:
+    return f"{len(ranks.hosts)} x {ranks.per_node}: {' '.join(ranks.hosts)}"
+
+
+def _tell(
+    terminal: Terminal, links: Links, about: dict[str, str], here: str, gpu: str | None, output: Path | None, *,
+    force: bool,
+) -> None:  # fmt: skip
+    from ...profiles import link_file, link_fits, registry
+    from .. import link_screens
+    from .profile import today
+
+    slow = link_fits.slow_links(links)
+    name = registry.gpu_name(gpu) if gpu else here
+    if output is not None:
+        samples, matrix = output.with_suffix(".samples.csv"), output.with_suffix(".matrix.csv")
+        where = {"gpu": here, **about}
+        text = link_file.profile_text(links, slow, gpu=name, about=where, date=today(), samples=samples.name,
+                                      matrix=matrix.name)  # fmt: skip
+        if link_fits.links_differ(links):
+            write_file(matrix, link_file.matrix_text(links), force=True)
+        write_file(output, text, force=force)
+        terminal.talk(f"profile: {output}, samples: {samples}")
+    if not name:
+        terminal.warn("no GPU of the catalogue is here: `plan` needs to know which one the file is about",
+                      "`--gpu h100`, or write it under `groups`")  # fmt: skip
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, **link_screens.document(links, slow, about)})
+    terminal.show(link_screens.links_screen(links, slow, about, saved_as=str(output) if output else None))

@@ -1,0 +1,124 @@
+"""The cluster file that `profile links` writes, and its part that other cluster files do not have: `collectives`.
+
+    collectives:                # constants of cost_models/collectives.OpRates
+      measured-node:            # a `kind` that the file gives to one of its links
+        all_reduce: {base: 85 us, hop: 12 us, efficiency: 0.61, ramp: 0.4}
+    measured: {date: ..., gpu: h100-sxm-80gb, device: ...}     # on what; nothing is priced by it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from ..cost_models.collectives import OPS, OpRates
+from ..cost_models.specs import ClusterSpec
+from .facts import Facts
+from .link_fits import Links, Slow, links_differ
+from .link_tests import Ranks
+from .reader import FieldPath
+from .registry import MEASURED_KINDS
+
+_FIELDS = ("base", "hop", "efficiency", "ramp")
+_HEAD = """\
+# Links between {ranks} ranks on {nodes} node{s}, measured on {date}: a cluster file for `plan --cluster`.
+# Bandwidths are one direction, per GPU. Written by `meshwright profile links`; it holds for what `measured` names.
+"""
+
+
+def with_collectives(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
+    """`cluster` with the constants that its file has for measured kinds of link; what is wrong goes to `facts`."""
+    path: FieldPath = ("collectives",)
+    asked = {level.kind for level in cluster.levels} & set(MEASURED_KINDS)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    if facts.keys(path, MEASURED_KINDS):
+        for kind in facts.document.at(path):
+            facts.keys((*path, kind), OPS)
+            found[kind] = {op: values for op in OPS if (values := _constants(facts, (*path, kind, op))) is not None}
+    for kind in sorted(asked - found.keys()):
+        facts.fail(path, f"says nothing of `{kind}`, which a link is of", "`profile links` writes both")
+    return replace(cluster, collectives=found, warnings=(*cluster.warnings, *_other_hardware(facts, cluster)))
+
+
+def _constants(facts: Facts, path: FieldPath) -> dict[str, float] | None:
+    """The fields of OpRates at `path`."""
+    if not facts.keys(path, _FIELDS):
+        facts.fail(path, f"`{path[-1]}` is missing")
+        return None
+    base, hop = (facts.quantity((*path, name), "s", required=True) for name in _FIELDS[:2])
+    shares = []
+    for name in _FIELDS[2:]:
+        value = facts.value((*path, name), required=True)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)
+                                  or not (value > 0 or (name == "ramp" and value == 0))):  # fmt: skip
+            facts.fail((*path, name), f"`{value}` must be a number above zero")
+            value = None
+        shares.append(value)
+    if base is None or hop is None or None in shares:
+        return None
+    return {"base_s": base, "hop_s": hop, "efficiency": float(shares[0]), "ramp": float(shares[1])}
+
+
+def _other_hardware(facts: Facts, cluster: ClusterSpec) -> Iterator[str]:
+    """A warning where the links were measured between other GPUs than those of the groups."""
+    if not facts.keys(("measured",), tuple(facts.document.at(("measured",)) or ())):
+        return
+    gpu = facts.document.at(("measured", "gpu"))
+    names = sorted({group.gpu.name for group in cluster.groups})
+    if gpu and gpu not in names:
+        yield f"{facts.document.name}: its links were measured on {gpu}, the cluster has {', '.join(names)}"
+
+
+def profile_text(
+    links: Links, slow: list[Slow], *, gpu: str, about: Mapping[str, str], date: str, samples: str, matrix: str
+) -> str:
+    """The file. gpu: its name in the catalogue; about: what was measured on, with its own `gpu` (empty where the
+    catalogue does not know it); samples, matrix: the names of the files beside it."""
+    ranks = links.ranks
+    nodes = len(ranks.hosts)
+    document: dict[str, Any] = {
+        "name": "measured",
+        "groups": [{"gpu": gpu, "gpus_per_node": ranks.per_node, "count": nodes}],
+        "hosts": list(ranks.hosts),
+        "links": {},
+        "collectives": {kind: {op: _written(ops[op]) for op in OPS} for kind, ops in links.rates.items()},
+        "measured": {"date": date, **about, "samples": samples,
+                     "median error of the fits": {kind: {op: f"{error:.1%}" for op, error in ops.items()}
+                                                  for kind, ops in links.residuals.items()},
+                     **({"slow": [told(each, ranks) for each in slow]} if slow else {})},
+    }  # fmt: skip
+    names = dict(zip(MEASURED_KINDS, ("intra_node", "inter_node"), strict=True))
+    for level in links.levels:
+        document["links"][names[level.kind]] = {
+            "bandwidth": f"{level.bw_bytes_per_s / 1e9:.4g} GB/s", "latency": f"{level.latency_s * 1e6:.4g} us",
+            "kind": level.kind,
+        }  # fmt: skip
+    if links_differ(links):
+        document["links"]["matrix"] = matrix
+    head = _HEAD.format(ranks=ranks.size, nodes=nodes, s="s" * (nodes > 1), date=date)
+    return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _written(one: OpRates) -> dict[str, str | float]:
+    return {"base": f"{one.base_s * 1e6:.4g} us", "hop": f"{one.hop_s * 1e6:.4g} us",
+            "efficiency": float(f"{one.efficiency:.4g}"), "ramp": round(one.ramp, 4)}  # fmt: skip
+
+
+def matrix_text(links: Links) -> str:
+    """From every node (rows) to every other, GB/s with all their NICs, as `links.matrix` reads it."""
+    hosts = links.ranks.hosts
+    rows = [",".join([host, *("0" if i == j else f"{links.nodes[i, j] / 1e9:.4g}" for j in range(len(hosts)))])
+            for i, host in enumerate(hosts)]  # fmt: skip
+    return "\n".join([",".join(["GB/s", *hosts]), *rows, ""])
+
+
+def told(slow: Slow, ranks: Ranks) -> str:
+    """`node3 → node7 runs at 0.31 of its peers`."""
+    names = ranks.hosts if len(ranks.hosts) > 1 else [f"rank {rank}" for rank in range(ranks.size)]
+    if slow.to is None:
+        return f"{names[slow.source]}: all its links run at {slow.share:.2f} of those of its peers"
+    return f"{names[slow.source]} → {names[slow.to]} runs at {slow.share:.2f} of its peers"
+

@@ -1,0 +1,211 @@
+"""From the samples of `profile links` to what the planner needs: bandwidths, latencies, constants of collectives.
+
+A message of S bytes that is answered by one byte takes 2 latency + S / bandwidth; collectives follow the curves of
+cost_models/collectives.py, whose constants (OpRates) are fitted here by bounded least squares on log time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost_models import collectives
+from ..cost_models.collectives import CollectiveRates, LevelRates, Op, OpRates
+from ..cost_models.specs import NetworkLevel
+from .link_tests import COLLECTIVES, Ranks
+from .registry import MEASURED_KINDS as KINDS
+
+Floats = NDArray[np.float64]
+SLOW = 0.7  # below this share of what its peers reach a link is named
+_NO_TIME = 1e-9  # seconds: a file holds nothing that is zero
+_NAMES = ("base_s", "hop_s", "efficiency", "ramp")
+
+
+@dataclass(frozen=True)
+class Line:
+    """latency_s + S / bw_bytes_per_s over the sizes that were measured; residual: median relative error of the fit;
+    spread: median over the sizes of the distance of the quartiles over the median."""
+
+    latency_s: float
+    bw_bytes_per_s: float
+    residual: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """What was measured.
+
+    alone: (from, to) -> line, one pair at a time; nodes: bytes/s from node to node, all ranks at once; both_ways: the
+    same while the other direction runs, of pairs of nodes; levels: those of the cluster, innermost first; rates: of
+    collectives on them (kinds KINDS), with the residual of each fit.
+    """
+
+    ranks: Ranks
+    alone: Mapping[tuple[int, int], Line]
+    nodes: Mapping[tuple[int, int], float]
+    both_ways: Mapping[tuple[int, int], float]
+    levels: tuple[NetworkLevel, ...]
+    rates: Mapping[str, Mapping[Op, OpRates]]
+    residuals: Mapping[str, Mapping[Op, float]]
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Links that reach only `share` of what their peers do: of one node, or from one to another."""
+
+    share: float
+    source: int
+    to: int | None = None
+
+
+def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
+    """Everything from the samples (their names: link_tests.py)."""
+    medians = {name: float(np.median(values)) for name, values in samples.items()}
+    alone = {pair: _line(by_size) for test in ("alone", "round") for pair, by_size in _messages(samples, test).items()}
+    nodes, both = _node_speeds(ranks, samples, "nodes"), _node_speeds(ranks, samples, "both-ways")
+    levels = _levels(ranks, alone, nodes)
+    rates: dict[str, dict[Op, OpRates]] = {}
+    residuals: dict[str, dict[Op, float]] = {}
+    for depth, level in enumerate(levels):
+        rates[level.kind], residuals[level.kind] = {}, {}
+        for op in COLLECTIVES:
+            rows = list(_rows(medians, op, ranks, crossing=level.kind == KINDS[1]))
+            if rows:
+                below = _as_rates(rates, levels[:depth])
+                rates[level.kind][op], residuals[level.kind][op] = _constants(levels, depth, op, rows, below)
+        rates[level.kind] = _completed(rates[level.kind], level)
+    return Links(ranks, alone, nodes, both, levels, rates, residuals)
+
+
+def _messages(
+    samples: Mapping[str, Sequence[float]], test: str
+) -> dict[tuple[int, int], dict[int, Sequence[float]]]:
+    """The samples of the messages of one test: (from, to) -> bytes -> seconds."""
+    found: dict[tuple[int, int], dict[int, Sequence[float]]] = {}
+    for name, values in samples.items():
+        kind, _, rest = name.partition(" ")
+        if kind == test:
+            pair, num_bytes = rest.split()
+            source, to = map(int, pair.split(">"))
+            found.setdefault((source, to), {})[int(num_bytes)] = values
+    return dict(sorted(found.items()))
+
+
+def _line(by_size: Mapping[int, Sequence[float]]) -> Line:
+    """2 latency + S / bandwidth through the medians of the smallest and the largest message: each tells its own term
+    best, and buffers of the network let sizes between them pass faster than either. The residual tells of these."""
+    num_bytes = np.array(sorted(by_size), dtype=np.float64)
+    quartiles = np.array([np.quantile(by_size[int(size)], (0.25, 0.5, 0.75)) for size in num_bytes])
+    seconds, spread = quartiles[:, 1], (quartiles[:, 2] - quartiles[:, 0]) / quartiles[:, 1]
+    added = float(seconds[-1] - seconds[0])
+    per_byte = added / float(num_bytes[-1] - num_bytes[0]) if added > 0 else float(seconds[-1] / num_bytes[-1])
+    start = max(float(seconds[0] - num_bytes[0] * per_byte), float(seconds[0]) / 2)
+    error = np.abs(start + num_bytes * per_byte - seconds) / seconds
+    return Line(start / 2, 1.0 / per_byte, float(np.median(error)), float(np.median(spread)))
+
+
+def _node_speeds(ranks: Ranks, samples: Mapping[str, Sequence[float]], test: str) -> dict[tuple[int, int], float]:
+    """Bytes/s of all the ranks of a node together, each repeat over when its last message is."""
+    found: dict[tuple[int, int], dict[int, Floats]] = {}
+    for (source, to), by_size in _messages(samples, test).items():
+        slowest = found.setdefault((ranks.node(source), ranks.node(to)), {})
+        for num_bytes, values in by_size.items():
+            slowest[num_bytes] = np.maximum(slowest.get(num_bytes, 0.0), np.asarray(values))
+    return {pair: ranks.per_node * _line({size: values.tolist() for size, values in by_size.items()}).bw_bytes_per_s
+            for pair, by_size in found.items()}  # fmt: skip
+
+
+def _levels(
+    ranks: Ranks, alone: Mapping[tuple[int, int], Line], nodes: Mapping[tuple[int, int], float]
+) -> tuple[NetworkLevel, ...]:
+    """The node by its median pair. The network by its median pair of nodes, by the slowest where some are slow."""
+    choose = min if _differ(nodes) else np.median
+    inside = [line for (a, b), line in alone.items() if ranks.node(a) == ranks.node(b)]
+    outside = [line for (a, b), line in alone.items() if ranks.node(a) != ranks.node(b)]
+    found = []
+    if inside:
+        bandwidth, latency = (float(np.median([getattr(line, name) for line in inside]))
+                              for name in ("bw_bytes_per_s", "latency_s"))  # fmt: skip
+        found.append(NetworkLevel(name="node", size=ranks.per_node, bw_bytes_per_s=bandwidth, latency_s=latency,
+                                  kind=KINDS[0], source="measured"))  # fmt: skip
+    if outside:
+        latency = float(np.median([line.latency_s for line in outside]))
+        found.append(NetworkLevel(name="cluster", size=ranks.size, latency_s=latency, kind=KINDS[1],
+                                  bw_bytes_per_s=float(choose(list(nodes.values()))) / ranks.per_node,
+                                  source="measured"))  # fmt: skip
+    return tuple(found)
+
+
+def links_differ(links: Links) -> bool:
+    """Whether nodes are joined so differently that it matters which node holds which ranks."""
+    return _differ(links.nodes)
+
+
+def _differ(nodes: Mapping[tuple[int, int], float]) -> bool:
+    return len(nodes) > 2 and min(nodes.values()) < SLOW * max(nodes.values())
+
+
+def _rows(
+    medians: Mapping[str, float], op: Op, ranks: Ranks, *, crossing: bool
+) -> Iterator[tuple[int, int, int, float]]:
+    """(size, stride, bytes, seconds) of the groups that lie inside nodes, or of those that cross between them."""
+    for name, seconds in medians.items():
+        words = name.split()
+        if words[0] == op:
+            size, stride = map(int, words[1].split("x"))
+            if (size * stride > ranks.per_node) == crossing:
+                yield size, stride, int(words[2]), seconds
+
+
+def _as_rates(
+    rates: Mapping[str, Mapping[Op, OpRates]], levels: Sequence[NetworkLevel]
+) -> dict[str, LevelRates]:
+    return {level.kind: LevelRates(ops=dict(rates[level.kind].items()), source="measured") for level in levels}
+
+
+def _constants(
+    levels: Sequence[NetworkLevel], depth: int, op: Op, rows: Sequence[tuple[int, int, int, float]],
+    below: Mapping[str, LevelRates],
+) -> tuple[OpRates, float]:  # fmt: skip
+    """The constants of one operation at one level, given those of the levels below, and their median error."""
+    from .fit_base import solve  # not above: scipy's optimisers take half a second to import
+
+    size, stride, num_bytes, seconds = (np.array(column) for column in zip(*rows, strict=True))
+    through = tuple(levels[: depth + 1])
+
+    def predict(values: Floats) -> Floats:
+        one = LevelRates(ops={op: OpRates(**dict(zip(_NAMES, values.tolist(), strict=True)))})
+        kinds = {**below, levels[depth].kind: one}
+        rates = CollectiveRates(kinds=kinds, inner=one, outer=one)
+        return collectives.seconds(collectives.curve(rates, through, op, size, stride), num_bytes)
+
+    start = (float(seconds.min()) / 2, float(seconds.min()) / 8, 0.7, 0.5)
+    longest = float(seconds.max())
+    bounds = ((_NO_TIME, longest), (_NO_TIME, longest), (0.005, 4.0), (0.0, 6.0))
+    values, error = solve(predict, np.asarray(seconds, dtype=np.float64), start, bounds, soft=0.1)
+    return OpRates(**dict(zip(_NAMES, values.tolist(), strict=True))), float(error["median"])
+
+
+def _completed(ops: dict[Op, OpRates], level: NetworkLevel) -> dict[Op, OpRates]:
+    """With messages, which reach the bandwidth of the level as it was measured with them, and broadcasts."""
+    message = OpRates(base_s=_NO_TIME, hop_s=level.latency_s, efficiency=1.0, ramp=0.0)
+    return {**ops, "p2p": message, "broadcast": ops.get("all_gather", message)}
+
+
+def slow_links(links: Links) -> list[Slow]:
+    """What reaches less than SLOW of its peers, worst first. A node is as fast as its best link in each direction, and
+    is held against the median node; a pair against the slower of its two nodes."""
+    speeds = links.nodes if len(links.ranks.hosts) > 1 else {p: line.bw_bytes_per_s for p, line in links.alone.items()}
+    members = sorted({member for pair in speeds for member in pair})
+    if len(members) < 3:  # two have no peers
+        return []
+    best = {m: min(max(speed for pair, speed in speeds.items() if pair[end] == m) for end in (0, 1)) for m in members}
+    usual = float(np.median(list(best.values())))
+    found = [Slow(best[m] / usual, m) for m in members if best[m] < SLOW * usual]
+    found += [Slow(speed / min(best[a], best[b]), a, b) for (a, b), speed in speeds.items()
+              if speed < SLOW * min(best[a], best[b])]  # fmt: skip
+    return sorted(found, key=lambda slow: (slow.share, slow.source, slow.to or -1))

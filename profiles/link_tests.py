@@ -1,0 +1,116 @@
+"""What `profile links` measures: which ranks communicate, at which sizes, and what must wait for what.
+
+A test runs its groups at once; tests run one after the other. Every test has a name that its samples are kept under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from ..cost_models.collectives import Op
+
+MOST_ALONE = 64  # up to here every ordered pair is measured alone; above, in rounds of disjoint pairs
+SMALLEST = 1 << 10
+_STEP = 8  # from one size to the next
+COLLECTIVES: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("p2p", "broadcast"))
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of a job, node by node: rank r is on node r // per_node."""
+
+    hosts: tuple[str, ...]
+    per_node: int
+
+    @property
+    def size(self) -> int:
+        return len(self.hosts) * self.per_node
+
+    def node(self, rank: int) -> int:
+        return rank // self.per_node
+
+    def of_node(self, node: int) -> range:
+        return range(node * self.per_node, (node + 1) * self.per_node)
+
+
+@dataclass(frozen=True)
+class Test:
+    """kind: `pair` (messages from the first rank of each group to the second), or a collective of all the ranks of
+    each group. name: without the size."""
+
+    name: str
+    kind: str
+    groups: tuple[tuple[int, ...], ...]
+
+    def key(self, group: int, num_bytes: int) -> str:
+        """The name of the samples of one group; a collective keeps the slowest of its groups only."""
+        if self.kind != "pair":
+            return f"{self.name} {num_bytes}"
+        return f"{self.name} {self.groups[group][0]}>{self.groups[group][1]} {num_bytes}"
+
+
+def sizes(limit: int) -> list[int]:
+    """Bytes of the messages, from a kibibyte by steps of eight up to and with `limit`."""
+    found = []
+    size = SMALLEST
+    while size < limit:
+        found.append(size)
+        size *= _STEP
+    return [*found, limit]
+
+
+def tests(ranks: Ranks, *, quick: bool) -> Iterator[Test]:
+    """Pairs of ranks, all the links of two nodes at once, then collectives of every shape that a layout may use."""
+    n = ranks.size
+    if n <= MOST_ALONE and not (quick and n > 16):
+        yield from (Test("alone", "pair", ((a, b),)) for a in range(n) for b in range(n) if a != b)
+    else:
+        yield from (Test("round", "pair", pairs) for pairs in rounds(n))
+    yield from _node_pairs(ranks, both=not quick)
+    for op in COLLECTIVES:
+        for size, stride in shapes(ranks):
+            yield Test(f"{op} {size}x{stride}", op, tuple(groups(n, size, stride)))
+
+
+def rounds(n: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Every ordered pair of n ranks once, in rounds of disjoint pairs (the circle method of tournaments)."""
+    circle: list[int | None] = [*range(n), *([None] if n % 2 else [])]
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        met = [(a, b) for a, b in zip(circle[:half], reversed(circle[half:]), strict=True)
+               if a is not None and b is not None]  # fmt: skip
+        yield tuple(met)
+        yield tuple((b, a) for a, b in met)
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+
+
+def _node_pairs(ranks: Ranks, *, both: bool) -> Iterator[Test]:
+    """All the ranks of a node send to those of another; with `both` also both ways at once."""
+    nodes = range(len(ranks.hosts))
+
+    def wires(a: int, b: int) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(ranks.of_node(a), ranks.of_node(b), strict=True))
+
+    yield from (Test("nodes", "pair", wires(a, b)) for a in nodes for b in nodes if a != b)
+    if both:
+        yield from (Test("both-ways", "pair", wires(a, b) + wires(b, a)) for a in nodes for b in nodes if a < b)
+
+
+def shapes(ranks: Ranks) -> list[tuple[int, int]]:
+    """(size, stride) of the groups that layouts form: strides inside a node or of whole nodes, sizes that tile."""
+    n, strides = ranks.size, _divisors(ranks.per_node)
+    return [(size, stride) for stride in strides for size in _divisors(n)
+            if size > 1 and n % (size * stride) == 0]  # fmt: skip
+
+
+def groups(n: int, size: int, stride: int) -> Iterator[tuple[int, ...]]:
+    """All the groups of one shape: they tile the ranks."""
+    for start in range(0, n, size * stride):
+        for first in range(start, start + stride):
+            yield tuple(range(first, first + size * stride, stride))
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]

@@ -1,0 +1,191 @@
+"""Times messages and collectives between the ranks of a torch.distributed job (link_tests.py says which).
+
+Every rank runs every test: those that do not take part wait, so that nothing else is on the wires. A message is
+answered by one byte, and timed from its start to the answer, by the clock of the rank that sends.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from ..link_tests import Ranks, Test, sizes
+from .samples import Samples
+
+WARM_UP = 1
+# torch 2.13 gave the two new names; 2.6 has only the old ones.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class Effort:
+    """repeats: of every size; seconds: a larger size is left out once one call took this long."""
+
+    repeats: int
+    seconds: float
+
+
+FULL, QUICK = Effort(9, 0.5), Effort(3, 0.15)
+Told = Callable[[float, float, str], None]
+
+
+class LostRank(RuntimeError):
+    """A rank that did not answer: says in which test."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in the job."""
+
+    rank: int
+    ranks: Ranks
+    device: torch.device
+    groups: dict[tuple[int, ...], dist.ProcessGroup | None]
+
+
+def backend(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def join(rank: int, per_node: int, device: torch.device, timeout_s: float) -> Job:
+    """Meets the other ranks, as torchrun's variables say; ranks of one node have consecutive numbers."""
+    dist.init_process_group(backend(device), timeout=timedelta(seconds=timeout_s))
+    names: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(names, socket.gethostname())
+    return Job(rank, Ranks(_unique(names[::per_node]), per_node), device, {})
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of hosts; where several have one name (containers, namespaces), with their numbers."""
+    twice = {name for name in names if names.count(name) > 1}
+    return tuple(f"{name}-{i}" if name in twice else name for i, name in enumerate(names))
+
+
+def measure(
+    job: Job, wanted: Sequence[Test], limit: int, effort: Effort, samples: Samples | None, told: Told | None
+) -> None:
+    """Times the tests, into the `samples` of rank 0 (None on the others), but for those that are there already.
+
+    limit: bytes of the largest message. Raises LostRank where a rank does not answer.
+    """
+    known = [sorted(samples.found) if samples is not None else []]
+    dist.broadcast_object_list(known, src=0)
+    found = set(known[0])
+    for done, test in enumerate(wanted):
+        if told is not None:
+            told(done, len(wanted), test.name)
+        try:
+            for num_bytes in sizes(limit):
+                keys = _keys(test, num_bytes)
+                if found.issuperset(keys):
+                    continue
+                rows = _time(job, test, num_bytes, effort.repeats)
+                if samples is not None:
+                    for key, row in zip(keys, rows, strict=True):
+                        samples.add(key, row)
+                if min(map(min, rows)) > effort.seconds:
+                    break
+        except RuntimeError as error:
+            raise LostRank(f"{test.name} over ranks {_listed(test)}: {str(error).splitlines()[0]}") from error
+
+
+def _keys(test: Test, num_bytes: int) -> list[str]:
+    """As many as `_time` has rows."""
+    return [test.key(group, num_bytes) for group in range(len(test.groups) if test.kind == "pair" else 1)]
+
+
+def _listed(test: Test) -> str:
+    members = sorted({rank for group in test.groups for rank in group})
+    return ", ".join(map(str, members[:8])) + (" ..." if len(members) > 8 else "")
+
+
+def _time(job: Job, test: Test, num_bytes: int, repeats: int) -> list[list[float]]:
+    """Seconds of every repeat: a row per pair, or one of the slowest group; the same on every rank."""
+    rows = torch.zeros(len(test.groups) if test.kind == "pair" else 1, repeats, dtype=torch.float64)
+    actions = list(_actions(job, test, num_bytes))
+    for turn in range(-WARM_UP, repeats):
+        dist.barrier()
+        for row, action in actions:
+            started = time.perf_counter()
+            action()
+            if turn >= 0 and row is not None:
+                rows[row, turn] = time.perf_counter() - started
+    rows = rows.to(job.device)
+    dist.all_reduce(rows, op=dist.ReduceOp.MAX)
+    return [[float(value) for value in row] for row in rows.cpu().tolist()]
+
+
+def _actions(job: Job, test: Test, num_bytes: int) -> Iterator[tuple[int | None, Callable[[], None]]]:
+    """What this rank does in one repeat, and the row that its time goes into (None: somebody else's)."""
+    mine = [(i, group) for i, group in enumerate(test.groups) if job.rank in group]
+    if test.kind != "pair":
+        handles = [_handle(job, group) for group in test.groups]  # every rank makes all groups, in one order
+        for i, group in mine:
+            yield 0, _collective(job, test.kind, num_bytes, len(group), handles[i])
+        return
+    sends, receives = ([(i, group[1 - end]) for i, group in mine if group[end] == job.rank] for end in (0, 1))
+    if sends or receives:
+        row = sends[0][0] if sends else None
+        yield row, _messages(job, num_bytes, [to for _, to in sends], [source for _, source in receives])
+
+
+def _handle(job: Job, group: tuple[int, ...]) -> dist.ProcessGroup | None:
+    if group not in job.groups:
+        whole = len(group) == job.ranks.size
+        job.groups[group] = None if whole else dist.new_group(list(group))
+    return job.groups[group]
+
+
+def _messages(job: Job, num_bytes: int, to: Sequence[int], sources: Sequence[int]) -> Callable[[], None]:
+    """Sends to `to`, takes from `sources` and answers, and waits for the answers."""
+    out = [torch.ones(num_bytes, dtype=torch.uint8, device=job.device) for _ in to]
+    into = [torch.empty(num_bytes, dtype=torch.uint8, device=job.device) for _ in sources]
+    answers = [torch.empty(1, dtype=torch.uint8, device=job.device) for _ in to]
+
+    def action() -> None:
+        works = [dist.isend(tensor, rank, tag=1) for tensor, rank in zip(out, to, strict=True)]
+        works += [dist.irecv(tensor, rank, tag=2) for tensor, rank in zip(answers, to, strict=True)]
+        for tensor, rank in zip(into, sources, strict=True):
+            dist.recv(tensor, rank, tag=1)
+            works.append(dist.isend(tensor[:1], rank, tag=2))
+        for work in works:
+            if work is not None:
+                work.wait()
+        _settle(job)
+
+    return action
+
+
+def _collective(
+    job: Job, op: str, num_bytes: int, size: int, handle: dist.ProcessGroup | None
+) -> Callable[[], None]:
+    """One collective. num_bytes: of the whole tensor, or of one rank's buffer in an all-to-all, as in
+    cost_models/collectives.py; rounded up to a share for every rank."""
+    share = -(-num_bytes // (4 * size))
+    whole = torch.ones(share * size, dtype=torch.float32, device=job.device)
+    part = torch.ones(share, dtype=torch.float32, device=job.device)
+    other = torch.empty_like(whole)
+    run: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(whole, group=handle),
+        "all_gather": lambda: _ALL_GATHER(whole, part, group=handle),
+        "reduce_scatter": lambda: _REDUCE_SCATTER(part, whole, group=handle),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=handle),
+    }
+
+    def action() -> None:
+        run[op]()
+        _settle(job)
+
+    return action
+
+
+def _settle(job: Job) -> None:
+    if job.device.type == "cuda":
+        torch.cuda.synchronize(job.device)
