@@ -29,9 +29,6 @@ Progress = Callable[[Count, float], None]
 TIE = 1e-9
 _ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
 _KEYS = 1 << 13  # shard keys per table
-# Layouts up to which the list holds one of each family; beyond, that bound would be too far from the best (half as much
-# time again on 3 x 10^9 layouts), and near twins stand in the list.
-_MOST_FOR_FAMILIES = 10**9
 # What agrees in all of these are near twins: a list holds the best layout of each family.
 FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 _FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as large
@@ -50,6 +47,15 @@ class Found:
     def threshold(self) -> float:
         """A bound above this cannot enter the list."""
         return self.rows[-1][0] * (1 + 2 * TIE) if len(self.rows) == self.limit else np.inf
+
+    def thresholds(self, columns: Columns, rows: Ints) -> Array:
+        """[row] as `threshold`; where the list has one of the row's family, only what beats that one can enter."""
+        out = np.full(len(rows), self.threshold)
+        members = {name: columns[name][rows] for name in self.family}
+        for value, _, layout in self.rows if self.family else ():
+            alike = np.all([column == getattr(layout, name) for name, column in members.items()], axis=0)
+            out[alike] = np.minimum(out[alike], value * (1 + 2 * TIE))
+        return out
 
     def offer(self, values: Array, layouts: Layouts) -> None:
         """Take what belongs in the list."""
@@ -113,8 +119,6 @@ class Search:
         """Search the whole space; Ctrl-C keeps the best so far and says so."""
         try:
             meshes = self.space.meshes(self.count)
-            if self.count.total > _MOST_FOR_FAMILIES:
-                self.found.family = ()
             if len(meshes["tp"]):
                 self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
                 self.census.tally(self.count)
@@ -277,12 +281,14 @@ class Search:
         start, size = 0, _FIRST_ROWS[level]
         while start < len(order):
             batch_rows = order[start : start + size]
-            alive = batch_rows[value[batch_rows] <= self.threshold]
-            self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
-            if not len(alive):
-                self.count.bounded += int(weight[order[start + size :]].sum())
+            if value[batch_rows[0]] > self.threshold:
+                self.count.bounded += int(weight[order[start:]].sum())
                 return
-            self._expand(tables, select(children, alive), level + 1)
+            limits = np.minimum(self.found.thresholds(children, batch_rows), self.incumbent)
+            alive = batch_rows[value[batch_rows] <= limits]
+            self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
+            if len(alive):
+                self._expand(tables, select(children, alive), level + 1)
             start, size = start + size, min(4 * size, _MOST_ROWS[level])
 
     def _weight(self, columns: Columns, level: int) -> Ints:

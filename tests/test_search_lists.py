@@ -1,0 +1,61 @@
+"""Lists hold the best layout of each family, whatever the size of the space: equal to brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import resolve
+from meshwright.planner.search.exhaustive import FAMILY, Found
+from meshwright.profiles.stacks import rates_for
+
+from .test_search_exact import everything, price_all, random_request, search
+
+SEEDS = range(60)
+
+
+def mismatch(seed: int) -> str | None:
+    """What differs between the list of the search and the best of each family, if anything."""
+    request = random_request(seed)
+    space = request["space"]
+    layouts = everything(space)
+    if layouts is None or not len(layouts):
+        return None
+    rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
+    estimate = price_all(space, rates, layouts)
+    value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
+    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
+    fits = (estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"])
+    best: dict[tuple[int, ...], tuple[float, str]] = {}
+    for row in np.flatnonzero(fits).tolist():
+        family = tuple(int(layouts[name][row]) for name in FAMILY)
+        known = best.get(family)
+        if known is None or value[row] <= known[0] * (1 + 1e-8):
+            offered = (float(f"{value[row]:.9g}"), str(layouts.layout(row)))
+            best[family] = min(offered, known or offered)
+    expected = sorted(best.values())[:3]
+    outcome = search(request, memory_bytes, family=FAMILY)
+    got = [(value, name) for value, name, _ in outcome.found.rows]
+    if outcome.count.accounted != outcome.count.total or outcome.count.unvisited:
+        return f"seed {seed}: counts {outcome.count}"
+    return None if got == expected else f"seed {seed}: {got} {expected}"
+
+
+def test_lists_the_best_of_each_family() -> None:
+    assert [found for seed in SEEDS if (found := mismatch(seed))] == []
+
+
+def test_a_threshold_too_low_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pruned 3 % below the best of its family, a better layout of some family is lost, and the check above says so."""
+    honest = Found.thresholds
+    monkeypatch.setattr(Found, "thresholds", lambda self, *rows: 0.97 * honest(self, *rows))
+    assert any(mismatch(seed) for seed in SEEDS)
+
+
+def test_no_space_is_too_large_for_families() -> None:
+    """Above 10^9 layouts too."""
+    found = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": "dgx-h100:192", "global_batch": 4608}))
+    outcome = found.search(found.space, top=5, family=FAMILY).run()
+    families = {tuple(getattr(layout, name) for name in FAMILY) for _, _, layout in outcome.found.rows}
+    assert (len(families), len(outcome.found.rows)) == (5, 5)
+    assert outcome.count.total > 10**9
