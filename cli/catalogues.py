@@ -201,7 +201,8 @@ def _technique_in_full(name: str) -> Row:
 
     found = technique(name)
     knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in found.knobs}
-    about = {"name": found.name, "what it does": found.title, "paper": found.paper, "needs": found.needs}
+    about = {"name": found.name, "what it does": found.title, "paper": found.paper}
+    about["needs"] = "; ".join(need.text for need in found.needs)
     return {**about, **knobs, "excludes": list(found.excludes), "not priced": found.caveat}
 
 

@@ -5,11 +5,14 @@ What ZeRO moves per micro-batch is in `step`, which also adds everything up.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
 from .collectives import Curve, Op
+from .exchanges import Hop
 from .ledger import Groups, Ints, Ledger
 from .rates import Rates
 from .traffic import Traffic
@@ -21,6 +24,12 @@ SHARDS, REPLICAS = ("shard", "expert_shard"), ("replicate", "expert_replicate") 
 
 def group_curve(rates: Rates, group: str, op: Op, size: Ints, stride: Ints) -> Curve:
     return collectives.curve_of_rows(rates.collectives, rates.levels_of(group), op, size, stride)
+
+
+def hop_curve(ledger: Ledger, rates: Rates, group: str, hop: Hop, groups: Groups) -> Curve:
+    """The curve of a hop in the shard groups `groups`, whose kind is `group`."""
+    problem = ledger.problem
+    return hop.curve(groups, problem.gpus_per_node, problem.num_gpus, partial(group_curve, rates, group))
 
 
 def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
@@ -63,12 +72,21 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Arra
     broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
     reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
     gathers: Op = "broadcast" if broadcasts else "all_gather"
+    plan, apart = ledger.exchanges, ledger.layouts["zero"] == 3
     for part, largest, groups in _largest_parts(ledger):
-        scatter = group_curve(rates, SHARDS[part], "reduce_scatter", groups.shard, groups.shard_stride)
+        gradients, weights = largest * traffic.scattered, largest * traffic.gathered
+        for hop in plan.gradients:
+            scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
+            reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, gradients, ledger.buckets), 0.0)
+        for hop in plan.to_optimizer:
+            there = hop_curve(ledger, rates, SHARDS[part], hop, groups)
+            reduce_s += apart * in_pieces(there, gradients, ledger.buckets)
+        for hop in plan.from_optimizer:
+            back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
+            gather_s += apart * in_pieces(back, weights, ledger.buckets)
         gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
         calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
-        reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, largest * traffic.scattered, ledger.buckets), 0.0)
-        gather_s += np.where(ledger.gathers_once, in_pieces(gather, largest * traffic.gathered, calls), 0.0)
+        gather_s += np.where(ledger.gathers_once, in_pieces(gather, weights, calls), 0.0)
     return reduce_s, gather_s
 
 

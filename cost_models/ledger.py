@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .exchanges import PLAIN, Exchanges, neighbours
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
 from .memory import flat_buffer_bytes
@@ -47,6 +48,15 @@ class Groups:
     replicate: Ints
     replicate_stride: Ints
 
+    def of_rows(self, rows: Ints) -> Groups:
+        """Those of some layouts."""
+        return Groups(*(column[rows] for column in (self.shard, self.shard_stride, self.replicate,
+                                                    self.replicate_stride)))  # fmt: skip
+
+    def within(self, reach: int | None, per_node: int) -> Ints:
+        """[n] ranks of a shard group that share a state: `reach` neighbours (exchanges.py), or all."""
+        return self.shard if reach is None else neighbours(reach, self.shard, self.shard_stride, per_node)
+
     @classmethod
     def dense(cls, x: Mapping[str, Ints]) -> Groups:
         """shard x cp ranks share the states of a rank's dense parameters, dp/shard such groups hold copies."""
@@ -66,7 +76,7 @@ class Groups:
 @dataclass(frozen=True)
 class Ledger:
     """Quantities of a batch. `key`, `code`, `split`: row -> shard key, recompute code, split. `traffic`: of the phases
-    of training, whose shares sum to 1."""
+    of training, whose shares sum to 1. `exchanges`: of sharded states, per micro-batch."""
 
     problem: Problem
     tables: Tables
@@ -77,6 +87,7 @@ class Ledger:
     splits: Splits
     split: Ints
     traffic: tuple[Traffic, ...]
+    exchanges: Exchanges = PLAIN
 
     def repriced(self, rates: Rates) -> Ledger:
         """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
@@ -209,16 +220,10 @@ class Ledger:
         What comes and goes is that of the fullest moment (liveness.py).
         """
         x, states = self.layouts, self.problem.state_bytes
-        zero, dense, experts = x["zero"], self.dense_groups.shard, self.expert_groups.shard
-        trained_dense, trained_experts = self.trained[j]
+        zero, (trained_dense, trained_experts) = x["zero"], self.trained[j]
         scattered = ~self.whole_in_pipeline
-        weight_shards = [np.where((zero == 3) & scattered, shard, 1) for shard in (dense, experts)]
-        apart = (zero >= 2) & ~self.whole_gradients
-        gradient_shards = [np.where(apart, shard, 1) for shard in (dense, experts)]
-        weights = self.on_profile(j, self.per_kind(self.tables.parameters["dense_bytes"])) / weight_shards[0]
-        if self.problem.model.is_moe:
-            expert_bytes = self.on_profile(j, self.per_kind(self.tables.parameters["experts_bytes"]))
-            weights = weights + expert_bytes / weight_shards[1]
+        gradient_shards = self._sharers(self.exchanges.gradients_over, (zero >= 2) & ~self.whole_gradients)
+        weights = self._weights(j)
         if not self.problem.stack.master_weights:  # what is whole was gathered from shards; else those are the masters
             weights = weights + np.where((zero == 3) & ~scattered, self.updated[j] * states.weight, 0.0)
         adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
@@ -237,6 +242,25 @@ class Ledger:
             "activations": self._activations(j),
             **{name: held[fullest, np.arange(len(x))] for name, held in passing.items()},
         }
+
+    def _sharers(self, reach: int | None, divided: NDArray[np.bool_]) -> list[Ints]:
+        """[n] ranks over which a state of the dense parameters, and of experts, is divided where it is."""
+        per_node = self.problem.gpus_per_node
+        return [np.where(divided, groups.within(reach, per_node), 1)
+                for groups in (self.dense_groups, self.expert_groups)]  # fmt: skip
+
+    def _weights(self, j: int) -> Array:
+        """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps."""
+        divided = (self.layouts["zero"] == 3) & ~self.whole_in_pipeline
+        plan = self.exchanges
+        names = ("dense_bytes", "experts_bytes")[: 1 + self.problem.model.is_moe]
+        total: Array | float = 0.0
+        for part, name in enumerate(names):
+            whole = self.on_profile(j, self.per_kind(self.tables.parameters[name]))
+            total = total + whole / self._sharers(plan.weights_over, divided)[part]
+            if plan.copied_over is not None:
+                total = total + np.where(divided, whole / self._sharers(plan.copied_over, divided)[part], 0.0)
+        return np.asarray(total)
 
     def _kept(self, j: int) -> Array:
         """[n] bytes that the traffic of states needs beside the optimizer's, on the GPU."""
@@ -259,8 +283,8 @@ class Ledger:
 
     def _accumulated(self, dense: Array, experts: Array, scattered: bool) -> Array:
         divided = scattered & (self.layouts["zero"] >= 2) & ~self.whole_gradients
-        summed = dense / np.where(divided, self.dense_groups.shard, 1)
-        summed = summed + experts / np.where(divided, self.expert_groups.shard, 1)
+        sharers = self._sharers(self.exchanges.gradients_over, divided)
+        summed = dense / sharers[0] + experts / sharers[1]
         moved = 2 * self.problem.state_bytes.gradient * summed
         if not self.problem.stack.fused_accumulation:
             whole = np.where(divided, 0.0, dense + experts)  # what is scattered was written by its collective

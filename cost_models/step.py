@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
-from .collectives import Curve, Op
-from .data_parallel import SHARDS, exposed_dp_s, exposed_fragments_s, group_curve, in_pieces
-from .layouts import SCHEDULES, shard_sizes
-from .ledger import LASTING, Groups, Ints, Ledger
+from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve
+from .layouts import SCHEDULES
+from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
 from .pipeline import bubble_s, exposed_hop_s, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
+from .sharded_states import exchange
 from .stages import EMBEDDING
 
 Array = NDArray[np.float64]
@@ -131,7 +131,7 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
     if len(sharded):
         gathers = (zero[sharded] == 3) & states
-        _fsdp_exchange(ledger, rates, sharded, compute, exposed, used, gathers=gathers, shards_known=shards_known)
+        exchange(ledger, rates, sharded, compute, exposed, used, gathers=gathers, shards_known=shards_known)
     fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
@@ -145,79 +145,6 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
         used[:, j, moved] = np.maximum(used[:, j, moved], hidden)
     cycle = forward + backward + accumulate + fsdp + offload
     return _Stages(forward, backward, accumulate, fsdp, offload, cycle, used)
-
-
-def _fsdp_exchange(
-    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, exposed: Array, used: Array, *,
-    gathers: NDArray[np.bool_], shards_known: bool,
-) -> None:  # fmt: skip
-    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
-    FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
-
-    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers.
-    """
-    states, stack = ledger.problem.state_bytes, rates.stack
-    again = gathers.astype(np.float64)
-    first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
-    scatters = ~ledger.reduces_once[rows]
-    curves = (_shard_curves if shards_known else _least_shard_curves)(ledger, rates, rows)
-    for j in range(ledger.num_profiles):
-        calls = np.maximum(ledger.layers[j][rows], 1.0)
-        gather, scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(4))
-        for (gather_curve, scatter_curve), name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
-            weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
-            gather += in_pieces(gather_curve, weights, calls)
-            scatter += in_pieces(scatter_curve, trained[rows] * states.gradient, calls)
-            gathered += weights
-            scattered += trained[rows]
-        scatter, scattered = scatters * scatter, scatters * scattered
-        traffic = (first * gather, again * gather + scatter)
-        copies = np.array([
-            first * stack.gather_copy_bytes * gathered / states.weight,
-            again * stack.gather_copy_bytes * gathered / states.weight + stack.scatter_copy_bytes * scattered,
-        ])  # fmt: skip
-        copied = np.where(ledger.dense_groups.shard[rows] > 1, copies / rates.memory_bw_bytes_per_s, 0.0)
-        for way, seconds in enumerate(traffic):
-            hidden = np.minimum(stack.fsdp_overlap * seconds, compute[way, j, rows])
-            hidden = np.minimum(hidden, seconds - seconds / calls)
-            exposed[way, j, rows] = seconds - (1.0 - stack.contention) * hidden + copied[way]
-            used[way, j, rows] = hidden
-
-
-_GATHER_SCATTER: tuple[Op, Op] = ("all_gather", "reduce_scatter")
-_GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
-
-
-def _shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
-    """Gather and scatter in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
-    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
-    return [[group_curve(rates, name, op, x.shard[rows], x.shard_stride[rows]) for op in _GATHER_SCATTER]
-            for name, x in zip(SHARDS, parts, strict=False)]  # fmt: skip
-
-
-def _least_shard_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[list[Curve]]:
-    """Curves that lie below those of `_shard_curves` for every size of the shard group that the rows allow."""
-    x = ledger.layouts
-    ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
-    limits = [int(column.max()) + 1 for column in ranks]
-    distinct, inverse = np.unique(np.ravel_multi_index(ranks, limits), return_inverse=True)
-    dp, cp, tp, folded = np.unravel_index(distinct, limits)
-    shards = [shard_sizes(d, c) for d, c in zip(dp.tolist(), cp.tolist(), strict=True)]
-    lengths = [len(sizes) for sizes in shards]
-    starts = np.cumsum([0, *lengths])[:-1]
-    ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))
-    options = {name: np.repeat(column, lengths) for name, column in ranks_of.items()}
-    one = np.ones(sum(lengths), dtype=np.int64)
-    options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
-    parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
-
-    def least(name: str, op: Op, groups: Groups) -> Curve:
-        found = group_curve(rates, name, op, groups.shard, groups.shard_stride)
-        columns = (found.latency_s, found.s_per_byte, found.ramp)
-        return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
-
-    return [[least(name, op, groups) for op in _GATHER_SCATTER]
-            for name, groups in zip(SHARDS, parts, strict=False)]  # fmt: skip
 
 
 def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:

@@ -230,7 +230,8 @@ def fixed(field: str, value: int, text: str) -> Rule:
 def legality(problem: Problem) -> tuple[Rule, ...]:
     """All rules of legality of a problem: RULES, and what its techniques need of a layout."""
     found = (technique for technique, _ in techniques.of(problem.workload.techniques))
-    return RULES + tuple(Rule(each.name, each.fields, each.allows, f"{each.name} needs {each.needs}") for each in found)
+    return RULES + tuple(Rule(each.name, need.fields, need.allows, f"{each.name} needs {need.text}")
+                         for each in found for need in each.needs)  # fmt: skip
 
 
 def violations(layout: Layout, problem: Problem) -> list[str]:

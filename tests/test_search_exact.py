@@ -33,6 +33,10 @@ from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.stacks import load_stack, rates_for
 
 NUM_REQUESTS = 200
+TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
+    0: {"diloco": {"period": 20, "delay": 0}}, 3: {"zero++": {}}, 6: {"1-bit-adam": {}},
+    9: {"three-level": {"weights_over": 1, "gradients_over": 2}},
+}  # fmt: skip
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
             "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
 
@@ -94,10 +98,8 @@ def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
 
 
 def techniques(seed: int) -> Applied:
-    """Every sixth request trains by one."""
-    if seed % 12 == 0:
-        return applied({"diloco": {"period": 20, "delay": 0}})
-    return applied({"1-bit-adam": {}} if seed % 12 == 6 else {})
+    """Every third request trains by one or two."""
+    return applied(TECHNIQUES.get(seed % 12, {}))
 
 
 def random_fixes(rng: random.Random) -> tuple[Rule, ...]:

@@ -14,10 +14,13 @@ from meshwright.errors import InputError
 
 from .snapshots import run_here
 
-# Replicas without ZeRO, with ZeRO in parts of them, and of experts.
+# Replicas without ZeRO, with ZeRO in parts of them, and of experts; sharded weights, and those of experts.
 PLAIN, SHARDED, EXPERTS = "dp16-mbs1-z0-rnone", "pp2-dp8-sh2-mbs1-z1-rfull", "tp2-dp8-ep2-mbs1-z0-rfull"
+WEIGHTS, EXPERT_WEIGHTS = "dp16-mbs1-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rfull"
 RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
-        "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b"))}  # fmt: skip
+        "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
+        "zero++": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
+        "three-level": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b"))}  # fmt: skip
 
 
 def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:

@@ -7,7 +7,7 @@ kept); the seconds come out of `step` as for every layout. Knobs at `neutral` ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,11 +37,21 @@ class Knob:
     whole: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a technique asks of a layout: the fields that `allows` reads, and the words (`... needs TEXT`)."""
+
+    fields: tuple[str, ...]
+    allows: Allows
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """fields: of the layout, that `allows` reads; needs: what it asks of a layout, in words. rewrite(ledger, knobs).
+    """rewrite(ledger, knobs): the same layouts with other quantities, the same ones where the knobs are `neutral`.
 
-    caveat: what it costs that no price shows. order: of its rewrite among several.
+    caveat: what it costs that no price shows. excludes: other techniques that it cannot go with, and why. order: of its
+    rewrite among several. keeps_weights: GPUs hold at least their share of the weights, which bounds rely on.
     """
 
     name: str
@@ -50,13 +60,12 @@ class Technique:
     bibtex: str
     knobs: tuple[Knob, ...]
     neutral: Knobs
-    fields: tuple[str, ...]
-    allows: Allows
-    needs: str
+    needs: tuple[Need, ...]
     rewrite: Callable[[Ledger, Knobs], Ledger]
     caveat: str
-    excludes: tuple[str, ...] = ()
+    excludes: Mapping[str, str] = field(default_factory=dict)
     order: int = 0
+    keeps_weights: bool = True
 
     def settings(self, given: Mapping[str, float]) -> dict[str, float]:
         """All knobs, defaults where none is given. Raises InputError naming the knob and its range."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Columns, Knob, Knobs, Technique
+from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
     from ..ledger import Ledger
@@ -62,9 +62,8 @@ TECHNIQUE = Technique(
         Knob("copy_on_host", 1, 0, 1, "1: the outer parameters wait in host memory, as in torchft"),
     ),
     neutral={"period": 1},
-    fields=("tp", "cp", "dp", "ep", "etp", "zero", "shard"),
-    allows=_allows,
-    needs="replicas of the whole model: ZeRO in shard groups smaller than dp, or none of it with cp 1 and ep within tp",
+    needs=(Need(("tp", "cp", "dp", "ep", "etp", "zero", "shard"), _allows, "replicas of the whole model: ZeRO in shard "
+                "groups smaller than dp, or none of it with cp 1 and ep within tp"),),
     rewrite=_rewrite,
     caveat="the loss after as many tokens is worse with more replicas and longer periods: not in any price",
 )

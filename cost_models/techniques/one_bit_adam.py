@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Columns, Knob, Knobs, Technique
+from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
     from ..ledger import Ledger
@@ -50,11 +50,10 @@ TECHNIQUE = Technique(
     # The paper freezes the variance after 15 to 25 % of the steps.
     knobs=(Knob("warmup", 0.15, 0, 1, "share of all steps before the variance is frozen", whole=False),),
     neutral={"warmup": 1},
-    fields=("dp", "zero"),
-    allows=_allows,
-    needs="replicas without ZeRO: every rank compresses the whole momentum",
+    needs=(Need(("dp", "zero"), _allows, "replicas without ZeRO: every rank compresses the whole momentum"),),
     rewrite=_rewrite,
     caveat="convergence rests on a variance that is stable after the warm-up; gradients are not clipped after it",
-    excludes=("diloco",),
+    excludes={"diloco": "DiLoCo's replicas send no gradients whose momentum could be compressed"} | dict.fromkeys(
+        ("zero++", "three-level"), "it needs replicas without ZeRO, and the other ZeRO-3"),
     order=1,
 )

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from . import diloco, one_bit_adam
+from . import diloco, one_bit_adam, three_level, zero_plus_plus
 from .base import Applied, Technique
 
 if TYPE_CHECKING:
     from ..ledger import Ledger
 
-TECHNIQUES: Mapping[str, Technique] = {each.name: each for each in (one_bit_adam.TECHNIQUE, diloco.TECHNIQUE)}
+TECHNIQUES: Mapping[str, Technique] = {
+    module.TECHNIQUE.name: module.TECHNIQUE for module in (one_bit_adam, diloco, zero_plus_plus, three_level)
+}
 
 
 def technique(name: str) -> Technique:
@@ -31,7 +33,8 @@ def applied(asked: Mapping[str, Mapping[str, float]]) -> Applied:
     found = sorted((technique(name) for name in asked), key=lambda each: (each.order, each.name))
     for one in found:
         if clash := next((name for name in one.excludes if name in asked), None):
-            raise InputError(f"{one.name} and {clash} exclude one another", hint="keep one of them")
+            raise InputError(f"{one.name} and {clash} exclude one another: {one.excludes[clash]}",
+                             hint="keep one of them")  # fmt: skip
     return tuple((each.name, tuple(each.settings(asked[each.name]).items())) for each in found)
 
 

@@ -1,0 +1,103 @@
+"""Communication of sharded states for every micro-batch, and what of it compute does not hide."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collectives import Curve
+from .data_parallel import SHARDS, hop_curve, in_pieces
+from .exchanges import Hop
+from .layouts import shard_sizes
+from .ledger import Groups, Ints, Ledger
+from .rates import Rates
+
+Array = NDArray[np.float64]
+Hops = tuple[Hop, ...]
+Curves = dict[Hops, list[Curve]]
+
+_GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
+
+
+def exchange(
+    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, exposed: Array, used: Array, *,
+    gathers: NDArray[np.bool_], shards_known: bool,
+) -> None:  # fmt: skip
+    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
+    FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
+
+    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers.
+    """
+    states, stack, plan = ledger.problem.state_bytes, rates.stack, ledger.exchanges
+    again = gathers.astype(np.float64)
+    first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
+    scatters = ~ledger.reduces_once[rows]
+    curves = (_curves if shards_known else _least_curves)(ledger, rates, rows)
+    gather_hops = {plan.forward, plan.backward}
+    for j in range(ledger.num_profiles):
+        calls = np.maximum(ledger.layers[j][rows], 1.0)
+        gather = {hops: np.zeros(len(rows)) for hops in gather_hops}
+        scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
+        for part, name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
+            weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
+            for hops in gather_hops:
+                gather[hops] += _seconds(part[hops], weights, calls)
+            scatter += _seconds(part[plan.gradients], trained[rows] * states.gradient, calls)
+            gathered += weights
+            scattered += trained[rows]
+        scatter, scattered = scatters * scatter, scatters * scattered
+        traffic = (first * gather[plan.forward], again * gather[plan.backward] + scatter)
+        copy_bytes = [stack.gather_copy_bytes + sum(hop.moved for hop in way) for way in (plan.forward, plan.backward)]
+        scatter_bytes = stack.scatter_copy_bytes + sum(hop.moved for hop in plan.gradients)
+        copies = np.array([
+            first * copy_bytes[0] * gathered / states.weight,
+            again * copy_bytes[1] * gathered / states.weight + scatter_bytes * scattered,
+        ])  # fmt: skip
+        copied = np.where(ledger.dense_groups.shard[rows] > 1, copies / rates.memory_bw_bytes_per_s, 0.0)
+        for way, seconds in enumerate(traffic):
+            hidden = np.minimum(stack.fsdp_overlap * seconds, compute[way, j, rows])
+            hidden = np.minimum(hidden, seconds - seconds / calls)
+            exposed[way, j, rows] = seconds - (1.0 - stack.contention) * hidden + copied[way]
+            used[way, j, rows] = hidden
+
+
+def _seconds(curves: list[Curve], num_bytes: Array, calls: Array) -> Array:
+    """One hop after another."""
+    return np.asarray(sum(in_pieces(curve, num_bytes, calls) for curve in curves))
+
+
+def _all_hops(ledger: Ledger) -> set[Hops]:
+    return {ledger.exchanges.forward, ledger.exchanges.backward, ledger.exchanges.gradients}
+
+
+def _curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
+    """Curves of every hop in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
+    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
+    of_rows = [(name, groups.of_rows(rows)) for name, groups in zip(SHARDS, parts, strict=False)]
+    return [{hops: [hop_curve(ledger, rates, name, hop, groups) for hop in hops] for hops in _all_hops(ledger)}
+            for name, groups in of_rows]  # fmt: skip
+
+
+def _least_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
+    """Curves that lie below those of `_curves` for every size of the shard group that the rows allow."""
+    x = ledger.layouts
+    ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
+    limits = [int(column.max()) + 1 for column in ranks]
+    distinct, inverse = np.unique(np.ravel_multi_index(ranks, limits), return_inverse=True)
+    dp, cp, tp, folded = np.unravel_index(distinct, limits)
+    shards = [shard_sizes(d, c) for d, c in zip(dp.tolist(), cp.tolist(), strict=True)]
+    lengths = [len(sizes) for sizes in shards]
+    starts = np.cumsum([0, *lengths])[:-1]
+    ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))
+    options = {name: np.repeat(column, lengths) for name, column in ranks_of.items()}
+    one = np.ones(sum(lengths), dtype=np.int64)
+    options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
+    parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
+
+    def least(name: str, hop: Hop, groups: Groups) -> Curve:
+        found = hop_curve(ledger, rates, name, hop, groups)
+        columns = (found.latency_s, found.s_per_byte, found.ramp)
+        return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
+
+    return [{hops: [least(name, hop, groups) for hop in hops] for hops in _all_hops(ledger)}
+            for name, groups in zip(SHARDS, parts, strict=False)]  # fmt: skip
