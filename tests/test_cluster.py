@@ -120,8 +120,8 @@ def test_bad_references(arguments: dict[str, Any], message: str) -> None:
 BAD_FILES = [
     ("groups: []", "c.yaml, line 1, groups: must list the groups of nodes"),
     ("name: x", "c.yaml, line 1, groups: `groups` is missing"),
-    ("[1]", "c.yaml, line 1: must be a mapping with the keys collectives, fabric, groups, hosts, links, measured, name, "
-            "sites, wan"),
+    ("[1]", "c.yaml, line 1: must be a mapping with the keys collectives, fabric, groups, hosts, links, measured, "
+            "name, sites, wan"),
     ("groups: [{node: dgx-h100, count: 0}]",
      "c.yaml, line 1, groups[0].count: `0` must be a whole number of at least 1"),
     ("groups: [{node: dgx-h100, count: -3}]",
