@@ -107,14 +107,6 @@ def _written(one: OpRates) -> dict[str, str | float]:
             "efficiency": float(f"{one.efficiency:.4g}"), "ramp": round(one.ramp, 4)}  # fmt: skip
 
 
-def matrix_text(links: Links) -> str:
-    """From every node (rows) to every other, GB/s with all their NICs, as `links.matrix` reads it."""
-    hosts = links.ranks.hosts
-    rows = [",".join([host, *("0" if i == j else f"{links.nodes[i, j] / 1e9:.4g}" for j in range(len(hosts)))])
-            for i, host in enumerate(hosts)]  # fmt: skip
-    return "\n".join([",".join(["GB/s", *hosts]), *rows, ""])
-
-
 def told(slow: Slow, ranks: Ranks) -> str:
     """`node3 → node7 runs at 0.31 of its peers`."""
     names = ranks.hosts if len(ranks.hosts) > 1 else [f"rank {rank}" for rank in range(ranks.size)]

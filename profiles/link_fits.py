@@ -52,6 +52,12 @@ class Links:
     rates: Mapping[str, Mapping[Op, OpRates]]
     residuals: Mapping[str, Mapping[Op, float]]
 
+    @property
+    def matrix(self) -> list[list[float]]:
+        """Bytes/s from node to node, 0 on the diagonal."""
+        nodes = range(len(self.ranks.hosts))
+        return [[self.nodes[i, j] if i != j else 0.0 for j in nodes] for i in nodes]
+
 
 @dataclass(frozen=True)
 class Slow:

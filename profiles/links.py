@@ -193,6 +193,13 @@ def read_matrix(name: str, text: str) -> Matrix:
     return Matrix(rows, hosts, _asymmetries(name, rows, hosts, [number for number, _ in lines]))
 
 
+def matrix_text(hosts: Sequence[str], bw_bytes_per_s: Sequence[Sequence[float]]) -> str:
+    """What `read_matrix` reads."""
+    rows = [",".join([host, *("0" if i == j else f"{bw / 1e9:.4g}" for j, bw in enumerate(row))])
+            for i, (host, row) in enumerate(zip(hosts, bw_bytes_per_s, strict=True))]  # fmt: skip
+    return "\n".join([",".join(["GB/s", *hosts]), *rows, ""])
+
+
 def _shape_problems(name: str, lines: list[tuple[int, list[str]]], hosts: tuple[str, ...]) -> list[Problem]:
     size = len(lines)
     hint = "one row and one column per node"

@@ -190,8 +190,10 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "request.yaml").write_text("model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\n")
     with gzip.open(ROOT / "profiles/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
         (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
-    for name_there, config in (("train.sh", "llama3_70b_megatron.sh"), ("ds.json", "ds_zero3.json")):
-        (plans / name_there).write_bytes((ROOT / "tests" / "data" / "imports" / config).read_bytes())
+    for name_there, config in (("train.sh", "imports/llama3_70b_megatron.sh"), ("ds.json", "imports/ds_zero3.json"),
+                               ("all_reduce.log", "profile_imports/nccl_tests_two_nodes.log"),
+                               ("nodes.txt", "profile_imports/scontrol_nodes.txt")):  # fmt: skip
+        (plans / name_there).write_bytes((ROOT / "tests" / "data" / config).read_bytes())
     for file in ("before.json", "after.json"):
         (plans / file).write_bytes((plans / "plan.json").read_bytes())
     if name == "check":
@@ -206,7 +208,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
             words += ["--force"]
             if not words[-2].endswith("stack.yaml"):  # which the next example reads
                 words[words.index("-o") + 1] = "example.json"
-        if words[0] in ("launch", "profile"):
+        if words[0] in ("launch", "profile") and name != "profile import":
             words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
         if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
             target = words[words.index("--to") + 1]

@@ -22,6 +22,7 @@ from meshwright.cost_models.specs import NetworkLevel
 from meshwright.profiles import link_file, link_fits, link_tests
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.link_tests import COLLECTIVES, Ranks
+from meshwright.profiles.links import matrix_text
 from meshwright.profiles.rates import collective_rates, with_measured
 
 from meshwright.errors import InputError
@@ -126,7 +127,7 @@ def written(folder: Path, slow: dict[tuple[int, int], float] | None = None, gpu:
     path = folder / "links.yaml"
     path.write_text(link_file.profile_text(links, link_fits.slow_links(links), gpu=gpu, about=ABOUT, date="2026-11-22",
                                            samples="links.samples.csv", matrix="links.matrix.csv"))  # fmt: skip
-    (folder / "links.matrix.csv").write_text(link_file.matrix_text(links))
+    (folder / "links.matrix.csv").write_text(matrix_text(ranks.hosts, links.matrix))
     return path
 
 

@@ -140,6 +140,7 @@ def _tell(
     force: bool,
 ) -> None:  # fmt: skip
     from ...profiles import link_file, link_fits, registry
+    from ...profiles.links import matrix_text
     from .. import link_screens
     from .profile import today
 
@@ -151,7 +152,7 @@ def _tell(
         text = link_file.profile_text(links, slow, gpu=name, about=where, date=today(), samples=samples.name,
                                       matrix=matrix.name)  # fmt: skip
         if link_fits.links_differ(links):
-            write_file(matrix, link_file.matrix_text(links), force=True)
+            write_file(matrix, matrix_text(links.ranks.hosts, links.matrix), force=True)
         write_file(output, text, force=force)
         terminal.talk(f"profile: {output}, samples: {samples}")
     if not name:

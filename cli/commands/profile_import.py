@@ -1,0 +1,117 @@
+"""`meshwright profile import`: a cluster file out of what other tools print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import options, text
+from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from .profile import today
+
+if TYPE_CHECKING:
+    from ...profiles.importers.base import Found
+
+Format = Annotated[
+    str, typer.Argument(metavar="FORMAT", help="nccl-tests, nvidia-smi-topo, nccl-topo-xml, slurm, k8s-nodes, "
+                        "mpigraph, hostfile; or auto.", show_default=False)
+]  # fmt: skip
+Source = Annotated[Path, typer.Argument(metavar="FILE", help="What the tool printed; - is stdin.", show_default=False)]
+PerNode = Annotated[
+    int | None, typer.Option("--gpus-per-node", metavar="N", help="Where the file does not say.", show_default=False)
+]
+Count = Annotated[
+    int | None, typer.Option("--nodes", metavar="N", help="Such nodes, where the file is of one [1].",
+                             show_default=False)
+]  # fmt: skip
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the cluster file here.", show_default=False)
+]
+
+
+def command(
+    context: typer.Context,
+    format_: Format,
+    source: Source,
+    gpu: options.Gpu = None,
+    gpus_per_node: PerNode = None,
+    nodes: Count = None,
+    output: Output = None,
+    force: options.Force = False,
+) -> None:
+    """Make a cluster file out of what other tools print about a cluster.
+
+    Hosts, GPUs, memory, NICs and speeds, as far as the file has them; what it
+    does not say is said, and can be given or filled in. Without -o the cluster
+    file is printed.
+
+    \b
+    Examples:
+      scontrol show nodes > nodes.txt
+      meshwright profile import slurm nodes.txt -o cluster.yaml
+      meshwright profile import nccl-tests all_reduce.log -o cluster.yaml
+    """
+    from ...profiles.importers.base import cluster_document, cluster_text
+    from ...profiles.links import matrix_text
+
+    terminal: Terminal = context.obj
+    if output is not None:
+        check_writable(output, force=force)
+    name, found = _read(format_, source)
+    matrix = output.with_suffix(".matrix.csv") if output else Path("cluster.matrix.csv")
+    document = cluster_document(found, gpu=gpu, per_node=gpus_per_node, count=nodes, matrix=matrix.name)
+    head = f"# Imported from {source.name} ({name}) on {today()}.\n" + "".join(f"# {note}\n" for note in found.notes)
+    written = cluster_text(document, head)
+    hosts = [host for group in found.groups for host in group.hosts]
+    if output is not None:
+        if found.matrix:
+            write_file(matrix, matrix_text(hosts, found.matrix), force=True)
+        write_file(output, written, force=force)
+    _tell(terminal, name, found, document, written, output)
+
+
+def _read(format_: str, source: Path) -> tuple[str, Found]:
+    """The name of the format, and what the file says."""
+    import sys
+
+    from ...errors import InputError, UnknownNameError
+    from ...profiles.importers.registry import IMPORTERS
+    from ...profiles.reader import read_text
+
+    if format_ != "auto" and format_ not in IMPORTERS:
+        raise UnknownNameError("format", format_, (*IMPORTERS, "auto"))
+    content = sys.stdin.read() if str(source) == "-" else read_text(source)
+    shown = "stdin" if str(source) == "-" else str(source)
+    if not content.strip():
+        raise InputError(f"{shown}: the file is empty")
+    fitting = [name for name, each in IMPORTERS.items() if each.recognises(content)]
+    if format_ == "auto":
+        if not fitting:
+            tried = "\n".join(f"{name}: {each.summary}" for name, each in IMPORTERS.items())
+            raise InputError(f"{shown} is of none of the formats that were tried\n{tried}",
+                             hint="name the format: `profile import slurm FILE`")  # fmt: skip
+        format_ = fitting[0]
+    try:
+        return format_, IMPORTERS[format_].read(shown, content)
+    except InputError as error:
+        if fitting and format_ not in fitting:
+            hint = f"it looks like {fitting[0]}: `profile import {fitting[0]} {source}`"
+            raise InputError(error.message, hint=hint) from None
+        raise
+
+
+def _tell(
+    terminal: Terminal, name: str, found: Found, document: dict[str, Any], written: str, output: Path | None
+) -> None:  # fmt: skip
+    for note in found.notes:
+        terminal.talk(text.wrapped(f"note: {note}"))
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "cluster-import", "format": name,
+                             "cluster": document, "notes": list(found.notes)})  # fmt: skip
+    elif output is None:
+        terminal.write(written)
+    else:
+        groups = [f"{group['count']} x {group['gpus_per_node']} {group['gpu']}" for group in document["groups"]]
+        terminal.show([", ".join(groups), "", f"Next: meshwright plan --cluster {output} --model llama-3.1-8b"])

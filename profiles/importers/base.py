@@ -1,0 +1,122 @@
+"""What every importer gives back, and the cluster file that it becomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from ...errors import InputError, Problem
+from .. import registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Nodes that are alike. gpu: as the tool spells it, empty where it does not say; hosts: their names, or () and
+    `count`; nic_bits_per_s: of one NIC."""
+
+    gpus_per_node: int | None = None
+    hosts: tuple[str, ...] = ()
+    count: int = 1
+    gpu: str = ""
+    nics: int | None = None
+    nic_bits_per_s: float | None = None
+    host_memory_bytes: float | None = None
+    intra: dict[str, str] = field(default_factory=dict)  # fields of `intra_node`
+
+    @property
+    def number(self) -> int:
+        return len(self.hosts) or self.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a file says. inter: fields of `links.inter_node`; matrix: bytes/s from node to node, in the order of the
+    hosts; notes: what was assumed, left out or is missing."""
+
+    groups: tuple[Nodes, ...]
+    inter: dict[str, str] = field(default_factory=dict)
+    matrix: tuple[tuple[float, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Importer:
+    """summary: how the file comes about; recognises: whether a text is of this format; read: (file name, text) ->
+    Found, or InputError with the line."""
+
+    summary: str
+    recognises: Callable[[str], bool]
+    read: Callable[[str, str], Found]
+
+
+def fail(name: str, line: int, message: str, hint: str = "") -> InputError:
+    return InputError.of([Problem(message, file=name, line=line, hint=hint)])
+
+
+def catalogue_name(gpu: str) -> str:
+    """The GPU's name in the catalogue; empty for one that it does not know."""
+    return registry.gpu_name(gpu) if gpu and registry.is_gpu(gpu) else ""
+
+
+def grouped(nodes: Sequence[Nodes]) -> tuple[Nodes, ...]:
+    """Single nodes as groups of those that are alike, in the order of the first of each."""
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    first: dict[tuple[Any, ...], Nodes] = {}
+    for node in nodes:
+        key = (node.gpu, node.gpus_per_node, node.nics, node.nic_bits_per_s, node.host_memory_bytes)
+        alike.setdefault(key, []).extend(node.hosts)
+        first.setdefault(key, node)
+    return tuple(Nodes(gpus_per_node=first[key].gpus_per_node, hosts=tuple(hosts), gpu=first[key].gpu,
+                       nics=first[key].nics, nic_bits_per_s=first[key].nic_bits_per_s,
+                       host_memory_bytes=first[key].host_memory_bytes)
+                 for key, hosts in alike.items())  # fmt: skip
+
+
+def twice(name: str, hosts: Sequence[str]) -> None:
+    """Raises InputError where a host is there twice."""
+    if again := sorted(host for host, times in Counter(hosts).items() if times > 1):
+        raise fail(name, 0, f"{', '.join(again)} given twice")
+
+
+def cluster_document(
+    found: Found, *, gpu: str | None, per_node: int | None, count: int | None, matrix: str
+) -> dict[str, Any]:
+    """The cluster file as plain values. gpu, per_node, count: what the user says where the file does not (or over it);
+    matrix: the name of the file that the matrix goes into. Raises InputError with everything that nobody says."""
+    problems, groups = [], []
+    for nodes in found.groups:
+        name = registry.gpu_name(gpu) if gpu else catalogue_name(nodes.gpu)
+        size, number = per_node or nodes.gpus_per_node, nodes.number if nodes.hosts or not count else count
+        if not name:
+            said = f"`{nodes.gpu}` is no GPU of the catalogue" if nodes.gpu else "the file does not name the GPU"
+            problems.append(Problem(said, hint="`--gpu h100`; `meshwright show gpus` lists them"))
+        if not size:
+            problems.append(Problem("the file does not say how many GPUs a node has", hint="`--gpus-per-node 8`"))
+        groups.append({"gpu": name, "gpus_per_node": size, "count": number, **_node_fields(nodes)})
+    if problems:
+        raise InputError.of(list(dict.fromkeys(problems)))
+    hosts = [host for nodes in found.groups for host in nodes.hosts]
+    links: dict[str, Any] = {**({"inter_node": found.inter} if found.inter else {}),
+                             **({"matrix": matrix} if found.matrix else {})}  # fmt: skip
+    whole = hosts and len(hosts) == sum(group["count"] for group in groups)
+    return {"name": "imported", "groups": groups, **({"hosts": hosts} if whole else {}),
+            **({"links": links} if links else {})}  # fmt: skip
+
+
+def _node_fields(nodes: Nodes) -> dict[str, Any]:
+    """The optional fields of a group."""
+    fields: dict[str, Any] = {}
+    if nodes.nics and nodes.nic_bits_per_s:
+        fields |= {"nics": nodes.nics, "nic_bandwidth": f"{nodes.nic_bits_per_s / 1e9:g} Gb/s"}
+    if nodes.host_memory_bytes:
+        fields["host_memory"] = f"{nodes.host_memory_bytes / 2**30:.0f} GiB"
+    return {**fields, **({"intra_node": nodes.intra} if nodes.intra else {})}
+
+
+def cluster_text(document: dict[str, Any], head: str) -> str:
+    """The file."""
+    return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
