@@ -214,6 +214,17 @@ def shard_sizes(dp: int, cp: int) -> tuple[int, ...]:
     return tuple(d for d in divisors(dp) if d * cp > 1)
 
 
+def sequence_parts(x: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(chunks of a sequence, parts of all that its length must be a multiple of) of layouts given by their fields.
+
+    Ring and all-gather balance the causal half by giving each cp rank two chunks (zigzag); sequence parallelism splits
+    what a rank has over tp.
+    """
+    per_rank = np.where(np.asarray(x["cp_algorithm"]) == CP_ALGORITHMS.index("ulysses"), 1, 2)
+    chunks = np.where(np.asarray(x["cp"]) > 1, per_rank * x["cp"], 1)
+    return chunks, chunks * np.where(np.asarray(x["sequence_parallel"]) > 0, x["tp"], 1)
+
+
 def default_schedule(pp: int, vpp: int) -> int:
     """Code of the schedule that an id leaves out: interleaved when vpp > 1, else 1f1b."""
     return SCHEDULES.index("interleaved" if vpp > 1 and pp > 1 else "1f1b")

@@ -253,7 +253,10 @@ class Builder:
         if attention.norm_parameters and not attention.is_mla:
             # Norms of heads keep what goes in; what comes out, turned to its positions, is what attention keeps.
             ops.saved.append(Saved("input of query and key norms", w * tokens * (a + g) * d))
-        ops.saved.append(Saved("attention output", w * tokens * a * dv))
+        out = w * tokens * a * dv
+        ops.saved.append(Saved("attention output", out))
+        # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
+        ops.saved.append(Saved("attention output by heads", np.where(shard.ulysses > 1, out, 0.0), tag("attn")))
         if self.kept_input < w:  # the core keeps it too, as it made it
             ops.saved.append(Saved("quantised attention output", self.kept_input * tokens * a * dv))
         ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
@@ -290,7 +293,8 @@ class Builder:
         return 2 * attention.window - attention.window**2 / full
 
     def _context_parallel(self, ops: LayerOperations, q_width: Array, k_width: Array, v_width: Array) -> None:
-        """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A."""
+        """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of
+        queries, keys and values, and of what comes out."""
         shard, w = self.shard, activation_bytes(self.workload)
         kv = w * shard.tokens * (k_width + v_width)
         ring = np.where(shard.allgather, 1.0, shard.ring)
@@ -304,8 +308,12 @@ class Builder:
             ops.exchanges.append(Exchange("cp", "all_gather", full, gathered, shard.tp, 1, 1, tag("attn")))
             ops.exchanges.append(Exchange("cp", "reduce_scatter", full, gathered, shard.tp, 0, 1))
         if (shard.ulysses > 1).any():
-            heads = np.where(shard.ulysses > 1, w * shard.tokens * (2 * q_width + k_width + v_width), 0.0)
-            ops.exchanges.append(Exchange("cp", "all_to_all", heads, shard.ulysses, shard.tp, 1, 1, tag("attn")))
+            out = q_width * (v_width / k_width)
+            # Recomputed attention that stops with the last tensor that it needs does not send its output again.
+            again = 0 if self.stack.recompute_stops_early else tag("attn")
+            for width, tags in ((q_width + k_width + v_width, tag("attn")), (out, again)):
+                heads = np.where(shard.ulysses > 1, w * shard.tokens * width, 0.0)
+                ops.exchanges.append(Exchange("cp", "all_to_all", heads, shard.ulysses, shard.tp, 1, 1, tags))
 
     def _dense(self, ops: LayerOperations, inner: float, gated: bool) -> None:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)

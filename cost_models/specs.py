@@ -40,6 +40,11 @@ class Attention:
     def is_mla(self) -> bool:
         return self.kv_lora_rank is not None
 
+    @property
+    def suits_flash(self) -> bool:
+        """torch's flash kernel takes it: check_head_dim_size_flash in its sdp_utils.cpp."""
+        return self.head_dim == self.value_head_dim and self.head_dim % 8 == 0 and self.head_dim <= 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForward:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost_models.layouts import CP_ALGORITHMS, MODULES, PRECISIONS, SCHEDULES, V_SCHEDULES, Layout, Layouts
+from ..cost_models.layouts import (
+    CP_ALGORITHMS,
+    MODULES,
+    PRECISIONS,
+    SCHEDULES,
+    V_SCHEDULES,
+    Layout,
+    Layouts,
+    sequence_parts,
+)
 from ..cost_models.operations import ulysses_degree
 from ..cost_models.specs import MixtureOfExperts
 from ..cost_models.tables import Problem
@@ -23,7 +32,7 @@ Columns = Mapping[str, NDArray[np.int64]]
 
 _INTERLEAVED, _DUALPIPE_V = SCHEDULES.index("interleaved"), SCHEDULES.index("dualpipe-v")
 _V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
-_RING, _ULYSSES, _HYBRID = (CP_ALGORITHMS.index(name) for name in ("ring", "ulysses", "ring+ulysses"))
+_HYBRID = CP_ALGORITHMS.index("ring+ulysses")
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Rule:
         attention = model.kinds[0].attention
         block = next((k.feed_forward for k in model.kinds if isinstance(k.feed_forward, MixtureOfExperts)), None)
         values = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
+        chunks, parts = (int(each) for each in sequence_parts(values))
         return self.message.format(
             **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads,
             kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
@@ -48,7 +58,7 @@ class Rule:
             algorithm=CP_ALGORITHMS[layout.cp_algorithm],
             precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
             experts=block.experts if block else 0,
-            expert_inner=block.expert_inner if block else 0,
+            expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
             m=workload.global_batch / (layout.dp * layout.micro_batch), ranks=layout.tp * layout.cp * layout.dp,
         )  # fmt: skip
 
@@ -89,10 +99,7 @@ def _ffn(x: Columns, problem: Problem) -> Mask:
 
 
 def _sequence(x: Columns, problem: Problem) -> Mask:
-    # Ring and all-gather balance the causal half by giving each rank two chunks (zigzag).
-    chunks = np.where(x["cp"] > 1, np.where(x["cp_algorithm"] == _ULYSSES, x["cp"], 2 * x["cp"]), 1)
-    split = np.where(x["sequence_parallel"] > 0, x["tp"], 1)
-    return np.asarray(problem.workload.seq_len % (chunks * split) == 0)
+    return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
 
 
 def _ulysses(x: Columns, problem: Problem) -> Mask:
@@ -152,7 +159,8 @@ RULES: tuple[Rule, ...] = (
     Rule("kv heads", ("tp",), _kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
     Rule("feed-forward", ("tp",), _ffn, "tp {tp} does not divide the feed-forward width"),
     Rule("sequence", ("tp", "sequence_parallel", "cp", "cp_algorithm"), _sequence,
-         "{seq_len} tokens do not split over cp {cp} ({algorithm}) and tp {tp}"),
+         "{seq_len} tokens do not split over cp {cp} ({algorithm}) and tp {tp}: "
+         "{chunks} chunks x {split} parts of each = {parts} does not divide them"),
     Rule("ulysses", ("tp", "cp", "cp_algorithm"), _ulysses,
          "{algorithm} with cp {cp} x tp {tp} does not divide the {kv_heads} key/value heads"),
     Rule("layers", ("pp",), lambda x, p: np.asarray(x["pp"] <= p.model.num_layers),

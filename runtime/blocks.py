@@ -1,6 +1,6 @@
 """The parts of a decoder layer, on plain tensors, split over tensor-parallel ranks where they can be.
 
-Symbols: b sequences, s tokens, h hidden; `x` is [b, s/tp, h] between blocks.
+Symbols: b sequences, s tokens of them on this rank's cp part, h hidden; `x` is [b, s/tp, h] between blocks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
 from . import tensor_parallel as tp
 from .comm import Group
+from .context_parallel import ContextParallel, causal
 from .experts import Dispatch
 from .recompute import Recompute
 
@@ -44,7 +45,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Context:
-    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name."""
+    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name.
+    cp: None where every rank has whole sequences."""
 
     group: Group
     experts: Group
@@ -54,6 +56,11 @@ class Context:
     activation: str
     recompute: Recompute = field(default_factory=Recompute)
     fused: bool = False
+    cp: ContextParallel | None = None
+
+    def positions(self, seq_len: int) -> Tensor:
+        """Where the tokens of this rank stand in a sequence of `seq_len`."""
+        return torch.arange(seq_len) if self.cp is None else self.cp.positions(seq_len)
 
     def part(self, size: int, *, expert: bool = False) -> tuple[int, int]:
         """(first, number) of this rank's rows of `size`, out of those of its tp ranks (expert: of its ep ranks); the
@@ -168,16 +175,12 @@ class SelfAttention(Block):
         if positions is not None:
             q, k = rotate(q, *positions), rotate(k, *positions)
         heads = [each.transpose(1, 2) for each in (q, k, v)]
-        out = self.context.recompute.region("attn", _core, *heads).transpose(1, 2).flatten(2)
+        core = causal if self.context.cp is None else self.context.cp.attention
+        out = self.context.recompute.region("attn", core, *heads).transpose(1, 2).flatten(2)
         return tp.row(out, self.tensor("o"), self.maybe("o_bias"), self.context.group)
 
     def _head_dims(self) -> tuple[int, int, int]:
         return self.spec.head_dim, self.spec.head_dim, self.spec.value_head_dim
-
-
-def _core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention, [b, heads, s, d] each; fewer key and value heads are shared."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
@@ -291,9 +294,12 @@ class Experts(Block):
 
     def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Tokens expert by expert of this rank, through their experts."""
-        parts = torch.split(tokens, list(counts))
+        named = [name for name, split in self.splits.items() if split.expert]
+        # At once: one expert's index would make a gradient of the size of all of them.
+        experts = zip(*(self.tensor(name).unbind() for name in named), strict=True)
+        parts = zip(experts, torch.split(tokens, list(counts)), strict=True)
         # Experts without tokens run too: their gradient is zero, not absent, and ZeRO waits for every one.
-        return torch.cat([self._one(expert, part) for expert, part in enumerate(parts)])
+        return torch.cat([self._one(dict(zip(named, expert, strict=True)), part) for expert, part in parts])
 
     def _counts(self, chosen: Tensor) -> list[int]:
         """Tokens of each expert; of a tensor without values, as even as they come."""
@@ -303,13 +309,9 @@ class Experts(Block):
         counts: list[int] = torch.bincount(chosen, minlength=self.spec.experts).tolist()
         return counts
 
-    def _one(self, expert: int, x: Tensor) -> Tensor:
-        inner = [F.linear(x, self.tensor(name)[expert], self._bias(name, expert)) for name in self.names]
+    def _one(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        inner = [F.linear(x, weights[name], weights.get(f"{name}_bias")) for name in self.names]
         # Inside a recomputed block nothing is kept anyway.
         lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
         out = activated(lean, self.context.activation, *inner)
-        return F.linear(out, self.tensor("down")[expert], self._bias("down", expert))
-
-    def _bias(self, name: str, expert: int) -> Tensor | None:
-        bias = self.maybe(f"{name}_bias")
-        return None if bias is None else bias[expert]
+        return F.linear(out, weights["down"], weights.get("down_bias"))

@@ -5,7 +5,7 @@ A `Group` of one rank communicates nothing, so that callers need no case of thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -74,6 +74,24 @@ class Group:
         with self._named("all_to_all"):
             dist.all_to_all_single(out, tensor, list(received), list(sent), group=self.handle)
         return out
+
+    def pass_on(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Starts sending `tensor` to the next rank of the group. The result waits for that of the rank before."""
+        out = torch.empty_like(tensor)
+        to, source = self.ranks[(self.rank + 1) % self.size], self.ranks[self.rank - 1]
+        what = f"send to rank {to} and receive from rank {source}"
+        both = [dist.P2POp(dist.isend, tensor, to, self.handle), dist.P2POp(dist.irecv, out, source, self.handle)]
+        with self._named(what):
+            works = dist.batch_isend_irecv(both)
+
+        def arrived() -> torch.Tensor:
+            with self._named(what):
+                for work in works:
+                    work.wait()
+            both.clear()  # until here the tensor must live
+            return out
+
+        return arrived
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Work:
         """Starts sending to the global rank `to`; the tensor must live until the work is done."""

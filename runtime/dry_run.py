@@ -40,7 +40,7 @@ ANY_NUMBER = 2.0
 def trace(job: Job, stage: int, *, gpu: bool = True) -> Trace:
     """The second step of the first rank of `stage`. gpu: with the kernels and messages of a GPU, else those of a run on
     CPUs over gloo."""
-    rank = stage * job.layout.dp * job.layout.tp
+    rank = stage * (job.world_size // job.layout.pp)
     dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
         return _trace(_shortened(job, stage) if gpu else job, rank, gpu)

@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
+from ..cost_models.layouts import (
+    CP_ALGORITHMS,
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    SCHEDULES,
+    Layout,
+    Layouts,
+    modules_of,
+    sequence_parts,
+)
 from ..cost_models.specs import Layer, MixtureOfExperts, ModelSpec, StackSpec
 from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
@@ -19,6 +29,7 @@ from ..planner.plan_parts import model_of, part, stack_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
 RUNNABLE_SCHEDULES = ("1f1b", "gpipe", "interleaved")
+RUNNABLE_CP = ("ring", "allgather", "ulysses")
 RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
 
@@ -115,6 +126,10 @@ def _check(
         wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
     if not missing and int(workload["global_batch"]) % (layout.dp * layout.micro_batch):
         wrong(f"{where}.layout.micro_batch", f"dp {layout.dp} x {layout.micro_batch} does not divide the global batch")
+    chunks, parts = (int(each[0]) for each in sequence_parts(Layouts.of([layout])))
+    if not missing and int(workload["seq_len"]) % parts:
+        each = f"cp {layout.cp} makes {chunks} chunks, each in {parts // chunks} parts: {parts} do not divide"
+        wrong(f"{where}.layout.cp", f"{each} the {workload['seq_len']} tokens of a sequence")
     if layout.dp % layout.shard:
         wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
     for problem in _stage_problems(candidate.stages, layout, model):
@@ -144,9 +159,12 @@ def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec)
 
 def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -> str | None:
     """Why this runtime cannot execute the layout (the first reason), or None."""
-    schedule = SCHEDULES[layout.schedule]
+    schedule, algorithm = SCHEDULES[layout.schedule], CP_ALGORITHMS[layout.cp_algorithm]
+    by_parts = layout.cp > 1 and algorithm != "ulysses"
     reasons = {
-        f"it has no context parallelism yet (cp {layout.cp})": layout.cp > 1,
+        f"it has no {algorithm} attention yet": layout.cp > 1 and algorithm not in RUNNABLE_CP,
+        f"{algorithm} needs the flash kernel, which has no {PRECISIONS[layout.precision]}":
+            by_parts and PRECISIONS[layout.precision] != "bf16",
         f"it has no expert-tensor parallelism yet (etp {layout.etp})": layout.etp > 1,
         f"ep {layout.ep} does not divide the ranks that share one copy of the experts": _straddles(layout),
         f"it has no {schedule} schedule yet": layout.pp > 1 and schedule not in RUNNABLE_SCHEDULES,
@@ -168,12 +186,13 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
 
 
 def _straddles(layout: Layout) -> bool:
-    return (layout.shard if layout.zero else layout.dp) * layout.tp % layout.ep != 0
+    return (layout.shard if layout.zero else layout.dp) * layout.cp * layout.tp % layout.ep != 0
 
 
 def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
     attention, block = kind.attention, kind.feed_forward
     experts = block.experts if isinstance(block, MixtureOfExperts) else 0
+    ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
     reasons = {
         "it has no latent attention (MLA)": attention.is_mla,
         f"it has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
@@ -182,7 +201,11 @@ def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
         f"ep {layout.ep} does not divide the {experts} experts": experts % layout.ep != 0,
         f"it has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
         f"tp {layout.tp} is more than the {attention.kv_heads} key/value heads": attention.kv_heads % layout.tp != 0,
-    }
+        f"ulysses deals out key/value heads: cp {layout.cp} x tp {layout.tp} does not divide {attention.kv_heads}":
+            ulysses and attention.kv_heads % (layout.cp * layout.tp) != 0,
+        f"{CP_ALGORITHMS[layout.cp_algorithm]} needs the flash kernel: one head dim, a multiple of 8 up to 256":
+            layout.cp > 1 and not ulysses and not attention.suits_flash,
+    }  # fmt: skip
     return next((text for text, applies in reasons.items() if applies), None)
 
 

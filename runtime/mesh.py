@@ -1,4 +1,4 @@
-"""Which ranks form a group along each axis: tp fastest, then dp, then pp (docs/concepts/layouts.md)."""
+"""Which ranks form a group along each axis: tp fastest, then cp, dp, pp (docs/concepts/layouts.md)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ class Place:
 
     stage: int
     dp: int
+    cp: int
     tp: int
 
     @classmethod
     def of(cls, rank: int, layout: Layout) -> Place:
-        return cls(rank // (layout.tp * layout.dp), rank // layout.tp % layout.dp, rank % layout.tp)
+        tp, cp, dp = layout.tp, layout.cp, layout.dp
+        return cls(rank // (tp * cp * dp), rank // (tp * cp) % dp, rank // tp % cp, rank % tp)
 
 
 def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     """All groups of every axis, each with ascending ranks: new_group sorts them, and a mesh would not notice.
 
-    shard: ranks that share one copy of the states (1 without ZeRO); replicate: those that hold copies of it;
+    shard: ranks that share one copy of the states (1 without ZeRO), cp ranks included: to the weights, their tokens are
+    more data; replicate: those that hold copies of it;
     ep: ranks that hold one copy of the routed experts together, out of those that share the states of one, tp ranks
     included; expert_shard, expert_replicate: as shard and replicate, for routed experts.
     """
-    tp, dp, pp, ep = layout.tp, layout.dp, layout.pp, layout.ep
-    shard = layout.shard if layout.zero else 1
+    tp, cp, pp, ep = layout.tp, layout.cp, layout.pp, layout.ep
+    dp = layout.dp * cp
+    shard = layout.shard * cp if layout.zero else 1
 
     def at(p: int, d: int, t: int) -> int:
         return (p * dp + d) * tp + t
@@ -48,6 +52,7 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     same = [ranks[first::ep] for ranks in together for first in range(ep)]  # hold the same experts
     return {
         "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
+        "cp": [[at(p, d + c, t) for c in range(cp)] for p in stages for d in range(0, dp, cp) for t in range(tp)],
         "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
         "shard": inside,
         "replicate": across,

@@ -65,11 +65,12 @@ class Embedding(Block):
         self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.embedding_norm else None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        group = self.context.group
+        group, cp = self.context.group, self.context.cp
         x = tp.embed(tokens, self.tensor("tokens"), self.splits["tokens"].first, group)
         table = self.maybe("positions")
         if table is not None:
-            x = x + table[group.rank * x.shape[1] : (group.rank + 1) * x.shape[1]]
+            rows = table if cp is None else table[cp.positions(tokens.shape[1] * cp.group.size).to(table.device)]
+            x = x + rows[group.rank * x.shape[1] : (group.rank + 1) * x.shape[1]]
         return x if self.norm is None else self.norm(x)
 
 
@@ -133,7 +134,7 @@ class DecoderChunk(nn.Module):
             yield "head", self.head
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Tokens [b, s] or activations [b, s/tp, h] -> activations, or the sum of the losses where the head is."""
+        """Tokens [b, s] or activations [b, s/tp, h] of this rank -> activations, or the sum of losses at the head."""
         if self.embedding is not None:
             x = self.run(self.embedding, self.embedding, x)
         for name, layer in self.layers.items():
@@ -153,13 +154,13 @@ class DecoderChunk(nn.Module):
         return lambda x: layer(x, positions)
 
     def _rotary(self, layer: nn.Module, theta: float) -> tuple[Tensor, Tensor]:
-        """cos and sin [s, d/2], made once per head dim."""
+        """cos and sin [s, d/2] of this rank's tokens, made once per head dim."""
         if not isinstance(layer, DecoderLayer):
             raise TypeError("not a decoder layer")
         width, context = layer.attention.spec.head_dim, self.context
         if width not in self._tables:
             exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
-            angles = torch.arange(self.seq_len, dtype=torch.float64)[:, None] / theta**exponents
+            angles = context.positions(self.seq_len).double()[:, None] / theta**exponents
             made = [each.to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
             self._tables[width] = made[0], made[1]
         return self._tables[width]

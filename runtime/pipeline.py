@@ -40,7 +40,7 @@ class _Flight:
 
 
 class Pipeline:
-    """One stage and its chunks. `shape`: of the activations between stages, [micro batch, seq / tp, hidden]."""
+    """One stage and its chunks. `shape`: of the activations between stages, [micro batch, seq / (cp x tp), hidden]."""
 
     def __init__(
         self, mesh: Mesh, chunks: Sequence[DecoderChunk], actions: Sequence[Action], num_micro_batches: int,

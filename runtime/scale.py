@@ -7,9 +7,12 @@ pp + 2).
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
-from ..cost_models.layouts import SCHEDULES, Layout
+import numpy as np
+
+from ..cost_models.layouts import CP_ALGORITHMS, SCHEDULES, Layout
 from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..cost_models.stages import chunk_devices
 from ..planner.plan import Chunk
@@ -23,8 +26,8 @@ def scale_down(job: Job) -> tuple[Job, list[str]]:
     """The rehearsal of a job and what was shrunk, a line each."""
     layout = _layout(job.layout)
     sizes, redone = _chunks(job, layout)
-    model = _model(job.model, sum(sizes))
-    seq_len = min(SEQ_LEN, job.seq_len)
+    seq_len = min(SEQ_LEN * layout.cp, job.seq_len)  # as many tokens on a rank
+    model = _model(job.model, sum(sizes), seq_len, _dealt(layout))
     batch = layout.dp * layout.micro_batch * (layout.pp + 2)
     small = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, redone), seq_len=seq_len,
@@ -42,26 +45,25 @@ def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
     if job.logical_of_rank is None:
         return None
     large = job.layout
-    shape, kept = (large.pp, large.dp, large.tp), (small.pp, small.dp, small.tp)
+    shape, kept = _shape(large), _shape(small)
     seat = sorted(range(large.num_gpus), key=job.logical_of_rank.__getitem__)  # logical -> physical rank
     turned = next((rank for rank in range(1, len(seat)) if seat[rank] < seat[rank - 1]), 0)
     stay = []
     for axis, (size, number) in enumerate(zip(shape, kept, strict=True)):
-        both = {_place(rank, shape)[axis] for rank in (turned, max(turned - 1, 0))}
+        both = {int(np.unravel_index(rank, shape)[axis]) for rank in (turned, max(turned - 1, 0))}
         others = [index for index in range(size) if index not in both]
         stay.append(sorted([*both, *others[: number - len(both)]]))
-    ranks = [(p * large.dp + d) * large.tp + t for p in stay[0] for d in stay[1] for t in stay[2]]
+    ranks = [int(np.ravel_multi_index(index, shape)) for index in itertools.product(*stay)]
     return tuple(sorted(range(len(ranks)), key=lambda logical: seat[ranks[logical]]))
 
 
-def _place(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(stage, dp, tp) of a logical rank."""
-    _, dp, tp = shape
-    return rank // (dp * tp), rank // tp % dp, rank % tp
+def _shape(layout: Layout) -> tuple[int, ...]:
+    """Ranks of each axis, the slowest first."""
+    return layout.pp, layout.dp, layout.cp, layout.tp
 
 
 def _layout(layout: Layout) -> Layout:
-    two = {name: min(getattr(layout, name), 2) for name in ("tp", "pp", "ep")}
+    two = {name: min(getattr(layout, name), 2) for name in ("tp", "cp", "pp", "ep")}
     replicas, shard = layout.dp // layout.shard, layout.shard
     shard, replicas = min(shard, 2), min(replicas, 2)
     micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
@@ -109,8 +111,14 @@ def _build_chunks(layout: Layout, sizes: list[int], redone: list[int]) -> tuple[
     return tuple(chunks)
 
 
-def _model(model: ModelSpec, num_layers: int) -> ModelSpec:
-    attention = [_attention(kind.attention) for kind in model.kinds]
+def _dealt(layout: Layout) -> int:
+    """Key/value heads that the layout needs at the least: ulysses deals out whole ones."""
+    ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
+    return layout.tp * (layout.cp if ulysses else 1)
+
+
+def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) -> ModelSpec:
+    attention = [_attention(kind.attention, least_heads) for kind in model.kinds]
     # Width: that of all heads, as far as it was so before.
     first = model.kinds[0].attention
     ratio = model.hidden / (first.heads * first.head_dim)
@@ -122,14 +130,14 @@ def _model(model: ModelSpec, num_layers: int) -> ModelSpec:
     )
     return replace(
         model, kinds=kinds, pattern=_pattern(model, num_layers), hidden=hidden, vocab=min(model.vocab, VOCAB),
-        max_positions=min(model.max_positions, SEQ_LEN), learned_positions=min(model.learned_positions, SEQ_LEN),
+        max_positions=min(model.max_positions, seq_len), learned_positions=min(model.learned_positions, seq_len),
         embedding_dim=None,
     )  # fmt: skip
 
 
-def _attention(spec: Attention) -> Attention:
+def _attention(spec: Attention, least_heads: int) -> Attention:
     per_kv = spec.heads // spec.kv_heads
-    kv_heads = min(spec.kv_heads, 2 if per_kv > 1 else 4)
+    kv_heads = min(spec.kv_heads, max(2 if per_kv > 1 else 4, least_heads))
     heads = kv_heads * per_kv
     head_dim = min(max(WIDTH // heads // 8 * 8, 8), 32, spec.head_dim)
     value_dim = head_dim if spec.value_head_dim == spec.head_dim else min(spec.value_head_dim, head_dim)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cost_models.layouts import SCHEDULES
+from ..cost_models.layouts import CP_ALGORITHMS, SCHEDULES
 from .blocks import Context, Split
+from .context_parallel import ContextParallel
 from .data import Source, open_source
 from .job import Job
 from .mesh import Mesh
@@ -45,8 +46,11 @@ class Trainer:
         model = job.model
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
         fused = device.type == "cuda" if fused is None else fused
+        algorithm = CP_ALGORITHMS[layout.cp_algorithm]
+        cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
         context = Context(mesh["tp"], mesh["ep"], DTYPES[job.dtype], device, model.norm_epsilon, model.activation,
-                          Recompute(job.recompute_modules), fused)  # fmt: skip
+                          Recompute(job.recompute_modules), fused, cp)  # fmt: skip
+        self.positions = None if cp is None else cp.positions(job.seq_len).to(device)
         mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
         self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
         self.contents: list[tuple[Unit, Named]] = []
@@ -56,7 +60,7 @@ class Trainer:
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
         vpp = layout.vpp if layout.pp > 1 else 1
         order = actions(SCHEDULES[layout.schedule], mesh.place.stage, layout.pp, vpp, job.num_micro_batches)
-        shape = (layout.micro_batch, job.seq_len // layout.tp, model.hidden)
+        shape = (layout.micro_batch, job.seq_len // (layout.cp * layout.tp), model.hidden)
         self.pipeline = Pipeline(mesh, self.chunks, order, job.num_micro_batches, shape, job.tokens_per_step)
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Unit]]:
@@ -130,7 +134,7 @@ class Trainer:
         batch = self.source.batch(index)
         per_rank = self.job.global_batch // layout.dp
         mine = batch[self.mesh.place.dp * per_rank : (self.mesh.place.dp + 1) * per_rank]
-        return _MicroBatches(mine.to(self.device), layout.micro_batch)
+        return _MicroBatches(mine.to(self.device), layout.micro_batch, self.positions)
 
     def tensors(self) -> Iterator[Tensor]:
         """All that lives between steps."""
@@ -142,13 +146,17 @@ class Trainer:
 
 @dataclass(frozen=True)
 class _MicroBatches:
-    """Inputs and targets [micro batch, seq] of the i-th micro-batch, out of tokens [sequences, seq + 1]."""
+    """Inputs and targets [micro batch, seq] of the i-th micro-batch, out of tokens [sequences, seq + 1]; of a cp rank
+    those at its positions."""
 
     tokens: Tensor
     size: int
+    positions: Tensor | None = None
 
     def __call__(self, index: int) -> tuple[Tensor, Tensor]:
         rows = self.tokens[index * self.size : (index + 1) * self.size]
+        if self.positions is not None:
+            return rows[:, self.positions], rows[:, self.positions + 1]
         return rows[:, :-1], rows[:, 1:]
 
 

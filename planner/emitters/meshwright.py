@@ -1,7 +1,8 @@
-"""Our own torch runtime: data, tensor, expert and pipeline parallelism with ZeRO 0-3."""
+"""Our own torch runtime: data, tensor, context, expert and pipeline parallelism with ZeRO 0-3."""
 
 import numpy as np
 
+from ...cost_models.layouts import CP_ALGORITHMS, PRECISIONS
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
@@ -14,6 +15,13 @@ _N = "meshwright"
 
 def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["tp"] == 1) | (columns["sequence_parallel"] == 1))
+
+
+def _flash(columns: Columns, problem: Problem) -> Mask:
+    """Keys that come part by part go through the flash kernel itself: no other one of torch stands in for it."""
+    fits = all(kind.attention.suits_flash for kind in problem.model.kinds)
+    elsewhere = (columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses"))
+    return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
@@ -39,7 +47,13 @@ TARGET = Target(
             _sequence_parallel,
             "the runtime's tensor parallelism is always sequence-parallel",
         ),
-        only(_N, "cp", (1,), "the runtime has no context parallelism yet (cp {cp})"),
+        only(_N, "cp_algorithm", ("ring", "allgather", "ulysses"), "the runtime has no {algorithm} attention yet"),
+        Rule(
+            f"{_N}: flash attention",
+            ("cp", "cp_algorithm", "precision"),
+            _flash,
+            "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
+        ),
         only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
         only(_N, "schedule", ("1f1b", "gpipe", "interleaved"), "the runtime has no {schedule_name} schedule yet"),
         only(_N, "offload", ("none",), "the runtime does not offload yet"),

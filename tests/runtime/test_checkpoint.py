@@ -84,6 +84,8 @@ def saved_twice(wanted: Job, folder: Path) -> None:
         ("llama", "dp2-mbs1-z3-rnone", "tp2-pp2-dp1-mbs1-z0-rnone"),
         ("gpt", "tp2-pp2-dp1-mbs1-z1-rnone", "dp4-sh2-mbs2-z2-rnone"),
         ("moe", "tp2-dp2-ep4-mbs1-z1-rnone", "pp2-dp2-ep2-mbs1-z3-rnone"),
+        ("llama", "cp2r-dp2-mbs1-z3-rnone", "tp2-cp2g-dp1-mbs2-z1-rnone"),
+        ("gpt", "cp4u-dp1-mbs1-z1-rnone", "cp2r-pp2-dp1-mbs1-z0-rnone"),
     ],
 )
 def test_resumes_under_another_layout(name: str, before: str, after: str, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from .jobs import job, llama, moe
 from .test_scale import large
 
 REAL = ["dp2-mbs1-z0-rnone", "dp4-sh2-mbs1-z3-rnone", "dp2-mbs1-z3-rfull", "tp2-dp2-mbs1-z1-rsel(norm+act)",
-        "tp2-pp2-dp1-mbs2-z0-rnone", "pp2-vpp2-dp2-mbs1-z1-rnone", "pp2-gpipe-dp1-mbs1-z0-rnone"]  # fmt: skip
+        "tp2-pp2-dp1-mbs2-z0-rnone", "pp2-vpp2-dp2-mbs1-z1-rnone", "pp2-gpipe-dp1-mbs1-z0-rnone",
+        "cp2r-dp1-mbs1-z1-rnone", "tp2-cp2g-dp1-mbs1-z3-rsel", "cp2u-dp2-mbs1-z0-rnone"]  # fmt: skip
 
 
 def planned(layout_id: str, model: str, cluster: str, global_batch: int) -> Plan:
@@ -49,7 +50,7 @@ def test_equals_a_real_run(layout_id: str) -> None:
     early = 4 * layout.micro_batch * wanted.seq_len * wanted.model.hidden if layout.pp > 1 else 0
     for stage in range(layout.pp):
         traced = dry_run.trace(wanted, stage, gpu=False)
-        assert peaks[stage * layout.dp * layout.tp] - traced.allocated_bytes - others in (0, early), traced
+        assert peaks[stage * wanted.world_size // layout.pp] - traced.allocated_bytes - others in (0, early), traced
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("traced")
     plan = planned("pp4-dp2-mbs4-z1-rnone", "gpt2", "dgx-h100:1", 64)
     (found / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-    (found / "cp.json").write_text(planned("cp2r-dp4-mbs1-z1-rnone", "gpt2", "dgx-h100:1", 64).to_json())
+    (found / "cp.json").write_text(planned("cp4ru-dp2-mbs1-z1-rnone", "gpt2", "dgx-h100:1", 64).to_json())
     return found
 
 
@@ -180,7 +181,7 @@ def test_a_buffer_that_the_ledger_forgets_is_named(folder: Path, monkeypatch: py
         (["plan.json", "--trace", "--stage", "4"], "has the stages 0 to 3"),
         (["plan.json", "--trace", "--stage", "-1"], "has the stages 0 to 3"),
         (["plan.json", "--stage", "0"], "add `--trace`"),
-        (["cp.json", "--trace"], "no context parallelism"),
+        (["cp.json", "--trace"], "no ring+ulysses attention"),
         (["plan.json", "--trace", "--choice", "2"], "no layout 2"),
     ],
 )

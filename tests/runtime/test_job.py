@@ -161,7 +161,8 @@ def test_the_world_is_that_of_the_plan(plan_file: Path) -> None:
 
 def test_every_axis_partitions_the_ranks_in_ascending_order() -> None:
     for layout_id in ("tp2-pp2-dp4-sh2-mbs1-z3-rnone", "dp8-mbs1-z0-rnone", "tp2-pp4-dp1-mbs1-z1-rnone",
-                      "tp2-dp4-sh2-ep4-mbs1-z1-rnone", "tp2-pp2-dp2-ep2-mbs1-z0-rnone"):  # fmt: skip
+                      "tp2-dp4-sh2-ep4-mbs1-z1-rnone", "tp2-pp2-dp2-ep2-mbs1-z0-rnone",
+                      "tp2-cp2r-pp2-dp4-sh2-ep4-mbs1-z1-rnone", "tp2-cp4u-dp2-mbs1-z0-rnone"):  # fmt: skip
         layout = job(layout_id).layout
         for axis, groups in rank_lists(layout).items():
             ranks = sorted(rank for group in groups for rank in group)

@@ -1,0 +1,181 @@
+"""Context parallelism: the tokens of a sequence are spread over ranks, and core attention brings them together.
+
+Ring (arXiv 2310.01889) and all-gather (arXiv 2407.21783, 3.3.2) move keys and values. Causal attention gives later
+tokens more work, so a rank has two chunks out of 2 x cp, the r-th from the start and the r-th from the end (zigzag):
+then every pair of ranks has the same number of scores. Ulysses (arXiv 2309.14509) deals out heads of whole sequences.
+
+q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import flash
+from .comm import Group
+
+# A rank of the group, and its keys and values (or what is made of them here) side by side: [b, heads, s/cp, d + d].
+Part = tuple[int, Tensor]
+
+
+@dataclass(frozen=True)
+class ContextParallel:
+    """How `group` shares sequences. algorithm: of layouts.CP_ALGORITHMS. fused: with the kernels of a GPU."""
+
+    group: Group
+    algorithm: str
+    fused: bool = False
+
+    def positions(self, seq_len: int) -> Tensor:
+        """Where the tokens of this rank stand in their sequence: [s/cp], int64."""
+        rank, size = self.group.rank, self.group.size
+        if self.algorithm == "ulysses":
+            return torch.arange(rank * seq_len // size, (rank + 1) * seq_len // size)
+        chunks = torch.arange(seq_len).view(2 * size, -1)
+        return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of this rank's queries over whole sequences: [b, heads, s/cp, d]."""
+        if self.algorithm == "ulysses":
+            q, k, v = (_deal(each, 1, 2, self.group) for each in (q, k, v))
+            return _deal(causal(q, k, v), 2, 1, self.group)
+        route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
+        kernel = flash.GPU if self.fused else flash.CPU
+        out: Tensor = _Balanced.apply(q, k, v, route, kernel)  # type: ignore[no-untyped-call]
+        return out
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention over what is before: [b, heads, s, d] each; fewer key and value heads are shared."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
+class _Route(Protocol):
+    """How keys and values reach the other ranks, and their gradients come back."""
+
+    group: Group
+
+    def parts(self, own: Tensor) -> Iterator[Part]:
+        """Keys and values of every rank, this one's first."""
+
+    def back(self, gradients: Iterable[Part]) -> Tensor:
+        """Of gradients for every rank, in the order of `parts`: the sum of all ranks' for this one."""
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    group: Group
+
+    def parts(self, own: Tensor) -> Iterator[Part]:
+        size, rank = self.group.size, self.group.rank
+        every = self.group.all_gather(own.new_empty(size * len(own), *own.shape[1:]), own).view(size, *own.shape)
+        yield from ((source % size, every[source % size]) for source in range(rank, rank + size))
+
+    def back(self, gradients: Iterable[Part]) -> Tensor:
+        every: Tensor | None = None
+        for source, made in gradients:
+            if every is None:
+                every = made.new_empty(self.group.size, *made.shape)
+            every[source] = made
+        if every is None:
+            raise RuntimeError("no rank has keys")
+        return self.group.reduce_scatter(torch.empty_like(every[0]), every.flatten(0, 1))
+
+
+@dataclass(frozen=True)
+class _Ring:
+    group: Group
+
+    def parts(self, own: Tensor) -> Iterator[Part]:
+        """Each part goes on to the next rank while attention over it is computed."""
+        size, rank, part = self.group.size, self.group.rank, own
+        for step in range(size):
+            coming = self.group.pass_on(part) if step + 1 < size else None
+            yield (rank - step) % size, part
+            part = part if coming is None else coming()
+
+    def back(self, gradients: Iterable[Part]) -> Tensor:
+        """What was made for a part follows it round the ring, until it is at home."""
+        following = iter(gradients)
+        _, own = next(following)
+        coming = None
+        for _, made in following:
+            coming = self.group.pass_on(made if coming is None else made.add_(coming()))
+        return own if coming is None else own.add_(coming())
+
+
+def _seen(rank: int, source: int, length: int) -> tuple[slice, slice]:
+    """Which queries of `rank` see which keys of another rank `source`, of the two chunks of each."""
+    early, late, both = slice(0, length // 2), slice(length // 2, length), slice(0, length)
+    return (both, early) if source < rank else (late, both)
+
+
+class _Balanced(torch.autograd.Function):
+    """Attention part by part; keeps what flash attention keeps: this rank's q, k, v, output and log-sum-exp."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel) -> Tensor:
+        own, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
+        total = flash.Total(*kernel.forward(q, k, v, True))
+        for source, part in route.parts(own):
+            if source != rank:
+                rows, columns = _seen(rank, source, q.shape[2])
+                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+                total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
+        out = total.out.to(q.dtype)
+        ctx.save_for_backward(q, own, out, total.lse)
+        ctx.route, ctx.kernel, ctx.width = route, kernel, width
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, own, out, lse = ctx.saved_tensors
+        route, kernel, width = ctx.route, ctx.kernel, ctx.width
+        rank, grad_q = route.group.rank, torch.zeros_like(q, dtype=lse.dtype)
+
+        def gradients() -> Iterator[Part]:
+            for source, part in route.parts(own):
+                here = source == rank
+                rows, columns = (slice(None), slice(None)) if here else _seen(rank, source, q.shape[2])
+                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+                of_q, of_k, of_v = kernel.backward(
+                    grads[0][:, :, rows], q[:, :, rows], keys, values, out[:, :, rows], lse[:, :, rows], here
+                )
+                grad_q[:, :, rows].add_(of_q)
+                made = torch.zeros_like(part)
+                made[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
+                yield source, made
+
+        grad_kv = route.back(gradients())
+        return grad_q.to(q.dtype), grad_kv[..., :width], grad_kv[..., width:], None, None
+
+
+class _Deal(torch.autograd.Function):
+    """Splits one dim over the ranks and joins the parts of another; backward the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, split: int, joined: int, group: Group) -> Tensor:
+        ctx.how = split, joined, group
+        return _dealt(x, split, joined, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        split, joined, group = ctx.how
+        return _dealt(grads[0], joined, split, group), None, None, None
+
+
+def _deal(x: Tensor, split: int, joined: int, group: Group) -> Tensor:
+    out: Tensor = _Deal.apply(x, split, joined, group)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _dealt(x: Tensor, split: int, joined: int, group: Group) -> Tensor:
+    sent = torch.stack(x.chunk(group.size, dim=split))
+    one = [1] * group.size
+    return torch.cat(group.all_to_all(torch.empty_like(sent), sent, one, one).unbind(), dim=joined)
