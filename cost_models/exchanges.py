@@ -73,7 +73,8 @@ class Exchanges:
     that update them, where these are not the same.
 
     weights_over, gradients_over: neighbours that a ZeRO-3 rank shares its weights and gradients with (None: the whole
-    shard group); copied_over: of a second copy of the weights beside that (None: there is none).
+    shard group); copied_over: of a second copy of the weights beside that (None: there is none). by_nic: NICs do all
+    of it, each way at once, and compute beside it is not slowed down.
     """
 
     forward: tuple[Hop, ...] = (Hop("all_gather"),)
@@ -84,6 +85,7 @@ class Exchanges:
     weights_over: int | None = None
     gradients_over: int | None = None
     copied_over: int | None = None
+    by_nic: bool = False
 
 
 PLAIN = Exchanges()

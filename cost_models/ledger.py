@@ -21,6 +21,7 @@ from .memory import flat_buffer_bytes
 from .operations import activation_bytes
 from .rates import Rates
 from .stages import Partition, Splits, build_splits, in_flight, mean_splits, own_splits
+from .stores import Store
 from .tables import Problem, Tables
 from .techniques import registry
 from .traffic import Traffic
@@ -76,7 +77,8 @@ class Groups:
 @dataclass(frozen=True)
 class Ledger:
     """Quantities of a batch. `key`, `code`, `split`: row -> shard key, recompute code, split. `traffic`: of the phases
-    of training, whose shares sum to 1. `exchanges`: of sharded states, per micro-batch."""
+    of training, whose shares sum to 1. `exchanges`: of sharded states, per micro-batch; `store`: what
+    of them is elsewhere."""
 
     problem: Problem
     tables: Tables
@@ -88,6 +90,7 @@ class Ledger:
     split: Ints
     traffic: tuple[Traffic, ...]
     exchanges: Exchanges = PLAIN
+    store: Store | None = None
 
     def repriced(self, rates: Rates) -> Ledger:
         """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
@@ -194,6 +197,15 @@ class Ledger:
     def offloads_optimizer(self) -> NDArray[np.bool_]:
         return np.isin(self.layouts["offload"], (OFFLOADS.index("opt"), OFFLOADS.index("opt+act")))
 
+    @property
+    def stores_optimizer(self) -> bool:
+        return self.store is not None and self.store.optimizer
+
+    @cached_property
+    def away(self) -> NDArray[np.bool_]:
+        """[n] the optimizer's states are not on the GPU."""
+        return np.asarray(self.offloads_optimizer | self.stores_optimizer)
+
     @cached_property
     def offloads_activations(self) -> NDArray[np.bool_]:
         return np.isin(self.layouts["offload"], (OFFLOADS.index("act"), OFFLOADS.index("opt+act")))
@@ -231,14 +243,14 @@ class Ledger:
         passing = moments(self, j)
         if gathered:
             flat = flat_buffer_bytes(self.problem.stack, states, trained_dense + trained_experts, self.updated[j])
-            passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.offloads_optimizer, flat, 0.0)
+            passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.away, flat, 0.0)
         else:
             passing["gathered"] = np.zeros_like(passing["gathered"])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         return {
             "weights": weights + adapters,
-            "gradients": gradient * states.gradient,
-            "optimizer": np.where(self.offloads_optimizer, 0.0, self.updated[j] * states.optimizer) + self._kept(j),
+            "gradients": np.where(self.stores_optimizer, 0.0, gradient * states.gradient),
+            "optimizer": np.where(self.away, 0.0, self.updated[j] * states.optimizer) + self._kept(j),
             "activations": self._activations(j),
             **{name: held[fullest, np.arange(len(x))] for name, held in passing.items()},
         }
@@ -257,10 +269,11 @@ class Ledger:
         total: Array | float = 0.0
         for part, name in enumerate(names):
             whole = self.on_profile(j, self.per_kind(self.tables.parameters[name]))
-            total = total + whole / self._sharers(plan.weights_over, divided)[part]
+            if self.store is None or not self.store.weights:
+                total = total + whole / self._sharers(plan.weights_over, divided)[part]
             if plan.copied_over is not None:
                 total = total + np.where(divided, whole / self._sharers(plan.copied_over, divided)[part], 0.0)
-        return np.asarray(total)
+        return np.asarray(total + np.zeros(len(self.layouts)))
 
     def _kept(self, j: int) -> Array:
         """[n] bytes that the traffic of states needs beside the optimizer's, on the GPU."""
@@ -340,6 +353,7 @@ class Ledger:
     def host_bytes(self, j: int, device: Array | None = None) -> Array:
         """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations beyond two layers."""
         kept = self.updated[j] * max(each.kept_on_host for each in self.traffic)
+        kept = kept + (0.0 if self.store is None else self.store.pinned_bytes)
         if not self.layouts["offload"].any():
             return kept
         per_parameter = (self.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR

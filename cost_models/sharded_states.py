@@ -29,6 +29,7 @@ def exchange(
     What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers.
     """
     states, stack, plan = ledger.problem.state_bytes, rates.stack, ledger.exchanges
+    contention = 0.0 if plan.by_nic else stack.contention
     again = gathers.astype(np.float64)
     first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
     scatters = ~ledger.reduces_once[rows]
@@ -46,7 +47,8 @@ def exchange(
             gathered += weights
             scattered += trained[rows]
         scatter, scattered = scatters * scatter, scatters * scattered
-        traffic = (first * gather[plan.forward], again * gather[plan.backward] + scatter)
+        back = again * gather[plan.backward]
+        traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
         copy_bytes = [stack.gather_copy_bytes + sum(hop.moved for hop in way) for way in (plan.forward, plan.backward)]
         scatter_bytes = stack.scatter_copy_bytes + sum(hop.moved for hop in plan.gradients)
         copies = np.array([
@@ -57,7 +59,7 @@ def exchange(
         for way, seconds in enumerate(traffic):
             hidden = np.minimum(stack.fsdp_overlap * seconds, compute[way, j, rows])
             hidden = np.minimum(hidden, seconds - seconds / calls)
-            exposed[way, j, rows] = seconds - (1.0 - stack.contention) * hidden + copied[way]
+            exposed[way, j, rows] = seconds - (1.0 - contention) * hidden + copied[way]
             used[way, j, rows] = hidden
 
 

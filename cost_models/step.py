@@ -21,6 +21,7 @@ from .pipeline import bubble_s, exposed_hop_s, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
 from .sharded_states import exchange
 from .stages import EMBEDDING
+from .stores import ADAM_BYTES
 
 Array = NDArray[np.float64]
 
@@ -43,7 +44,6 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "offload": ("offload, exposed", ("matmul", "attention")),
     "stragglers": ("waiting for slow GPUs", ()),
 }
-HOST_ADAM_BYTES = 28.0  # moved in host memory per parameter by Adam on the CPU (FORMULAS 9.2)
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,9 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
     terms["optimizer"] = optimizer_s(ledger, rates)
+    if ledger.store is not None and ledger.store.during_backward:
+        room = rates.stack.offload_overlap * stage.spare[slowest, pick]
+        terms["optimizer"] = np.maximum(terms["optimizer"] - room, 0.0)
     alone = (1.0 + straggler_share(ledger)) * np.asarray(sum(terms.values()))
     terms["dp"] = terms["dp"] + exposed_fragments_s(ledger, rates, alone)
     if detail:
@@ -102,7 +105,7 @@ def straggler_share(ledger: Ledger) -> float:
 class _Stages:
     """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation,
     exposed FSDP and offload traffic, and their sum (cycle). used [2, J, n]: of forward and backward, what their traffic
-    hides behind."""
+    hides behind. spare: of the backward pass, with what shows of its traffic, what a store has nothing else to do."""
 
     forward: Array
     backward: Array
@@ -111,6 +114,7 @@ class _Stages:
     offload: Array
     cycle: Array
     used: Array
+    spare: Array
 
 
 def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> _Stages:
@@ -127,7 +131,7 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     zero = ledger.layouts["zero"]
     accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.memory_bw_bytes_per_s
     compute = np.array([forward, backward])
-    exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(forward)
+    exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(compute)
     sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
     if len(sharded):
         gathers = (zero[sharded] == 3) & states
@@ -136,15 +140,27 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
         fsdp, used = np.minimum(fsdp, whole / rates.memory_bw_bytes_per_s - accumulate), np.zeros_like(compute)
-    moved = np.flatnonzero(ledger.offloads_activations & states)
+    one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
+    moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     for j in profiles if len(moved) else ():
-        one_way = ledger.saved[j][moved] / rates.pcie_bw_bytes_per_s
+        one_way = one_ways[:, j, moved]
         hidden = np.minimum(one_way, rates.stack.offload_overlap * compute[:, j, moved])
         # Over links of its own, beside the traffic of sharded states: the longer of the two shows.
-        offload[j][moved] = np.maximum(one_way - hidden - exposed[:, j, moved], 0.0).sum(axis=0)
+        offload[:, j, moved] = np.maximum(one_way - hidden - exposed[:, j, moved], 0.0)
         used[:, j, moved] = np.maximum(used[:, j, moved], hidden)
-    cycle = forward + backward + accumulate + fsdp + offload
-    return _Stages(forward, backward, accumulate, fsdp, offload, cycle, used)
+    away = offload.sum(axis=0)
+    busy = one_ways[1] if ledger.store is not None and not ledger.store.duplex else 0.0
+    spare = np.maximum(backward + exposed[1] + offload[1] - busy, 0.0)
+    cycle = forward + backward + accumulate + fsdp + away
+    return _Stages(forward, backward, accumulate, fsdp, away, cycle, used, spare)
+
+
+def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
+    """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward."""
+    out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
+    if ledger.offloads_activations.any():
+        out += np.where(ledger.offloads_activations, np.array(ledger.saved) / rates.pcie_bw_bytes_per_s, 0.0)
+    return out if ledger.store is None else out + ledger.store.pass_s(ledger, rates)
 
 
 def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
@@ -215,6 +231,8 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
 
 def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
     """Seconds of the optimizer where it is."""
+    if ledger.store is not None and ledger.store.optimizer:
+        return ledger.store.update_s(ledger, rates) + _extra_s(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     return np.asarray(np.where(ledger.offloads_optimizer, on_host, on_gpu))
 
@@ -225,10 +243,16 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     updated = np.max(ledger.updated, axis=0)
     moved = states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
     cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
-    extra = sum(each.share * each.moved for each in ledger.traffic) * updated / rates.memory_bw_bytes_per_s
+    extra = _extra_s(ledger, rates)
     on_gpu = updated * moved / rates.memory_bw_bytes_per_s + cast + extra
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
-    return on_gpu, over_pcie + cast + extra + updated * HOST_ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+    return on_gpu, over_pcie + cast + extra + updated * ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+
+
+def _extra_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of what techniques move in GPU memory beside the optimizer."""
+    moved = sum(each.share * each.moved for each in ledger.traffic)
+    return np.asarray(moved * np.max(ledger.updated, axis=0) / rates.memory_bw_bytes_per_s)
 
 
 def bound(
@@ -249,8 +273,12 @@ def bound(
     else:
         pipeline_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
     step_s = pipeline_s + tied_embedding_s(ledger, rates)
-    on_gpu, on_host = _optimizer_places(ledger, rates)
-    least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
+    if ledger.stores_optimizer:
+        hidden = ledger.store is not None and ledger.store.during_backward
+        least = np.zeros(len(step_s)) if hidden else optimizer_s(ledger, rates)
+    else:
+        on_gpu, on_host = _optimizer_places(ledger, rates)
+        least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
     step_s = (step_s + least) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)

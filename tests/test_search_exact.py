@@ -35,7 +35,9 @@ from meshwright.profiles.stacks import load_stack, rates_for
 NUM_REQUESTS = 200
 TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     0: {"diloco": {"period": 20, "delay": 0}}, 3: {"zero++": {}}, 6: {"1-bit-adam": {}},
-    9: {"three-level": {"weights_over": 1, "gradients_over": 2}},
+    9: {"three-level": {"weights_over": 1, "gradients_over": 2}}, 1: {"zero-infinity": {"weights": 0}},
+    4: {"zero-infinity": {}, "zero++": {"secondary": 1}}, 7: {"luwu": {"network_gb_per_s": 400}},
+    10: {"fuyou": {"gb_per_s": 100}}, 11: {"diloco": {"period": 20}, "zero++": {}},
 }  # fmt: skip
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
             "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
@@ -98,7 +100,7 @@ def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
 
 
 def techniques(seed: int) -> Applied:
-    """Every third request trains by one or two."""
+    """Three requests in four train by one or two."""
     return applied(TECHNIQUES.get(seed % 12, {}))
 
 

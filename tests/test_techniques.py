@@ -20,7 +20,10 @@ WEIGHTS, EXPERT_WEIGHTS = "dp16-mbs1-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rfull"
 RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
         "zero++": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
-        "three-level": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b"))}  # fmt: skip
+        "three-level": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
+        "zero-infinity": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
+        "fuyou": (("dp16-mbs16-z3-rnone", "llama-3.2-1b"),),
+        "luwu": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b"))}  # fmt: skip
 
 
 def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from . import diloco, one_bit_adam, three_level, zero_plus_plus
+from . import diloco, fuyou, luwu, one_bit_adam, three_level, zero_infinity, zero_plus_plus
 from .base import Applied, Technique
 
 if TYPE_CHECKING:
     from ..ledger import Ledger
 
 TECHNIQUES: Mapping[str, Technique] = {
-    module.TECHNIQUE.name: module.TECHNIQUE for module in (one_bit_adam, diloco, zero_plus_plus, three_level)
+    module.TECHNIQUE.name: module.TECHNIQUE
+    for module in (one_bit_adam, diloco, zero_plus_plus, three_level, zero_infinity, fuyou, luwu)
 }
 
 
@@ -42,6 +43,11 @@ def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
     """Each technique with its knobs."""
     for name, knobs in chosen:
         yield TECHNIQUES[name], dict(knobs)
+
+
+def keep_weights(chosen: Applied) -> bool:
+    """Whether GPUs hold at least their share of the weights under all of them."""
+    return all(each.keeps_weights for each, _ in of(chosen))
 
 
 def rewrite(ledger: Ledger) -> Ledger:

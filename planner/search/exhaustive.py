@@ -19,6 +19,7 @@ from ...cost_models import ledger, step
 from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
 from ...cost_models.rates import Rates
 from ...cost_models.tables import Problem, Tables, build, index_keys
+from ...cost_models.techniques.registry import keep_weights
 from ..census import Census, recompute_category
 from ..space import RECOMPUTE_FIELDS, Columns, Count, Ints, Space, allowed, cross, grow, select
 
@@ -196,7 +197,7 @@ class Search:
     def _least_state_bytes(self) -> float:
         # A parameter that does not train keeps only its weight; sharding divides by at most tp x cp x dp.
         states = self.problem.state_bytes
-        return min(states.weight, states.frozen_weight)
+        return min(states.weight, states.frozen_weight) if keep_weights(self.problem.workload.techniques) else 0.0
 
     def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
         """Schedules for each mesh, then recomputes, states and shards."""
