@@ -1,4 +1,4 @@
-"""`profile import`: what other tools print becomes a cluster; data/profile_imports/SOURCES.md says whose forms they are."""
+"""`profile import`: what other tools print becomes a cluster; data/profile_imports/SOURCES.md has the sources."""
 
 from __future__ import annotations
 
