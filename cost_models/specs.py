@@ -205,7 +205,8 @@ class ClusterSpec:
     Where groups or links differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan
     made so is safe on all of them, and the warnings of the plan say so. hosts: names of the nodes, () where none are
     given; links: only where nodes are not joined alike, and then the last level is the weakest of them. collectives:
-    constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates.
+    constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates. measured:
+    likewise of its GPUs: gemm, attention, fused (profiles/device_files.py), reserve_share, context_bytes.
     """
 
     name: str
@@ -215,6 +216,7 @@ class ClusterSpec:
     hosts: tuple[str, ...] = ()
     links: NodeLinks | None = None
     collectives: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:

@@ -255,6 +255,7 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
         **({"links": asdict(cluster.links)} if cluster.links else {}),
         **({"collectives": cluster.collectives} if cluster.collectives else {}),
+        **({"measured": cluster.measured} if cluster.measured else {}),
     }  # fmt: skip
 
 
@@ -273,7 +274,7 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
         links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))
     return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())),
                        hosts=tuple(data.get("hosts", ())), links=links,
-                       collectives=data.get("collectives", {}))  # fmt: skip
+                       collectives=data.get("collectives", {}), measured=data.get("measured", {}))  # fmt: skip
 
 
 def _name(groups: Sequence[Group]) -> str:

@@ -13,13 +13,14 @@ from ..cost_models.specs import ClusterSpec, Topology
 from ..errors import InputError
 from . import registry
 from .cluster import build, gpu_group, node_group, parse_shorthand
+from .device_files import with_profiles
 from .fabric import Fabric, FabricType, Group, Inter, latency, suspicious_nic, suspicious_ratio
 from .facts import Facts
 from .link_file import with_collectives
 from .links import with_links
 from .reader import Document, FieldPath
 
-_KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan", "collectives", "measured")
+_KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan", "collectives", "measured", "profiles")
 _GROUP_KEYS = ("node", "count", "name", "gpu", "gpus_per_node", "intra_node", "domain", "nics", "nic_bandwidth",
                "network", "host_memory", "host_memory_bandwidth", "price")  # fmt: skip
 _INTRA_KEYS = ("bandwidth", "latency", "topology", "kind")
@@ -46,7 +47,7 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
         cluster = build(name, groups, fabric)
     except InputError as error:
         raise InputError.of([document.problem(("groups",), error.message, error.hint)]) from None
-    cluster = with_collectives(facts, with_links(facts, cluster, groups, fabric))
+    cluster = with_profiles(facts, with_collectives(facts, with_links(facts, cluster, groups, fabric)))
     facts.finish()
     return cluster
 

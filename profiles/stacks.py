@@ -14,6 +14,7 @@ from ..cost_models.rates import MemoryOverheads, Rates
 from ..cost_models.specs import ClusterSpec, Precision, StackSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface
 from ..errors import InputError, UnknownNameError
+from . import device_files
 from .calibration import Calibration, load_yaml, shipped
 from .rates import collective_rates, surfaces_for, with_measured
 
@@ -160,7 +161,7 @@ def rates_for(
 ) -> Rates:
     """Rates of the cluster's limiting GPU and links under `stack`. Raises InputError if the GPU lacks the dtype.
     fitted: the calibration of devices and links, the shipped one unless given (that of the stack is in `stack`)."""
-    gpu = cluster.gpu
+    gpu, fitted = cluster.gpu, device_files.calibrated(fitted or shipped(), cluster)
     device = surfaces_for(gpu, fitted)
     dtype = precision if precision in device.gemm else ("bf16" if precision == "fp16" else precision)
     if dtype not in device.gemm:
@@ -183,7 +184,7 @@ def rates_for(
         pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY,
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
         stack=stack,
-        overheads=OVERHEADS,
+        overheads=device_files.overheads(OVERHEADS, cluster),
         element_bytes=_ELEMENT_BYTES.get(dtype, 2.0),
         wide_element_bytes=_ELEMENT_BYTES.get(wide, 2.0),
         sources=_term_sources(device.provenance, cluster),

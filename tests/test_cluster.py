@@ -121,7 +121,7 @@ BAD_FILES = [
     ("groups: []", "c.yaml, line 1, groups: must list the groups of nodes"),
     ("name: x", "c.yaml, line 1, groups: `groups` is missing"),
     ("[1]", "c.yaml, line 1: must be a mapping with the keys collectives, fabric, groups, hosts, links, measured, "
-            "name, sites, wan"),
+            "name, profiles, sites, wan"),
     ("groups: [{node: dgx-h100, count: 0}]",
      "c.yaml, line 1, groups[0].count: `0` must be a whole number of at least 1"),
     ("groups: [{node: dgx-h100, count: -3}]",

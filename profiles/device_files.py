@@ -1,0 +1,105 @@
+"""What `profile kernels` and `profile memory` measured, in a cluster file: `profiles: [kernels.yaml, memory.yaml]`.
+
+Their constants take the place of what ships for the cluster's GPU, on this cluster alone: the share of the peak that
+products and attention keep up in training, the share of the memory bandwidth that element-wise kernels reach, and the
+bytes on a GPU that no tensor accounts for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..cost_models.rates import MemoryOverheads
+from ..cost_models.specs import ClusterSpec
+from ..errors import InputError
+from . import registry
+from .calibration import Calibration, overlaid
+from .facts import Facts
+from .reader import Document, read_document
+
+_PATH = ("profiles",)
+_KERNELS, _MEMORY = "kernel-profile", "memory-profile"
+_EFFICIENCIES = ("gemm", "attention", "fused")
+
+
+def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
+    """`cluster` with what the profiles that its file names have measured; what is wrong goes to `facts`."""
+    named = facts.document.at(_PATH)
+    if named is None:
+        return cluster
+    if not isinstance(named, list) or not named or not all(isinstance(each, str) for each in named):
+        facts.fail(_PATH, "must list files", "`profiles: [kernels.yaml, memory.yaml]`")
+        return cluster
+    own, measured, warnings = Path(facts.document.name).parent, dict[str, float](), list[str]()
+    for position, name in enumerate(named):
+        try:
+            found = read_document(own / name)
+            values = _constants(found)
+        except InputError as error:
+            facts.fail((*_PATH, position), error.message, error.hint)
+            continue
+        other = list(_other_hardware(found, cluster))
+        measured |= {} if other else values
+        warnings += other
+    return replace(cluster, measured=measured, warnings=(*cluster.warnings, *warnings))
+
+
+def _constants(document: Document) -> dict[str, float]:
+    """The constants of one profile, by the names of ClusterSpec.measured. Raises InputError with all its problems."""
+    facts, kind = Facts(document), document.at(("kind",))
+    found: dict[str, float | None] = {}
+    if kind == _KERNELS:
+        found = {name: _share(facts, ("efficiencies", name)) for name in _EFFICIENCIES}
+        if not any(found.values()) and not facts.problems:
+            hint = "profile it on the GPU of this cluster: only then the file compares with the planner"
+            facts.fail(("efficiencies",), "says nothing of gemm, attention or fused", hint)
+    elif kind == _MEMORY:
+        found = {"reserve_share": _share(facts, ("overheads", "reserve_share")),
+                 "context_bytes": facts.quantity(("overheads", "context"), "B")}  # fmt: skip
+        if not any(found.values()) and not facts.problems:
+            facts.fail(("overheads",), "says nothing of reserve_share or context", "a CPU has neither")
+    else:
+        facts.fail(("kind",), f"`{kind}` is neither {_KERNELS} nor {_MEMORY}",
+                   "`meshwright profile kernels -o kernels.yaml`")  # fmt: skip
+    facts.finish()
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _share(facts: Facts, path: tuple[str, ...]) -> float | None:
+    value = facts.value(path)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2:
+        facts.fail(path, f"`{value}` must be a share above zero")
+        return None
+    return float(value)
+
+
+def _other_hardware(document: Document, cluster: ClusterSpec) -> Iterator[str]:
+    """A warning where a profile is of another GPU than the cluster's."""
+    where = document.at(("gpu",)) or document.at(("environment", "device")) or ""
+    name = cluster.gpu.name
+    same = registry.is_gpu(str(where)) and registry.gpu_name(str(where)) == name
+    if not same:
+        yield f"{document.name}: measured on {where or 'no GPU of the catalogue'}, the cluster has {name}: not used"
+
+
+def calibrated(fitted: Calibration, cluster: ClusterSpec) -> Calibration:
+    """`fitted` with what was measured on the cluster's own GPU over it."""
+    found, name = cluster.measured, cluster.gpu.name
+    factors = {key: found[key] for key in ("gemm", "attention") if key in found}
+    above: dict[str, Any] = {"training_factor": {name: factors}} if factors else {}
+    if "fused" in found:
+        above["memory_efficiency"] = {name: {"fused": found["fused"]}}
+    if not above:
+        return fitted
+    return replace(fitted, assumptions=overlaid(fitted.assumptions, above))
+
+
+def overheads(assumed: MemoryOverheads, cluster: ClusterSpec) -> MemoryOverheads:
+    """`assumed` with what was measured on the cluster."""
+    found = {name: cluster.measured[name] for name in ("reserve_share", "context_bytes") if name in cluster.measured}
+    return replace(assumed, **found, source="measured on this cluster") if found else assumed
