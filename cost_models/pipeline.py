@@ -59,53 +59,6 @@ def exposed_hop_s(
     return np.asarray(np.where(pp > 1, seconds, 0.0))
 
 
-def least_load_s(pp: Array, layers: Array, layer_s: Array, first_s: Array, last_s: Array) -> Array:
-    """Seconds of the fullest stage, at least, of pp >= 2 that share `layers` whole layers of layer_s or more each.
-
-    first_s, last_s: what two of the stages do beside their layers. The least X for which every stage's floor((X - own)
-    / layer_s) layers add up to all; X is one of k layers beside nothing, first_s or last_s, for k near the mean.
-    """
-    mean = (layers * layer_s + first_s + last_s) / pp
-    best = np.full(mean.shape, np.inf)
-    for own in (np.zeros_like(mean), first_s, last_s):
-        fitting = np.floor(np.maximum(mean - own, 0.0) / layer_s)
-        for more in range(_STEPS):
-            load = np.maximum(own + (fitting + more) * layer_s, np.maximum(first_s, last_s))
-            room = [np.floor((load - held) / layer_s + 1e-9) for held in (first_s, last_s)]
-            enough = (pp - 2) * np.floor(load / layer_s + 1e-9) + room[0] + room[1] >= layers
-            best = np.where(enough & (load < best), load, best)
-    return np.where(np.isfinite(best), np.maximum(best, mean), mean)
-
-
-_STEPS = 4
-
-
-def least_step_s(
-    schedule: NDArray[np.int64], pp: Array, m: Array, sum_c: Array, sum_w: Array, load_s: Array, hop_s: Array
-) -> Array:
-    """Seconds of a step that no split of the layers over the stages beats.
-
-    sum_c, sum_w: F + B and W of one micro-batch on all devices; load_s: on the fullest device at least. Each form is
-    a path through the schedule, or a mean of paths whose weights make all stages count alike:
-    all           m load_s, and one micro-batch through all stages, sum_c - sum_w
-    gpipe         all F of one stage and all B of another, once through the others: sum_c + (m-1) load_s
-    1f1b, m > p   stage s runs p-s-1 others before its first B and after its last F, while a micro-batch passes all
-                  stages behind it: sum_c + (m-1) c_s - sum_(i>s) (c_s - c_i), no less than 2 sum_c + (m-1-p) load_s of
-                  the fullest and than sum_c + (m-1) sum_c/p, the mean with weights prod_(i<s) (1 - 1/(m-p+i)) / (m-p+s)
-    1f1b, m <= p  only the last m-1 stages do: sum_c (1 + (m-1)/(2p-m+1))
-    Chunks that an interleaved or V schedule runs first may be short, so no fill is counted for these. Messages: 2(p-1)
-    of 1f1b and gpipe, p-1 of interleaved, whose last device they must reach.
-    """
-    step_s = np.maximum(m * load_s, sum_c - sum_w)
-    gpipe, one_f_one_b = schedule == _CODE["gpipe"], schedule == _CODE["1f1b"]
-    step_s = np.where(gpipe, sum_c + (m - 1) * load_s, step_s)
-    many = np.maximum(2 * sum_c + (m - 1 - pp) * load_s, sum_c + (m - 1) * sum_c / pp)
-    few = sum_c * (1.0 + (m - 1) / (2 * pp - np.minimum(m, pp) + 1))
-    step_s = np.where(one_f_one_b, np.maximum(step_s, np.where(m > pp, many, few)), step_s)
-    hops = np.where(gpipe | one_f_one_b, 2.0, np.where(schedule == _CODE["interleaved"], 1.0, 0.0)) * (pp - 1)
-    return np.asarray(step_s + hops * hop_s)
-
-
 def even_step_s(
     schedule: str, p: int, m: int, v: int, forward_s: float, backward_s: float, weight_s: float, hop_s: float = 0.0
 ) -> float:

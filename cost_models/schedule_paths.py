@@ -20,19 +20,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """forward, inputs, weights: [chunk] how many operations of each kind lie on it; hop_s: seconds of its messages."""
+    """forward, inputs, weights: [chunk] how many operations of each kind lie on it; hops: messages."""
 
     forward: Array
     inputs: Array
     weights: Array
-    hop_s: float
+    hops: int
 
-    def seconds(self, forward_s: Array, input_s: Array, weight_s: Array) -> float:
-        """Its length for chunks that take [chunk] seconds per micro-batch."""
-        return float(self.forward @ forward_s + self.inputs @ input_s + self.weights @ weight_s) + self.hop_s
+    def seconds(self, forward_s: Array, input_s: Array, weight_s: Array, hop_s: float) -> float:
+        """Its length for chunks that take [chunk] seconds per micro-batch, and messages of hop_s."""
+        compute_s = float(self.forward @ forward_s + self.inputs @ input_s + self.weights @ weight_s)
+        return compute_s + self.hops * hop_s
 
 
-def device_path(schedule: Schedule, device: int, hop_s: float) -> Path:
+def device_path(schedule: Schedule, device: int) -> Path:
     """The path along all operations of `device`: from the first forward pass to its first operation, and from its last
     one, if others wait for it, back to the first chunk."""
     row = slice(int(schedule.first[device]), int(schedule.first[device + 1]))
@@ -45,7 +46,7 @@ def device_path(schedule: Schedule, device: int, hop_s: float) -> Path:
             counts[:, above] += _PARTS[kind]
             hops += int(schedule.device[above] != schedule.device[chunk])
             chunk = above
-    return Path(counts[0], counts[1], counts[2], hops * hop_s)
+    return Path(counts[0], counts[1], counts[2], hops)
 
 
 # Forward, input and weight seconds of each kind of operation, by code: F, B, I, W.
@@ -59,22 +60,22 @@ def longest_paths(timeline: Timeline, devices: Sequence[int]) -> list[Path]:
     start, end, owner = (timeline.end_s - work.dur).tolist(), timeline.end_s.tolist(), schedule.device_of_op.tolist()
     found = []
     for device in devices:
-        op, path, hop_s = first[device + 1] - 1, [], 0.0
+        op, path, hops = first[device + 1] - 1, [], 0
         while True:
             path.append(op)
             before = dep[op]
             if before < len(end) and end[before] + lag[op] == start[op]:
-                hop_s += lag[op]
+                hops += int(owner[before] != owner[op])
                 op = before
             elif op > first[owner[op]]:
                 op -= 1
             else:
                 break
-        found.append(_counted(timeline, np.array(path), hop_s))
+        found.append(_counted(timeline, np.array(path), hops))
     return found
 
 
-def _counted(timeline: Timeline, path: NDArray[np.int64], hop_s: float) -> Path:
+def _counted(timeline: Timeline, path: NDArray[np.int64], hops: int) -> Path:
     """The second half of a fused pair takes the time of both; the first half none."""
     schedule, chunks = timeline.schedule, timeline.schedule.num_chunks
     pairs = path[np.append(False, schedule.fused)[path]] - 1
@@ -84,4 +85,4 @@ def _counted(timeline: Timeline, path: NDArray[np.int64], hop_s: float) -> Path:
     def count(kinds: tuple[int, ...]) -> Array:
         return np.bincount(chunk[np.isin(kind, kinds)], minlength=chunks).astype(np.float64)
 
-    return Path(count((F,)), count((B, I)), count((B, W)), hop_s)
+    return Path(count((F,)), count((B, I)), count((B, W)), hops)

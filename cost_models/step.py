@@ -17,7 +17,8 @@ from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve
 from .layouts import SCHEDULES
 from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
-from .pipeline import bubble_s, exposed_hop_s, least_load_s, least_step_s
+from .pipeline import bubble_s, exposed_hop_s
+from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
 from .sharded_states import exchange
 from .stages import EMBEDDING
@@ -256,16 +257,17 @@ def _extra_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def bound(
-    ledger: Ledger, rates: Rates, *, states_known: bool, memory: bool = True, any_split: bool = False
+    ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: bool = False, memory: bool = True,
+    any_split: bool = False,
 ) -> tuple[Array, Array]:
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
 
-    The rows must carry shard = dp, and unless `states_known` the smallest states (ZeRO-3, all offloaded). Time:
-    communication of data parallelism hides fully, the optimizer runs where it is faster. Every other term is exact,
-    and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds. any_split: of a ledger of
-    mean stages, what no split of the layers beats (`pipeline.least_step_s`).
+    The rows must carry shard = dp unless `shards_known`, and unless `states_known` the smallest states (ZeRO-3, all
+    offloaded). Time: communication of data parallelism hides fully, the optimizer runs where it is faster. Every other
+    term is exact, and the step never falls when a stage's cycle grows (`_bubble`); so both are lower bounds. any_split:
+    of a ledger of mean stages, what no split of the layers beats (`pipeline_bounds.least_step_s`).
     """
-    stage = _stages(ledger, rates, shards_known=False, states=states_known)
+    stage = _stages(ledger, rates, shards_known=shards_known, states=states_known)
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
     if any_split:
@@ -304,8 +306,15 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
     apart = x["schedule"] < SCHEDULES.index("zb-v")  # in a V, one device holds both ends
     load_s = np.maximum(mean_s, np.where(apart, whole, 0.0))
-    weight_s = ledger.over_devices(ledger.per_kind(tables.weight_s))
-    return least_step_s(x["schedule"], pp, ledger.m, pp * mean_s, weight_s, load_s, hop_s(ledger, rates))
+    weight, ends = ledger.per_kind(tables.weight_s), [k for k in ledger.kinds if k != edges]
+    with np.errstate(invalid="ignore"):  # of what takes no time
+        weight_share = np.nanmax([weight[k] / each[k] for k in ends], axis=0)
+        forward_share = np.nanmin([forward[k] / each[k] for k in ends if k < layers], axis=0)
+    return least_step_s(Pipelines(
+        schedule=x["schedule"], pp=pp, vpp=x["vpp"].astype(np.float64), m=ledger.m, total_s=pp * mean_s,
+        weight_s=ledger.over_devices(weight), layers_s=ledger.over_devices(each), load_s=load_s,
+        hop_s=hop_s(ledger, rates), forward_share=forward_share, weight_share=weight_share,
+    ))  # fmt: skip
 
 
 def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]:

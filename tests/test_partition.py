@@ -17,7 +17,7 @@ import pytest
 from meshwright.cli.stage_screens import why_these_stages
 from meshwright.cost_models import ledger, schedule, step
 from meshwright.cost_models.layouts import SCHEDULES, Layout, parse
-from meshwright.cost_models.pipeline import least_load_s
+from meshwright.cost_models.pipeline_bounds import least_load_s
 from meshwright.cost_models.schedule import Costs
 from meshwright.cost_models.schedule_paths import Path, device_path, longest_paths
 from meshwright.cost_models.specs import Attention, FeedForward, Layer, ModelSpec
@@ -164,14 +164,17 @@ def test_nothing_fits() -> None:
     assert solved.bound_s == float("inf")
 
 
+HOP_S = 0.1
+
+
 def random_costs(rng: random.Random, chunks: int) -> Costs:
     forward, inputs, weights = (tuple(rng.uniform(0.2, 2.0) for _ in range(chunks)) for _ in range(3))
-    hops = (0.1,) * chunks
+    hops = (HOP_S,) * chunks
     return Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=hops, backward_hop_s=hops)
 
 
 def seconds(path: Path, costs: Costs) -> float:
-    return path.seconds(*(np.array(column) for column in (costs.forward_s, costs.input_s, costs.weight_s)))
+    return path.seconds(np.array(costs.forward_s), np.array(costs.input_s), np.array(costs.weight_s), HOP_S)
 
 
 @pytest.mark.parametrize("name", [*SCHEDULES, "zb-h2", "dualpipe"])
@@ -185,7 +188,7 @@ def test_paths_are_as_long_as_the_simulation(name: str) -> None:
         paths = longest_paths(runs[0], range(p))
         for device, path in enumerate(paths):
             assert seconds(path, given[0]) == pytest.approx(runs[0].compute_end_s[device], rel=1e-9)
-        paths += [device_path(order, device, 0.1) for device in range(p)]
+        paths += [device_path(order, device) for device in range(p)]
         for one, run in zip(given, runs, strict=True):
             assert max(seconds(path, one) for path in paths) <= run.compute_end_s.max() * (1 + 1e-9)
 

@@ -1,8 +1,9 @@
 """The search once more, for pipelines whose layers may be split in any way: what could beat the best layout found?
 
 The tree is that of `exhaustive.Search`, its bounds those of mean stages (`step.bound`, any_split), which no split of
-the layers beats. It goes down to ZeRO stage and offload; a node stands for all shard sizes, and where stages may choose
-how many layers they recompute, a layout with full recompute for all such choices.
+the layers beats. It goes down to ZeRO stage and offload; a node stands for all shard sizes, unless states are scattered
+for every micro-batch, where the size decides; and where stages may choose how many layers they recompute, a layout with
+full recompute stands for all such choices.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class AnySplit(Search):
         return np.zeros_like(evenly)
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        relaxed = self._relaxed(rows, level)
+        relaxed = self._relaxed(rows, level) if level < 3 else rows
         seconds, needed = self._of_mean(tables, relaxed, rows["_key"], level)
         full = np.flatnonzero(relaxed["recompute"] == _FULL) if self.recompute_apart and level > 0 else np.empty(0)
         if len(full):
@@ -64,7 +65,8 @@ class AnySplit(Search):
 
     def _of_mean(self, tables: Tables, columns: Columns, key: NDArray[np.int64], level: int) -> tuple[Array, Array]:
         batch = ledger.build(self.problem, tables, Layouts(columns), key, mean=True)
-        return step.bound(batch, self.rates, states_known=level == 2, memory=level > 0, any_split=True)
+        return step.bound(batch, self.rates, states_known=level >= 2, shards_known=level == 3,
+                          memory=level > 0, any_split=True)  # fmt: skip
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         if level < 3:
@@ -72,5 +74,14 @@ class AnySplit(Search):
             return
         rules = [rule for rule in self.census.level_rules["state"] if "shard" not in rule.fields]
         nodes = select(nodes, allowed(rules, nodes, self.problem))
-        seconds, _ = self._bounds(tables, nodes, 2)
-        self.found.offer(np.where(seconds <= self.threshold, seconds, np.inf), Layouts(self._relaxed(nodes, 2)))
+        scattered = nodes["zero"] >= 2
+        self._offer(tables, self._relaxed(select(nodes, ~scattered), 2), 2)
+        if scattered.any():
+            self._offer(tables, self._shards(select(nodes, scattered))[0], 3)
+
+    def _offer(self, tables: Tables, nodes: Columns, level: int) -> None:
+        if not len(nodes["tp"]):
+            return
+        seconds, needed = self._bounds(tables, nodes, level)
+        worth = (seconds <= self.threshold) & (needed <= self.memory_bytes)
+        self.found.offer(np.where(worth, seconds, np.inf), Layouts(nodes))

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
+from ...cost_models.schedule_paths import Path
 from ...cost_models.stages import Partition
 from ..plan import own_stages, stages_by_layout
 from ..resolve import Resolved
-from ..simulation import Staged, devices_of
+from ..simulation import Staged, chunks_per_stage, devices_of
 from .any_split import AnySplit, splittable
 from .exhaustive import FAMILY
 from .partition_ilp import GAP, counts
@@ -28,8 +29,8 @@ from .split_stages import runs_of, stages_of
 
 # Pipelines that are split, with recompute of their own stages, and nodes of the proof. Of these as many get programs of
 # real numbers, and of integers, as have so many chunks together. All counts: equal requests give equal plans.
-SPLIT, RECOMPUTED, LISTED = 5, 2, 128
-REAL_CHUNKS, INTEGER_CHUNKS = 2048, 256
+SPLIT, RECOMPUTED, LISTED = 5, 2, 256
+REAL_CHUNKS, INTEGER_CHUNKS = 8192, 256
 ROUNDS, GOOD_ENOUGH = 3, 2e-3
 # Each run of equal layers is a variable of every chunk: programs of models whose kinds alternate would take minutes.
 MOST_RUNS = 8
@@ -51,6 +52,7 @@ class Finalists:
     stopped: str | None = None
     _bases: dict[Layout, Staged] = field(default_factory=dict)
     _solved: dict[tuple[Layout, bool], Solved] = field(default_factory=dict)
+    _paths: dict[tuple[str, int, int, int], list[Path]] = field(default_factory=dict)
 
     def _base(self, layout: Layout) -> Staged:
         """The layout with even stages; its tables serve all its splits."""
@@ -155,12 +157,17 @@ class Finalists:
 
         solved = solve(
             stages, score, incumbent=even if start else None, rounds=rounds, good_enough=GOOD_ENOUGH,
-            worth_s=self.step_s * (1.0 - GAP), left_s=self.left_s,
+            worth_s=self.step_s * (1.0 - GAP), left_s=self.left_s, known=self._known(one),
         )  # fmt: skip
         if solved.note and solved.note not in self.notes:
             self.notes.append(solved.note)
         self._solved[layout, recompute_apart] = solved
         return solved
+
+    def _known(self, one: Staged) -> list[Path]:
+        """Paths that bound layouts of the same order so far."""
+        order = (one.schedule_name, one.layout.pp, chunks_per_stage(one.layout), one.num_micro_batches)
+        return self._paths.setdefault(order, [])
 
     def _settled(self, layout: Layout, partition: Partition) -> tuple[Layout, Partition | None]:
         """The layout and stages by their plainest names: no full recompute of no layer."""
@@ -213,7 +220,10 @@ class Finalists:
         return float(stages.step_s(stages.paths(n, q, 1), n, q)), 0
 
     def _with_shard(self, node: Layout) -> Layout | None:
-        """The largest shard group that is allowed: least memory, least work for the optimizer."""
+        """The largest shard group that is allowed: least memory, least work for the optimizer. Of states that are
+        scattered for every micro-batch the proof knows it."""
+        if node.zero >= 2:
+            return node if self._allowed(node) else None
         sizes = sorted(self.found.space.shards(node.dp, node.cp, node.zero), reverse=True)
         return next((one for shard in sizes if self._allowed(one := replace(node, shard=shard))), None)
 

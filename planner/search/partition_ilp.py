@@ -84,12 +84,16 @@ class Stages:
     def step_s(self, paths: Sequence[Path], n: Array, q: Array) -> Array:
         """[...] seconds of a step as long as the longest of `paths`, for splits of [..., chunk, run] layers; without
         what collectives of data parallelism add."""
+        update = self._on_devices(n) @ self.update_s + self.fixed_update_s
+        pipeline_s = self.lengths(paths, n, q).max(axis=-1)
+        return np.asarray((pipeline_s + update.max(axis=-1) + self.fixed_s) * self.growth)
+
+    def lengths(self, paths: Sequence[Path], n: Array, q: Array) -> Array:
+        """[..., path] seconds of each path, for splits of [..., chunk, run] layers."""
         forward, inputs, weights = self.seconds(n, q)
         ways = [np.array([getattr(path, name) for path in paths]).T for name in ("forward", "inputs", "weights")]
-        hops = np.array([path.hop_s for path in paths])
-        total = forward @ ways[0] + inputs @ ways[1] + weights @ ways[2] + hops
-        update = self._on_devices(n) @ self.update_s + self.fixed_update_s
-        return np.asarray((total.max(axis=-1) + update.max(axis=-1) + self.fixed_s) * self.growth)
+        hops = self.hop_s * np.array([path.hops for path in paths])
+        return np.asarray(forward @ ways[0] + inputs @ ways[1] + weights @ ways[2] + hops)
 
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
         """[...] whether every device has the memory for a split."""
@@ -197,7 +201,7 @@ class Program:
         layer = np.add.outer(path.forward, np.zeros(len(s.runs))) * s.forward_s
         layer = layer + np.outer(path.inputs, s.input_s) + np.outer(path.weights, s.weight_s)
         again = np.outer(path.inputs, s.redo_s)
-        fixed = path.seconds(s.edge_forward_s, s.edge_input_s, s.edge_weight_s)
+        fixed = path.seconds(s.edge_forward_s, s.edge_input_s, s.edge_weight_s, s.hop_s)
         terms = [(self.step, 1.0), (self.update, -1.0), *_products(layer / -unit, self.n)]
         terms += _products(again / -unit, self.q) if self.q else []
         self.problem += pulp.LpAffineExpression(terms) >= fixed / unit

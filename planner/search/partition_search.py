@@ -15,8 +15,10 @@ Score = Callable[[Partition], float]
 
 _PATHS_PER_ROUND, _PATHS_PER_MOVE = 16, 3
 _RELAXED_ROUNDS, _RELAXED_GAIN = 40, 1e-3
+_TIGHT = 1e-6  # relative: a path as long as the step of a program bounds it
 ROUNDS = 12  # integer programs per layout; a count, so that equal inputs give equal plans
 _MOVES = 24  # simulated per proposal
+_KNOWN = 192  # paths that are handed on to the next layout of the same order
 _LEAST_GAIN = 1e-3  # relative: a round that gains less is the last, once the split is fast enough to be worth it
 
 
@@ -43,14 +45,17 @@ class Solved:
 def solve(
     stages: Stages, score: Score, *, incumbent: Partition | None = None, rounds: int = ROUNDS,
     good_enough: float = GAP, worth_s: float = np.inf, left_s: Callable[[], float] = lambda: np.inf,
+    known: list[Path] | None = None,
 ) -> Solved:  # fmt: skip
     """The fastest split by simulation. score: seconds of a step of a split, infinite if it does not fit.
 
     incumbent: a split to start from, and to improve before any program. rounds: integer programs at most. good_enough:
-    gap to stop at. worth_s: stop once no split can be faster than this. left_s: seconds until the time limit.
+    gap to stop at. worth_s: stop once no split can be faster than this. left_s: seconds until the time limit. known:
+    paths through the same order that bound other layouts; those that bound this one are added.
     """
     search = _Search(stages, score, good_enough, worth_s, left_s)
-    search.paths = [device_path(stages.order, device, stages.hop_s) for device in range(max(stages.devices) + 1)]
+    search.paths = [device_path(stages.order, device) for device in range(max(stages.devices) + 1)]
+    search.paths += known or []
     if incumbent is not None:
         search.offer(incumbent, _PATHS_PER_ROUND)
         search.polish(incumbent)
@@ -61,6 +66,9 @@ def solve(
             break
         if before * (1.0 - _LEAST_GAIN) < search.best[0] <= worth_s:
             break
+    if known is not None:
+        known += [path for path in search.tight if path not in known]
+        del known[:-_KNOWN]
     return search.result()
 
 
@@ -75,6 +83,7 @@ class _Search:
     left_s: Callable[[], float]
     paths: list[Path] = field(default_factory=list)
     best: tuple[float, Partition | None] = (np.inf, None)
+    tight: list[Path] = field(default_factory=list)
     bound_s: float = 0.0
     seen: set[Partition] = field(default_factory=set)
     rounds: int = 0
@@ -137,13 +146,16 @@ class _Search:
         """Paths for the continuous program, which is quick: most that the integer one needs."""
         for _ in range(_RELAXED_ROUNDS):
             program, before = Program(self.stages, self.paths, whole=False), self.bound_s
-            if not self._solved(program) or self.bound_s < before * (1.0 + _RELAXED_GAIN):
+            if not self._solved(program):
                 return
             n, q = program.values()
+            lengths = self.stages.lengths(self.paths, n, q)
+            self.tight = [self.paths[i] for i in np.flatnonzero(lengths >= program.pipeline_s * (1.0 - _TIGHT))]
+            if self.closed or self.bound_s < before * (1.0 + _RELAXED_GAIN):
+                return
             found = self.stages.paths(n, q, _PATHS_PER_ROUND)
-            length = max(path.seconds(*self.stages.seconds(n, q)) for path in found)
             self.paths += found
-            if self.closed or program.pipeline_s >= length * (1.0 - GAP):
+            if program.pipeline_s >= self.stages.lengths(found, n, q).max() * (1.0 - GAP):
                 return
 
     def whole(self) -> bool:

@@ -89,12 +89,13 @@ def _passing_bytes(one: Staged, edges: Array) -> Array:
 
 
 def _transient(batch: Ledger, rows: Array) -> Array:
-    """[device] bytes of the buffers that do not last, on devices with these layers."""
-    number = np.arange(len(rows), dtype=np.float64)[None]
-    splits = Splits(rows[None], number, np.ones_like(number), rows.sum(axis=0)[None])
+    """[device] bytes of the buffers that do not last, on devices with these layers; equal devices hold equal ones."""
+    distinct, which = np.unique(rows, axis=0, return_inverse=True)
+    number = np.zeros((1, len(distinct)))
+    splits = Splits(distinct[None], number, np.ones_like(number), rows.sum(axis=0)[None])
     other = replace(batch, splits=splits)
-    held = [other.memory(j) for j in range(len(rows))]
-    return np.array([sum(float(x[0]) for name, x in each.items() if name not in LASTING) for each in held])
+    held = [other.memory(j) for j in range(len(distinct))]
+    return np.array([sum(float(x[0]) for name, x in each.items() if name not in LASTING) for each in held])[which]
 
 
 def _in_flight(one: Staged) -> Array:
