@@ -49,6 +49,20 @@ Model = Annotated[
 ]
 Gpu = Annotated[str | None, _option("--gpu", metavar="NAME", text="GPU, as in `show gpus`.", kind="gpus")]
 Gpus = Annotated[int | None, _option("--gpus", metavar="N", text="Number of GPUs.")]
+GpuCounts = Annotated[
+    str | None, _option("--gpus", metavar="N|A..B|A,B", text="Number of GPUs, or a range: what each would take.")
+]
+Deadline = Annotated[
+    str | None, _option("--deadline", metavar="TIME", text="Of a range of GPUs, find the cheapest that meets 30d.")
+]
+Pareto = Annotated[
+    str | None,
+    _option("--pareto", metavar="AXIS,AXIS", text="All that none beats in two or more of time, memory, gpus, cost."),
+]
+Jobs = Annotated[int, typer.Option("--jobs", metavar="N", help="Processes that search [1].", show_default=False)]
+Executor = Annotated[
+    str | None, _option("--executor", metavar="ADDRESS", text="Cluster that searches: dask://host:port or ray://...")
+]
 Cluster = Annotated[
     str | None,
     _option("--cluster", metavar="NAME|FILE", text="Cluster: YAML, NODE:NODES or NxGPU.", kind="clusters"),

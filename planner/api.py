@@ -18,7 +18,9 @@ from ..profiles.cluster import cluster_to_dict
 from . import intervals
 from .candidates import candidates
 from .constraints import violations
+from .count_search import Task, in_order
 from .emitters.registry import TARGETS
+from .executors import Executor, opened
 from .failures import does_not_fit, no_legal_layout
 from .plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, load_plan, rounded
 from .request import Request, load_request, request_to_dict
@@ -47,6 +49,8 @@ def plan(
     time_limit_s: float | None = None,
     stages: Literal["even", "own"] = "even",
     seed: int = 0,
+    jobs: int = 1,
+    executor: str | None = None,
     **asked: Any,
 ) -> Plan:
     """The fastest layout that fits, the runners-up, and the proof.
@@ -56,12 +60,17 @@ def plan(
     flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
-    seed: of the orders of nodes that are tried where their links differ.
+    seed: of the orders of nodes that are tried where their links differ; jobs, executor: processes, or the cluster
+    (`dask://host:port`), that compare other targets; the plan is the same whatever they are.
     """
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"a time limit of {time_limit_s:g} s leaves no time", hint="write `--time-limit 30s`")
     found = resolve(_request(request, asked))
-    watch = _Watch(progress, time_limit_s)
+    with opened(jobs, executor) as pool:
+        return _planned(found, _Watch(progress, time_limit_s, pool), stages, seed)
+
+
+def _planned(found: Resolved, watch: _Watch, stages: str, seed: int) -> Plan:
     own = stages == "own"
     if own and found.workload.objective == "memory":
         raise InputError("stages of their own save time, and the objective is memory", hint="leave one of them out")
@@ -174,9 +183,10 @@ def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> 
 
 
 class _Watch:
-    """Progress and the time limit, shared by all searches of one call."""
+    """Progress and the time limit, shared by all searches of one call, and where those run that can run apart."""
 
-    def __init__(self, progress: Progress | None, time_limit_s: float | None) -> None:
+    def __init__(self, progress: Progress | None, time_limit_s: float | None, pool: Executor) -> None:
+        self.pool = pool
         self._progress, self._limit_s, self._started = progress, time_limit_s, time.monotonic()
 
     def report(self, count: Count, best: float) -> None:
@@ -235,15 +245,14 @@ def _outside(
     if found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only:
         return None, []
     incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
-    for name, target in TARGETS.items():
-        if name in ("any", found.target.name):
+    others = [name for name in TARGETS if name not in ("any", found.target.name)]
+    tasks = [Task.of(found, "step", limit=incumbent, target=name, left_s=watch.left_s()) for name in others]
+    for name, got in zip(others, in_order(watch.pool, tasks), strict=True):
+        if got.stopped:
+            return None, [f"{got.stopped} before other targets were compared"]
+        if not got.rows or got.rows[0][0] >= incumbent:
             continue
-        outcome = _search(found, found.space_under(target.rules, found.fixes), watch, incumbent=incumbent)
-        if outcome.stopped:
-            return None, [f"{outcome.stopped} before other targets were compared"]
-        if not outcome.found.rows or outcome.found.rows[0][0] >= incumbent:
-            continue
-        closed, _, layout = outcome.found.rows[0]
+        closed, layout = got.rows[0][0], parse(got.rows[0][2])
         step_s = Staged.of(found, layout, simulate=True).step_s if simulate else closed
         there = candidates(found.for_target(name), [Staged.of(found.for_target(name), layout)])[0]
         if there.device_bytes <= found.memory_bytes and step_s < best_s * (1 - _WORTH_SAYING):
@@ -303,12 +312,12 @@ def _plan(
         request=request_to_dict(found.request),
         profiles=tuple(Profile(name=name, sha256=digest) for name, digest in found.profiles.items()),
         candidates=listed, ranking_lead=rounded(intervals.ranking_lead()), certificate=certificate, outside=outside,
-        resolved=_resolved(found), rejected={"memory": count.out_of_memory, **count.ruled_out},
+        resolved=resolved_part(found), rejected={"memory": count.out_of_memory, **count.ruled_out},
         warnings=found.warnings,
     )  # fmt: skip
 
 
-def _resolved(found: Resolved) -> dict[str, Any]:
+def resolved_part(found: Resolved) -> dict[str, Any]:
     from dataclasses import asdict
 
     cluster: ClusterSpec = found.cluster

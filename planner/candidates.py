@@ -41,7 +41,7 @@ def candidates(found: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ..
             "tokens_per_s_per_gpu": tokens / step_s / found.cluster.num_gpus,
             "targets": {name: reasons[row] or TARGETS[name].cannot_split(own) for name, reasons in runs.items()},
         }  # fmt: skip
-        fields.update(_money(found, step_s))
+        fields.update(money(found, step_s))
         out.append(Candidate.model_validate(rounded(fields)))
     return tuple(out)
 
@@ -53,7 +53,7 @@ def _interval(found: Resolved, layout: Layout, step_s: float) -> dict[str, float
     return {"step_s_low": step_s * low, "step_s_high": step_s * high}
 
 
-def _money(found: Resolved, step_s: float) -> dict[str, float | None]:
+def money(found: Resolved, step_s: float) -> dict[str, float | None]:
     """Days, GPU-hours and dollars of the whole run, where the tokens and the price are known."""
     tokens, price = found.workload.tokens_per_step, found.cluster.usd_per_hour
     per_mtoken = price * step_s / 3600 / tokens * 1e6 if price is not None else None

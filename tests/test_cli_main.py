@@ -62,7 +62,7 @@ def test_version() -> None:
         ("unknown-command-far", ["quux"]),
         ("unknown-option", ["plan", "--modle", "llama-3.1-8b"]),
         ("option-before-command", ["--model", "llama-3.1-8b", "plan"]),
-        ("option-not-a-number", ["plan", "--gpus", "many"]),
+        ("option-not-a-number", ["plan", "--top", "many"]),
         ("missing-argument", ["explain"]),
         ("wrong-choice", ["show", "gpu"]),
         ("bad-color", ["--color", "blue", "env"]),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .. import options, requests, tables
+from .. import options, requests, tables, tradeoffs
 from ..console import Terminal, check_writable, write_file
 
 
@@ -16,7 +16,7 @@ def command(
     request: options.RequestFile = None,
     model: options.Model = None,
     gpu: options.Gpu = None,
-    gpus: options.Gpus = None,
+    gpus: options.GpuCounts = None,
     cluster: options.Cluster = None,
     seq_len: options.SeqLen = None,
     lengths: options.Lengths = None,
@@ -35,6 +35,8 @@ def command(
     target: options.Target = None,
     stack: options.Stack = None,
     top: options.Top = None,
+    pareto: options.Pareto = None,
+    deadline: options.Deadline = None,
     stages: Annotated[
         Literal["even", "own"],
         typer.Option("--stages", help="Divide the layers evenly, or place them best in the best pipelines (slower)."),
@@ -47,6 +49,8 @@ def command(
         int, typer.Option("--seed", metavar="N", help="Of the orders of nodes tried where links differ [0].",
                           show_default=False)
     ] = 0,
+    jobs: options.Jobs = 1,
+    executor: options.Executor = None,
     output: options.Output = None,
     force: options.Force = False,
     trace: Annotated[
@@ -64,19 +68,31 @@ def command(
     Examples:
       meshwright plan --model llama-3.1-8b --gpu h100-sxm-80gb --gpus 8
       meshwright plan request.yaml --fix tp=8 --max-memory 70GiB -o plan.json
+      meshwright plan request.yaml --pareto time,memory
+      meshwright plan request.yaml --gpus 64..1024 --deadline 30d
     """
     from ...cost_models import units
     from ...planner import api
+    from ...planner.gpu_range import parse_range
 
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
+    numbers = None if gpus is None else parse_range(gpus)
+    flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
     asked = requests.build(request, set_, flags)
     for path in (output, trace):
         if path is not None:
             check_writable(path, force=force)
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
+    if tradeoffs.asks(numbers, pareto, deadline):
+        tradeoffs.refuse({"--trace": trace, "--stages own": stages == "own"}, output, deadline)
+        deadline_s = None if deadline is None else units.parse(deadline, "s")
+        how = {"jobs": jobs, "executor": executor, "time_limit_s": limit_s}
+        tradeoffs.run(terminal, asked, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
+        return
     with terminal.progress("searching") as progress:
-        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, seed=seed)
+        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, seed=seed,
+                         jobs=jobs, executor=executor)  # fmt: skip
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:
         write_file(output, found.to_json(), force=force)

@@ -21,6 +21,7 @@ from ...cost_models.rates import Rates
 from ...cost_models.tables import Problem, Tables, build, index_keys
 from ...cost_models.techniques.registry import keep_weights
 from ..census import Census, recompute_category
+from ..constraints import Mask
 from ..space import RECOMPUTE_FIELDS, Columns, Count, Ints, Space, allowed, cross, grow, select
 
 Array = NDArray[np.float64]
@@ -52,8 +53,9 @@ class Found:
     def thresholds(self, columns: Columns, rows: Ints) -> Array:
         """[row] as `threshold`; where the list has one of the row's family, only what beats that one can enter."""
         out = np.full(len(rows), self.threshold)
-        members = {name: columns[name][rows] for name in self.family}
-        for value, _, layout in self.rows if self.family else ():
+        known = self.family if set(self.family) <= set(columns) else ()
+        members = {name: columns[name][rows] for name in known}
+        for value, _, layout in self.rows if known else ():
             alike = np.all([column == getattr(layout, name) for name, column in members.items()], axis=0)
             out[alike] = np.minimum(out[alike], value * (1 + 2 * TIE))
         return out
@@ -145,7 +147,7 @@ class Search:
             if bounds[batch[0]] > self.threshold:
                 self.count.bounded += int(self.census.weight[order[start:]].sum())
                 break
-            alive = bounds[batch] <= self.threshold
+            alive = self._worth(seconds[batch], needed[batch], meshes, batch)
             self.count.bounded += int(self.census.weight[batch[~alive]].sum())
             self._expand_meshes(select(meshes, batch[alive]), self.census.signature[batch[alive]])
             start, size = start + size, min(2 * size, 1024)
@@ -159,6 +161,11 @@ class Search:
         if self.should_stop is not None and self.should_stop():
             self.stopped = "time limit"
         return self.stopped is not None
+
+    def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
+        """[row] whether something below these `rows` of `columns`, with these bounds, may enter the list."""
+        value = needed if self.objective == "memory" else seconds
+        return np.asarray(value <= np.minimum(self.found.thresholds(columns, rows), self.incumbent))
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         """[mesh] seconds and bytes that no layout on the mesh beats.
@@ -285,8 +292,7 @@ class Search:
             if value[batch_rows[0]] > self.threshold:
                 self.count.bounded += int(weight[order[start:]].sum())
                 return
-            limits = np.minimum(self.found.thresholds(children, batch_rows), self.incumbent)
-            alive = batch_rows[value[batch_rows] <= limits]
+            alive = batch_rows[self._worth(seconds[batch_rows], needed[batch_rows], children, batch_rows)]
             self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
             if len(alive):
                 self._expand(tables, select(children, alive), level + 1)
@@ -308,11 +314,15 @@ class Search:
             layouts = Layouts({name: column[part] for name, column in columns.items()})
             batch = ledger.build(self.problem, tables, layouts, columns["_key"][part])
             estimate = step.price(batch, self.rates)
-            value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
             fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
             self.count.out_of_memory += int((~fits).sum())
             self.count.priced += int(fits.sum())
-            self.found.offer(np.where(fits, value, np.inf), layouts)
+            self._offer(estimate, fits, layouts)
+
+    def _offer(self, estimate: step.Estimate, fits: Mask, layouts: Layouts) -> None:
+        """Put what fits on the list, if it is good enough."""
+        value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
+        self.found.offer(np.where(fits, value, np.inf), layouts)
 
 
 _GROUPED_BY = ("pp", "pp")

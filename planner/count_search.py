@@ -1,0 +1,126 @@
+"""One search on one number of GPUs, as a task that any process can answer (executors.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ..cost_models.layouts import Layouts
+from .emitters.registry import TARGETS
+from .executors import Executor
+from .request import request_from_dict, request_to_dict
+from .resolve import Resolved, resolve
+from .search.exhaustive import price_layouts
+from .search.pareto import FrontierSearch
+from .space import Count
+
+Aim = Literal["step", "memory", "frontier"]
+Progress = Callable[[float, float, str], None]
+ROUND = 16  # searches that start from the same limits: a count, so that no number of processes changes an answer
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to look for on one number of GPUs. limit: seconds (bytes, if `memory` is the aim) that must be beaten or
+    met; rivals: see `pareto.Frontier`; target: whose rules hold, where not the request's own; left_s: until the time
+    limit."""
+
+    request: dict[str, Any]
+    aim: Aim
+    limit: float = np.inf
+    rivals: tuple[tuple[float, float], ...] = ()
+    target: str | None = None
+    left_s: float = np.inf
+
+    @classmethod
+    def of(cls, found: Resolved, aim: Aim, **more: Any) -> Task:
+        return cls(request_to_dict(found.request), aim, **more)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """rows: (seconds, bytes, layout id); the single best, or the frontier. count: of the search."""
+
+    rows: tuple[tuple[float, float, str], ...]
+    count: Count
+    stopped: str | None
+
+    @property
+    def legal(self) -> int:
+        """Layouts that no rule excludes."""
+        return self.count.total - sum(self.count.ruled_out.values())
+
+
+def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -> Answer:
+    """The search that `task` describes; Ctrl-C gives what was found."""
+    found = resolve(request_from_dict(task.request))
+    ends = time.monotonic() + task.left_s
+    watch = {"progress": progress, "should_stop": lambda: time.monotonic() >= ends}
+    if task.aim == "frontier":
+        limits = {"memory_bytes": found.memory_bytes, "host_bytes": found.host_bytes, **watch}
+        traced = FrontierSearch(found.space, found.rates, rivals=task.rivals, **limits).trace()
+        points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
+        return Answer(tuple(points), traced.count, traced.stopped)
+    space = found.space if task.target is None else found.space_under(TARGETS[task.target].rules, found.fixes)
+    outcome = found.search(space, objective=task.aim, incumbent=task.limit, **watch).run()
+    rows = []
+    for _, name, layout in outcome.found.rows:
+        _, estimate = price_layouts(found.problem, found.rates, Layouts.of([layout]))
+        rows.append((float(f"{estimate.step_s[0]:.9g}"), float(f"{estimate.device_bytes[0]:.9g}"), name))
+    return Answer(tuple(rows), outcome.count, outcome.stopped)
+
+
+def in_order(executor: Executor, tasks: Sequence[Task]) -> list[Answer]:
+    """The answers in the order of the tasks; Ctrl-C leaves `stopped` in those that were not reached."""
+    got: dict[int, Answer] = {}
+    with suppress(KeyboardInterrupt):
+        got.update(executor.run(answer, tasks))
+    return [got.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
+
+
+@dataclass
+class Rounds:
+    """Searches on many numbers of GPUs, ROUND at a time; `stopped`: what cut them, if anything did."""
+
+    executor: Executor
+    total: int
+    progress: Progress | None = None
+    time_limit_s: float | None = None
+    stopped: str | None = None
+    done: int = 0
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return np.inf if self.time_limit_s is None else self.time_limit_s - (time.monotonic() - self._started)
+
+    def run(self, founds: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
+        """(request, answer) in the order of `founds`; `task` is called at the start of a round."""
+        for start in range(0, len(founds), ROUND):
+            part = founds[start : start + ROUND]
+            for index, each in sorted(self._round([task(found) for found in part]).items()):
+                yield part[index], each
+            if self.stopped is None and self.left_s <= 0:
+                self.stopped = "time limit"
+            if self.stopped is not None:
+                return
+
+    def _round(self, tasks: list[Task]) -> dict[int, Answer]:
+        got: dict[int, Answer] = {}
+        try:
+            for index, each in self.executor.run(answer, tasks):
+                got[index] = each
+                self.stopped = self.stopped or each.stopped
+                self.done += 1
+                if self.progress is not None:
+                    self.progress(float(self.done), float(self.total), "")
+                if self.stopped is not None:
+                    break
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        return got

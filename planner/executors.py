@@ -1,0 +1,179 @@
+"""Where independent searches run: here, in processes of this machine, or on a Dask or Ray cluster.
+
+A task is plain data that a module-level function of this package answers. What comes back never depends on where a task
+ran or in which order: callers hand over tasks that do not depend on one another, and sort the answers by their index.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+from .._version import __version__
+from ..errors import InputError, MissingExtraError, UnknownNameError
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+_ANSWERS_S = 10.0  # within which a scheduler must answer
+
+
+class Executor(Protocol):
+    """`run` yields (index of the task, its answer) as they come."""
+
+    def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]: ...
+
+
+class Here:
+    """One task after the other, in this process."""
+
+    def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        yield from ((index, function(task)) for index, task in enumerate(tasks))
+
+
+class Processes:
+    """`jobs` processes of this machine."""
+
+    def __init__(self, jobs: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet)
+
+    def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        futures = {self._pool.submit(function, task): index for index, task in enumerate(tasks)}
+        for done in as_completed(futures):
+            yield futures[done], done.result()
+
+    def close(self, *, at_once: bool) -> None:
+        self._pool.shutdown(wait=not at_once, cancel_futures=True)
+
+
+class Dask:
+    """Workers of a Dask cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        from distributed import as_completed as completed
+
+        futures = {self._client.submit(function, task, pure=False): index for index, task in enumerate(tasks)}
+        for done in completed(list(futures)):
+            yield futures[done], done.result()
+
+
+class Ray:
+    """Workers of a Ray cluster."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+
+    def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        remote = self._ray.remote(function)
+        waiting = {remote.remote(task): index for index, task in enumerate(tasks)}
+        while waiting:
+            (done, *_), _ = self._ray.wait(list(waiting), num_returns=1)
+            yield waiting.pop(done), self._ray.get(done)
+
+
+def opened(jobs: int = 1, address: str | None = None) -> AbstractContextManager[Executor]:
+    """The executor that was asked for: `jobs` processes, or the cluster at `address` (`dask://host:port`, `ray://...`).
+
+    Raises InputError for less than one job, both at once, an address that no executor has, a cluster that does not
+    answer or has another version of this package; MissingExtraError without the `cluster` extra.
+    """
+    if jobs < 1:
+        raise InputError(f"{jobs} jobs: must be 1 or more", hint="`--jobs 4` takes 4 processes")
+    if address is None:
+        return nullcontext(Here()) if jobs == 1 else _processes(jobs)
+    if jobs > 1:
+        raise InputError("--jobs and --executor: both say where searches run", hint="leave out `--jobs`")
+    scheme, mark, where = address.partition("://")
+    if not mark or not where:
+        hint = "write `dask://host:8786` or `ray://host:10001`"
+        raise InputError(f"--executor `{address}` is no address", hint=hint)
+    if scheme not in CLUSTERS:
+        error = UnknownNameError("executor", scheme, CLUSTERS, where=f"--executor {address}")
+        error.hint = error.hint or "write `dask://host:8786` or `ray://host:10001`"
+        raise error
+    return CLUSTERS[scheme](where)
+
+
+@contextmanager
+def _processes(jobs: int) -> Iterator[Executor]:
+    pool = Processes(jobs)
+    try:
+        yield pool
+    except BaseException:
+        pool.close(at_once=True)
+        raise
+    pool.close(at_once=False)
+
+
+@contextmanager
+def _dask(where: str) -> Iterator[Executor]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise MissingExtraError("cluster", f"--executor dask://{where}") from None
+    try:
+        client = Client(f"tcp://{where}", timeout=_ANSWERS_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise _absent("Dask scheduler", where, error) from None
+    try:
+        if not client.scheduler_info()["workers"]:
+            raise InputError(f"the Dask scheduler at {where} has no worker", hint=f"`dask worker {where}` starts one")
+        yield _checked(Dask(client), where)
+    finally:
+        client.close()
+
+
+@contextmanager
+def _ray(where: str) -> Iterator[Executor]:
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "0")
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("cluster", f"--executor ray://{where}") from None
+    try:
+        ray.init(f"ray://{where}", log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _absent("Ray cluster", where, error) from None
+    try:
+        yield _checked(Ray(ray), where)
+    finally:
+        ray.shutdown()
+
+
+CLUSTERS: dict[str, Callable[[str], AbstractContextManager[Executor]]] = {"dask": _dask, "ray": _ray}
+
+
+def _absent(what: str, where: str, error: Exception) -> InputError:
+    reason = str(error).strip().splitlines()
+    return InputError(f"no {what} answers at {where}", hint="check host and port, and that it runs",
+                      details={"reason": reason[0] if reason else type(error).__name__})  # fmt: skip
+
+
+def _checked(executor: Executor, where: str) -> Executor:
+    """The executor, if its workers run this version: others may price differently."""
+    try:
+        ((_, version),) = executor.run(_version_there, [None])
+    except ImportError as error:
+        raise InputError(f"the workers at {where} have no meshwright: {error}",
+                         hint=f"install meshwright {__version__} where they run") from None  # fmt: skip
+    if version != __version__:
+        raise InputError(f"the workers at {where} run meshwright {version}, here it is {__version__}",
+                         hint=f"install meshwright {__version__} where they run")  # fmt: skip
+    return executor
+
+
+def _version_there(_: None) -> str:
+    return __version__
+
+
+def _quiet() -> None:
+    """One thread per process: the cores are taken by the others."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")

@@ -1,0 +1,118 @@
+"""The exact frontier of step time and memory: every layout that no other beats in both.
+
+The tree and its bounds are those of `exhaustive`; a node is bounded away when a layout found so far is at least as fast
+as the node's least time and as small as its least memory. What is left at the end is the frontier of the whole space.
+Values count at 9 significant digits (docs/architecture.md, 8), and of layouts equal in both the first by id stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...cost_models import step
+from ...cost_models.layouts import Layout, Layouts
+from ..constraints import Mask
+from ..space import Columns, Count, Ints
+from .exhaustive import Array, Search
+
+_DIGITS = 9
+_BELOW = 1 - 1e-12  # a bound and the price it bounds round differently in their last bits
+
+
+def nine_digits(values: Array) -> Array:
+    """`values` (positive) at 9 significant digits; never falls where they rise."""
+    with np.errstate(divide="ignore"):
+        exponent = np.floor(np.log10(values))
+    scale = 10.0 ** (_DIGITS - 1 - np.where(np.isfinite(exponent), exponent, 0.0))
+    return np.where(np.isfinite(values), np.round(values * scale) / scale, values)
+
+
+@dataclass
+class Frontier:
+    """Layouts of which none beats another: seconds rise, bytes fall. `rivals`: (seconds, bytes) of layouts outside of
+    this space that beat what is no better than they are; they are no points."""
+
+    seconds: Array = field(default_factory=lambda: np.empty(0))
+    num_bytes: Array = field(default_factory=lambda: np.empty(0))
+    rows: list[tuple[str, Layout] | None] = field(default_factory=list)
+
+    @classmethod
+    def against(cls, rivals: Sequence[tuple[float, float]]) -> Frontier:
+        """An empty frontier that knows of layouts elsewhere, none of which beats another."""
+        ordered = np.array(sorted(rivals), dtype=float).reshape(-1, 2)
+        return cls(ordered[:, 0], ordered[:, 1], [None] * len(ordered))
+
+    @property
+    def points(self) -> list[tuple[float, float, str, Layout]]:
+        """(seconds, bytes, id, layout), fastest first."""
+        every = zip(self.seconds.tolist(), self.num_bytes.tolist(), self.rows, strict=True)
+        return [(seconds, num_bytes, *row) for seconds, num_bytes, row in every if row is not None]
+
+    def beaten(self, seconds: Array, num_bytes: Array) -> Mask:
+        """Whether a member is as good in both and better in one."""
+        if not len(self.seconds):
+            return np.zeros(len(seconds), dtype=bool)
+        at = np.searchsorted(self.seconds, seconds, side="right") - 1
+        near = np.maximum(at, 0)
+        equal = (self.seconds[near] == seconds) & (self.num_bytes[near] == num_bytes)
+        return np.asarray((at >= 0) & (self.num_bytes[near] <= num_bytes) & ~equal)
+
+    def offer(self, seconds: Array, num_bytes: Array, layouts: Layouts) -> None:
+        """Take what no member beats, and drop the members that it beats."""
+        seconds, num_bytes = nine_digits(seconds), nine_digits(num_bytes)
+        rows = np.flatnonzero(np.isfinite(seconds))
+        rows = rows[~self.beaten(seconds[rows], num_bytes[rows])]
+        rows = rows[_unbeaten(seconds[rows], num_bytes[rows])]
+        if not len(rows):
+            return
+        new = [layouts.layout(row) for row in rows.tolist()]
+        every: list[tuple[str, Layout] | None] = [*self.rows, *((str(layout), layout) for layout in new)]
+        names = ["" if row is None else row[0] for row in every]  # a rival stands before its equals
+        both = np.concatenate([self.seconds, seconds[rows]]), np.concatenate([self.num_bytes, num_bytes[rows]])
+        order = np.array(sorted(range(len(every)), key=lambda i: (both[0][i], both[1][i], names[i])), dtype=np.int64)
+        least = np.minimum.accumulate(both[1][order])
+        kept = order[np.concatenate([[True], both[1][order][1:] < least[:-1]])]
+        self.seconds, self.num_bytes, self.rows = both[0][kept], both[1][kept], [every[i] for i in kept.tolist()]
+
+
+def _unbeaten(seconds: Array, num_bytes: Array) -> Ints:
+    """Rows that no other of them beats; those equal in both stay."""
+    order = np.lexsort((num_bytes, seconds))
+    s, b = seconds[order], num_bytes[order]
+    index = np.arange(len(order))
+    opens = (index == 0) | (s != np.roll(s, 1)) | (b != np.roll(b, 1))
+    first = np.maximum.accumulate(np.where(opens, index, 0))  # of the rows equal in both
+    before = np.concatenate([[np.inf], np.minimum.accumulate(b)[:-1]])
+    return np.asarray(order[b < before[first]])
+
+
+@dataclass
+class Traced:
+    """What a search for a frontier found."""
+
+    frontier: Frontier
+    count: Count
+    stopped: str | None
+
+
+class FrontierSearch(Search):
+    """Search of a whole space for its frontier. `rivals`: see Frontier; the other options are those of Search."""
+
+    def __init__(self, *arguments: Any, rivals: Sequence[tuple[float, float]] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.frontier = Frontier.against(rivals)
+
+    def trace(self) -> Traced:
+        """The frontier, exact unless `stopped` says what cut the search."""
+        outcome = self.run()
+        return Traced(self.frontier, outcome.count, outcome.stopped)
+
+    def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
+        return ~self.frontier.beaten(nine_digits(seconds * _BELOW), nine_digits(needed * _BELOW))
+
+    def _offer(self, estimate: step.Estimate, fits: Mask, layouts: Layouts) -> None:
+        self.frontier.offer(np.where(fits, estimate.step_s, np.inf), estimate.device_bytes, layouts)
