@@ -259,15 +259,23 @@ class Builder:
         ops.saved.append(Saved("attention output by heads", np.where(shard.ulysses > 1, out, 0.0), tag("attn")))
         if self.kept_input < w:  # the core keeps it too, as it made it
             ops.saved.append(Saved("quantised attention output", self.kept_input * tokens * a * dv))
-        ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
+        if not self.model.learned_positions:
+            ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
         if self.stack.attention == "unfused":
-            # softmax output (w), dropout mask (1) and dropout output (w) per score: 5*a*s/h of Korthikanti
-            per_score = (2 * w + 1) if self.model.dropout else w
-            scores = tokens * a * self.workload.seq_len  # the whole square is materialised
-            ops.saved.append(Saved("attention scores", per_score * scores, tag("attn")))
+            self._scores(ops, tokens * a)
+            # Heads come one after another and are put side by side.
+            ops.traffic.append(Traffic("heads joined", 2 * w * tokens * a * dv, 2 * w * tokens * a * dv))
         else:
             ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
         self._context_parallel(ops, a * d, g * d, g * dv)
+
+    def _scores(self, ops: LayerOperations, rows: Array) -> None:
+        """Unfused attention, one row per query and head: the whole square is materialised. Kept: softmax output (w),
+        dropout mask (1) and dropout output (w), 5*a*s/h of Korthikanti. The softmax itself is in the surface."""
+        w, scores = activation_bytes(self.workload), rows * self.workload.seq_len
+        ops.saved.append(Saved("attention scores", ((2 * w + 1) if self.model.dropout else w) * scores, tag("attn")))
+        if self.model.dropout:  # read, written, and the mask; the same of the gradient
+            ops.traffic.append(Traffic("score dropout", (2 * w + 1) * scores, (2 * w + 1) * scores, tag("attn"), False))
 
     def _latent_projections(self, ops: LayerOperations, attention: Attention) -> None:
         """MLA: the down projections are replicated over tp, the up projections split by heads."""

@@ -17,7 +17,7 @@ from . import collectives
 from .collectives import CollectiveRates, Levels
 from .operations import Exchange, Gemm, LayerOperations
 from .specs import NetworkLevel, StackSpec
-from .surfaces import AttentionSurface, GemmSurface, attention_seconds, gemm_seconds
+from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface, attention_seconds, gemm_seconds
 
 Array = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class Rates:
 
     gemm: GemmSurface
     wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8
-    attention: AttentionSurface
+    attention: AttentionSurface | UnfusedSurface
     memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
     peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU
     collectives: CollectiveRates

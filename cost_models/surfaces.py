@@ -7,6 +7,7 @@ are pure, take arrays (or numbers) and broadcast.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -120,11 +121,8 @@ class AttentionSurface:
     `narrow_head_factor`: rate with head_dim below 100 over the rate above it.
     `longest_block`: part of the time of the longest block of 128 queries that one of `num_sms` multiprocessors works
     off alone, and that nothing hides: the tail of a causal kernel. `fixed_s`: start of a kernel.
-    `misaligned_head_factor`: time factor for a head_dim that is no multiple of 8.
     `backward_work`: FLOPs executed backward over twice the forward (1.25: flash kernels recompute the scores).
-    `square`: FLOPs executed over those of the causal half (2: unfused kernels compute the masked half too).
     `training_factor`: sustained rate in training over that of the benchmark that the efficiencies come from.
-    Bytes per score: traffic of unfused kernels, which write the score matrix to memory and read it back.
     """
 
     peak_flops_per_s: float
@@ -136,28 +134,42 @@ class AttentionSurface:
     num_sms: float = 1.0
     longest_block: float = 0.0
     fixed_s: float = 0.0
-    misaligned_head_factor: float = 1.0
     backward_work: float = 1.25
-    square: float = 1.0
-    forward_bytes_per_score: float = 0.0
-    backward_bytes_per_score: float = 0.0
     training_factor: float = 1.0
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfusedSurface:
+    """Attention by two products with a softmax between them: the whole square of scores goes through memory.
+
+    products: of matrices of `element_bytes` per element; memory_bw_bytes_per_s: achieved by the softmax.
+    """
+
+    products: GemmSurface
+    memory_bw_bytes_per_s: float
+    element_bytes: float = 2.0
+
+
+Surface = TypeVar("Surface", bound=GemmSurface | AttentionSurface | UnfusedSurface)
+
+
 def attention_seconds(
-    surface: AttentionSurface, flops: ArrayLike, context: ArrayLike, head_dim: ArrayLike, backward: bool
-) -> Floats:
+    surface: AttentionSurface | UnfusedSurface, flops: ArrayLike, context: ArrayLike, head_dim: ArrayLike,
+    backward: bool,
+) -> Floats:  # fmt: skip
     """Seconds of the score and value products of one attention, forward or backward.
 
     flops: model FLOPs of the causal half of this pass: forward 4 per (query, key) pair that is not masked, per head
     and element of the head; backward twice that (what a flash kernel recomputes on top is in `backward_work`).
     context: tokens that the last query sees; for packed documents E[s^2]/E[s]. No flops cost nothing.
-    flops work square / rate (1 + half_context/s) + tail of one block + score traffic of unfused kernels + fixed_s.
+    flops work / rate (1 + half_context/s) + tail of one block + fixed_s.
     """
     flops, context, head_dim = (np.asarray(value, dtype=np.float64) for value in (flops, context, head_dim))
     context = np.maximum(context, 1.0)
-    work = surface.square * (surface.backward_work if backward else 1.0)
+    if isinstance(surface, UnfusedSurface):
+        return np.asarray(np.where(flops > 0, _unfused_seconds(surface, flops, context, head_dim, backward), 0.0))
+    work = surface.backward_work if backward else 1.0
     best = surface.backward_efficiency if backward else surface.forward_efficiency
     rate = (
         surface.peak_flops_per_s
@@ -169,13 +181,28 @@ def attention_seconds(
     if surface.longest_block:
         block = 4.0 * _QUERY_BLOCK * (2.0 if backward else 1.0) * work * context * head_dim
         total = total + surface.longest_block * surface.num_sms * block / rate
-    bytes_per_score = surface.backward_bytes_per_score if backward else surface.forward_bytes_per_score
-    if bytes_per_score:
-        scores = flops * surface.square / ((8.0 if backward else 4.0) * head_dim)
-        total = total + scores * bytes_per_score / surface.memory_bw_bytes_per_s
-    if surface.misaligned_head_factor != 1.0:
-        total = total * np.where(np.mod(head_dim, 8.0) != 0, surface.misaligned_head_factor, 1.0)
     return np.asarray(np.where(flops > 0, total + surface.fixed_s, 0.0))
+
+
+def at_training_factor(surface: Surface, factor: float) -> Surface:
+    """`surface` at another share of the benchmark's rate."""
+    if isinstance(surface, UnfusedSurface):
+        return replace(surface, products=replace(surface.products, training_factor=factor))
+    return replace(surface, training_factor=factor)
+
+
+def _unfused_seconds(
+    surface: UnfusedSurface, flops: Floats, context: Floats, head_dim: Floats, backward: bool
+) -> Floats:
+    """Forward: scores made, softmax in one pass (read, write), scores times values. Backward: the gradient of the
+    scores made, softmax (gradient and result read, gradient written), scores taken by the gradients of queries, keys
+    and values. All heads of all sequences at once: as rows of one product."""
+    w = surface.element_bytes
+    rows = flops / ((4.0 if backward else 2.0) * head_dim * context)
+    making = gemm_seconds(surface.products, rows, context, head_dim, w)
+    taking = gemm_seconds(surface.products, rows, head_dim, context, w)
+    passes, taken = (3.0, 3.0) if backward else (2.0, 1.0)
+    return np.asarray(making + taken * taking + passes * w * rows * context / surface.memory_bw_bytes_per_s)
 
 
 # A100 numbers for code that has no profile at hand (tests, sketches); `profiles.rates.surfaces_for` has every device.

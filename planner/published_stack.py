@@ -121,7 +121,7 @@ def _attention(changed: dict[str, Any], features: Mapping[str, Any], row: Notes,
 def _overlaps(changed: dict[str, Any], features: Mapping[str, Any], stack: StackSpec) -> None:
     tp = features.get("tp_comm_overlap", features.get("async_tp"))
     if isinstance(tp, bool):
-        changed["tp_overlap"] = TP_OVERLAP if tp else 0.0
+        changed["tp_overlap"] = max(stack.tp_overlap, TP_OVERLAP) if tp else stack.tp_overlap
     dp = features.get("dp_overlap")
     if dp is None:
         stated = [features.get(key) for key in ("grad_sync_overlap", "dp_overlap_grad")]

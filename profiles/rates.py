@@ -18,7 +18,7 @@ from ..cost_models.surfaces import AttentionSurface, GemmSurface
 from . import calibration
 from .calibration import Calibration
 
-KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
+KERNELS: tuple[AttentionKernel, ...] = tuple(name for name in get_args(AttentionKernel) if name != "unfused")
 _MEASURED = Path(__file__).parent / "measured"
 _TABLES = "aiconfigurator tables (Apache-2.0)"
 # Generation, bf16 peak, memory bandwidth and multiprocessors of the measured devices: what finding the nearest needs
@@ -37,23 +37,22 @@ _DONORS: dict[str, tuple[str, float, float, float]] = {
 }
 _DONOR_VENDOR = "nvidia"
 # Blocks of assumptions.yaml that the efficiencies of a device rest on.
-_DEVICE_BLOCKS = ("training_factor", "memory_efficiency", "fp8_factor", "unaligned", "attention", "unfused")
+_DEVICE_BLOCKS = ("training_factor", "memory_efficiency", "fp8_factor", "unaligned", "attention")
 _ELDERS = {"volta": "ampere", "turing": "ampere", "pascal": "ampere"}  # generations that no table has
 _CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRates:
-    """Efficiencies of one GPU. `gemm` per number format, `attention` per kernel of StackSpec.
+    """Efficiencies of one GPU. `gemm` per number format, `attention` per fused kernel of StackSpec.
 
-    fused_memory_efficiency, eager_memory_efficiency: share of the memory bandwidth that element-wise kernels reach.
+    fused_memory_efficiency: share of the memory bandwidth that element-wise kernels reach.
     provenance: "measured", or "assumed from <device>".
     """
 
     gemm: Mapping[str, GemmSurface]
     attention: Mapping[str, AttentionSurface]
     fused_memory_efficiency: float
-    eager_memory_efficiency: float
     provenance: str
     sources: Mapping[str, str]
 
@@ -118,12 +117,10 @@ def _surfaces_for(gpu_key: tuple[Any, ...], fitted: str) -> DeviceRates:
     )  # fmt: skip
     assumed = calibration.assumptions(fitted)
     name, provenance = donor(gpu)
-    fused, eager = (value_of(assumed["memory_efficiency"], key, gpu.name, name) for key in ("fused", "eager"))
     return DeviceRates(
         gemm=_gemms(gpu, name, provenance, assumed),
-        attention=_attentions(gpu, name, provenance, eager, assumed),
-        fused_memory_efficiency=fused,
-        eager_memory_efficiency=eager,
+        attention=_attentions(gpu, name, provenance, assumed),
+        fused_memory_efficiency=value_of(assumed["memory_efficiency"], "fused", gpu.name, name),
         provenance=provenance,
         sources={
             key: assumed[key]["source"] for key in ("training_factor", "memory_efficiency", "fp8_factor", "unaligned")
@@ -191,13 +188,13 @@ def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any])
 
 
 def _attentions(
-    gpu: GpuSpec, name: str, provenance: str, eager: float, assumed: Mapping[str, Any]
+    gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any]
 ) -> dict[str, AttentionSurface]:
     family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else "default"
     kernels = assumed["attention"].get(family) or assumed["attention"]["default"]
     training = value_of(assumed["training_factor"], "attention", gpu.name, name)
     surfaces: dict[str, AttentionSurface] = {}
-    for kernel in (k for k in KERNELS if k != "unfused"):
+    for kernel in KERNELS:
         # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.
         own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1", "triton") else kernels["native"]]
         measured = _native(name, own["of"])
@@ -216,7 +213,6 @@ def _attentions(
             training_factor=training,
             source=provenance if own["forward"] == 1.0 else f"{provenance}, {kernel} scaled from {own['of']}",
         )
-    surfaces["unfused"] = _unfused(surfaces["flash2"], assumed["unfused"], _scale(gpu), eager)
     return surfaces
 
 
@@ -232,24 +228,6 @@ def _native(name: str, kernel: str) -> dict[str, float]:
         return dict(table)
     relative = table["forward_efficiency"] / fits["attention"][chart_device]["forward_efficiency"]
     return {**table, **chart, "forward_efficiency": chart["forward_efficiency"] * relative}
-
-
-def _unfused(flash: AttentionSurface, block: Mapping[str, Any], scale: float, eager: float) -> AttentionSurface:
-    return replace(
-        flash,
-        memory_bw_bytes_per_s=flash.memory_bw_bytes_per_s * eager,
-        forward_efficiency=float(block["efficiency"]) * scale,
-        backward_efficiency=float(block["efficiency"]) * scale,
-        half_context=0.0,
-        narrow_head_factor=1.0,
-        longest_block=0.0,
-        misaligned_head_factor=float(block["misaligned_head_factor"]),
-        backward_work=1.0,
-        square=2.0,
-        forward_bytes_per_score=float(block["forward_bytes_per_score"]),
-        backward_bytes_per_score=float(block["backward_bytes_per_score"]),
-        source="assumed: " + str(block["source"]),
-    )
 
 
 def collective_rates(fitted: Calibration | None = None, nics_per_ring: float = math.inf) -> CollectiveRates:

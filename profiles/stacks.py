@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..cost_models import units
 from ..cost_models.rates import MemoryOverheads, Rates
 from ..cost_models.specs import ClusterSpec, Precision, StackSpec
-from ..cost_models.surfaces import AttentionSurface, GemmSurface
+from ..cost_models.surfaces import AttentionSurface, GemmSurface, UnfusedSurface
 from ..errors import InputError, UnknownNameError
 from . import device_files
 from .calibration import Calibration, load_yaml, shipped
@@ -167,17 +167,24 @@ def rates_for(
     if dtype not in device.gemm:
         known = ", ".join(sorted(set(device.gemm) & {"bf16", "fp16", "fp8", "fp32"}))
         raise InputError(f"{gpu.name} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
-    wide = "bf16" if dtype == "fp8" else dtype  # head, router and the like stay in bf16 beside fp8
-    attention = device.attention[stack.attention]
-    if dtype == "fp32":  # no flash kernel has fp32: plain products at the fp32 peak
-        attention = replace(device.attention["unfused"], peak_flops_per_s=gpu.peak_flops_per_s["fp32"])
+    wide = "bf16" if dtype == "fp8" and "bf16" in device.gemm else dtype  # head, router and so on stay in bf16
+    element_bytes, wide_bytes = (_ELEMENT_BYTES.get(name, 2.0) for name in (dtype, wide))
+    gemm, wide_gemm = (_sustained(device.gemm[name], stack) for name in (dtype, wide))
+    memory_bw = gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput
+    attention: AttentionSurface | UnfusedSurface
+    if dtype == "fp32" or stack.attention == "unfused":  # no fused kernel has fp32
+        # The square of scores is aligned, and heads are short enough to stay in the cache.
+        products = replace(wide_gemm, unaligned_64=1.0)
+        attention = UnfusedSurface(products=products, memory_bw_bytes_per_s=memory_bw, element_bytes=wide_bytes)
+    else:
+        attention = _sustained(device.attention[stack.attention], stack)
     host = [group.host_memory_bw_bytes_per_s for group in cluster.groups]
     per_gpu = [bw / group.gpus_per_node for bw, group in zip(host, cluster.groups, strict=True) if bw]
     return Rates(
-        gemm=_sustained(device.gemm[dtype], stack),
-        wide_gemm=_sustained(device.gemm.get(wide, device.gemm[dtype]), stack),
-        attention=_sustained(attention, stack),
-        memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput,
+        gemm=gemm,
+        wide_gemm=wide_gemm,
+        attention=attention,
+        memory_bw_bytes_per_s=memory_bw,
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
         collectives=with_measured(collective_rates(fitted, stack.nics_per_ring), cluster.collectives),
         levels=cluster.levels,
@@ -185,8 +192,8 @@ def rates_for(
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
         stack=stack,
         overheads=device_files.overheads(OVERHEADS, cluster),
-        element_bytes=_ELEMENT_BYTES.get(dtype, 2.0),
-        wide_element_bytes=_ELEMENT_BYTES.get(wide, 2.0),
+        element_bytes=element_bytes,
+        wide_element_bytes=wide_bytes,
         sources=_term_sources(device.provenance, cluster),
     )
 

@@ -41,6 +41,7 @@ from meshwright.cost_models.pipeline import bubble_s, even_step_s, exposed_hop_s
 from meshwright.cost_models.rates import Rates
 from meshwright.cost_models.specs import Lora, ModelSpec, Workload
 from meshwright.cost_models.stages import chunk_devices, chunk_sizes, in_flight
+from meshwright.cost_models.surfaces import AttentionSurface, UnfusedSurface, at_training_factor
 from meshwright.cost_models.tables import Problem, build, index_keys
 from meshwright.planner.census import Census
 from meshwright.planner.constraints import RULES, violations
@@ -541,6 +542,10 @@ def test_slower_links_never_shorten_a_step(name: str, seed: int, factor: float) 
     check(after >= before * (1 - SLACK), columns, before, after)
 
 
+def _factor_of(surface: AttentionSurface | UnfusedSurface) -> float:
+    return surface.products.training_factor if isinstance(surface, UnfusedSurface) else surface.training_factor
+
+
 @given(cases, seeds, factors, st.sampled_from(["memory", "gemm", "attention", "pcie", "host"]))
 @thorough(80)
 def test_a_slower_gpu_never_shortens_a_step(name: str, seed: int, factor: float, what: str) -> None:
@@ -551,14 +556,7 @@ def test_a_slower_gpu_never_shortens_a_step(name: str, seed: int, factor: float,
     slower = {
         "memory": replace(rates, memory_bw_bytes_per_s=rates.memory_bw_bytes_per_s * factor),
         "gemm": replace(rates, gemm=replace(gemm, efficiency=gemm.efficiency * factor)),
-        "attention": replace(
-            rates,
-            attention=replace(
-                attention,
-                forward_efficiency=attention.forward_efficiency * factor,
-                backward_efficiency=attention.backward_efficiency * factor,
-            ),
-        ),
+        "attention": replace(rates, attention=at_training_factor(attention, _factor_of(attention) * factor)),
         "pcie": replace(rates, pcie_bw_bytes_per_s=rates.pcie_bw_bytes_per_s * factor),
         "host": replace(rates, host_memory_bw_bytes_per_s=rates.host_memory_bw_bytes_per_s * factor),
     }[what]

@@ -13,6 +13,7 @@ import yaml
 from meshwright.cost_models.flops import model_flops
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.rates import COMPONENTS
+from meshwright.cost_models.surfaces import at_training_factor
 from meshwright.cost_models.tables import build, index_keys
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
@@ -128,7 +129,7 @@ def test_planted_efficiencies_come_back() -> None:
     true = replace(
         found.rates, gemm=replace(found.rates.gemm, training_factor=0.71),
         wide_gemm=replace(found.rates.wide_gemm, training_factor=0.71),
-        attention=replace(found.rates.attention, training_factor=1.3), memory_bw_bytes_per_s=0.6 * 4.8e12,
+        attention=at_training_factor(found.rates.attention, 1.3), memory_bw_bytes_per_s=0.6 * 4.8e12,
     )  # fmt: skip
     measured = {kernel: pricing.seconds(kernel, true) for kernel in need.calls}
     for kernel in measured:

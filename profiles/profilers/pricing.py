@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...cost_models.rates import Rates
-from ...cost_models.surfaces import attention_seconds, gemm_seconds
+from ...cost_models.surfaces import at_training_factor, attention_seconds, gemm_seconds
 from .kernels import Kernel, Need
 
 # Kinds that one kernel of an eager framework does, with the bytes that the cost model counts: they tell what share of
@@ -100,6 +100,6 @@ def _factor_for(spent_s: float, calls: Mapping[Kernel, float], rates: Rates) -> 
     low, high = _FACTORS
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
-        under = replace(rates, **{name: replace(getattr(rates, name), training_factor=middle) for name in _SURFACES})
+        under = replace(rates, **{name: at_training_factor(getattr(rates, name), middle) for name in _SURFACES})
         low, high = (middle, high) if sum(n * seconds(k, under) for k, n in calls.items()) > spent_s else (low, middle)
     return math.sqrt(low * high) / rates.stack.throughput
