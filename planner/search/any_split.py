@@ -75,11 +75,11 @@ class AnySplit(Search):
         rules = [rule for rule in self.census.level_rules["state"] if "shard" not in rule.fields]
         nodes = select(nodes, allowed(rules, nodes, self.problem))
         scattered = nodes["zero"] >= 2
-        self._offer(tables, self._relaxed(select(nodes, ~scattered), 2), 2)
+        self._offer_bounds(tables, self._relaxed(select(nodes, ~scattered), 2), 2)
         if scattered.any():
-            self._offer(tables, self._shards(select(nodes, scattered))[0], 3)
+            self._offer_bounds(tables, self._shards(select(nodes, scattered))[0], 3)
 
-    def _offer(self, tables: Tables, nodes: Columns, level: int) -> None:
+    def _offer_bounds(self, tables: Tables, nodes: Columns, level: int) -> None:
         if not len(nodes["tp"]):
             return
         seconds, needed = self._bounds(tables, nodes, level)
