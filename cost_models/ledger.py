@@ -340,7 +340,16 @@ class Ledger:
         """[n] bytes of activations: saved per micro-batch x micro-batches in flight."""
         x = self.layouts
         device = self.splits.first[:, j][self.split] if device is None else device
-        return self.saved[j] * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
+        kept = self.saved[j] + np.where(device < x["pp"] - 1, self.kept_output, 0.0)
+        return kept * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
+
+    @cached_property
+    def kept_output(self) -> Array:
+        """[n] bytes of what a stage hands on, per micro-batch in flight: DeepSpeed's pipeline keeps it as it keeps what
+        a stage takes (pipe/engine.py, pipe_buffers); Megatron-LM frees it (deallocate_output_tensor)."""
+        if self.problem.stack.flat_buffers != "deepspeed":
+            return np.zeros(len(self.layouts))
+        return np.asarray(self.tables.operations[0].input_bytes + np.zeros(self.tables.num_keys))[self.key]
 
     def _activations(self, j: int, device: Array | None = None) -> Array:
         """Activations on the GPU; where they are offloaded, those of two layers (double buffer)."""

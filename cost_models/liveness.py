@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 TRANSIENT = ("logits", "gathered", "exchange", "workspace")
 SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
+FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
 
 
 def moments(ledger: Ledger, j: int) -> dict[str, Array]:
@@ -49,6 +50,17 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
         "exchange": np.array([zero, 2 * last * gathered_input, 2 * has_layers * own]),
         "workspace": np.array([zero, made, has_layers * ledger.workspace]) + kept,
     }  # fmt: skip
+
+
+def unusable(ledger: Ledger, j: int) -> Array:
+    """[n] bytes of freed blocks on the device of profile j that nothing at its peak fits into: a loss on fp32 copies
+    leaves that of the logits in half precision, which no tensor of the loss is small enough for."""
+    extra, stack = ledger.splits.counts.shape[2], ledger.problem.stack
+    heads = ledger.counts[j].get(extra + HEAD, np.zeros(len(ledger.layouts)))
+    w = activation_bytes(ledger.problem.workload)
+    if stack.logit_bytes < FP32_LOSS_BYTES or w >= SOFTMAX_BYTES:
+        return np.zeros(len(ledger.layouts))
+    return np.asarray(w * heads * ledger.tables.logits[ledger.key])
 
 
 def _edge(ledger: Ledger, rows: Array) -> Array:

@@ -17,6 +17,7 @@ from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve
 from .layouts import SCHEDULES
 from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
+from .liveness import unusable
 from .pipeline import bubble_s, exposed_hop_s
 from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
@@ -335,11 +336,15 @@ def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]
 
 def device_memory(ledger: Ledger, rates: Rates, *, gathered: bool = True) -> tuple[Array, Ints]:
     """[n] bytes of the fullest stage as the driver would show them, and its profile; `gathered`: count that buffer."""
-    buffers = [ledger.memory(j, gathered=gathered) for j in range(ledger.num_profiles)]
-    totals = np.array([sum(held.values()) for held in buffers])
-    fullest = np.argmax(totals, axis=0)
-    allocated = totals[fullest, np.arange(len(ledger.layouts))]
-    return allocated * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates), fullest
+    held = np.array([reserved_bytes(ledger, rates, j, gathered=gathered) for j in range(ledger.num_profiles)])
+    fullest = np.argmax(held, axis=0)
+    return held[fullest, np.arange(len(ledger.layouts))] + fixed_bytes(ledger, rates), fullest
+
+
+def reserved_bytes(ledger: Ledger, rates: Rates, j: int, *, gathered: bool = True) -> Array:
+    """[n] bytes that the allocator holds on the device of profile j at its peak."""
+    allocated = np.asarray(sum(ledger.memory(j, gathered=gathered).values()))
+    return allocated * (1 + rates.overheads.reserve_share) + unusable(ledger, j)
 
 
 def fixed_bytes(ledger: Ledger, rates: Rates) -> Array:

@@ -118,13 +118,13 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
 
 def _memory(one: Staged) -> list[dict[str, Any]]:
     """Bytes of each stage."""
-    batch, over = one.batch, one.found.rates.overheads
+    batch = one.batch
     context = float(step.fixed_bytes(batch, one.found.rates)[0])
     out = []
     for stage in range(batch.num_profiles):
         buffers = {name: float(held[0]) for name, held in batch.memory(stage).items()}
         allocated = sum(buffers.values())
-        reserved = allocated * (1 + over.reserve_share)
+        reserved = float(step.reserved_bytes(batch, one.found.rates, stage)[0])
         out.append({
             "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
             "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,

@@ -101,18 +101,17 @@ def predict(case: Case, software: StackSpec | None = None) -> Prediction:
 
 def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:
     """Bytes of the kind that was measured, on the rank that was: the fullest, the first or the last stage's."""
-    profiles = range(ledger.num_profiles)
-    totals = [float(sum(ledger.memory(j)[name][0] for name in BUFFERS)) for j in profiles]
-    scope = case.measured.memory_scope
-    if scope == "last rank":
-        allocated = totals[int(np.argmax(ledger.splits.first[0]))]
-    elif scope == "one rank":
-        allocated = totals[int(np.argmin(ledger.splits.first[0]))]
+    profiles, kind, scope = range(ledger.num_profiles), case.measured.memory_kind, case.measured.memory_scope
+    if kind == "allocated":
+        totals = [float(sum(ledger.memory(j)[name][0] for name in BUFFERS)) for j in profiles]
     else:
-        allocated = max(totals)
-    if case.measured.memory_kind == "allocated":
-        return allocated
-    reserved = allocated * (1 + rates.overheads.reserve_share)
-    return reserved if case.measured.memory_kind == "reserved" else reserved + float(step.fixed_bytes(ledger, rates)[0])
+        totals = [float(step.reserved_bytes(ledger, rates, j)[0]) for j in profiles]
+    if scope == "last rank":
+        most = totals[int(np.argmax(ledger.splits.first[0]))]
+    elif scope == "one rank":
+        most = totals[int(np.argmin(ledger.splits.first[0]))]
+    else:
+        most = max(totals)
+    return most + float(step.fixed_bytes(ledger, rates)[0]) if kind == "nvidia-smi" else most
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.ledger import Ledger
-from meshwright.cost_models.liveness import TRANSIENT, moments
+from meshwright.cost_models.liveness import TRANSIENT, moments, unusable
 from meshwright.cost_models.memory import StateBytes
 from meshwright.cost_models.specs import Workload
 from meshwright.cost_models.tables import Problem
@@ -150,3 +150,24 @@ def test_products_keep_their_quantised_inputs() -> None:
         ledger = price_layouts(problem, rates, Layouts.of([parse("dp8-mbs1-z1-rnone-fp8")]))[0]
         saved.append(float(ledger.saved[0][0]))
     assert saved[0] - saved[1] == pytest.approx(32 * SEQ * (2 * H + F - H))
+
+
+def test_a_loss_in_fp32_leaves_the_block_of_the_half_precision_logits() -> None:
+    for stack, bytes_per_logit in (("torch-fsdp", 2), ("megatron-core", 0)):
+        ledger = built("dp8-mbs1-z3-rnone", stack, 64)
+        assert unusable(ledger, 0)[0] == bytes_per_logit * SEQ * V
+    pipeline = built("pp4-dp2-mbs1-z0-rnone", "torch-fsdp", 64)
+    last = int(np.argmax(pipeline.splits.first[0]))
+    assert unusable(pipeline, last)[0] == 2 * SEQ * V
+    assert unusable(pipeline, int(np.argmin(pipeline.splits.first[0])))[0] == 0.0
+
+
+def test_deepspeed_keeps_what_a_stage_hands_on() -> None:
+    """The first of four stages has four micro-batches of eight layers' inputs in flight, and their four outputs."""
+    layout = "pp4-dp2-mbs1-z0-rfull"
+    for stack, outputs in (("megatron-lm", 0), ("megatron-deepspeed-2022", 1)):
+        ledger = built(layout, stack, 64)
+        first = int(np.argmin(ledger.splits.first[0]))
+        assert ledger.memory(first)["activations"][0] == pytest.approx(4 * (8 + outputs) * 2 * H * SEQ, rel=1e-9)
+        last = int(np.argmax(ledger.splits.first[0]))
+        assert ledger.activations_on(last, 0, 3) < 9 * 2 * H * SEQ + 4 * H * SEQ  # one in flight, handed to nobody

@@ -199,7 +199,7 @@ def test_a_stack_without_sequence_parallelism_in_pipelines(tmp_path: Path) -> No
         ("{mode: selective, modules: [core_attn]}", "rsel"),
         ("{mode: selective, modules: [layernorm, moe_act]}", "rsel(norm+act)"),
         ("{mode: selective, modules: [], every_nth_layer: 2}", "rfull8"),
-        ("{mode: selective, modules: [all_but_half_of_matmuls_and_sdpa]}", "rfull8"),
+        ("{mode: selective, modules: [all_but_half_of_matmuls_and_sdpa]}", "rfull9"),
         ("{mode: selective, modules: [all_but_matmuls]}", "rsel(attn+norm+act)"),
         ("{mode: unknown}", "rnone"),
     ],

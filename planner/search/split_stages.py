@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ...cost_models import step
 from ...cost_models.layouts import RECOMPUTE_MODES
 from ...cost_models.ledger import LASTING, Ledger
-from ...cost_models.stages import Splits, chunk_rows, in_flight, on_devices
+from ...cost_models.liveness import unusable
+from ...cost_models.stages import HEAD, Splits, chunk_rows, in_flight, on_devices
 from ..simulation import Staged, chunks_per_stage
 from .partition_ilp import Stages
 
@@ -62,8 +63,8 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool) -> Sta
         hop_s=float(step.hop_s(batch, rates)[0]),
         held_bytes=growth * (state[kinds] + np.outer(held, (kept if chooses else saved)[kinds])),
         dropped_bytes=growth * np.outer(held, (kept - saved)[kinds]),
-        fixed_bytes=growth * (fixed + on_gpu @ state + held * (on_gpu @ (kept if chooses else saved)))
-        + float(step.fixed_bytes(batch, rates)[0]),
+        fixed_bytes=growth * (fixed + on_gpu @ state + held * (on_gpu @ (kept if chooses else saved) + _outputs(one)))
+        + _unusable(one, on_gpu) + float(step.fixed_bytes(batch, rates)[0]),
         memory_bytes=memory_bytes, update_s=(update[:-1] - update[-1])[kinds],
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
         fixed_s=float(step.tied_embedding_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
@@ -96,6 +97,17 @@ def _transient(batch: Ledger, rows: Array) -> Array:
     other = replace(batch, splits=splits)
     held = [other.memory(j) for j in range(len(distinct))]
     return np.array([sum(float(x[0]) for name, x in each.items() if name not in LASTING) for each in held])[which]
+
+
+def _outputs(one: Staged) -> Array:
+    """[device] bytes that it keeps of what it hands on, per micro-batch in flight."""
+    return np.where(np.arange(one.layout.pp) < one.layout.pp - 1, one.batch.kept_output[0], 0.0)
+
+
+def _unusable(one: Staged, on_gpu: Array) -> Array:
+    """[device] bytes of blocks that the loss leaves empty."""
+    most = max(float(unusable(one.batch, j)[0]) for j in range(one.batch.num_profiles))
+    return np.where(on_gpu[:, HEAD] > 0, most, 0.0)
 
 
 def _in_flight(one: Staged) -> Array:
