@@ -96,6 +96,10 @@ Technique = Annotated[
     list[str] | None,
     _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train by one of `show techniques`; repeatable."),
 ]
+AllowTechnique = Annotated[
+    list[str] | None,
+    _option("--allow-technique", metavar="NAME[:KNOB=N,..]|all", text="Let the search decide on it; repeatable."),
+]
 TotalTokens = Annotated[
     str | None, _option("--total-tokens", metavar="N", text="Tokens of the whole run (15T): gives days and cost.")
 ]

@@ -169,7 +169,7 @@ def closing_lines(plan: Json) -> list[Part]:
     """How much of the time rests on measurements, which layouts the model cannot tell apart, what the search proved."""
     best = plan["candidates"][0]
     lines = [sources_line(best), *interval_lines(best), *tie_lines(plan), certificate_line(plan)]
-    return [*lines, *outside_lines(plan), *run_lines(plan, best), ""]
+    return [*lines, *outside_lines(plan), *technique_lines(plan), *run_lines(plan, best), ""]
 
 
 def outside_lines(plan: Json) -> list[str]:
@@ -180,6 +180,26 @@ def outside_lines(plan: Json) -> list[str]:
     gain = 1 - outside["step_s"] / plan["candidates"][0]["step_s"]
     who = text.listed(outside["targets"]) if outside["targets"] else "no target"
     return [text.wrapped(f"{outside['layout_id']} would be {text.percent(gain)} % faster; {who} can run it.")]
+
+
+def technique_lines(plan: Json) -> list[Part]:
+    """What the sets of allowed techniques give, best first; then those that cannot be, with the reason."""
+    choices = plan.get("technique_choices", [])
+    if not choices:
+        return []
+    in_bytes = plan["resolved"]["workload"]["objective"] == "memory"
+    rows: list[tuple[str, str, str]] = []
+    refused: dict[str, list[str]] = {}
+    for each in choices:
+        name = " + ".join(each["names"]) or "none"
+        if each["why"]:
+            refused.setdefault(each["why"].splitlines()[0], []).append(name)
+        else:
+            value = f"{text.gib(each['value'])} GiB" if in_bytes else f"{text.significant(each['value'])} s"
+            rows.append((f"  {name}", value, each["layout_id"]))
+    found = table("  techniques", "best", "layout", rows=rows, right=("best",))
+    reasons = [text.wrapped(f"Not {text.listed(names, 'or')}: {why}", "  ") for why, names in refused.items()]
+    return ["", found, *([""] if reasons else []), *reasons]
 
 
 def run_lines(plan: Json, candidate: Json) -> list[str]:

@@ -51,6 +51,7 @@ def plan(
     seed: int = 0,
     jobs: int = 1,
     executor: str | None = None,
+    allow_techniques: Sequence[str] = (),
     **asked: Any,
 ) -> Plan:
     """The fastest layout that fits, the runners-up, and the proof.
@@ -61,13 +62,16 @@ def plan(
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
     seed: of the orders of nodes that are tried where their links differ; jobs, executor: processes, or the cluster
-    (`dask://host:port`), that compare other targets; the plan is the same whatever they are.
+    (`dask://host:port`), that compare other targets; the plan is the same whatever they are. allow_techniques: of
+    which the search uses those, perhaps none, that make the best layout (names with knobs as in `technique`, or `all`).
     """
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"a time limit of {time_limit_s:g} s leaves no time", hint="write `--time-limit 30s`")
-    found = resolve(_request(request, asked))
     with opened(jobs, executor) as pool:
-        return _planned(found, _Watch(progress, time_limit_s, pool), stages, seed)
+        watch = _Watch(progress, time_limit_s, pool)
+        if allow_techniques:
+            return _with_techniques(_request(request, asked), allow_techniques, watch, stages, seed)
+        return _planned(resolve(_request(request, asked)), watch, stages, seed)
 
 
 def _planned(found: Resolved, watch: _Watch, stages: str, seed: int) -> Plan:
@@ -83,6 +87,17 @@ def _planned(found: Resolved, watch: _Watch, stages: str, seed: int) -> Plan:
         return _with_placed_nodes(found, watch, seed)
     outcome = _best_of_families(found, watch, _FAMILIES if own else 0)
     return _with_own_stages(found, outcome, watch) if own else _with_even_stages(found, outcome, watch)
+
+
+def _with_techniques(request: Request, allowed: Sequence[str], watch: _Watch, stages: str, seed: int) -> Plan:
+    """The plan under the best set of the allowed techniques."""
+    from .technique_choice import with_techniques
+
+    if stages == "own":
+        raise InputError("stages of their own are simulated, and no simulation knows techniques",
+                         hint="leave out `--stages own`")  # fmt: skip
+    return with_techniques(request, allowed, lambda found: _search(found, found.space, watch, top=1),
+                           lambda chosen: _planned(resolve(chosen), watch, stages, seed))  # fmt: skip
 
 
 def _with_even_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:

@@ -225,6 +225,16 @@ class Outside(_Part):
     targets: tuple[str, ...]
 
 
+class TechniqueChoice(_Part):
+    """A set of techniques that the search might have chosen: its best layout and that layout's value (seconds, or bytes
+    where those are minimised), or why there is none."""
+
+    names: tuple[str, ...]
+    value: float | None = None
+    layout_id: str | None = None
+    why: str | None = None
+
+
 class Profile(_Part):
     """A file of facts that the plan rests on."""
 
@@ -233,7 +243,7 @@ class Profile(_Part):
 
 
 class Plan(_Part):
-    """The result of `meshwright plan`."""
+    """The result of `meshwright plan`. technique_choices: best first, only where techniques were left to the search."""
 
     format_version: str = FORMAT_VERSION
     kind: Literal["plan"] = "plan"
@@ -248,6 +258,13 @@ class Plan(_Part):
     resolved: dict[str, Any]
     rejected: dict[str, int]
     warnings: tuple[str, ...] = ()
+    technique_choices: tuple[TechniqueChoice, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans that had nothing to choose look as they always did."""
+        found: dict[str, Any] = handler(self)
+        return {name: value for name, value in found.items() if name != "technique_choices" or value}
 
     @property
     def best(self) -> Candidate:

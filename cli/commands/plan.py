@@ -27,6 +27,7 @@ def command(
     lora: options.LoraOption = None,
     train_layers: options.TrainLayers = None,
     technique: options.Technique = None,
+    allow_technique: options.AllowTechnique = None,
     total_tokens: options.TotalTokens = None,
     objective: options.Objective = None,
     max_memory: options.MaxMemory = None,
@@ -92,7 +93,7 @@ def command(
         return
     with terminal.progress("searching") as progress:
         found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, seed=seed,
-                         jobs=jobs, executor=executor)  # fmt: skip
+                         jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:
         write_file(output, found.to_json(), force=force)

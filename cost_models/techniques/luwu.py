@@ -73,8 +73,8 @@ TECHNIQUE = Technique(
     caveat="it needs switches and network cards that run its programs; nobody sells them",
     excludes={
         **dict.fromkeys(("zero++", "three-level"), "both say how weights and gradients travel"),
-        "fuyou": "each says where the states live", "diloco": "its replicas differ, and the node keeps one copy",
-        "1-bit-adam": "it needs replicas without ZeRO, and the other ZeRO-3",
+        "fuyou": "each says where the states live", "diloco": "replicas of diloco differ, and the node keeps one copy",
+        "1-bit-adam": "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
     },
     order=3, keeps_weights=False,
 )  # fmt: skip

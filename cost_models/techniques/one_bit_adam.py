@@ -54,6 +54,6 @@ TECHNIQUE = Technique(
     rewrite=_rewrite,
     caveat="convergence rests on a variance that is stable after the warm-up; gradients are not clipped after it",
     excludes={"diloco": "DiLoCo's replicas send no gradients whose momentum could be compressed"} | dict.fromkeys(
-        ("zero++", "three-level"), "it needs replicas without ZeRO, and the other ZeRO-3"),
+        ("zero++", "three-level"), "1-bit-adam needs replicas without ZeRO, the other ZeRO-3"),
     order=1,
 )

@@ -72,8 +72,9 @@ def on_drives(ledger: Ledger, knobs: Knobs, *, during_backward: bool) -> Ledger:
     return replace(ledger, store=store)
 
 
-NO_OTHER_STORE = {"luwu": "each says where the states live", "three-level": "it keeps weights in the memory of GPUs",
-                  "1-bit-adam": "it needs replicas without ZeRO, and the other ZeRO-3"}  # fmt: skip
+NO_OTHER_STORE = {"luwu": "each says where the states live",
+                  "three-level": "three-level keeps weights in the memory of GPUs",
+                  "1-bit-adam": "1-bit-adam needs replicas without ZeRO, the other ZeRO-3"}  # fmt: skip
 
 TECHNIQUE = Technique(
     name="zero-infinity",
