@@ -47,6 +47,7 @@ COMMANDS = {
     "calibrate": Command("Know", "Fit the numbers of your software to your runs", "calibrate"),
     "profile": Command("Know", "Measure what this machine can do", "profile"),
     "profile links": Command("Know", "Measure the links between GPUs and nodes", "profile_links"),
+    "profile storage": Command("Know", "Measure host memory, copies to it and drives", "profile_storage"),
     "profile import": Command("Know", "A cluster file out of what other tools print", "profile_import"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),

@@ -206,7 +206,7 @@ class ClusterSpec:
     made so is safe on all of them, and the warnings of the plan say so. hosts: names of the nodes, () where none are
     given; links: only where nodes are not joined alike, and then the last level is the weakest of them. collectives:
     constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates. measured:
-    likewise of its GPUs: gemm, attention, fused (profiles/device_files.py), reserve_share, context_bytes.
+    likewise of its nodes (profiles/device_files.py): gemm, attention, fused, reserve_share, context_bytes and others.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""What `profile kernels` and `profile memory` measured, in a cluster file: `profiles: [kernels.yaml, memory.yaml]`.
+"""What `profile kernels`, `memory` and `storage` measured, in a cluster file: `profiles: [kernels.yaml, memory.yaml]`.
 
 Their constants take the place of what ships for the cluster's GPU, on this cluster alone: the share of the peak that
-products and attention keep up in training, the share of the memory bandwidth that element-wise kernels reach, and the
-bytes on a GPU that no tensor accounts for.
+products and attention keep up in training, the share of the memory bandwidth that element-wise kernels reach, the bytes
+on a GPU that no tensor accounts for, and how fast states are copied to the host and updated there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .facts import Facts
 from .reader import Document, read_document
 
 _PATH = ("profiles",)
-_KERNELS, _MEMORY = "kernel-profile", "memory-profile"
+_KERNELS, _MEMORY, _STORAGE = "kernel-profile", "memory-profile", "storage-profile"
 _EFFICIENCIES = ("gemm", "attention", "fused")
 
 
@@ -61,8 +61,12 @@ def _constants(document: Document) -> dict[str, float]:
                  "context_bytes": facts.quantity(("overheads", "context"), "B")}  # fmt: skip
         if not any(found.values()) and not facts.problems:
             facts.fail(("overheads",), "says nothing of reserve_share or context", "a CPU has neither")
+    elif kind == _STORAGE:
+        ways = [facts.quantity(("rates", name), "B/s") for name in ("host to device", "device to host")]
+        found = {"host_memory_bytes_per_s": facts.quantity(("rates", "host memory"), "B/s"),
+                 "pcie_bytes_per_s": min((way for way in ways if way is not None), default=None)}  # fmt: skip
     else:
-        facts.fail(("kind",), f"`{kind}` is neither {_KERNELS} nor {_MEMORY}",
+        facts.fail(("kind",), f"`{kind}` is none of {_KERNELS}, {_MEMORY}, {_STORAGE}",
                    "`meshwright profile kernels -o kernels.yaml`")  # fmt: skip
     facts.finish()
     return {name: value for name, value in found.items() if value is not None}
@@ -103,3 +107,13 @@ def overheads(assumed: MemoryOverheads, cluster: ClusterSpec) -> MemoryOverheads
     """`assumed` with what was measured on the cluster."""
     found = {name: cluster.measured[name] for name in ("reserve_share", "context_bytes") if name in cluster.measured}
     return replace(assumed, **found, source="measured on this cluster") if found else assumed
+
+
+def to_host(assumed_bytes_per_s: float, cluster: ClusterSpec) -> float:
+    """Bytes/s of pinned copies between a GPU and its host, the slower direction."""
+    return cluster.measured.get("pcie_bytes_per_s", assumed_bytes_per_s)
+
+
+def host_memory(cluster: ClusterSpec) -> float | None:
+    """Bytes/s of a node's memory, read and written, as measured; None where it was not."""
+    return cluster.measured.get("host_memory_bytes_per_s")

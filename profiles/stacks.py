@@ -179,7 +179,7 @@ def rates_for(
         attention = UnfusedSurface(products=products, memory_bw_bytes_per_s=memory_bw, element_bytes=wide_bytes)
     else:
         attention = _sustained(device.attention[stack.attention], stack)
-    host = [group.host_memory_bw_bytes_per_s for group in cluster.groups]
+    host = [device_files.host_memory(cluster) or group.host_memory_bw_bytes_per_s for group in cluster.groups]
     per_gpu = [bw / group.gpus_per_node for bw, group in zip(host, cluster.groups, strict=True) if bw]
     return Rates(
         gemm=gemm,
@@ -189,7 +189,7 @@ def rates_for(
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
         collectives=with_measured(collective_rates(fitted, stack.nics_per_ring), cluster.collectives),
         levels=cluster.levels,
-        pcie_bw_bytes_per_s=gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY,
+        pcie_bw_bytes_per_s=device_files.to_host(gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY, cluster),
         host_memory_bw_bytes_per_s=min(per_gpu) if len(per_gpu) == len(host) else ASSUMED_HOST_BW_BYTES_PER_S,
         stack=stack,
         overheads=device_files.overheads(OVERHEADS, cluster),

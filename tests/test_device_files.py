@@ -88,7 +88,7 @@ def test_profiles_of_another_gpu_are_warned_of_and_not_used(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({"kind": "kernels"}, "`kernels` is neither kernel-profile nor memory-profile"),
+        ({"kind": "kernels"}, "`kernels` is none of kernel-profile, memory-profile, storage-profile"),
         (kernels(), "says nothing of gemm, attention or fused"),
         (kernels(gemm=-1.0), "`-1.0` must be a share above zero"),
         ({"kind": "memory-profile", "overheads": {"context": "7"}}, "has no unit"),

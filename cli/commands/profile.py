@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...profiles.profilers.kernels import Need
 
 What = Annotated[
-    str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory; links, import.", show_default=False)
+    str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory; links, storage.", show_default=False)
 ]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
@@ -67,7 +67,7 @@ def command(
     beside what the planner takes them to be. memory: trains the layouts for a
     few steps, and tells what tensors held, what the GPU's allocator reserved on
     top, and what was in use beside it. links: between GPUs and nodes, with
-    options of its own (`profile links --help`); import: a cluster file out of what
+    options of its own (`profile links --help`), as `profile storage`; import: a cluster file out of what
     other tools print (`profile import --help`).
 
     \b

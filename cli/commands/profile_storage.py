@@ -1,0 +1,107 @@
+"""`meshwright profile storage`: how fast states can be offloaded, to the host's memory and to drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import text
+from ..console import FORMAT_VERSION, Terminal, check_writable, table, write_file
+from ..options import Force
+from .profile import Device, Quick, today
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...profiles.profilers.samples import Spread
+
+Folder = Annotated[
+    Path | None, typer.Option("--dir", metavar="DIR", help="Folder on the drive that states would go to; without it "
+                              "no drive is measured.", show_default=False)
+]  # fmt: skip
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
+                              "samples beside it.", show_default=False)
+]  # fmt: skip
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
+
+
+def command(
+    context: typer.Context,
+    folder: Folder = None,
+    device: Device = "auto",
+    quick: Quick = False,
+    dry_run: DryRun = False,
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """Measure what states are offloaded to: host memory, the way there, drives.
+
+    A copy within the host's memory by all threads (bytes read and written),
+    pinned copies between host and GPU, and a file of 1 GiB in --dir, past the
+    page cache. A cluster file that names the profile prices offloads by it.
+
+    \b
+    Examples:
+      meshwright profile storage -o storage.yaml
+      meshwright profile storage --dir /tmp --quick
+    """
+    from ...errors import InputError
+    from ...runtime import launcher
+
+    terminal: Terminal = context.obj
+    if device not in ("auto", "cuda", "cpu"):
+        raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--dir {folder} is no folder", hint="a folder on the drive, which you may write")
+    if output is not None:
+        check_writable(output, force=force)
+    if dry_run:
+        drive = "" if folder is None else f"a file in {folder}; "
+        terminal.show([f"host memory; {drive}on a GPU copies to it and back"])
+        return
+    launcher.check_torch("`profile`")
+    from ...profiles.profilers import environment, storage, timing
+    from ...profiles.profilers.samples import Samples
+
+    where = timing.open_device(device)
+    about = environment.environment(where)
+    kept = Samples(output.with_suffix(".samples.csv") if output else None, about)
+    with terminal.progress("measuring") as progress:
+        found = storage.measure(where, folder, quick=quick, samples=kept, told=progress)
+    document = {"kind": "storage-profile", "gpu": environment.gpu_of(where), "environment": about,
+                "rates": {name: vars(spread) for name, spread in found.items()}}  # fmt: skip
+    if output is not None:
+        write_file(output, _profile_text(document, found, output.with_suffix(".samples.csv").name), force=force)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, **document})
+    terminal.show(_screen(document, found, str(output) if output else None))
+
+
+def _screen(document: Mapping[str, Any], found: Mapping[str, Spread], saved_as: str | None) -> Iterator[RenderableType]:
+    yield f"storage of {document['environment']['device']}"
+    rows = [(name, text.significant(one.median / 1e9), f"{(one.high - one.low) / one.median:.1%}", f"{one.number}")
+            for name, one in found.items()]  # fmt: skip
+    yield table("", "GB/s", "spread", "samples", rows=rows, right=["GB/s", "spread", "samples"])
+    yield ""
+    if "drive read" in found:
+        slower = min(found["drive read"].median, found["drive write"].median) / 1e9
+        yield text.wrapped(f"States on this drive: `--technique zero-infinity:gb_per_s={slower:.3g}`, over the GPUs "
+                           "that share it")  # fmt: skip
+    yield f"Next: name it under `profiles` of your cluster file: {saved_as}" if saved_as else (
+        "Next: add `-o storage.yaml` to keep this")
+
+
+def _profile_text(document: Mapping[str, Any], found: Mapping[str, Spread], samples: str) -> str:
+    """The profile as YAML, every quantity with its unit."""
+    import yaml
+
+    written = {"kind": document["kind"], "date": today(), "gpu": document["gpu"] or None, "samples": samples,
+               "environment": document["environment"],
+               "rates": {name: f"{one.median / 1e9:.4g} GB/s" for name, one in found.items()}}  # fmt: skip
+    head = "# What states are offloaded to, measured by `meshwright profile storage`: medians, bytes one way but for\n"
+    head += "# `host memory`, whose bytes are read and written.\n"
+    return head + yaml.safe_dump(written, sort_keys=False, width=120)
