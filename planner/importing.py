@@ -124,6 +124,8 @@ def _request(
     for name in ("seq_len", "global_batch", "optimizer"):
         if (value := facts.get(f"workload.{name}")) is not None:
             asked[name] = value
+    if techniques := facts.get("workload.techniques"):
+        asked["technique"] = techniques
     if "precision" in facts:
         asked["precision"] = facts["precision"]
     gpus = _num_gpus(facts, found)
@@ -147,7 +149,8 @@ def _asked(request: Request) -> dict[str, Any]:
     """The flat arguments of a request, to make another of it."""
     work = request.workload
     out: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
-                           "precision": work.precision, "optimizer": work.optimizer}  # fmt: skip
+                           "precision": work.precision, "optimizer": work.optimizer,
+                           "technique": work.techniques}  # fmt: skip
     for name in ("cluster", "gpu", "gpus", "stack"):
         if (value := getattr(request, name)) is not None:
             out[name] = value

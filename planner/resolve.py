@@ -24,6 +24,7 @@ from ..profiles.rates import surfaces_for
 from ..profiles.stack_file import load_stacks
 from .constraints import Rule, fixed, legality
 from .emitters.base import Target
+from .emitters.registry import able_to_train
 from .emitters.registry import target as load_target
 from .request import Request
 from .search.exhaustive import Search
@@ -170,8 +171,12 @@ def _doubts(found: Resolved) -> list[str]:
     gpu, out = found.cluster.gpu, []
     if gpu.plan_only:
         out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
+    trains_by = found.target.trainer.techniques if found.target.trainer is not None else {}
     for each, _ in techniques.of(found.workload.techniques):
-        out.append(f"{each.name} is priced, but no target trains by it: `emit` and `launch` refuse; {each.caveat}")
+        others = able_to_train([each.name])
+        who = f"{found.target.name} does not train by it, {' and '.join(others)} would"
+        refused = f" is priced, but {who if others else 'no target trains by it'}: `emit` and `launch` refuse;"
+        out.append(f"{each.name}{':' if each.name in trains_by else refused} {each.caveat}")
     provenance = surfaces_for(gpu).provenance
     if provenance != "measured":
         out.append(f"{gpu.name} has no measurements; its compute time is {provenance}, scaled by peak and bandwidth")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..cost_models.schedule import Timeline
 from ..cost_models.schedule_orders import LETTERS, B, F, I, W
+from ..errors import InputError
 from .network import as_placed
 from .plan import Candidate, rounded
 from .request import Request
@@ -20,8 +21,16 @@ from .simulation import Staged
 Array = NDArray[np.float64]
 
 
+def check_drawn(request: Request, allowed: Sequence[str] = ()) -> None:
+    """Raises InputError where the step is not simulated: under a technique, or one that the search may choose."""
+    if names := [*request.workload.techniques, *allowed]:
+        raise InputError(f"no step under {', '.join(names)} is drawn: the simulator knows plain training only",
+                         hint="draw the plan without techniques; `explain` has their terms")  # fmt: skip
+
+
 def of_candidate(request: Request, candidate: Candidate) -> Staged:
-    """The step of a candidate of the plan for `request`, with its stages."""
+    """The step of a candidate of the plan for `request`, with its stages. Raises InputError (`check_drawn`)."""
+    check_drawn(request)
     found = as_placed(resolve(request), candidate)
     return Staged.of(found, candidate.to_layout(), candidate.partition, simulate=True)
 

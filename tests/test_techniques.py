@@ -48,7 +48,8 @@ def test_neutral_knobs_change_nothing() -> None:
     for name, technique in TECHNIQUES.items():
         for layout_id, model in RUNS[name]:
             plain = priced(layout_id, model=model)
-            assert priced(layout_id, {name: technique.neutral}, model=model) == plain
+            neutral = priced(layout_id, {name: technique.neutral}, model=model)
+            assert neutral.model_copy(update={"targets": plain.targets}) == plain  # who trains by it is another matter
             assert priced(layout_id, {name: {}}, model=model) != plain
 
 
@@ -142,6 +143,16 @@ def test_a_technique_says_which_layouts_it_needs() -> None:
 def test_no_simulation_of_techniques() -> None:
     with pytest.raises(InputError, match="no simulation knows diloco"):
         api.plan(None, model="llama-3.2-1b", cluster="dgx-h100:2", technique="diloco", stages="own")
+
+
+def test_no_drawing_of_techniques(tmp_path: Path) -> None:
+    """Before anything is searched or written."""
+    for wish in ("--technique", "--allow-technique"):
+        size = ("plan", "--model", "llama-3.2-1b", "--cluster", "dgx-h100:1", wish, "diloco", "-o", "plan.json")
+        refused = run_here(*size, "--trace", "trace.json", cwd=tmp_path)
+        assert refused.code == 2
+        assert "no step under diloco is drawn: the simulator knows plain training only" in refused.err
+        assert not list(tmp_path.iterdir())
 
 
 def test_the_commands(tmp_path: Path) -> None:

@@ -84,6 +84,10 @@ def command(
     for path in (output, trace):
         if path is not None:
             check_writable(path, force=force)
+    if trace is not None:
+        from ...planner.trace import check_drawn, chrome_trace, of_candidate
+
+        check_drawn(asked, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
         tradeoffs.refuse({"--trace": trace, "--stages own": stages == "own"}, output, deadline)
@@ -98,8 +102,6 @@ def command(
     if output is not None:
         write_file(output, found.to_json(), force=force)
     if trace is not None:
-        from ...planner.trace import chrome_trace, of_candidate
-
         write_file(trace, chrome_trace(of_candidate(asked, found.best)), force=force)
     if terminal.settings.json:
         terminal.write(found.to_json())

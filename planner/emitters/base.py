@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from ...cost_models.layouts import (
     Layouts,
     encode,
 )
+from ...cost_models.specs import Workload
 from ...cost_models.stages import Partition
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
@@ -28,7 +29,7 @@ class Trainer:
     table: its options in a release, None if it has none of its own (our runtime reads the plan). job: the files and the
     command, pure; the option list is that of the release they are for. cannot: what of a setup beside the layout it
     cannot express there. conflicts: what settings and environment together break, as (option, sentence). framework: its
-    name, as in `Megatron-LM`.
+    name, as in `Megatron-LM`. techniques: those that it trains by -> why not with the knobs of a plan (None: it can).
     """
 
     framework: str
@@ -36,6 +37,7 @@ class Trainer:
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
     cannot: Callable[[Setup, OptionList | None], list[str]] = lambda setup, options: []
     conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
+    techniques: Mapping[str, Callable[[Setup, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Target:
         columns = Layouts.of([setup.layout])
         return [rule for rule in self.rules if not bool(rule.allows(columns, setup.problem)[0])]
 
+    def cannot_train(self, workload: Workload) -> str | None:
+        """Why it does not train by the techniques of a workload; their knobs are looked at when its files are made."""
+        able = self.trainer.techniques if self.trainer is not None else {}
+        missing = [name for name, _ in workload.techniques if name not in able]
+        return f"does not train by {', '.join(missing)}" if missing else None
 
     def cannot_split(self, partition: Partition | None) -> str | None:
         """Why it cannot run stages of one's own; None where it can, and for the stages of a layout (None)."""

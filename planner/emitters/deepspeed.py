@@ -9,6 +9,7 @@ import numpy as np
 from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
+from . import deepspeed_techniques as techniques
 from .base import Target, Trainer, only
 from .launchers.base import Job, torchrun
 from .option_lists import OptionList
@@ -58,13 +59,13 @@ def _shards_write(setup: Setup) -> Settings:
     if "opt" in setup.offload:
         out |= {"zero_optimization.offload_optimizer.device": "cpu",
                 "zero_optimization.offload_optimizer.pin_memory": True}  # fmt: skip
-    return out
+    return out | techniques.states_write(setup)
 
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
     device = settings.get("zero_optimization.offload_optimizer.device", "none")
     zero, overlap = settings.get("zero_optimization.stage", 0), "zero_optimization.overlap_comm"
-    out: Facts = {"zero": zero, "offload": "opt" if device != "none" else "none"}
+    out: Facts = {"zero": zero, "offload": "opt" if device == "cpu" else "none", **techniques.states_read(settings)}
     if zero in (1, 2) and not settings.get(overlap):  # stage 3 overlaps unless told not to (runtime/zero/config.py)
         out[f"switched.{overlap}"] = {"dp_overlap_grad": False}
     return out
@@ -131,18 +132,13 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
     return {"recompute": {"mode": "full" if full else "none"}}
 
 
-def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
-    name = str(settings.get("optimizer.type", "AdamW")).lower()
-    return {"workload.optimizer": "sgd" if name == "sgd" else "adamw"}
-
-
 TABLE = Table((
     number("pp", f"{PYTHON}.PIPELINE_STAGES", lambda s: s.layout.pp, 1),
     number("tp", "tensor_parallel.autotp_size", lambda s: s.layout.tp, 1),
     Entry(("cp", "cp_algorithm"), ("sequence_parallel_size", "data_parallel_size"), _context_write, _context_read),
-    Entry(("zero", "shard", "dp", "offload"),
-          tuple(f"zero_optimization.{name}" for name in ("stage", "overlap_comm", "contiguous_gradients",
-                "reduce_scatter", "offload_optimizer.device", "offload_optimizer.pin_memory")),
+    Entry(("zero", "shard", "dp", "offload", techniques.FACT),
+          (*(f"zero_optimization.{name}" for name in ("stage", "overlap_comm", "contiguous_gradients",
+             "reduce_scatter", "offload_optimizer.device", "offload_optimizer.pin_memory")), *techniques.OPTIONS),
           _shards_write, _shards_read),
     Entry(("ep", "etp"), ("expert_parallel.enabled", "expert_parallel.autoep_size"), _experts_write, _experts_read),
     Entry(("micro_batch", "workload.global_batch"),
@@ -151,8 +147,8 @@ TABLE = Table((
     Entry(("precision",), ("bf16.enabled", "fp16.enabled"), _precision_write, _precision_read),
     Entry(("recompute", "recompute_modules", "recompute_layers"),
           (f"{PYTHON}.RECOMPUTE", "pipeline.activation_checkpoint_interval"), _recompute_write, _recompute_read),
-    Entry(("workload.optimizer",), ("optimizer.type",),
-          lambda s: {"optimizer.type": _OPTIMIZERS[s.workload.optimizer]}, _optimizer_read),
+    Entry(("workload.optimizer",), techniques.OPTIMIZER_OPTIONS,
+          lambda s: techniques.optimizer_write(s, _OPTIMIZERS), techniques.optimizer_read),
     Entry(("schedule", "vpp"), (), lambda s: {}, lambda given, facts: {"schedule": "1f1b", "vpp": 1}),
     Entry(("sequence_parallel",), (), lambda s: {}, lambda given, facts: {"sequence_parallel": False}),
 ))  # fmt: skip
@@ -224,7 +220,7 @@ def _says(setup: Setup) -> tuple[str, ...]:
         out.append(f"pp {setup.layout.pp} is not in ds_config.json: build the model with ds_plan.pipeline(...)")
     if setup.recompute == "full" and setup.layout.pp == 1:
         out.append("full recomputation is not in ds_config.json: call model.gradient_checkpointing_enable()")
-    return tuple(out)
+    return (*out, *techniques.says(setup))
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -281,5 +277,5 @@ TARGET = Target(
         only(_N, "offload", ("none", "opt"), "activation offload needs cpu_checkpointing of its own model code"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
     ),
-    trainer=Trainer("DeepSpeed", lambda options: TABLE, job, cannot, conflicts),
+    trainer=Trainer("DeepSpeed", lambda options: TABLE, job, cannot, conflicts, techniques.CAN),
 )  # fmt: skip

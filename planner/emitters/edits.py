@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,12 @@ def _names(message: str, option: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", message) is not None
 
 
+def _spelled(techniques: Mapping[str, Mapping[str, float]]) -> str:
+    """`zero++:weight_bits=8`, as `--technique` takes it."""
+    knobs = {name: ",".join(f"{knob}={value:g}" for knob, value in each.items()) for name, each in techniques.items()}
+    return " ".join(f"{name}:{said}" if said else name for name, said in knobs.items()) or "none"
+
+
 def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> list[Problem]:
     """Where the files say something else than the plan. `layout`: theirs, None if their degrees make none.
 
@@ -96,6 +103,9 @@ def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> 
     for name, said in (("global_batch", batch), ("seq_len", facts.get("workload.seq_len"))):
         if said and said != getattr(setup.workload, name):
             differs[name] = (said, getattr(setup.workload, name))
+    planned, said_now = (each.get("workload.techniques", {}) for each in (places.table.read(places.planned), facts))
+    if places.planned and planned != said_now:
+        differs["techniques"] = (_spelled(said_now), _spelled(planned))
     stages = facts.get("stages")
     if stages is not None and setup.layout.pp > 1 and stages != setup.chunk_sizes:
         differs["stages"] = (stages, setup.chunk_sizes)

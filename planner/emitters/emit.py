@@ -11,7 +11,7 @@ from .launchers.base import node_script
 from .launchers.registry import launcher as load_launcher
 from .option_lists import OptionList, option_list
 from .placement import place
-from .registry import TARGETS, target
+from .registry import TARGETS, able_to_train, target
 from .setup import Setup
 
 
@@ -51,9 +51,7 @@ def emit(
         able = ", ".join(each.name for each in TARGETS.values() if each.trainer is not None)
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
     setup = Setup.of(plan, choice, name)
-    if names := [technique for technique, _ in setup.problem.workload.techniques]:
-        raise UnsupportedError(f"no target trains by {', '.join(names)} yet: such a plan is only priced",
-                               hint="plan again without `--technique`")  # fmt: skip
+    _train_by(found, setup)
     options, warning = option_list(to, version) if found.trainer.table is not None else (None, "")
     framework = f"{found.trainer.framework} {options}" if options is not None else found.trainer.framework
     if reasons := refusals(found, setup, options):
@@ -69,6 +67,23 @@ def emit(
         f"the cluster file names no hosts: put yours in place of {hosts[0]} and the others",)  # fmt: skip
     warnings = (*((warning,) if warning else ()), *job.says, *unnamed)
     return Emitted(files, starter.next_step(job), framework, warnings)
+
+
+def _train_by(found: Target, setup: Setup) -> None:
+    """Raises UnsupportedError for techniques that the target does not train by, naming one that would."""
+    chosen = setup.workload.techniques
+    able = found.trainer.techniques if found.trainer is not None else {}
+    if missing := [name for name, _ in chosen if name not in able]:
+        others = able_to_train(missing)
+        if not others:
+            raise UnsupportedError(f"no target trains by {', '.join(missing)} yet: such a plan is only priced",
+                                   hint="plan again without `--technique`")  # fmt: skip
+        raise UnsupportedError(f"{found.name} does not train by {', '.join(missing)}",
+                               hint=f"{' and '.join(others)} would: plan with `--target {others[0]}`")  # fmt: skip
+    for name, knobs in chosen:
+        if why := able[name](setup, dict(knobs)):
+            raise UnsupportedError(f"{found.name} does not train by this {name}: {why}",
+                                   hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
 
 
 def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
