@@ -7,7 +7,7 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast test-upstream parity kill-test lint format types figures docs check clean single-gpu
+.PHONY: help plan test test-fast test-upstream test-executors parity kill-test lint format types figures docs check clean single-gpu
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,10 @@ $(UPSTREAM)/.installed: tests/upstream/requirements.txt
 
 test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files against the frameworks themselves
 	MESHWRIGHT_UPSTREAM_PYTHON=$(UPSTREAM)/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/upstream
+
+test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local Ray cluster (Ray: 80 MB to fetch)
+	$(PIP) install -q -e '.[cluster]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/test_executors.py
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py

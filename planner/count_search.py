@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from ..cost_models.layouts import Layouts
 from .emitters.registry import TARGETS
-from .executors import Executor
+from .executors import Executor, Here
 from .request import request_from_dict, request_to_dict
 from .resolve import Resolved, resolve
 from .search.exhaustive import price_layouts
@@ -75,11 +76,19 @@ def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -
     return Answer(tuple(rows), outcome.count, outcome.stopped)
 
 
-def in_order(executor: Executor, tasks: Sequence[Task]) -> list[Answer]:
+Within = Callable[[Count, float], None]
+
+
+def reporting(executor: Executor, progress: Within) -> Callable[[Task], Answer]:
+    """`answer`, which tells how far it is where it runs in this process."""
+    return partial(answer, progress=progress) if isinstance(executor, Here) else answer
+
+
+def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> list[Answer]:
     """The answers in the order of the tasks; Ctrl-C leaves `stopped` in those that were not reached."""
     got: dict[int, Answer] = {}
     with suppress(KeyboardInterrupt):
-        got.update(executor.run(answer, tasks))
+        got.update(executor.run(reporting(executor, progress), tasks))
     return [got.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
 
 
@@ -113,7 +122,7 @@ class Rounds:
     def _round(self, tasks: list[Task]) -> dict[int, Answer]:
         got: dict[int, Answer] = {}
         try:
-            for index, each in self.executor.run(answer, tasks):
+            for index, each in self.executor.run(reporting(self.executor, self._within), tasks):
                 got[index] = each
                 self.stopped = self.stopped or each.stopped
                 self.done += 1
@@ -124,3 +133,8 @@ class Rounds:
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         return got
+
+    def _within(self, count: Count, best: float) -> None:
+        """The progress of a search as a part of all of them."""
+        if self.progress is not None:
+            self.progress(self.done + count.accounted / max(count.total, 1), float(self.total), "")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +20,7 @@ from ..errors import InputError, MissingExtraError, UnknownNameError
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
-_ANSWERS_S = 10.0  # within which a scheduler must answer
+_ANSWERS_S = 60.0  # within which a scheduler that listens must answer
 
 
 class Executor(Protocol):
@@ -118,8 +120,9 @@ def _dask(where: str) -> Iterator[Executor]:
         from distributed import Client
     except ImportError:
         raise MissingExtraError("cluster", f"--executor dask://{where}") from None
+    _knock("Dask scheduler", where)
     try:
-        client = Client(f"tcp://{where}", timeout=_ANSWERS_S, set_as_default=False)
+        client = Client(f"tcp://{where}", timeout=_ANSWERS_S)
     except (OSError, ValueError) as error:
         raise _absent("Dask scheduler", where, error) from None
     try:
@@ -132,13 +135,14 @@ def _dask(where: str) -> Iterator[Executor]:
 
 @contextmanager
 def _ray(where: str) -> Iterator[Executor]:
-    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "0")
     try:
         import ray
     except ImportError:
         raise MissingExtraError("cluster", f"--executor ray://{where}") from None
+    _knock("Ray cluster", where)
     try:
-        ray.init(f"ray://{where}", log_to_driver=False, logging_level="ERROR")
+        with warnings.catch_warnings(action="ignore"):
+            ray.init(f"ray://{where}", log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _absent("Ray cluster", where, error) from None
     try:
@@ -148,6 +152,17 @@ def _ray(where: str) -> Iterator[Executor]:
 
 
 CLUSTERS: dict[str, Callable[[str], AbstractContextManager[Executor]]] = {"dask": _dask, "ray": _ray}
+
+
+def _knock(what: str, where: str) -> None:
+    """Refuses an address where nobody listens: the clients would wait half a minute, and log."""
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"--executor {where}: no host and port", hint="write `dask://host:8786` or `ray://host:10001`")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_S).close()
+    except (OSError, OverflowError) as error:
+        raise _absent(what, where, error) from None
 
 
 def _absent(what: str, where: str, error: Exception) -> InputError:
@@ -160,8 +175,9 @@ def _checked(executor: Executor, where: str) -> Executor:
     """The executor, if its workers run this version: others may price differently."""
     try:
         ((_, version),) = executor.run(_version_there, [None])
-    except ImportError as error:
-        raise InputError(f"the workers at {where} have no meshwright: {error}",
+    except Exception as error:  # each cluster has its own for a module that is missing
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"the workers at {where} cannot run meshwright: {reason[-1]}",
                          hint=f"install meshwright {__version__} where they run") from None  # fmt: skip
     if version != __version__:
         raise InputError(f"the workers at {where} run meshwright {version}, here it is {__version__}",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError, UnknownNameError
+from .executors import opened
 from .plan import Candidate, Plan, load_plan
 from .request import request_from_dict
 from .resolve import resolve
@@ -17,6 +18,7 @@ from .studies.registry import STUDIES
 
 _AGREES = 1e-6  # a plan's numbers carry 9 digits
 _SHOWS = 5e-4
+_OF_POINTS = ("sweep", "strong-scaling", "weak-scaling", "generations")
 
 
 def what_if(
@@ -29,6 +31,8 @@ def what_if(
     choice: int = 1,
     assume: Mapping[str, str] | None = None,
     jobs: int = 1,
+    executor: str | None = None,
+    resume: Path | str | None = None,
     progress: Progress | None = None,
     should_stop: Stop | None = None,
 ) -> Result:
@@ -37,7 +41,8 @@ def what_if(
     set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`);
     vary: `path=a..b` or `path=a,b,c`, one or two; study: a name in `studies.registry` (without: a comparison, or a
     sweep where something varies); replan: search the best layout too; choice: which layout of the plan is held;
-    assume: the study's assumptions, by name; jobs: processes that search the points of a sweep.
+    assume: the study's assumptions, by name; jobs: processes that search the points of a sweep; executor: a cluster
+    that does (`dask://host:port`, `ray://host:port`); resume: a file that keeps the points that are done.
     Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
     """
     if not isinstance(plan, Plan):
@@ -50,13 +55,15 @@ def what_if(
     if name == "compare" and not texts:
         hint = "`--set gpu.memory.bandwidth=4.8TB/s`, `--vary gpu.peak=x0.5..x4` or `--study sensitivity`"
         raise InputError("nothing to change", hint=hint)
-    if jobs < 1:
-        raise InputError(f"{jobs} jobs: must be 1 or more")
+    opened(jobs, executor)  # refuses what is wrong before anything is searched
+    if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
+        raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
     kept = Held(candidate.to_layout(), candidate.partition)
     question = Question(
         base, kept, parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
-        assume=dict(assume or {}), jobs=jobs, progress=progress, should_stop=should_stop,
+        assume=dict(assume or {}), jobs=jobs, executor=executor, resume=None if resume is None else Path(resume),
+        progress=progress, should_stop=should_stop,
     )  # fmt: skip
     result = STUDIES[name](question)
     now = Staged.of(base, kept.layout, kept.partition, simulate=candidate.closed_form_s is not None)

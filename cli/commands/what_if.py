@@ -42,9 +42,12 @@ def command(
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write the points as CSV.", show_default=False)
     ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", metavar="N", help="Processes that search a sweep [1].", show_default=False)
-    ] = 1,
+    jobs: options.Jobs = 1,
+    executor: options.Executor = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="FILE", help="Keep searched points here; go on from it.", show_default=False),
+    ] = None,
     force: options.Force = False,
 ) -> None:
     """What a layout of a plan would cost if numbers differed: hardware, prices, batch, length.
@@ -65,6 +68,7 @@ def command(
       meshwright what-if plan.json --set gpu.memory.bandwidth=4.8TB/s --replan
       meshwright what-if plan.json --vary gpu.memory.bandwidth=2TB/s..8TB/s
       meshwright what-if plan.json --vary gpu.peak=x0.5..x4:4 --vary gpus=8,16,32
+      meshwright what-if plan.json --vary gpus=64..512 --replan --resume a.jsonl
       meshwright what-if plan.json --study sensitivity
       meshwright what-if plan.json --study reliability --assume gpu_mtbf=30000h
     """
@@ -80,8 +84,14 @@ def command(
         if path is not None:
             check_writable(path, force=force)
     with terminal.progress("studying") as progress:
-        result = what_if(found, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
-                         assume=_assumed(assume or ()), jobs=jobs, progress=progress)  # fmt: skip
+        try:
+            result = what_if(found, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
+                             assume=_assumed(assume or ()), jobs=jobs, executor=executor, resume=resume,
+                             progress=progress)  # fmt: skip
+        except KeyboardInterrupt:
+            if resume is not None and resume.exists():
+                terminal.talk(f"What was searched is in {resume}: the same command goes on from there")
+            raise
     document, header = requests.plain(result), tables.header(found.model_dump(mode="json"))
     _write(document, header, csv, plot, draw, force=force)
     if terminal.settings.json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -76,6 +77,8 @@ class Question:
     replan: bool = False
     assume: Mapping[str, str] = field(default_factory=dict)
     jobs: int = 1
+    executor: str | None = None
+    resume: Path | None = None
     progress: Progress | None = None
     should_stop: Stop | None = None
 

@@ -1,21 +1,23 @@
-"""A sweep on several cores: each process takes a run of neighbouring points. The results are those of one process,
-since every search is exact and a seed only makes it shorter."""
+"""A sweep in parts: runs of neighbouring points go to the processes or the cluster that were asked for, and what is
+done is kept in a file where one is named. The results are those of one process, since every search is exact and a seed
+only makes it shorter."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import count, groupby
 from typing import Any
 
+from ..executors import opened
 from ..request import request_from_dict, request_to_dict
 from ..resolve import resolve
 from .base import Point, Question
 from .changes import Value, Values
+from .partial import Partial
 from .pricing import Held
 
 _RUNS_PER_JOB = 4  # so that a slow corner of the map does not leave the others idle
+_LONGEST = 16  # points of a run: what an interruption loses at most
 
 
 @dataclass(frozen=True)
@@ -30,30 +32,29 @@ class _Run:
 
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
-    """`sweep.priced`, in `question.jobs` processes."""
-    size = max(1, -(-len(grid) // (question.jobs * _RUNS_PER_JOB)))
-    starts = range(0, len(grid), size)
+    """`sweep.priced`, as `question` says where. Raises InputError for a file of another sweep."""
+    kept = Partial.opened(question.resume, question, grid) if question.resume is not None else Partial()
+    found = dict(kept.points)
+    size = min(max(1, -(-len(grid) // (question.jobs * _RUNS_PER_JOB))), _LONGEST)
+    parts = _neighbours([index for index in range(len(grid)) if index not in found], size)
     request, layout = request_to_dict(question.plain.request), question.layout
-    runs = [_Run(request, layout, dict(question.sets), question.replan, grid[start : start + size]) for start in starts]
-    found: dict[int, list[Point]] = {}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(question.jobs, len(runs)), mp_context=context, initializer=_quiet) as pool:
-        futures = {pool.submit(_price, run): index for index, run in enumerate(runs)}
-        try:
-            for done in as_completed(futures):
-                found[futures[done]] = done.result()
-                if question.progress is not None:
-                    question.progress(sum(map(len, found.values())), len(grid), "")
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [point for index in range(len(runs)) for point in found[index]]
+    runs = [_Run(request, layout, dict(question.sets), question.replan, [grid[index] for index in part])
+            for part in parts]  # fmt: skip
+    with opened(question.jobs, question.executor) as pool:
+        for which, points in pool.run(_price, runs):
+            done = dict(zip(parts[which], points, strict=True))
+            kept.add(done)
+            found.update(done)
+            if question.progress is not None:
+                question.progress(len(found), len(grid), "")
+    return [found[index] for index in range(len(grid))]
 
 
-def _quiet() -> None:
-    """One thread per process: the cores are taken by the others."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+def _neighbours(indices: list[int], size: int) -> list[list[int]]:
+    """Runs of at most `size` consecutive numbers."""
+    counter = count()
+    gaps = [[*group] for _, group in groupby(indices, key=lambda index: index - next(counter))]
+    return [run[start : start + size] for run in gaps for start in range(0, len(run), size)]
 
 
 def _price(run: _Run) -> list[Point]:

@@ -82,10 +82,11 @@ def _with_now(question: Question) -> tuple[Axis, ...]:
 
 
 def points_of(question: Question, grid: list[dict[str, Value]], *, search: bool) -> list[Point]:
-    """Every point of the grid, searched in as many processes as were asked for."""
+    """Every point of the grid, searched where, and in as many processes as, was asked for."""
     question = replace(question, replan=search)
-    many = question.jobs > 1 and search and len(grid) > 1  # held layouts are priced together, in no time
-    return (parallel.priced if many else priced)(question, grid)
+    apart = question.jobs > 1 or question.executor is not None or question.resume is not None
+    # Held layouts are priced together, in no time.
+    return (parallel.priced if apart and search else priced)(question, grid)
 
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:

@@ -1,0 +1,230 @@
+"""Where searches run changes no result; what is done is kept, and a sweep goes on from it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner import executors
+from meshwright.planner.executors import opened
+from meshwright.planner.plan import Plan
+from meshwright.planner.studies import parallel
+
+import meshwright as mw
+from meshwright.errors import InputError, MissingExtraError
+
+from .snapshots import environment
+
+VARY = ["gpus=2,4,8,16"]
+ASKED: dict[str, Any] = {"vary": VARY, "replan": True}
+
+
+@cache
+def plan() -> Plan:
+    return mw.evaluate(None, "dp16-mbs1-z1-rnone", model="llama-3.2-1b", cluster="dgx-h100:2", global_batch=64,
+                       fix={"cp": 1})  # fmt: skip
+
+
+@cache
+def changed() -> Plan:
+    """Of GPUs that are free to vary."""
+    request = {**plan().request, "cluster": "dgx-h100", "gpus": 16}
+    return plan().model_copy(update={"request": request})
+
+
+@cache
+def expected() -> str:
+    return mw.what_if(changed(), **ASKED).model_dump_json()
+
+
+def test_jobs_change_no_byte() -> None:
+    assert mw.what_if(changed(), **ASKED, jobs=2).model_dump_json() == expected()
+
+
+def test_resumed_sweep_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption keeps what was searched; the second call searches only the rest."""
+    path, searched = tmp_path / "part.jsonl", []
+    honest = parallel._price
+    monkeypatch.setattr(parallel, "_LONGEST", 1)
+
+    def price(run: Any) -> Any:
+        searched.append(run)
+        return honest(run)
+
+    monkeypatch.setattr(parallel, "_price", price)
+
+    def interrupt(done: float, total: float, note: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mw.what_if(changed(), **ASKED, resume=path, progress=interrupt)
+    assert len(searched) == 2
+    assert mw.what_if(changed(), **ASKED, resume=path).model_dump_json() == expected()
+    assert len(searched) == 4
+    assert mw.what_if(changed(), **ASKED, resume=path).model_dump_json() == expected()
+    assert len(searched) == 4
+
+
+def kept(path: Path) -> Path:
+    mw.what_if(changed(), **ASKED, resume=path)
+    return path
+
+
+def test_a_line_cut_short_is_searched_again(tmp_path: Path) -> None:
+    path = kept(tmp_path / "part.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    assert mw.what_if(changed(), **ASKED, resume=path).model_dump_json() == expected()
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("other", "another sweep"), ("text", "not a file of points"), ("damaged", "line 2"), ("version", "0.0.0 wrote")],
+)
+def test_files_of_other_sweeps_are_refused(what: str, said: str, tmp_path: Path) -> None:
+    path = kept(tmp_path / "part.jsonl")
+    asked = ASKED
+    if what == "other":
+        asked = {**ASKED, "vary": ["gpus=2,4,8"]}
+    elif what == "text":
+        path.write_text("hello\n")
+    elif what == "damaged":
+        head, *_ = path.read_text().splitlines(keepends=True)
+        path.write_text(f'{head}{{"99": 1}}\n')
+    else:
+        head, *rest = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([json.dumps({**json.loads(head), "version": "0.0.0"}) + "\n", *rest]))
+    before = path.read_bytes()
+    with pytest.raises(InputError) as caught:
+        mw.what_if(changed(), **asked, resume=path)
+    assert said in str(caught.value)
+    assert caught.value.hint
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    """Writing stops at a limit on the size of files, as on a full disk: a message, and a file to go on from."""
+    (tmp_path / "plan.json").write_text(changed().to_json())
+    whole = kept(tmp_path / "whole.jsonl").stat().st_size
+    command = [sys.executable, "-m", "meshwright", "what-if", "plan.json", "--vary", VARY[0], "--replan",
+               "--resume", "part.jsonl"]  # fmt: skip
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (whole - 50, whole - 50))
+
+    run = {"cwd": tmp_path, "env": environment(), "capture_output": True, "encoding": "utf-8", "check": False}
+    done = subprocess.run(command, preexec_fn=limited, **run)  # type: ignore[call-overload]
+    assert done.returncode == 2
+    assert "error: cannot write part.jsonl: file too large" in done.stderr
+    assert (tmp_path / "part.jsonl").read_text().endswith("\n")
+    again = subprocess.run([*command, "--json"], **run)  # type: ignore[call-overload]
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "part.jsonl").stat().st_size == whole
+
+
+@pytest.mark.parametrize(
+    ("jobs", "address", "said"),
+    [
+        (0, None, "0 jobs"),
+        (2, "dask://here:1", "both say where"),
+        (1, "here:8786", "is no address"),
+        (1, "dask://", "is no address"),
+        (1, "dsk://here:1", "unknown executor `dsk`"),
+    ],
+)
+def test_addresses_that_are_wrong(jobs: int, address: str | None, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        opened(jobs, address)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["dask", "ray"])
+def test_missing_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("distributed", "ray"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=f"--executor {scheme}://"), opened(1, f"{scheme}://here:1"):
+        pass
+
+
+@pytest.mark.parametrize("asked", [{"vary": VARY}, {"study": "sensitivity"}])
+def test_resume_of_what_searches_no_points(asked: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="searches no points"):
+        mw.what_if(changed(), **asked, resume=tmp_path / "part.jsonl")
+
+
+@pytest.fixture(scope="module")
+def dask_address() -> Iterator[str]:
+    """A scheduler with two worker processes."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield str(cluster.scheduler_address).replace("tcp://", "dask://")
+
+
+def test_dask_changes_no_byte(dask_address: str) -> None:
+    assert mw.what_if(changed(), **ASKED, executor=dask_address).model_dump_json() == expected()
+
+
+def test_workers_of_another_version(dask_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "__version__", "99.0")
+    with pytest.raises(InputError, match=r"here it is 99\.0"), opened(1, dask_address):
+        pass
+
+
+@pytest.mark.parametrize(("address", "said"), [
+    ("dask://localhost:1", "no Dask scheduler answers at localhost:1"), ("dask://localhost", "no host and port"),
+    ("ray://localhost:1", "no Ray cluster answers at localhost:1"), ("ray://localhost:99999", "no Ray cluster answers"),
+])  # fmt: skip
+def test_a_cluster_that_is_not_there(address: str, said: str) -> None:
+    pytest.importorskip("ray" if address.startswith("ray") else "distributed")
+    with pytest.raises(InputError, match=said) as caught, opened(1, address):
+        pass
+    assert caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A head node that takes clients."""
+    pytest.importorskip("ray")
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("localhost", 0))
+        two.bind(("localhost", 0))
+        gcs, port = one.getsockname()[1], two.getsockname()[1]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={gcs}",
+               f"--ray-client-server-port={port}", "--num-cpus=2", "--include-dashboard=false",
+               "--disable-usage-stats", f"--temp-dir={tmp_path_factory.mktemp('ray')}"]  # fmt: skip
+    head = subprocess.Popen(command, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        for _ in range(240):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("localhost", port), timeout=1).close()
+                break
+            time.sleep(0.25)
+        yield f"ray://localhost:{port}"
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait()
+
+
+def test_ray_changes_no_byte(ray_address: str, tmp_path: Path) -> None:
+    """In a process of its own: the client keeps threads and warns of its own code."""
+    (tmp_path / "plan.json").write_text(changed().to_json())
+    command = [sys.executable, "-m", "meshwright", "what-if", "plan.json", "--vary", VARY[0], "--replan", "--json"]
+    run = {"cwd": tmp_path, "env": environment(), "capture_output": True, "encoding": "utf-8", "check": False}
+    there = subprocess.run([*command, "--executor", ray_address], **run)  # type: ignore[call-overload]
+    here = subprocess.run(command, **run)  # type: ignore[call-overload]
+    assert (there.returncode, there.stdout) == (0, here.stdout)
