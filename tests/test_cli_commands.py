@@ -233,7 +233,7 @@ def test_every_snapshot_is_used() -> None:
     text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for path in FOLDER.glob("*.txt"):
         stem = path.stem
-        for prefix in ("screen-", "validate-", "what-if-", "calibrate-", "bad-", "error-", "help-"):
+        for prefix in ("tradeoff-", "screen-", "validate-", "what-if-", "calibrate-", "bad-", "error-", "help-"):
             stem = stem.removeprefix(prefix)
         stem = stem.removesuffix("-terminal")
         assert stem in text or stem in {name.replace(" ", "-") for name in cli.COMMANDS}, path.name
