@@ -263,3 +263,10 @@ def test_deadline_writes_the_plan_it_chose(tmp_path: Path) -> None:
     assert (kept["kind"], kept["request"]["gpus"]) == ("plan", 16)
     frontiers = json.loads(run_here(*PLAN, "--gpus", "8", "--pareto", "time,memory", "--json", cwd=tmp_path).out)
     assert Frontier.model_validate(frontiers).proven
+
+
+def test_a_gpu_alone_is_enough() -> None:
+    done = run_here("plan", "--model", "llama-3.2-1b", "--gpu", "h100", "--gpus", "1,2", "--deadline", "90d",
+                    "--total-tokens", "1B")  # fmt: skip
+    assert done.code == 0, done
+    assert "<- cheapest" in done.out

@@ -80,7 +80,12 @@ def command(
     terminal: Terminal = context.obj
     numbers = None if gpus is None else parse_range(gpus)
     flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
+    by_gpu = numbers is not None and gpu is not None and cluster is None
+    if by_gpu and numbers is not None:  # a GPU alone is a request with a number of them
+        flags["gpus"] = numbers.first
     asked = requests.build(request, set_, flags)
+    if by_gpu:
+        asked = asked.model_copy(update={"gpus": None})
     for path in (output, trace):
         if path is not None:
             check_writable(path, force=force)
