@@ -122,12 +122,13 @@ class _Balanced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel) -> Tensor:
         own, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
+        parts = route.parts(own)
+        next(parts)  # sends it on its way before attention over it
         total = flash.Total(*kernel.forward(q, k, v, True))
-        for source, part in route.parts(own):
-            if source != rank:
-                rows, columns = _seen(rank, source, q.shape[2])
-                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
-                total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
+        for source, part in parts:
+            rows, columns = _seen(rank, source, q.shape[2])
+            keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+            total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
         out = total.out.to(q.dtype)
         ctx.save_for_backward(q, own, out, total.lse)
         ctx.route, ctx.kernel, ctx.width = route, kernel, width

@@ -1,17 +1,24 @@
 """`make parity`: what test_parity.py leaves out. Not collected by `make test`.
 
-Every schedule with every ZeRO stage, tp and recompute mode, three axes at once, uneven stages, other models, and the
-layouts of the issue's command lines at the size of `--scale-down`.
+Every schedule with every ZeRO stage, tp and recompute mode, three axes at once, uneven stages, other models; every
+algorithm of context parallelism with all of these, its peak memory, and up to 16 ranks.
 """
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
+from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.runtime import dry_run
+from meshwright.runtime.pricing import predicted_bytes
 
+from .fork import run
 from .jobs import job, llama
-from .test_parity import model_for, parity_of
+from .test_memory import rehearsal
+from .test_parity import agreement, model_for, parity_of
+from .test_scale import large
 
 SCHEDULES = ("", "-gpipe", "-vpp2")
 RECOMPUTES = ("rnone", "rfull", "rfull1", "rsel", "rsel(norm)", "rsel(act)", "rsel(attn+norm+act)")
@@ -56,3 +63,63 @@ def test_trains_the_same_model(text: str) -> None:
 def test_uneven_stages(sizes: list[int], zero: int) -> None:
     wanted = job(f"pp2-dp2-mbs1-z{zero}-rnone", llama(6), sizes=sizes, stack_changes={"sharded_states": "zero"})
     assert parity_of(wanted).agrees
+
+
+WITH_CONTEXT = [
+    *(f"llama:cp2{{}}-dp1-mbs1-z0-{recompute}" for recompute in RECOMPUTES),
+    *(f"llama:cp2{{}}-dp2-mbs1-z{zero}-rnone" for zero in range(4)),
+    *(f"llama:cp2{{}}-dp4-sh2-mbs1-z{zero}-rnone" for zero in (1, 2, 3)),
+    *(f"llama:cp2{{}}-pp2{schedule}-dp1-mbs1-z0-rnone" for schedule in SCHEDULES),
+    *(f"llama:tp2-cp2{{}}-dp1-mbs1-z{zero}-rnone" for zero in range(4)),
+    "llama:tp2-cp2{}-dp1-mbs2-z1-rsel", "llama:tp2-cp2{}-pp2-dp1-mbs1-z1-rfull1",
+    "llama:cp2{}-pp2-vpp2-dp2-mbs1-z3-rsel", "moe:cp2{}-dp1-ep2-mbs1-z0-rnone", "moe:cp2{}-dp2-ep2-mbs1-z3-rsel(moe)",
+    "moe:tp2-cp2{}-dp1-ep2-mbs1-z1-rnone",
+]  # fmt: skip
+SIXTEEN = [
+    "llama:tp2-cp2r-pp2-dp2-mbs1-z1-rnone", "gpt:tp2-cp2u-pp2-dp2-mbs1-z3-rnone", "llama:tp2-cp4g-dp2-mbs1-z3-rsel",
+    "moe:tp2-cp2g-pp2-dp2-ep4-mbs1-z1-rnone", "moe:tp2-cp2r-dp4-sh2-ep4-mbs1-z2-rfull", "gpt:cp8r-dp2-mbs1-z1-rnone",
+    "gpt:cp4u-pp2-vpp2-dp2-mbs1-z1-rnone",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["r", "g", "u"])
+@pytest.mark.parametrize("text", WITH_CONTEXT)
+def test_context_parallelism(text: str, algorithm: str) -> None:
+    name, _, layout_id = text.format(algorithm).partition(":")
+    wanted = replace(rehearsal(layout_id, name), steps=3)
+    verdict = agreement(wanted, run(wanted)[0])
+    assert verdict.agrees, verdict.as_dict()
+
+
+@pytest.mark.parametrize("algorithm", ["r", "g", "u"])
+@pytest.mark.parametrize("text", WITH_CONTEXT)
+def test_peak_memory_with_context_parallelism(text: str, algorithm: str) -> None:
+    """Traced, which is to the byte what a run holds (test_dry_run.py): with 16 layers, of which one more or less at the
+    peak is no twentieth of all."""
+    name, _, layout_id = text.format(algorithm).partition(":")
+    wanted = job(layout_id, middling(model_for(name, layout_id)), seq_len=4096, dtype="bf16", optimizer="adamw")
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        traced = dry_run.trace(wanted, stage).allocated_bytes
+        assert planned["allocated"] == pytest.approx(traced, rel=0.05), f"stage {stage}"
+
+
+def middling(model: ModelSpec) -> ModelSpec:
+    """A fourth of the width of an 8B model, half as many layers."""
+    wide = large(model, 16)
+    heads = replace(wide.kinds[0].attention, heads=16, head_dim=64, value_head_dim=64)
+    kinds = tuple(replace(each, attention=heads, feed_forward=block)
+                  for each, block in zip(wide.kinds, map(_narrow, wide.kinds), strict=True))  # fmt: skip
+    return replace(wide, hidden=1024, vocab=16384, kinds=kinds)
+
+
+def _narrow(kind: Layer) -> FeedForward | MixtureOfExperts:
+    block = kind.feed_forward
+    return replace(block, inner=2816) if isinstance(block, FeedForward) else replace(block, expert_inner=2816)
+
+
+@pytest.mark.parametrize("text", SIXTEEN)
+@pytest.mark.filterwarnings("default")
+def test_sixteen_ranks(text: str) -> None:
+    name, _, layout_id = text.partition(":")
+    verdict = parity_of(job(layout_id, model_for(name, layout_id)))
+    assert verdict.agrees, verdict.as_dict()

@@ -26,11 +26,13 @@ from meshwright.runtime.parity import LEAST_CHANGE, compare_memory
 from meshwright.runtime.pricing import _problem, _tables, predicted_bytes
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
+from torch import Tensor
 
 from meshwright.errors import InputError
 
 from .fork import TIMEOUT_S, Break, fork, run
 from .jobs import job
+from .test_cuda import gpu
 from .test_memory import rehearsal
 from .test_parity import model_for, no_reduction, parity_of
 
@@ -75,7 +77,7 @@ def other_positions(trainer: Trainer, rank: int) -> None:
 def unweighted(trainer: Trainer, rank: int) -> None:
     """Outputs of two parts are averaged, whatever their log-sum-exp."""
 
-    def add(self: flash.Total, rows: slice, out: torch.Tensor, lse: torch.Tensor) -> None:
+    def add(self: flash.Total, rows: slice, out: Tensor, lse: Tensor) -> None:
         self.out[:, :, rows].lerp_(out, 0.5)
         self.lse[:, :, rows].copy_(torch.logaddexp(self.lse[:, :, rows], lse))
 
@@ -86,7 +88,7 @@ def lse_of_the_first_part(trainer: Trainer, rank: int) -> None:
     """The backward pass takes the log-sum-exp of a rank's own keys for that of all: only gradients are wrong."""
     before = flash.Total.add
 
-    def add(self: flash.Total, rows: slice, out: torch.Tensor, lse: torch.Tensor) -> None:
+    def add(self: flash.Total, rows: slice, out: Tensor, lse: Tensor) -> None:
         kept = self.lse.clone()
         before(self, rows, out, lse)
         self.lse = kept
@@ -97,7 +99,7 @@ def lse_of_the_first_part(trainer: Trainer, rank: int) -> None:
 def gradients_stay_away(trainer: Trainer, rank: int) -> None:
     """What other ranks made for the keys of this one does not come home."""
 
-    def back(self: Any, gradients: Iterable[context_parallel.Part]) -> torch.Tensor:
+    def back(self: Any, gradients: Iterable[context_parallel.Part]) -> Tensor:
         return list(gradients)[0][1]  # noqa: RUF015
 
     context_parallel._Ring.back = back  # type: ignore[method-assign]
@@ -118,7 +120,7 @@ def swapped_heads(trainer: Trainer, rank: int) -> None:
     """Ulysses: what comes back is joined in the wrong order of the ranks."""
     before = context_parallel._dealt
 
-    def dealt(x: torch.Tensor, split: int, joined: int, group: Group) -> torch.Tensor:
+    def dealt(x: Tensor, split: int, joined: int, group: Group) -> Tensor:
         found = before(x, split, joined, group)
         return found.roll(found.shape[1] // 2, 1) if joined == 1 else found
 
@@ -219,6 +221,42 @@ def test_sends_what_the_planner_counts(layout_id: str, algorithm: str) -> None:
     expected = _planned(wanted, lambda exchange: recomputed and ("rfull" in layout_id or bool(exchange.tag)))
     assert expected
     assert _sent(wanted) == expected
+
+
+# ---- kernels
+
+
+def _reference(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:
+    """Output and gradients of attention by its definition, over all keys."""
+    leaves = [each.detach().double().requires_grad_() for each in (q, k, v)]
+    keys, values = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in leaves[1:])
+    scores = leaves[0] @ keys.mT / q.shape[-1] ** 0.5
+    out = scores.softmax(-1) @ values
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad.double())]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "dtype", "tolerance"),
+    [
+        (flash.CPU, "cpu", torch.float64, 1e-14),
+        (flash.CPU, "cpu", torch.bfloat16, 2e-2),
+        pytest.param(flash.GPU, "cuda", torch.bfloat16, 2e-2, marks=gpu),
+    ],
+)
+def test_two_parts_of_the_keys_are_all_of_them(
+    kernel: flash.Kernel, device: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    torch.manual_seed(0)
+    q, grad = (torch.randn(2, 4, 6, 16, device=device).to(dtype) for _ in range(2))
+    k, v = (torch.randn(2, 2, 10, 16, device=device).to(dtype) for _ in range(2))
+    halves = [slice(0, 7), slice(7, 10)]
+    total = flash.Total(*kernel.forward(q, k[:, :, halves[0]], v[:, :, halves[0]], False))
+    total.add(slice(None), *kernel.forward(q, k[:, :, halves[1]], v[:, :, halves[1]], False))
+    out, expected = total.out.to(dtype), _reference(q, k, v, grad)
+    made = [kernel.backward(grad, q, k[:, :, half], v[:, :, half], out, total.lse, False) for half in halves]
+    found = [out, made[0][0] + made[1][0], *(torch.cat([one[i] for one in made], 2) for i in (1, 2))]
+    for mine, right in zip(found, expected, strict=True):
+        assert torch.allclose(mine.double(), right, rtol=tolerance, atol=tolerance)
 
 
 # ---- where tokens and ranks stand

@@ -16,7 +16,7 @@ from meshwright.runtime.job import Job
 from meshwright.runtime.model import DecoderChunk, DecoderLayer
 from meshwright.runtime.parity import LEAST_CHANGE, Parity, compare
 from meshwright.runtime.recompute import _Recipe
-from meshwright.runtime.trainer import Trainer
+from meshwright.runtime.trainer import Step, Trainer
 
 from .fork import Break, run
 from .jobs import gpt, job, llama, moe, shared_experts
@@ -29,7 +29,10 @@ def model_for(name: str, layout_id: str) -> ModelSpec:
 
 
 def parity_of(wanted: Job, broken: Break | None = None) -> Parity:
-    steps, _ = run(wanted, broken)
+    return agreement(wanted, run(wanted, broken)[0])
+
+
+def agreement(wanted: Job, steps: list[Step]) -> Parity:
     expected = reference.train(wanted)
     return compare([(s.loss, s.gradient_norm) for s in steps], [(s.loss, s.gradient_norm) for s in expected])
 
