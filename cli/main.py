@@ -48,6 +48,7 @@ COMMANDS = {
     "profile": Command("Know", "Measure what this machine can do", "profile"),
     "profile links": Command("Know", "Measure the links between GPUs and nodes", "profile_links"),
     "profile storage": Command("Know", "Measure host memory, copies to it and drives", "profile_storage"),
+    "profile all": Command("Know", "All of this machine, into one cluster file", "profile_all"),
     "profile import": Command("Know", "A cluster file out of what other tools print", "profile_import"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),

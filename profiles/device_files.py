@@ -7,7 +7,6 @@ on a GPU that no tensor accounts for, and how fast states are copied to the host
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,17 +36,18 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
     for position, name in enumerate(named):
         try:
             found = read_document(own / name)
-            values = _constants(found)
+            values = constants(found)
         except InputError as error:
             facts.fail((*_PATH, position), error.message, error.hint)
             continue
-        other = list(_other_hardware(found, cluster))
-        measured |= {} if other else values
-        warnings += other
+        if other := other_hardware(found, cluster):
+            warnings.append(other)
+        else:
+            measured |= values
     return replace(cluster, measured=measured, warnings=(*cluster.warnings, *warnings))
 
 
-def _constants(document: Document) -> dict[str, float]:
+def constants(document: Document) -> dict[str, float]:
     """The constants of one profile, by the names of ClusterSpec.measured. Raises InputError with all its problems."""
     facts, kind = Facts(document), document.at(("kind",))
     found: dict[str, float | None] = {}
@@ -82,13 +82,13 @@ def _share(facts: Facts, path: tuple[str, ...]) -> float | None:
     return float(value)
 
 
-def _other_hardware(document: Document, cluster: ClusterSpec) -> Iterator[str]:
-    """A warning where a profile is of another GPU than the cluster's."""
+def other_hardware(document: Document, cluster: ClusterSpec) -> str:
+    """A warning where a profile is of another GPU than the cluster's; else empty."""
     where = document.at(("gpu",)) or document.at(("environment", "device")) or ""
     name = cluster.gpu.name
     same = registry.is_gpu(str(where)) and registry.gpu_name(str(where)) == name
-    if not same:
-        yield f"{document.name}: measured on {where or 'no GPU of the catalogue'}, the cluster has {name}: not used"
+    said = f"{document.name}: measured on {where or 'no GPU of the catalogue'}, the cluster has {name}: not used"
+    return "" if same else said
 
 
 def calibrated(fitted: Calibration, cluster: ClusterSpec) -> Calibration:

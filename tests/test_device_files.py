@@ -10,12 +10,14 @@ from meshwright.cli.profile_memory import profile_text
 from meshwright.planner import api
 from meshwright.planner.plan import Plan
 from meshwright.profiles.cluster import load_cluster
+from meshwright.profiles.profilers import storage
 from meshwright.profiles.rates import surfaces_for
 from meshwright.profiles.registry import gpu_entry
 
 from meshwright.errors import InputError
 
-from .test_profile_memory import GIB, of_a_gpu
+from .snapshots import run_here
+from .test_profile_memory import GIB, TINY, of_a_gpu
 
 LAYOUT = "tp2-dp4-mbs1-z1-rfull"
 
@@ -111,3 +113,36 @@ def test_the_plan_keeps_what_was_measured(tmp_path: Path) -> None:
     missing.write_text(missing.read_text().replace("[none.yaml]", "none.yaml"))
     with pytest.raises(InputError, match="must list files"):
         load_cluster(missing)
+
+
+ALL = ("profile", "all", "--model", "llama-3.2-1b", "--gpu", "h200", "--gpus", "2", "--ranks", "2", "--device", "cpu")
+
+
+def test_all_shows_what_it_would_measure(tmp_path: Path) -> None:
+    done = run_here(*ALL, "--dry-run", "-o", str(tmp_path / "node.yaml"))
+    assert done.code == 0, done
+    for said in ("alone", "kernels; calls per micro-batch", "steps each of", "host memory"):
+        assert said in done.out
+    assert list(tmp_path.iterdir()) == []
+    assert "writes files" in run_here(*ALL, "--json", "-o", str(tmp_path / "node.yaml")).err
+    (tmp_path / "node.memory.yaml").write_text("kept")
+    done = run_here(*ALL, "-o", str(tmp_path / "node.yaml"))
+    assert done.code == 2
+    assert "node.memory.yaml" in done.err
+
+
+@pytest.mark.slow
+def test_all_of_this_machine_into_one_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "BYTES", {True: 1 << 24, False: 1 << 24})
+    model = tmp_path / "tiny.yaml"
+    model.write_text(yaml.safe_dump(TINY))
+    out = tmp_path / "node.yaml"
+    done = run_here("profile", "all", "--model", str(model), "--gpu", "h200", "--gpus", "2", "--seq-len", "64",
+                    "--global-batch", "2", "--ranks", "2", "--quick", "--device", "cpu", "-o", str(out),
+                    "--layout", "dp2-mbs1-z1-rnone")  # fmt: skip
+    assert done.code == 0, done
+    written = {path.name for path in tmp_path.glob("node*.yaml")}
+    assert written == {"node.yaml", "node.kernels.yaml", "node.memory.yaml", "node.storage.yaml"}
+    found = load_cluster(out)
+    assert (found.num_gpus, found.measured) == (2, {})  # a CPU tells nothing of an H200
+    assert [level.kind for level in found.levels] == ["measured-node"]

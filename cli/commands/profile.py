@@ -67,7 +67,7 @@ def command(
     beside what the planner takes them to be. memory: trains the layouts for a
     few steps, and tells what tensors held, what the GPU's allocator reserved on
     top, and what was in use beside it. links: between GPUs and nodes, with
-    options of its own (`profile links --help`), as `profile storage`; import: a cluster file out of what
+    options of its own (`profile links --help`), as storage and all; import: a cluster file out of what
     other tools print (`profile import --help`).
 
     \b

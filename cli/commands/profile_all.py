@@ -1,0 +1,93 @@
+"""`meshwright profile all`: links, kernels, memory and storage of this machine, and a cluster file that names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import options
+from ..console import Terminal, check_writable, write_file
+from . import profile, profile_links, profile_storage
+from .profile import Device, Quick
+
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="The cluster file; the profiles that it names lie "
+                       "beside it.", show_default=False)
+]  # fmt: skip
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
+
+
+def command(
+    context: typer.Context,
+    output: Output,
+    source: options.RequestOrPlan = None,
+    layout: options.LayoutId = None,
+    model: options.Model = None,
+    gpu: options.Gpu = None,
+    gpus: options.Gpus = None,
+    seq_len: options.SeqLen = None,
+    global_batch: options.GlobalBatch = None,
+    dtype: options.Dtype = None,
+    folder: profile_storage.Folder = None,
+    ranks: profile_links.NumRanks = None,
+    device: Device = "auto",
+    quick: Quick = False,
+    dry_run: DryRun = False,
+    force: options.Force = False,
+) -> None:
+    """Measure all there is to know of this machine, into one cluster file.
+
+    The links between its GPUs, the kernels and the memory of a model's layouts,
+    host memory and a drive: what `profile links`, `kernels`, `memory` and
+    `storage` do, one after the other. `plan --cluster` on the file prices by all
+    of it. On several nodes, start `profile links` on each with torchrun, and
+    name the other profiles in its file.
+
+    \b
+    Examples:
+      meshwright profile all --model llama-3.2-1b --gpu h200 --gpus 8 -o node.yaml
+    """
+    from ...errors import InputError
+    from ...profiles.profilers import link_ranks
+
+    terminal: Terminal = context.obj
+    if terminal.settings.json:
+        raise InputError("`profile all` writes files", hint="`--json` goes with `profile kernels` and the others")
+    if link_ranks.under_torchrun():
+        raise InputError("`profile all` measures one node", hint="torchrun starts `-m meshwright profile links`")
+    files = {what: output.with_suffix(f".{what}.yaml") for what in ("kernels", "memory", "storage")}
+    for path in (output, *files.values()):
+        check_writable(path, force=force)
+    asked: dict[str, Any] = {"source": source, "layout": layout, "model": model, "gpu": gpu, "gpus": gpus,
+                             "seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}  # fmt: skip
+    common: dict[str, Any] = {"device": device, "quick": quick, "dry_run": dry_run, "force": True}
+    profile_links.command(context, ranks=ranks, gpu=gpu, output=output, **common)
+    for what in ("kernels", "memory"):
+        profile.command(context, what, **asked, output=files[what], **common)
+    profile_storage.command(context, folder=folder, output=files["storage"], **common)
+    if not dry_run:
+        _name(terminal, output, [path for path in files.values() if _tells(path, output)])
+
+
+def _tells(path: Path, cluster: Path) -> bool:
+    """Whether plans on the cluster can be priced by a profile: one of a CPU has no constant of a GPU."""
+    from ...errors import InputError
+    from ...profiles.cluster import load_cluster
+    from ...profiles.device_files import constants, other_hardware
+    from ...profiles.reader import read_document
+
+    try:
+        document, spec = read_document(path), load_cluster(cluster)
+        return bool(constants(document)) and not other_hardware(document, spec)
+    except InputError:
+        return False
+
+
+def _name(terminal: Terminal, output: Path, telling: list[Path]) -> None:
+    """Name the profiles in the cluster file."""
+    if telling:
+        listed = ", ".join(path.name for path in telling)
+        write_file(output, output.read_text(encoding="utf-8") + f"profiles: [{listed}]\n", force=True)
+        terminal.show(["", f"{output} prices by {listed} too"])
