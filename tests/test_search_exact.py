@@ -28,6 +28,7 @@ from meshwright.planner.constraints import WELL_FORMED, Rule, fixed, legality
 from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.search import exhaustive
 from meshwright.planner.search.exhaustive import Outcome, Search
+from meshwright.planner.search.pilot import PILOT_FROM
 from meshwright.planner.space import Count, Space, allowed, cross, select
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.stacks import load_stack, rates_for
@@ -181,6 +182,20 @@ def test_equals_brute_force(block: int) -> None:
     assert [found for seed in share if (found := mismatch(seed))] == []
 
 
+def test_a_pilot_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain part searched first; a limit below what it found loses the best layout of some request."""
+    monkeypatch.setattr(exhaustive, "PILOT_FROM", 0)
+    assert [found for seed in range(0, NUM_REQUESTS, 8) if (found := mismatch(seed))] == []
+    honest = Search._fly_ahead
+
+    def too_low(one: Search) -> None:
+        honest(one)
+        one.incumbent *= 0.97
+
+    monkeypatch.setattr(Search, "_fly_ahead", too_low)
+    assert any(mismatch(seed) for seed in range(0, NUM_REQUESTS, 8))
+
+
 def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound 3 % too high prunes the best layout of some request, and the check above says so."""
     honest = step.bound
@@ -193,8 +208,10 @@ def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(mismatch(seed) for seed in range(NUM_REQUESTS))
 
 
-def test_stopped_search_says_so() -> None:
+@pytest.mark.parametrize("pilot_from", [0, PILOT_FROM])
+def test_stopped_search_says_so(pilot_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is cut keeps its best, a bound below it, and counts what it left."""
+    monkeypatch.setattr(exhaustive, "PILOT_FROM", pilot_from)
     request = random_request(3)
     stopped = search(request, float("inf"), should_stop=lambda: True)
     whole = search(request, float("inf"))

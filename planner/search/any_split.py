@@ -48,7 +48,7 @@ def splittable(space: Space) -> Space:
 class AnySplit(Search):
     """Finds the nodes with the least bounds: `found` lists (bound, id, layout with one shard group), at most `top`."""
 
-    recompute_apart = False
+    piloted = recompute_apart = False
 
     def _share_of_fill(self, evenly: Array) -> Array:
         return np.zeros_like(evenly)

@@ -23,6 +23,7 @@ from ...cost_models.techniques.registry import keep_weights
 from ..census import Census, recompute_category
 from ..constraints import Mask
 from ..space import RECOMPUTE_FIELDS, Columns, Count, Ints, Space, allowed, cross, grow, select
+from .pilot import PILOT_FROM, plain_part
 
 Array = NDArray[np.float64]
 Progress = Callable[[Count, float], None]
@@ -100,7 +101,10 @@ class Outcome:
 
 class Search:
     """One search. `memory_bytes`: what a GPU has; `host_bytes`: its share of host memory; `objective`: `step` minimises
-    seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for; `family`: see Found."""
+    seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for; `family`: see Found.
+    `piloted`: whether large spaces are searched in their plain part first (pilot.py)."""
+
+    piloted = True
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
@@ -113,6 +117,7 @@ class Search:
         self.progress, self.should_stop, self.incumbent = progress, should_stop, incumbent
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of what an interrupted search left
+        self.ahead: list[tuple[float, str, Layout]] = []  # what the pilot found
 
     @property
     def threshold(self) -> float:
@@ -125,13 +130,30 @@ class Search:
             if len(meshes["tp"]):
                 self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
                 self.census.tally(self.count)
+                if self.piloted and self.count.total > PILOT_FROM:
+                    self._fly_ahead()
                 self._descend(meshes)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
+        if self.stopped and not self.found.rows:
+            self.found.rows = self.ahead
         self.count.unvisited = self.count.total - self.count.accounted
         best = self.found.rows[0][0] if self.found.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
         return Outcome(self.found, self.count, bound, self.stopped)
+
+    def _fly_ahead(self) -> None:
+        """`incumbent` from the plain part of the space; what it found counts once more in the search of the whole."""
+        pilot = Search(
+            plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
+            top=self.found.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
+            family=self.found.family,
+        )  # fmt: skip
+        pilot.piloted, self.open_bound = False, 0.0
+        outcome = pilot.run()
+        self.ahead, self.incumbent = outcome.found.rows, pilot.threshold
+        if outcome.stopped == "interrupted":
+            raise KeyboardInterrupt
 
     def _descend(self, meshes: Columns) -> None:
         seconds, needed = self._mesh_bounds(meshes)
