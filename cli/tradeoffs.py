@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def asks(gpus: GpuRange | None, pareto: str | None, deadline: str | None) -> boo
     return gpus is not None or pareto is not None
 
 
-def refuse(options: dict[str, object], output: Path | None, deadline: str | None) -> None:
+def refuse(options: Mapping[str, object], output: Path | None, deadline: str | None) -> None:
     """Refuses what goes with a single plan, by name."""
     if output is not None and deadline is None:
         raise InputError("-o keeps a plan, and this shows many layouts", hint="`--json` has all of them")

@@ -18,7 +18,7 @@ from ..profiles.cluster import cluster_to_dict
 from . import intervals
 from .candidates import candidates
 from .constraints import violations
-from .count_search import Task, in_order
+from .count_search import Task, check_time_limit, in_order
 from .emitters.registry import TARGETS
 from .executors import Executor, opened
 from .failures import does_not_fit, no_legal_layout
@@ -65,8 +65,7 @@ def plan(
     (`dask://host:port`), that compare other targets; the plan is the same whatever they are. allow_techniques: of
     which the search uses those, perhaps none, that make the best layout (names with knobs as in `technique`, or `all`).
     """
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise InputError(f"a time limit of {time_limit_s:g} s leaves no time", hint="write `--time-limit 30s`")
+    check_time_limit(time_limit_s)
     with opened(jobs, executor) as pool:
         watch = _Watch(progress, time_limit_s, pool)
         if allow_techniques:

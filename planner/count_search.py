@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..cost_models.layouts import Layouts
+from ..errors import InputError
 from .emitters.registry import TARGETS
 from .executors import Executor, Here
 from .request import request_from_dict, request_to_dict
@@ -92,6 +93,12 @@ def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> lis
     return [got.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
 
 
+def check_time_limit(seconds: float | None) -> None:
+    """Raises InputError for a limit that leaves no time."""
+    if seconds is not None and not seconds > 0:
+        raise InputError(f"a time limit of {seconds:g} s leaves no time", hint="write `--time-limit 30s`")
+
+
 @dataclass
 class Rounds:
     """Searches on many numbers of GPUs, ROUND at a time; `stopped`: what cut them, if anything did."""
@@ -103,6 +110,9 @@ class Rounds:
     stopped: str | None = None
     done: int = 0
     _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        check_time_limit(self.time_limit_s)
 
     @property
     def left_s(self) -> float:

@@ -55,6 +55,8 @@ def gpu_curve(
     """
     tried = counts(request, gpus)
     founds = [tried.on(number) for number in tried.numbers]
+    if founds[0].workload.objective == "memory":
+        raise InputError("objective memory: a range of GPUs is about time and cost", hint="`--pareto memory,gpus`")
     if deadline_s is not None and founds[0].workload.total_tokens is None:
         raise InputError("--deadline needs the tokens of the whole run", hint="add `--total-tokens 15T`")
     if deadline_s is not None and not deadline_s > 0:

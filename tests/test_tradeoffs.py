@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +24,7 @@ from meshwright.planner.tradeoffs import AXES, Choice, Frontier, frontier, parse
 
 from meshwright.errors import InputError, MeshwrightError, NoFeasibleLayoutError
 
-from .snapshots import check, run_here
+from .snapshots import ROOT, check, run_here
 
 DAY_S = 86400.0
 GPUS = "1,2,4,6,8,16"
@@ -245,6 +248,9 @@ TOKENS = ["--total-tokens", "20B"]
         ("bad-pareto-one", ["--gpus", "16", "--pareto", "time"], 2),
         ("bad-jobs", ["--gpus", "6..24", "--jobs", "0"], 2),
         ("bad-executor", ["--gpus", "6..24", "--executor", "dsk://here:1"], 2),
+        ("bad-techniques", ["--gpus", "8,16", "--allow-technique", "diloco"], 2),
+        ("bad-objective", ["--gpus", "8,16", "--objective", "memory"], 2),
+        ("bad-time-limit", ["--gpus", "8,16", "--time-limit", "0s"], 2),
         ("bad-deadline-alone", ["--gpus", "16", "--deadline", "3d"], 2),
     ],
 )
@@ -270,3 +276,24 @@ def test_a_gpu_alone_is_enough() -> None:
                     "--total-tokens", "1B")  # fmt: skip
     assert done.code == 0, done
     assert "<- cheapest" in done.out
+
+
+GUIDE = ROOT / "docs/guides/plan.md"
+BLOCKS = re.findall(r"^```\n(meshwright plan [^\n]*(?:--pareto|--deadline)[^\n]*)\n```\n\n```\n(.*?)^```",
+                    GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "screen"), BLOCKS, ids=["deadline", "pareto"])
+def test_the_guide_is_what_its_commands_print(
+    line: str, screen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UPDATE_SNAPSHOTS=1 writes what they print into the page."""
+    monkeypatch.undo()  # rounds of their usual length
+    done = run_here(*shlex.split(line)[1:], cwd=tmp_path)
+    assert done.code == 0, done.err
+    printed = done.out.rstrip() + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        GUIDE.write_text(GUIDE.read_text(encoding="utf-8").replace(screen, printed), encoding="utf-8")
+        return
+
+    assert printed == screen

@@ -95,7 +95,8 @@ def command(
         check_drawn(asked, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
-        tradeoffs.refuse({"--trace": trace, "--stages own": stages == "own"}, output, deadline)
+        single = {"--trace": trace, "--stages own": stages == "own", "--allow-technique": allow_technique}
+        tradeoffs.refuse(single, output, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
         how = {"jobs": jobs, "executor": executor, "time_limit_s": limit_s}
         tradeoffs.run(terminal, asked, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
