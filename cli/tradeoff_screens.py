@@ -120,6 +120,7 @@ def _mark(point: Json, result: Json) -> str:
 _STATUSES = {
     "none legal": "without a legal layout", "nothing fits": "on which nothing fits", "too slow": "proven too slow",
     "dearer": "proven no cheaper", "searched": "searched to the end", "not reached": "not reached",
+    "cut short": "cut short",
 }  # fmt: skip
 
 

@@ -260,7 +260,8 @@ def _outside(
         return None, []
     incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
     others = [name for name in TARGETS if name not in ("any", found.target.name)]
-    tasks = [Task.of(found, "step", limit=incumbent, target=name, left_s=watch.left_s()) for name in others]
+    ends_s = time.time() + watch.left_s()
+    tasks = [Task.of(found, "step", limit=incumbent, target=name, ends_s=ends_s) for name in others]
     for name, got in zip(others, in_order(watch.pool, tasks, watch.report), strict=True):
         if got.stopped:
             return None, [f"{got.stopped} before other targets were compared"]

@@ -29,15 +29,15 @@ ROUND = 16  # searches that start from the same limits: a count, so that no numb
 @dataclass(frozen=True)
 class Task:
     """What to look for on one number of GPUs. limit: seconds (bytes, if `memory` is the aim) that must be beaten or
-    met; rivals: see `pareto.Frontier`; target: whose rules hold, where not the request's own; left_s: until the time
-    limit."""
+    met; rivals: see `pareto.Frontier`; target: whose rules hold, where not the request's own; ends_s: when the time
+    is up, in seconds of `time.time`, which processes share."""
 
     request: dict[str, Any]
     aim: Aim
     limit: float = np.inf
     rivals: tuple[tuple[float, float], ...] = ()
     target: str | None = None
-    left_s: float = np.inf
+    ends_s: float = np.inf
 
     @classmethod
     def of(cls, found: Resolved, aim: Aim, **more: Any) -> Task:
@@ -61,8 +61,7 @@ class Answer:
 def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -> Answer:
     """The search that `task` describes; Ctrl-C gives what was found."""
     found = resolve(request_from_dict(task.request))
-    ends = time.monotonic() + task.left_s
-    watch = {"progress": progress, "should_stop": lambda: time.monotonic() >= ends}
+    watch = {"progress": progress, "should_stop": lambda: time.time() >= task.ends_s}
     if task.aim == "frontier":
         limits = {"memory_bytes": found.memory_bytes, "host_bytes": found.host_bytes, **watch}
         traced = FrontierSearch(found.space, found.rates, rivals=task.rivals, **limits).trace()
@@ -86,10 +85,13 @@ def reporting(executor: Executor, progress: Within) -> Callable[[Task], Answer]:
 
 
 def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> list[Answer]:
-    """The answers in the order of the tasks; Ctrl-C leaves `stopped` in those that were not reached."""
+    """The answers in the order of the tasks; once one was cut, `stopped` is in all that were not reached."""
     got: dict[int, Answer] = {}
     with suppress(KeyboardInterrupt):
-        got.update(executor.run(reporting(executor, progress), tasks))
+        for index, each in executor.run(reporting(executor, progress), tasks):
+            got[index] = each
+            if each.stopped is not None:
+                break
     return [got.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
 
 
@@ -109,14 +111,11 @@ class Rounds:
     time_limit_s: float | None = None
     stopped: str | None = None
     done: int = 0
-    _started: float = field(default_factory=time.monotonic)
+    ends_s: float = field(init=False)  # as of a Task
 
     def __post_init__(self) -> None:
         check_time_limit(self.time_limit_s)
-
-    @property
-    def left_s(self) -> float:
-        return np.inf if self.time_limit_s is None else self.time_limit_s - (time.monotonic() - self._started)
+        self.ends_s = np.inf if self.time_limit_s is None else time.time() + self.time_limit_s
 
     def run(self, founds: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
         """(request, answer) in the order of `founds`; `task` is called at the start of a round."""
@@ -124,7 +123,7 @@ class Rounds:
             part = founds[start : start + ROUND]
             for index, each in sorted(self._round([task(found) for found in part]).items()):
                 yield part[index], each
-            if self.stopped is None and self.left_s <= 0:
+            if self.stopped is None and time.time() >= self.ends_s:
                 self.stopped = "time limit"
             if self.stopped is not None:
                 return

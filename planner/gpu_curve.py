@@ -14,7 +14,7 @@ from .request import Request
 from .resolve import Resolved
 from .tradeoffs import Choice, Part, Question, nothing, told
 
-Status = Literal["searched", "none legal", "nothing fits", "too slow", "dearer", "not reached"]
+Status = Literal["searched", "none legal", "nothing fits", "too slow", "dearer", "cut short", "not reached"]
 _DAY_S = 86400.0
 _FURTHER = (2, 4, 8, 16, 32)  # times the largest number that was asked for, when that misses the deadline
 
@@ -23,8 +23,8 @@ class Tried(Part):
     """A number of GPUs. best: what was searched for and found there; efficiency: tokens per second and GPU over those
     of the best number found.
 
-    Under a deadline `too slow`: a bound, or the search, proves that no layout meets it; `dearer`: that none costs less
-    than a cheaper number found before.
+    `cut short`: the best so far, by Ctrl-C or the time limit. Under a deadline `too slow`: a bound, or the search,
+    proves that no layout meets it; `dearer`: that none costs less than a cheaper number found before.
     """
 
     num_gpus: int
@@ -67,7 +67,7 @@ def gpu_curve(
     runs = [point for point in points if point.best]
     if not runs:
         raise nothing(founds, rounds.stopped)
-    met = [point for point in runs if deadline_s is None or point.status == "searched"]
+    met = [point for point in runs if deadline_s is None or point.status != "too slow"]
     chosen = min(met, key=_price).num_gpus if deadline_s is not None else None
     best = max(_rate(point.best) for point in runs if point.best)
     points = [point.model_copy(update={"efficiency": float(f"{_rate(point.best) / best:.9g}")}) if point.best else point
@@ -78,7 +78,7 @@ def gpu_curve(
 
 def _every(founds: Sequence[Resolved], rounds: Rounds) -> list[Tried]:
     """The best layout on every number of GPUs."""
-    answers = rounds.run(founds, lambda found: Task.of(found, "step", left_s=rounds.left_s))
+    answers = rounds.run(founds, lambda found: Task.of(found, "step", ends_s=rounds.ends_s))
     got = {found.cluster.num_gpus: _tried(found, each, math.inf) for found, each in answers}
     return _in_order(founds, got)
 
@@ -97,7 +97,7 @@ def _cheapest(tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadlin
 
     def task(found: Resolved) -> Task:
         limit = limits[found.cluster.num_gpus] = limit_s(found)
-        return Task.of(found, "step", limit=limit, left_s=rounds.left_s)
+        return Task.of(found, "step", limit=limit, ends_s=rounds.ends_s)
 
     for found, each in rounds.run(founds, task):
         number = found.cluster.num_gpus
@@ -109,7 +109,7 @@ def _cheapest(tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadlin
         fewest = min(one.num_gpus for one in met)
         slow = [found for found in founds if found.cluster.num_gpus < fewest
                 and got[found.cluster.num_gpus].status == "too slow"]  # fmt: skip
-        for found, each in rounds.run(slow[-1:], lambda found: Task.of(found, "step", left_s=rounds.left_s)):
+        for found, each in rounds.run(slow[-1:], lambda found: Task.of(found, "step", ends_s=rounds.ends_s)):
             if each.rows and each.stopped is None:
                 best = Choice.of(found, each.rows[0])
                 got[best.num_gpus] = Tried(num_gpus=best.num_gpus, status="too slow", best=best)
@@ -123,7 +123,7 @@ def _missed(
     best: list[Choice] = []
 
     def faster(found: Resolved) -> Task:
-        return Task.of(found, "step", limit=min((one.step_s for one in best), default=math.inf), left_s=rounds.left_s)
+        return Task.of(found, "step", limit=min((one.step_s for one in best), default=math.inf), ends_s=rounds.ends_s)
 
     for found, each in rounds.run(founds, faster):
         best += [Choice.of(found, row) for row in each.rows[:1]]
@@ -136,7 +136,7 @@ def _missed(
     slowest_s, more = _step_limit_s(founds[0], deadline_s), None
     for factor in _FURTHER:
         found = tried.on(tried.numbers[-1] * factor)
-        for _, each in rounds.run([found], lambda one: Task.of(one, "step", limit=slowest_s, left_s=rounds.left_s)):
+        for _, each in rounds.run([found], lambda one: Task.of(one, "step", limit=slowest_s, ends_s=rounds.ends_s)):
             more = more or next((Choice.of(found, row) for row in each.rows if row[0] <= slowest_s), None)
         if more or rounds.stopped:
             break
@@ -163,7 +163,8 @@ def _tried(found: Resolved, got: Answer, limit_s: float, otherwise: Status = "no
     number = found.cluster.num_gpus
     rows = [row for row in got.rows if row[0] <= limit_s]
     if rows:
-        return Tried(num_gpus=number, status="searched", best=Choice.of(found, rows[0]))
+        status: Status = "searched" if got.stopped is None else "cut short"
+        return Tried(num_gpus=number, status=status, best=Choice.of(found, rows[0]))
     if got.stopped is not None:
         return Tried(num_gpus=number, status="not reached")
     if not got.legal:

@@ -116,7 +116,7 @@ def frontier(
     axes, kept, count = tuple(axes), list[Choice](), Count()
 
     def task(found: Resolved) -> Task:
-        return _task(found, axes, kept, rounds.left_s)
+        return _task(found, axes, kept, rounds.ends_s)
 
     with opened(jobs, executor) as pool:
         rounds = Rounds(pool, len(founds), progress, time_limit_s)
@@ -165,7 +165,7 @@ def _check(founds: Sequence[Resolved], axes: Sequence[str]) -> None:
         raise InputError(f"on one number of GPUs {words}", hint="give a range: `--gpus 64..1024`")
 
 
-def _task(found: Resolved, axes: Sequence[str], kept: Sequence[Choice], left_s: float) -> Task:
+def _task(found: Resolved, axes: Sequence[str], kept: Sequence[Choice], ends_s: float) -> Task:
     """The search on one number of GPUs, against what fewer GPUs reach: a layout that is no faster than one of them (no
     cheaper, if time is no axis) and no smaller, if memory is one, is beaten."""
     timed, sized = bool({"time", "cost"} & set(axes)), "memory" in axes
@@ -173,10 +173,10 @@ def _task(found: Resolved, axes: Sequence[str], kept: Sequence[Choice], left_s: 
     seconds = [one.step_s if "time" in axes or not timed else (one.usd_per_mtoken or 0.0) / unit for one in kept]
     if timed and sized:
         rivals = {(s, one.device_bytes) for s, one in zip(seconds, kept, strict=True)}
-        return Task.of(found, "frontier", rivals=_steps(rivals), left_s=left_s)
+        return Task.of(found, "frontier", rivals=_steps(rivals), ends_s=ends_s)
     aim: Aim = "step" if timed else "memory"
     values = seconds if timed else [one.device_bytes for one in kept]
-    return Task.of(found, aim, limit=min(values, default=math.inf), left_s=left_s)
+    return Task.of(found, aim, limit=min(values, default=math.inf), ends_s=ends_s)
 
 
 def _steps(rivals: set[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

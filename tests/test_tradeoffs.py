@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -15,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.planner import count_search, tradeoffs
+from meshwright.planner import gpu_curve as gpu_curve_module
 from meshwright.planner.count_search import Task, answer
+from meshwright.planner.executors import Here
 from meshwright.planner.gpu_curve import Curve, gpu_curve
 from meshwright.planner.gpu_range import GpuRange, counts, parse_range
 from meshwright.planner.request import Request, load_request
@@ -177,10 +180,37 @@ def test_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_time_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that the limit leaves out are not reached."""
-    monkeypatch.setattr(count_search.Rounds, "left_s", property(lambda self: -1.0 if self.done >= 2 else 1e9))
+    ends = property(lambda self: 0.0 if self.done >= 2 else 1e12, lambda self, value: None)
+    monkeypatch.setattr(count_search.Rounds, "ends_s", ends, raising=False)
     found = gpu_curve(request(), numbers(), time_limit_s=1.0)
     assert found.stopped == "time limit"
     assert [point.status for point in found.points] == ["searched"] * 2 + ["not reached"] * 4
+
+
+def test_a_search_cut_short_is_no_answer() -> None:
+    """All tasks share one end, and the first that is cut ends the rest; what it found is shown as such."""
+    tried = counts(request(), numbers())
+    late = [Task.of(tried.on(number), "step", ends_s=0.0) for number in tried.numbers[-3:]]
+    calls: list[float] = []
+    answers = count_search.in_order(Here(), late, lambda count, best: calls.append(best))
+    assert [one.stopped for one in answers] == ["time limit", "interrupted", "interrupted"]
+    assert len(calls) == 1
+    assert gpu_curve_module._tried(tried.on(16), answers[0], math.inf).status in ("cut short", "not reached")
+
+
+def test_interrupt_ends_all_comparisons() -> None:
+    """Ctrl-C inside of a search, which keeps its best: those after it do not start."""
+    tried = counts(request(), numbers())
+    tasks = [Task.of(tried.on(number), "step") for number in tried.numbers[-2:]]
+    calls: list[float] = []
+
+    def interrupt(count: Any, best: float) -> None:
+        calls.append(best)
+        raise KeyboardInterrupt
+
+    answers = count_search.in_order(Here(), tasks, interrupt)
+    assert [one.stopped for one in answers] == ["interrupted"] * 2
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(
