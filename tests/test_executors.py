@@ -99,7 +99,7 @@ def test_files_of_other_sweeps_are_refused(what: str, said: str, tmp_path: Path)
     path = kept(tmp_path / "part.jsonl")
     asked = ASKED
     if what == "other":
-        asked = {**ASKED, "vary": ["gpus=2,4,8"]}
+        asked = {**ASKED, "vary": ["gpus=1,4,8,16"]}
     elif what == "text":
         path.write_text("hello\n")
     elif what == "damaged":

@@ -144,6 +144,15 @@ def test_deadline_finds_the_cheapest(share: float) -> None:
             assert here is None or (here.cost_usd or 0.0) >= (cheapest.cost_usd or 0.0)
 
 
+def test_a_bound_on_the_price_that_is_too_high_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second said to cost ten times what it does hides the cheapest number."""
+    honest = gpu_curve_module._price_per_s
+    deadline = max(point.best.days or 0.0 for point in curve().points if point.best) * DAY_S
+    right = gpu_curve(request(), numbers(), deadline).chosen
+    monkeypatch.setattr(gpu_curve_module, "_price_per_s", lambda found: 10 * honest(found))
+    assert gpu_curve(request(), numbers(), deadline).chosen != right
+
+
 def test_a_deadline_that_no_number_meets() -> None:
     """Says the least days, and how many GPUs would do."""
     least = min((point.best.days or 0.0) for point in curve().points if point.best)
