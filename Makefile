@@ -7,7 +7,8 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast test-upstream test-executors parity kill-test lint format types figures docs check clean single-gpu
+.PHONY: help plan test test-fast test-upstream test-executors parity kill-test lint format types figures study-table docs check \
+	clean single-gpu
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +72,9 @@ figures: $(VENV)/.test-installed  ## measure the speed figures into benchmarks/f
 
 single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
+
+study-table: $(VENV)/.test-installed  ## seconds of sweeps, re-pricing and the studies of examples/studies, size of a report
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/study_table.py
 
 docs: $(VENV)/.test-installed  ## write docs/reference/cli.md from --help
 	$(BIN)/python tools/gen_cli_reference.py
