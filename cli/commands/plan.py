@@ -95,14 +95,8 @@ def command(
         check_drawn(asked, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
-<<<<<<< HEAD
         single = {"--trace": trace, "--stages own": stages == "own", "--allow-technique": allow_technique}
         tradeoffs.refuse(single, output, deadline)
-=======
-        alone: dict[str, object] = {"--trace": trace, "--allow-technique": allow_technique,
-                                    "--stages own": stages == "own"}  # fmt: skip
-        tradeoffs.refuse(alone, output, deadline)
->>>>>>> 40a76b5 (Measure what questions about a plan cost: make study-table)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
         how = {"jobs": jobs, "executor": executor, "time_limit_s": limit_s}
         tradeoffs.run(terminal, asked, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
