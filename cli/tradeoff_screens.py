@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import text
 from .console import table
-from .tables import space_line
+from .tables import header, space_line
 
 if TYPE_CHECKING:
     from .tables import Part
@@ -55,11 +55,13 @@ def curve_screen(result: Json, most: int = MOST_ROWS) -> list[Part]:
 
 
 def _header(result: Json) -> str:
-    """`llama-3.1-70b on 64 to 1,024 h100-sxm-80gb, 1,024 x 8,192 tokens per step, bf16`."""
-    work, cluster = result["resolved"]["workload"], result["resolved"]["cluster"]
+    """`llama-3.1-70b on 64 to 1,024 h100-sxm-80gb, 1,024 x 8,192 tokens per step, bf16`; of one cluster as `plan`."""
     first, last = result["counts"][0], result["counts"][-1]
-    number = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-    line = f"{result['resolved']['model']['name']} on {number} {cluster['groups'][0]['gpu']['name']}, "
+    if first == last:
+        return header(result)
+    resolved = result["resolved"]
+    gpu, work = resolved["cluster"]["groups"][0]["gpu"]["name"], resolved["workload"]
+    line = f"{resolved['model']['name']} on {first:,} to {last:,} {gpu}, "
     return text.wrapped(f"{line}{work['global_batch']:,} x {work['seq_len']:,} tokens per step, {work['precision']}")
 
 
