@@ -1,0 +1,94 @@
+"""What published studies compare, priced: where the model gives their figure, and what it gives where it does not.
+
+The figures that it does not give are in docs/guides/what-if.md, with the reason; here they are held as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from meshwright.planner import api
+from meshwright.planner.plan import Candidate
+from meshwright.planner.published_stack import Unheard, with_features
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import resolve
+
+GPT_175B = {"name": "gpt-175b", "hidden": 12288, "layers": 96, "heads": 96, "ffn_hidden": 49152, "vocab": 51200,
+            "max_positions": 2048, "gated_mlp": False, "tied_embeddings": True}  # fmt: skip
+
+
+def priced(layout_id: str, features: dict[str, Any] | None = None, **asked: Any) -> Candidate:
+    """With the software switched as a run had it."""
+    found = resolve(load_request(None, asked))
+    stack = with_features(found.stack, features, Unheard()) if features else found.stack
+    return api.evaluate_resolved(replace(found, stack=stack), layout_id).best
+
+
+def speed_up(layouts: tuple[str, str], features: tuple[dict[str, Any], dict[str, Any]], **asked: Any) -> float:
+    slow, fast = (priced(*each, **asked) for each in zip(layouts, features, strict=True))
+    return slow.step_s / fast.step_s
+
+
+TITAN = {"seq_len": 8192, "target": "any", "stack": "torchtitan"}
+COMPILED = {"torch_compile": True}
+
+
+def test_async_tensor_parallelism_of_torchtitan() -> None:
+    """70B on 256 H100, float8: 8 to 15 % faster (arXiv 2410.06511)."""
+    layout_id = "tp8-dp32-mbs16-z3-rfull-fp8"
+    gained = speed_up((layout_id, layout_id), ({**COMPILED, "async_tp": False}, {**COMPILED, "async_tp": True}),
+                      model="llama-3.1-70b", cluster="dgx-h100:32", global_batch=512, dtype="fp8", **TITAN)  # fmt: skip
+    assert 1.08 < gained < 1.15
+
+
+def test_interleaving_of_torchtitan() -> None:
+    """405B on 512 H100, float8, 8 stages of one micro-batch each: 20 to 35 % faster with two chunks (ditto)."""
+    features = {**COMPILED, "async_tp": True}
+    gained = speed_up(("tp8-pp8-dp8-mbs1-z3-rfull-fp8", "tp8-pp8-vpp2-dp8-mbs1-z3-rfull-fp8"), (features, features),
+                      model="llama-3.1-405b", cluster="dgx-h100:64", global_batch=64, dtype="fp8", **TITAN)  # fmt: skip
+    assert 1.20 < gained < 1.35
+
+
+def test_float8_of_torchtitan() -> None:
+    """8B on 128 H100: 65 % faster than eager bf16 in the paper, of which 44 % over compiled bf16. The second is priced
+    as about 35 %; the first is not, since the stack's constants are fitted to runs that were compiled."""
+    layout_id, asked = "dp128-mbs2-z3-rsel(attn+norm+act)", {**TITAN, "model": "llama-3.1-8b", "global_batch": 256}
+    compiled = priced(layout_id, COMPILED, cluster="dgx-h100:16", **asked)
+    float8 = priced(f"{layout_id}-fp8", COMPILED, cluster="dgx-h100:16", dtype="fp8", **asked)
+
+    assert 1.3 < compiled.step_s / float8.step_s < 1.45
+
+
+@pytest.mark.parametrize(("node", "overhead"), [("dgx-a100-80gb", 0.083), ("dgx-h100", 0.111)])
+def test_rail_only(node: str, overhead: float) -> None:
+    """Dense training takes as long without a spine. All-to-alls hand on inside the node what leaves for another rail:
+    8.3 and 11.1 % of their time if that came on top (arXiv 2307.12169); priced as hidden behind the slower network."""
+
+    def on(fabric: str, layout_id: str, **asked: Any) -> Candidate:
+        cluster = {"groups": [{"node": node, "count": 16}], "fabric": fabric}
+        return priced(layout_id, cluster=cluster, target="any", **asked)
+
+    dense = [on(fabric, "tp8-pp8-vpp2-dp2-mbs1-z1-rfull", model=GPT_175B, seq_len=2048, global_batch=64).step_s
+             for fabric in ("non-blocking", "rail-only")]  # fmt: skip
+    experts = [on(fabric, "dp128-ep128-mbs4-z1-rnone", model="deepseek-v3", seq_len=4096, global_batch=512).step_s
+               for fabric in ("non-blocking", "rail-only")]  # fmt: skip
+    inside, network = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": f"{node}:16"})).cluster.levels
+
+    assert dense[0] == dense[1]
+    assert experts[0] <= experts[1] < (1 + overhead) * experts[0]
+    assert network.bw_bytes_per_s / inside.bw_bytes_per_s == pytest.approx(overhead, abs=0.001)
+
+
+def test_from_a100_to_nvl72() -> None:
+    """GPT-175B at about 1,000 GPUs, per GPU: bf16 gains less than the 8 times that the peaks have grown, since fewer of
+    the faster peaks are reached; fp8 more. No fp4 is priced, so that 20 to 40 times are out of reach."""
+    asked: dict[str, Any] = {"model": GPT_175B, "seq_len": 2048, "global_batch": 2016, "target": "any"}
+    before = priced("tp4-pp7-vpp13-dp36-sh18-mbs4-z1-rsel(norm)-oact", cluster="dgx-a100-80gb:126", **asked)
+    bf16 = priced("tp4-dp252-mbs8-z2-rsel(norm+act)", cluster="gb200-nvl72:252", **asked)
+    fp8 = priced("tp4-dp252-sh126-mbs8-z3-rnone-fp8", cluster="gb200-nvl72:252", dtype="fp8", **asked)
+
+    gains = [before.step_s / after.step_s for after in (bf16, fp8)]
+    assert 5 < gains[0] < 7
+    assert 7 < gains[1] < 10
