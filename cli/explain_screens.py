@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import text
 from .console import table
+from .mixed_screens import group_parts, most_memory
 from .placement_screens import order_lines, order_table
 from .stage_screens import stages_table, why_these_stages
 from .tables import (
@@ -55,7 +56,10 @@ def explain_screen(plan: Json, candidate: Json, loads: Json | None = None, *, un
         parts += ["", "Stages", stages_table(candidate, loads), *(why_these_stages(candidate, loads) if loads else [])]
     if order := order_lines(candidate):
         parts += ["", *order, "", *order_table(candidate)]
-    parts += ["", f"Memory of the fullest GPU: {text.gib(peak_bytes(candidate))} of {text.gib(capacity(plan))} GiB"]
+    if groups := group_parts(plan, candidate):
+        parts += ["", "Groups of nodes", *groups]
+    held, room = most_memory(candidate, capacity(plan))
+    parts += ["", f"Memory of the fullest GPU: {text.gib(held)} of {text.gib(room)} GiB"]
     parts += ["", "Targets", *target_lines(candidate["targets"])]
     parts += ["", "Search", _search_table(plan), certificate_line(plan), "", *stack_lines(plan["resolved"]["stack"])]
     return parts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import text
 from .console import bar, table
+from .mixed_screens import group_parts
 from .placement_screens import order_lines
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> li
         candidates_table(plan["candidates"], plan["request"]["workload"].get("objective", "step")),
         "",
         *([stages_line(best), ""] if "-x" in best["layout_id"] else []),
+        *([*groups, ""] if (groups := group_parts(plan, best)) else []),
         f"Where the {step_text(best)} of layout 1 go",
         terms_table(best, unicode=unicode),
         "",
@@ -254,6 +256,7 @@ def certificate_line(plan: Json) -> str:
         return "Not searched: this is the layout that was asked for."
     placed = plan["candidates"][0]["placement"].get("order") is not None
     any_of = "any order of the nodes" if placed else "any split of its layers over the stages"
+    any_of = "any way to use the groups of nodes and any split" if plan.get("ways") else any_of
     return text.wrapped(
         f"Proven to {text.percent(certificate['gap'])} %: no layout of this space, in {any_of}, is {better} by "
         "more than that by this model."

@@ -95,8 +95,12 @@ class Ledger:
     def repriced(self, rates: Rates) -> Ledger:
         """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
         all that it has worked out stays."""
+        return self.priced_by(self.tables.repriced(rates))
+
+    def priced_by(self, tables: Tables) -> Ledger:
+        """The same quantities with tables of the same operations under other rates."""
         found = copy(self)
-        object.__setattr__(found, "tables", self.tables.repriced(rates))
+        object.__setattr__(found, "tables", tables)
         return found
 
     @cached_property

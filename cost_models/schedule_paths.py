@@ -20,31 +20,34 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """forward, inputs, weights: [chunk] how many operations of each kind lie on it; hops: messages."""
+    """forward, inputs, weights: [chunk] how many operations of each kind lie on it; hops: [2, chunk]
+    messages that bring a chunk its input, and its gradient."""
 
     forward: Array
     inputs: Array
     weights: Array
-    hops: int
+    hops: Array
 
-    def seconds(self, forward_s: Array, input_s: Array, weight_s: Array, hop_s: float) -> float:
-        """Its length for chunks that take [chunk] seconds per micro-batch, and messages of hop_s."""
+    def seconds(self, forward_s: Array, input_s: Array, weight_s: Array, hop_s: Array | float) -> float:
+        """Its length for chunks that take [chunk] seconds per micro-batch, and messages of hop_s ([2, chunk], or all
+        alike)."""
         compute_s = float(self.forward @ forward_s + self.inputs @ input_s + self.weights @ weight_s)
-        return compute_s + self.hops * hop_s
+        return compute_s + float((self.hops * hop_s).sum())
 
 
 def device_path(schedule: Schedule, device: int) -> Path:
     """The path along all operations of `device`: from the first forward pass to its first operation, and from its last
     one, if others wait for it, back to the first chunk."""
     row = slice(int(schedule.first[device]), int(schedule.first[device + 1]))
-    counts, hops = np.zeros((3, schedule.num_chunks)), 0
+    counts, hops = np.zeros((3, schedule.num_chunks)), np.zeros((2, schedule.num_chunks))
     for kind, chunk in zip(schedule.kind[row].tolist(), schedule.chunk[row].tolist(), strict=True):
         counts[:, chunk] += _PARTS[kind]
     ends = [(int(schedule.chunk[row.start]), F), (int(schedule.chunk[row.stop - 1]), int(schedule.kind[row.stop - 1]))]
     for chunk, kind in ends if ends[1][1] != W else ends[:1]:
         while (above := int(schedule.upstream[chunk])) >= 0:
             counts[:, above] += _PARTS[kind]
-            hops += int(schedule.device[above] != schedule.device[chunk])
+            into = (0, chunk) if kind == F else (1, above)
+            hops[into] += schedule.device[above] != schedule.device[chunk]
             chunk = above
     return Path(counts[0], counts[1], counts[2], hops)
 
@@ -58,14 +61,14 @@ def longest_paths(timeline: Timeline, devices: Sequence[int]) -> list[Path]:
     schedule, work = timeline.schedule, timeline.work
     dep, lag, first = work.dep.tolist(), work.lag.tolist(), schedule.first.tolist()
     start, end, owner = (timeline.end_s - work.dur).tolist(), timeline.end_s.tolist(), schedule.device_of_op.tolist()
-    found = []
+    kind, chunk, found = schedule.kind.tolist(), schedule.chunk.tolist(), []
     for device in devices:
-        op, path, hops = first[device + 1] - 1, [], 0
+        op, path, hops = first[device + 1] - 1, [], np.zeros((2, schedule.num_chunks))
         while True:
             path.append(op)
             before = dep[op]
             if before < len(end) and end[before] + lag[op] == start[op]:
-                hops += int(owner[before] != owner[op])
+                hops[int(kind[op] != F), chunk[op]] += owner[before] != owner[op]
                 op = before
             elif op > first[owner[op]]:
                 op -= 1
@@ -75,7 +78,7 @@ def longest_paths(timeline: Timeline, devices: Sequence[int]) -> list[Path]:
     return found
 
 
-def _counted(timeline: Timeline, path: NDArray[np.int64], hops: int) -> Path:
+def _counted(timeline: Timeline, path: NDArray[np.int64], hops: Array) -> Path:
     """The second half of a fused pair takes the time of both; the first half none."""
     schedule, chunks = timeline.schedule, timeline.schedule.num_chunks
     pairs = path[np.append(False, schedule.fused)[path]] - 1

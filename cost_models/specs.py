@@ -199,6 +199,31 @@ class NodeLinks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Island:
+    """Nodes that are alike and near one another: a group of nodes, or its part in one site. Nodes `first_node` to
+    first_node + num_nodes - 1 of the cluster; levels: of these nodes alone."""
+
+    name: str
+    group: int  # index into ClusterSpec.groups
+    first_node: int
+    num_nodes: int
+    levels: tuple[NetworkLevel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bridge:
+    """What joins two islands (`ends`, indices into ClusterSpec.islands). link: what one GPU may send over it, one
+    direction, however few send; node_bytes_per_s: what the GPUs of a node share of it, gpus_per_node of them;
+    trunk_bytes_per_s: what all that cross share. Where nothing is shared, more than any link has."""
+
+    ends: tuple[int, int]
+    link: NetworkLevel
+    gpus_per_node: int
+    node_bytes_per_s: float
+    trunk_bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """Groups of nodes and the bandwidth hierarchy that joins them.
 
@@ -207,6 +232,7 @@ class ClusterSpec:
     given; links: only where nodes are not joined alike, and then the last level is the weakest of them. collectives:
     constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates. measured:
     likewise of its nodes (profiles/device_files.py): gemm, attention, fused, reserve_share, context_bytes and others.
+    islands, bridges: where there are several groups or sites, each alone and what joins every two of them.
     """
 
     name: str
@@ -217,6 +243,8 @@ class ClusterSpec:
     links: NodeLinks | None = None
     collectives: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
+    islands: tuple[Island, ...] = ()
+    bridges: tuple[Bridge, ...] = ()
 
     @property
     def num_nodes(self) -> int:

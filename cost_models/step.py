@@ -189,6 +189,18 @@ def exposed_s(ledger: Ledger, rates: Rates) -> Array:
     return np.asarray(stage.accumulate + stage.fsdp + stage.offload)
 
 
+def unhidden_s(ledger: Ledger, rates: Rates, *, shards_known: bool) -> Array:
+    """[n] seconds per micro-batch of exposed FSDP and offload traffic on the first profile."""
+    stage = _stages(ledger, rates, shards_known=shards_known)
+    return np.asarray((stage.fsdp + stage.offload)[0])
+
+
+def cycle_s(ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: bool) -> Array:
+    """[n] seconds per micro-batch of the slowest stage, at least: unless `shards_known` whatever the shard size, and
+    unless `states_known` whatever the ZeRO stage and the offload."""
+    return np.asarray(_stages(ledger, rates, shards_known=shards_known, states=states_known).cycle.max(axis=0))
+
+
 def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
     """Documents of different length: what the busiest data-parallel rank's attention takes longer (lengths.py)."""
     workload, dp = ledger.problem.workload, ledger.layouts["dp"]
@@ -276,13 +288,7 @@ def bound(
     else:
         pipeline_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
     step_s = pipeline_s + tied_embedding_s(ledger, rates)
-    if ledger.stores_optimizer:
-        hidden = ledger.store is not None and ledger.store.during_backward
-        least = np.zeros(len(step_s)) if hidden else optimizer_s(ledger, rates)
-    else:
-        on_gpu, on_host = _optimizer_places(ledger, rates)
-        least = np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
-    step_s = (step_s + least) * (1.0 + straggler_share(ledger))
+    step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
     if any_split:
@@ -293,12 +299,27 @@ def bound(
     return step_s, device_bytes
 
 
-def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
-    """[n] seconds of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
-    x, tables, accumulated = ledger.layouts, ledger.tables, ledger.accumulated_per_kind()
+def least_optimizer_s(ledger: Ledger, rates: Rates, states_known: bool) -> Array:
+    """[n] seconds of the optimizer, where it is faster unless `states_known`."""
+    if ledger.stores_optimizer:
+        hidden = ledger.store is not None and ledger.store.during_backward
+        return np.zeros(len(ledger.layouts)) if hidden else optimizer_s(ledger, rates)
+    on_gpu, on_host = _optimizer_places(ledger, rates)
+    return np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
+
+
+def each_kind_s(ledger: Ledger, rates: Rates) -> dict[int, Array]:
+    """Kind -> [n] seconds per micro-batch of one layer of that kind: forward, backward, what is recomputed and the
+    addition of its gradients."""
+    tables, accumulated = ledger.tables, ledger.accumulated_per_kind()
     redo = ledger.per_code(np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes]))
     forward, backward = ledger.per_kind(tables.forward_s), ledger.per_kind(tables.backward_s)
-    each = {k: forward[k] + backward[k] + redo[k] + accumulated[k] / rates.memory_bw_bytes_per_s for k in ledger.kinds}
+    return {k: forward[k] + backward[k] + redo[k] + accumulated[k] / rates.memory_bw_bytes_per_s for k in ledger.kinds}
+
+
+def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
+    """[n] seconds of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
+    x, tables, each = ledger.layouts, ledger.tables, each_kind_s(ledger, rates)
     layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
     edges = len(ledger.tables.seconds) + EMBEDDING
     layer_s = np.min([each[k] for k in ledger.kinds if k < layers], axis=0)

@@ -15,7 +15,7 @@ from ..cost_models.layouts import Layout, parse
 from ..cost_models.specs import ClusterSpec
 from ..errors import InputError, MeshwrightError, SearchInterrupted
 from ..profiles.cluster import cluster_to_dict
-from . import intervals
+from . import intervals, mixed
 from .candidates import candidates
 from .constraints import violations
 from .count_search import Task, check_time_limit, in_order
@@ -47,7 +47,7 @@ def plan(
     *,
     progress: Progress | None = None,
     time_limit_s: float | None = None,
-    stages: Literal["even", "own"] = "even",
+    stages: Literal["even", "own"] | None = None,
     seed: int = 0,
     jobs: int = 1,
     executor: str | None = None,
@@ -57,7 +57,8 @@ def plan(
     """The fastest layout that fits, the runners-up, and the proof.
 
     `stages`: `even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best
-    pipelines stages of their own (slower). `request`: a Request or a file; `asked`: the fields of a request by their
+    pipelines stages of their own (slower); None: `even`, but groups of nodes that are not alike are planned one by one,
+    which `even` takes all for the weakest. `request`: a Request or a file; `asked`: the fields of a request by their
     flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
@@ -75,6 +76,8 @@ def plan(
 
 def _planned(found: Resolved, watch: _Watch, stages: str, seed: int) -> Plan:
     own = stages == "own"
+    if stages is None and mixed.applies(found):
+        return _by_islands(found, watch)
     if own and found.workload.objective == "memory":
         raise InputError("stages of their own save time, and the objective is memory", hint="leave one of them out")
     if own and (names := [name for name, _ in found.workload.techniques]):
@@ -132,6 +135,25 @@ def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
     outside, unsaid = (None, []) if stopped else _outside(found, outcome.found.rows[0][0], best_s, watch, simulate=True)
     result = _plan(found, listed, _certificate_of_splits(found, outcome, finalists, best_s), outside, outcome.count)
     return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *unsaid)})
+
+
+def _by_islands(found: Resolved, watch: _Watch) -> Plan:
+    """Where groups of nodes are not alike: each is priced as what it is."""
+    search, unusable = mixed.searched(found, watch.left_s, watch.report)
+    if not search.choices:
+        raise mixed.nothing_fits(found, search)
+    listed = mixed.listed(found, search)
+    even = None if search.stopped else mixed.even_way(found, watch.late)
+    best_s, bound = listed[0].step_s, min(search.lower_bound_s, listed[0].step_s)
+    proof = Certificate(
+        space=_space_count(search.count, found.space.axis_sizes(), search.priced), lower_bound_s=rounded(bound),
+        gap=rounded(1.0 - bound / best_s), stopped=search.stopped,
+        proven=search.stopped is None and 1.0 - bound / best_s <= 1e-3 * (1 + 1e-9),
+    )  # fmt: skip
+    result = _plan(found, listed, proof, None, search.count)
+    warnings = [text for text in result.warnings if not text.startswith("mixed GPUs")]
+    update = {"ways": mixed.ways(found, search, even), "warnings": (*warnings, *unusable, *search.notes)}
+    return result.model_copy(update=update)
 
 
 def _with_placed_nodes(found: Resolved, watch: _Watch, seed: int) -> Plan:

@@ -30,7 +30,7 @@ def candidates(found: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ..
     out = []
     for row, one in enumerate(staged):
         layout, own, step_s = one.layout, one.own, one.step_s
-        peak = found.rates.peak_flops_per_s * found.cluster.num_gpus * step_s
+        peak = one.peak_flops_per_s * step_s
         tokens = found.workload.tokens_per_step
         redone = one.redone.sum(axis=0)[: found.problem.num_kinds].tolist() if own and own.redone else None
         fields: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
             "layers": [start, start + size - 1] if size else [],
-            "embedding": index == 0, "head": index == len(devices) - 1, "gpu": one.found.cluster.gpu.name,
+            "embedding": index == 0, "head": index == len(devices) - 1, "gpu": one.gpu_of(device),
             "recompute_layers": redone[index],
         })  # fmt: skip
         start += size

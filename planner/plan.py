@@ -23,6 +23,7 @@ from pydantic import (
 from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout
 from ..cost_models.stages import Partition, chunk_devices, chunk_sizes, redone_by_layout
 from ..errors import InputError, Problem
+from .spread import Spread, Way
 
 FORMAT_VERSION = "1.1"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
@@ -30,6 +31,11 @@ Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+def _without(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Without a field that says nothing: plans that it does not concern look as they always did."""
+    return {key: value for key, value in found.items() if key != name or value is not None}
 
 
 class Term(_Part):
@@ -123,8 +129,7 @@ class Placement(_Part):
     @model_serializer(mode="wrap")
     def _without_order(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans on equal links look as they always did."""
-        found: dict[str, Any] = handler(self)
-        return {name: value for name, value in found.items() if name != "order" or value is not None}
+        return _without(handler(self), "order")
 
 
 class Candidate(_Part):
@@ -149,6 +154,11 @@ class Candidate(_Part):
     gpu_hours: float | None = None
     cost_usd: float | None = None
     targets: dict[str, str | None]
+    spread: Spread | None = None  # only where the cluster has islands
+
+    @model_serializer(mode="wrap")
+    def _without_spread(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "spread")
 
     @property
     def device_bytes(self) -> float:
@@ -185,11 +195,13 @@ def own_stages(layout: Layout, partition: Partition) -> Partition | None:
     return Partition(partition.sizes, None if alike else partition.redone)
 
 
-def layout_id(layout: Layout, partition: Partition | None) -> str:
-    """The id of a layout; with stages of its own it ends in `-x` and 6 digits of their digest."""
-    if partition is None:
+def layout_id(layout: Layout, partition: Partition | None, shares: tuple[int, ...] | None = None) -> str:
+    """The id of a layout; with stages of its own, or uneven shares of the micro-batches, it ends in `-x` and 6 digits
+    of their digest."""
+    if partition is None and shares is None:
         return str(layout)
-    said = json.dumps([partition.sizes, partition.redone])
+    own = [partition.sizes, partition.redone] if partition else []
+    said = json.dumps([*own, shares] if shares else own)
     return f"{layout}-x{hashlib.sha256(said.encode()).hexdigest()[:6]}"
 
 
@@ -259,11 +271,12 @@ class Plan(_Part):
     rejected: dict[str, int]
     warnings: tuple[str, ...] = ()
     technique_choices: tuple[TechniqueChoice, ...] = ()
+    ways: tuple[Way, ...] | None = None  # the best of each way to use the islands of the cluster, fastest first
 
     @model_serializer(mode="wrap")
     def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans that had nothing to choose look as they always did."""
-        found: dict[str, Any] = handler(self)
+        found: dict[str, Any] = _without(handler(self), "ways")
         return {name: value for name, value in found.items() if name != "technique_choices" or value}
 
     @property
@@ -319,7 +332,8 @@ def _check(candidate: Candidate) -> None:
             f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, its exposed terms sum to {exposed:g} s",
             hint="the file was edited; plan again",
         )
-    layout = layout_id(candidate.to_layout(), candidate.partition)
+    shares = candidate.spread.shares if candidate.spread else None
+    layout = layout_id(candidate.to_layout(), candidate.partition, shares)
     if layout != candidate.layout_id:
         field = "stages" if candidate.layout_id.startswith(str(candidate.to_layout())) else "layout_id"
         raise InputError(

@@ -103,6 +103,9 @@ class Report(Part):
 def report(plan: Plan, choice: int = 1) -> Report:
     """The report on layout `choice`. Raises InputError if the plan has no such layout, or names what is not there."""
     candidate, found = chosen(plan, choice), resolve(request_from_dict(plan.request))
+    if candidate.spread is not None:
+        raise InputError(f"layout {choice} uses groups of nodes as what they are; a report prices all GPUs alike",
+                         hint="`meshwright explain` has its groups; or plan with `--stages even`")  # fmt: skip
     layout = candidate.to_layout()
     study = what_if(plan, study="sensitivity", choice=choice)
     if not isinstance(study, Sensitivity):

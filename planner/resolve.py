@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..cost_models.collectives import Levels
 from ..cost_models.layouts import encode
 from ..cost_models.params import lora_shapes
 from ..cost_models.rates import Rates
@@ -43,14 +44,19 @@ class Resolved:
     target: Target
     warnings: tuple[str, ...]
     network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (planner/placement.py)
+    links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
+    job_gpus: int | None = None  # GPUs of the job, of which `cluster` is one island (planner/islands.py); None: its own
 
     @cached_property
     def problem(self) -> Problem:
-        return Problem(self.model, self.workload, self.stack, self.cluster.num_gpus, self.cluster.gpus_per_node)
+        num_gpus = self.job_gpus or self.cluster.num_gpus
+        return Problem(self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node)
 
     @cached_property
     def rates(self) -> Rates:
         rates = stacks.rates_for(self.cluster, self.stack, self.workload.precision)
+        if self.links is not None:
+            rates = replace(rates, links=self.links)
         return rates if self.network is None else rates.on_network(self.network)
 
     @cached_property

@@ -96,6 +96,15 @@ class Staged:
         return devices_of(self.layout)
 
     @property
+    def peak_flops_per_s(self) -> float:
+        """Dense peak of all GPUs together: the denominator of MFU."""
+        return self.found.rates.peak_flops_per_s * self.found.cluster.num_gpus
+
+    def gpu_of(self, device: int) -> str:
+        """The GPU of a pipeline stage."""
+        return self.found.cluster.gpu.name
+
+    @property
     def schedule_name(self) -> str:
         return SCHEDULES[self.layout.schedule] if self.layout.pp > 1 else "1f1b"
 

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from ..cost_models.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, MTP, on_devices
-from .network import as_placed
+from .mixed import staged_as
 from .plan import Candidate, rounded
 from .request import Request
 from .resolve import resolve
@@ -41,8 +41,7 @@ class StageLoads(BaseModel):
 
 def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     """Of a candidate of the plan for `request`; it must have a pipeline."""
-    found = as_placed(resolve(request), candidate)
-    one = Staged.of(found, candidate.to_layout(), candidate.partition, simulate=True)
+    one = staged_as(resolve(request), candidate)
     even, edges = one.split(None), slice(-EXTRA_KINDS, None)
     tables, key, code = one.batch.tables, int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
     kind_s = tables.forward_s[:, key] + tables.backward_s[:, key]

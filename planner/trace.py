@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..cost_models.schedule import Timeline
 from ..cost_models.schedule_orders import LETTERS, B, F, I, W
 from ..errors import InputError
-from .network import as_placed
+from .mixed import staged_as
 from .plan import Candidate, rounded
 from .request import Request
 from .resolve import resolve
@@ -31,8 +31,7 @@ def check_drawn(request: Request, allowed: Sequence[str] = ()) -> None:
 def of_candidate(request: Request, candidate: Candidate) -> Staged:
     """The step of a candidate of the plan for `request`, with its stages. Raises InputError (`check_drawn`)."""
     check_drawn(request)
-    found = as_placed(resolve(request), candidate)
-    return Staged.of(found, candidate.to_layout(), candidate.partition, simulate=True)
+    return staged_as(resolve(request), candidate)
 
 
 _NAMES = {F: "forward", B: "backward", I: "backward, inputs", W: "backward, weights"}

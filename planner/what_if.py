@@ -59,6 +59,9 @@ def what_if(
     if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
         raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
+    if candidate.spread is not None:
+        raise InputError(f"layout {choice} uses groups of nodes as what they are, and what-if prices all GPUs alike",
+                         hint="ask it of a plan made with `--stages even`")  # fmt: skip
     kept = Held(candidate.to_layout(), candidate.partition)
     question = Question(
         base, kept, parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,

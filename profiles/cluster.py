@@ -12,10 +12,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup, NodeLinks
+from ..cost_models.specs import Bridge, ClusterSpec, GpuSpec, Island, NetworkLevel, NodeGroup, NodeLinks
 from ..errors import InputError
 from . import registry
 from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
+from .islands import cut
 from .reader import Document, read_document
 from .registry import GpuEntry, NodeEntry
 
@@ -228,8 +229,9 @@ def build(name: str, groups: Sequence[Group], fabric: Fabric) -> ClusterSpec:
     across = levels[-1].size > groups[0].intra[-1].size or several
     for group in groups:
         warnings += [*group.warnings, *_unconfirmed(group, across)]
+    islands, bridges = cut(groups, fabric)
     return ClusterSpec(name=name, groups=tuple(group.nodes for group in groups), levels=levels,
-                       warnings=tuple(dict.fromkeys(warnings)))  # fmt: skip
+                       warnings=tuple(dict.fromkeys(warnings)), islands=islands, bridges=bridges)  # fmt: skip
 
 
 def _unconfirmed(group: Group, across: bool) -> list[str]:
@@ -256,6 +258,8 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         **({"links": asdict(cluster.links)} if cluster.links else {}),
         **({"collectives": cluster.collectives} if cluster.collectives else {}),
         **({"measured": cluster.measured} if cluster.measured else {}),
+        **({name: [asdict(each) for each in getattr(cluster, name)] for name in ("islands", "bridges")}
+           if cluster.islands else {}),
     }  # fmt: skip
 
 
@@ -269,11 +273,17 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
     groups = tuple(NodeGroup(**known(NodeGroup, {**group, "gpu": GpuSpec(**known(GpuSpec, group["gpu"]))}))
                    for group in data["groups"])  # fmt: skip
     levels = tuple(NetworkLevel(**known(NetworkLevel, level)) for level in data["levels"])
+    islands = tuple(
+        Island(**known(Island, {**each, "levels": [NetworkLevel(**known(NetworkLevel, x)) for x in each["levels"]]}))
+        for each in data.get("islands", ())
+    )
+    bridges = tuple(Bridge(**{**known(Bridge, each), "link": NetworkLevel(**known(NetworkLevel, each["link"]))})
+                    for each in data.get("bridges", ()))  # fmt: skip
     links = data.get("links")
     if links is not None:
         links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))
     return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())),
-                       hosts=tuple(data.get("hosts", ())), links=links,
+                       hosts=tuple(data.get("hosts", ())), links=links, islands=islands, bridges=bridges,
                        collectives=data.get("collectives", {}), measured=data.get("measured", {}))  # fmt: skip
 
 

@@ -37,10 +37,10 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
     if not facts.keys((), _KEYS):
         facts.finish()
     groups = _groups(facts, gpu)
-    links = facts.keys(("links",), ("intra_node", "inter_node", "slow_nodes", "matrix"))
+    links = facts.keys(("links",), ("intra_node", "inter_node", "between_groups", "slow_nodes", "matrix"))
     if links and groups:
         groups = [_with_links(facts, group) for group in groups]
-    fabric = _fabric(facts, groups)
+    fabric = _between(facts, groups, _fabric(facts, groups))
     name = facts.text(("name",)) or "cluster"
     facts.finish()
     try:
@@ -211,6 +211,29 @@ def _with_links(facts: Facts, group: Group) -> Group:
     if seconds is not None:
         known = replace(known, latency_s=seconds, source=known.source.partition(";")[0] + "; latency: as given")
     return replace(group, nodes=nodes, inter=known, warnings=(*group.warnings, *warnings))
+
+
+def _between(facts: Facts, groups: list[Group], fabric: Fabric) -> Fabric:
+    """`links.between_groups`: the network from one group to another, where it is slower than their own."""
+    path: FieldPath = ("links", "between_groups")
+    if not facts.keys(path, ("bandwidth", "per", "latency", "kind")):
+        return fabric
+    if len(groups) == 1:
+        facts.fail(path, "there is one group only", "`links.inter_node` is the network inside a group")
+        return fabric
+    kind, seconds = facts.text((*path, "kind"), registry.INTER_KINDS), facts.quantity((*path, "latency"), "s")
+    if facts.value((*path, "bandwidth")) is None:
+        facts.fail(path, "`bandwidth` is missing", "`bandwidth: 25 Gb/s per node`")
+    if not groups:
+        return fabric
+    widest = max(groups, key=lambda group: group.nodes.gpus_per_node)
+    bw, _ = _per_gpu(facts, path, replace(widest, inter=None), kind or "ethernet")
+    if bw is None:
+        return fabric
+    # What a node has to share: `nics` says how many GPUs share it, as Inter is of one GPU.
+    of_node = facts.text((*path, "per"), _PER) == "node" or "per node" in str(facts.value((*path, "bandwidth")))
+    joined = _inter(bw, kind or "ethernet", widest.nodes.gpus_per_node if of_node else None)
+    return replace(fabric, between=joined if seconds is None else replace(joined, latency_s=seconds))
 
 
 def _inter(bw: float, kind: str, nics: int | None) -> Inter:

@@ -72,7 +72,8 @@ class Group:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
     """The network between nodes. ratio: bandwidth inside a pod over bandwidth between pods, per GPU; a dragonfly's
-    groups are its pods. wan_bw_bytes_per_s: of one site, one direction, all its links together."""
+    groups are its pods. between: what joins the groups, where it is slower than their own networks (nics: how many GPUs
+    of a node share it). wan_bw_bytes_per_s: of one site, one direction, all its links together."""
 
     type: FabricType = "non-blocking"
     ratio: float = 1.0
@@ -80,6 +81,7 @@ class Fabric:
     sites: tuple[tuple[str, int], ...] = ()  # (name, nodes)
     wan_bw_bytes_per_s: float = 0.0
     wan_latency_s: float = 0.0
+    between: Inter | None = None
 
 
 def pcie_kind(bw_bytes_per_s: float) -> str:
@@ -123,8 +125,9 @@ def assemble(groups: Sequence[Group], fabric: Fabric) -> tuple[tuple[NetworkLeve
     total = sum(group.nodes.num_gpus for group in groups)
     warnings: list[str] = []
     if len(groups) > 1:
-        warnings += _mixed_warnings(groups)
-    inters = [group.inter for group in groups if group.inter is not None]
+        warnings += _mixed_warnings(groups, fabric)
+    every = [*(group.inter for group in groups), fabric.between]
+    inters = [inter for inter in every if inter is not None]
     if levels[-1].size < total and inters:
         slowest = min(inters, key=lambda inter: inter.bw_bytes_per_s)
         slowest = replace(slowest, latency_s=max(inter.latency_s for inter in inters))
@@ -187,7 +190,7 @@ def _increasing(levels: Sequence[NetworkLevel]) -> list[NetworkLevel]:
     return kept
 
 
-def _mixed_warnings(groups: Sequence[Group]) -> list[str]:
+def _mixed_warnings(groups: Sequence[Group], fabric: Fabric) -> list[str]:
     warnings = []
     gpus = sorted({group.nodes.gpu.name for group in groups})
     if len(gpus) > 1:
@@ -209,9 +212,9 @@ def _mixed_warnings(groups: Sequence[Group]) -> list[str]:
         listed = ", ".join(gbps(speed) for speed in speeds)
         warnings.append(f"networks of {listed} per GPU: the slowest is used for all")
     kinds = sorted({GENERATIONS.get(inter.kind, inter.kind) for inter in inters})
-    if len(kinds) > 1:
+    if len(kinds) > 1 and fabric.between is None:
         warnings.append(f"networks of different kinds ({', '.join(kinds)}) must be joined by something: "
-                        "give `links.inter_node` if it is slower than they are")  # fmt: skip
+                        "give `links.between_groups` if it is slower than they are")  # fmt: skip
     return warnings
 
 

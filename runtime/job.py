@@ -98,7 +98,10 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     workload = part(plan.resolved, "workload", name)
     layout = candidate.to_layout()
     _check(candidate, layout, model, workload, plan, name)
-    if (reason := unsupported(layout, model, workload)) is not None:
+    reason = unsupported(layout, model, workload)
+    if candidate.spread is not None and candidate.spread.shares is not None:
+        reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
+    if reason is not None:
         raise _refusal(plan, choice, model, workload, reason)
     return Job(
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=candidate.stages,
@@ -122,6 +125,8 @@ def _check(
         wrong(f"resolved.workload.{key}", "missing")
     groups = plan.resolved.get("cluster", {}).get("groups", ())
     gpus = sum(int(group["num_nodes"]) * int(group["gpus_per_node"]) for group in groups)
+    if candidate.spread is not None:  # on some groups of the cluster, perhaps
+        gpus = candidate.spread.num_gpus
     if gpus and gpus != layout.num_gpus:
         wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
     if not missing and int(workload["global_batch"]) % (layout.dp * layout.micro_batch):

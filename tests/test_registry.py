@@ -42,6 +42,7 @@ GPU_SPELLINGS = {
     "mi300x": "MI300X",
     "mi325x": "MI325X",
     "mi355x": "MI355X",
+    "t4": "T4 Tesla-T4",
     "rtx-3090": "RTX-3090 rtx3090",
     "rtx-4090": "RTX-4090",
     "rtx-5090": "RTX-5090",

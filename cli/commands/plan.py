@@ -39,9 +39,10 @@ def command(
     pareto: options.Pareto = None,
     deadline: options.Deadline = None,
     stages: Annotated[
-        Literal["even", "own"],
-        typer.Option("--stages", help="Divide the layers evenly, or place them best in the best pipelines (slower)."),
-    ] = "even",
+        Literal["even", "own"] | None,
+        typer.Option("--stages", help="Divide the layers evenly, or place them best in the best pipelines (slower) "
+                     "[even; over unlike groups of nodes by speed].", show_default=False),
+    ] = None,
     time_limit: Annotated[
         str | None,
         typer.Option("--time-limit", metavar="TIME", help="Stop with the best so far, as in 30s.", show_default=False),

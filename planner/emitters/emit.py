@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedError
 from ..plan import Plan
+from ..spread import UNEVEN_SHARES
 from .base import Target
 from .launchers.base import node_script
 from .launchers.registry import launcher as load_launcher
@@ -93,6 +94,8 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
     out = [(rule.fields, rule.explain(setup.layout, setup.problem)) for rule in found.broken(setup)]
     if (split := found.cannot_split(setup.candidate.partition)) is not None:
         out.append((("stages",), split))
+    if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
+        out.append((("micro_batch",), UNEVEN_SHARES))
     out += [((), text) for text in found.trainer.cannot(setup, options)]
     if found.trainer.table is None or options is None or out:
         return out

@@ -78,7 +78,7 @@ class Setup:
             raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
         candidate = plan.candidates[choice - 1]
         layout = candidate.to_layout()
-        gpu, capability, num_nodes, gpus_per_node = _nodes(plan, layout)
+        gpu, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
         return cls(
             plan_id=plan.request_sha256[:12], tool=f"meshwright {__version__}", choice=choice, candidate=candidate,
             layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
@@ -87,9 +87,11 @@ class Setup:
         )  # fmt: skip
 
 
-def _nodes(plan: Plan, layout: Layout) -> tuple[str, float | None, int, int]:
-    """Name and compute capability of the GPUs, number of nodes, GPUs per node."""
+def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float | None, int, int]:
+    """Name and compute capability of the GPUs, number of nodes, GPUs per node; of the groups that are in use."""
     groups = plan.resolved["cluster"]["groups"]
+    if candidate.spread is not None:
+        groups = [groups[index] for index in dict.fromkeys(use.group for use in candidate.spread.islands)]
     sizes = {int(group["gpus_per_node"]) for group in groups}
     if len(sizes) > 1:
         raise UnsupportedError(

@@ -49,10 +49,11 @@ Array = NDArray[np.float64]
 class Stages:
     """What the program knows of a layout. Seconds per micro-batch, bytes per GPU; `run`: of one layer of the run.
 
-    runs: layers of each. devices: [chunk]. forward_s, input_s, weight_s, redo_s: [run]; edge_*: [chunk] of embedding,
-    head and MTP modules. held_bytes, dropped_bytes: [device, run] kept by a layer, and how much less if recomputed;
-    fixed_bytes: [device]. update_s: [run] and fixed_update_s: [device] of the optimizer. chooses_recompute: whether q
-    is free. fixed_s: seconds of every step outside the pipeline; growth: factor on all (stragglers).
+    runs: layers of each. devices: [chunk]. forward_s, input_s, weight_s, redo_s: [chunk, run]; edge_*: [chunk] of
+    embedding, head and MTP modules. hop_s: [2, chunk] of the messages that bring its input and its gradient.
+    held_bytes, dropped_bytes: [device, run] kept by a layer, and how much less if recomputed; fixed_bytes,
+    memory_bytes: [device]. update_s: [device, run] and fixed_update_s: [device] of the optimizer. chooses_recompute:
+    whether q is free. fixed_s: seconds of every step outside the pipeline; growth: factor on all (stragglers).
     """
 
     runs: tuple[int, ...]
@@ -65,11 +66,11 @@ class Stages:
     edge_forward_s: Array
     edge_input_s: Array
     edge_weight_s: Array
-    hop_s: float
+    hop_s: Array
     held_bytes: Array
     dropped_bytes: Array
     fixed_bytes: Array
-    memory_bytes: float
+    memory_bytes: Array
     update_s: Array
     fixed_update_s: Array
     chooses_recompute: bool
@@ -78,13 +79,14 @@ class Stages:
 
     def seconds(self, n: Array, q: Array) -> tuple[Array, Array, Array]:
         """[chunk] forward, input and weight seconds of [chunk, run] layers, also of fractions."""
-        inputs = self.edge_input_s + n @ self.input_s + q @ self.redo_s
-        return self.edge_forward_s + n @ self.forward_s, inputs, self.edge_weight_s + n @ self.weight_s
+        inputs = self.edge_input_s + (n * self.input_s + q * self.redo_s).sum(axis=-1)
+        forward, weights = ((n * each).sum(axis=-1) for each in (self.forward_s, self.weight_s))
+        return self.edge_forward_s + forward, inputs, self.edge_weight_s + weights
 
     def step_s(self, paths: Sequence[Path], n: Array, q: Array) -> Array:
         """[...] seconds of a step as long as the longest of `paths`, for splits of [..., chunk, run] layers; without
         what collectives of data parallelism add."""
-        update = self._on_devices(n) @ self.update_s + self.fixed_update_s
+        update = (self._on_devices(n) * self.update_s).sum(axis=-1) + self.fixed_update_s
         pipeline_s = self.lengths(paths, n, q).max(axis=-1)
         return np.asarray((pipeline_s + update.max(axis=-1) + self.fixed_s) * self.growth)
 
@@ -92,7 +94,7 @@ class Stages:
         """[..., path] seconds of each path, for splits of [..., chunk, run] layers."""
         forward, inputs, weights = self.seconds(n, q)
         ways = [np.array([getattr(path, name) for path in paths]).T for name in ("forward", "inputs", "weights")]
-        hops = self.hop_s * np.array([path.hops for path in paths])
+        hops = np.array([(path.hops * self.hop_s).sum() for path in paths])
         return np.asarray(forward @ ways[0] + inputs @ ways[1] + weights @ ways[2] + hops)
 
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
@@ -108,8 +110,8 @@ class Stages:
     def paths(self, n: Array, q: Array, number: int) -> list[Path]:
         """The longest paths to the ends of the `number` devices that end last."""
         forward, inputs, weights = (tuple(x.tolist()) for x in self.seconds(n, q))
-        hops = (self.hop_s,) * len(forward)
-        costs = Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=hops, backward_hop_s=hops)
+        there, back = (tuple(each) for each in self.hop_s.tolist())
+        costs = Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=there, backward_hop_s=back)
         timeline = schedule.simulate(self.order, costs)
         latest = np.argsort(-timeline.compute_end_s, kind="stable")[:number]
         return longest_paths(timeline, latest.tolist())
@@ -181,8 +183,8 @@ class Program:
 
     def _fit(self) -> None:
         stages = self.stages
-        scale = 1.0 / stages.memory_bytes  # near 1, as solvers compare with absolute tolerances
         for device, fixed in enumerate(stages.fixed_bytes.tolist()):
+            scale = 1.0 / float(stages.memory_bytes[device])  # near 1, as solvers compare with absolute tolerances
             mine = [c for c in self.chunks if stages.devices[c] == device]
             held, dropped = stages.held_bytes[device] * scale, stages.dropped_bytes[device] * scale
             total = pulp.lpSum(held[r] * self.n[c][r] for c in mine for r in self.runs)
@@ -193,14 +195,13 @@ class Program:
     def _update(self) -> None:
         for device, fixed in enumerate(self.stages.fixed_update_s.tolist()):
             mine = [c for c in self.chunks if self.stages.devices[c] == device]
-            layers = pulp.lpSum(self.stages.update_s[r] * self.n[c][r] for c in mine for r in self.runs)
+            layers = pulp.lpSum(self.stages.update_s[device, r] * self.n[c][r] for c in mine for r in self.runs)
             self.problem += self.update >= (layers + fixed) / self._unit
 
     def _add_path(self, path: Path) -> None:
         s, unit = self.stages, self._unit
-        layer = np.add.outer(path.forward, np.zeros(len(s.runs))) * s.forward_s
-        layer = layer + np.outer(path.inputs, s.input_s) + np.outer(path.weights, s.weight_s)
-        again = np.outer(path.inputs, s.redo_s)
+        forward, inputs, weights = (way[:, None] for way in (path.forward, path.inputs, path.weights))
+        layer, again = forward * s.forward_s + inputs * s.input_s + weights * s.weight_s, inputs * s.redo_s
         fixed = path.seconds(s.edge_forward_s, s.edge_input_s, s.edge_weight_s, s.hop_s)
         terms = [(self.step, 1.0), (self.update, -1.0), *_products(layer / -unit, self.n)]
         terms += _products(again / -unit, self.q) if self.q else []
@@ -210,7 +211,7 @@ class Program:
     def _unit(self) -> float:
         """Seconds of all layers of a step on one device, over devices: what T is near 1 of."""
         s = self.stages
-        per_micro_batch = np.array(s.runs) @ (s.forward_s + s.input_s + s.weight_s)
+        per_micro_batch = np.array(s.runs) @ (s.forward_s + s.input_s + s.weight_s).mean(axis=0)
         return float(s.order.num_micro_batches * per_micro_batch / (max(s.devices) + 1))
 
     def solve(self, left_s: float) -> tuple[str, float, str, str]:

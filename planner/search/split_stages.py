@@ -36,10 +36,12 @@ def one_by_one(batch: Ledger) -> Ledger:
                    split=np.arange(kinds + 1))  # fmt: skip
 
 
-def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool) -> Stages:
-    """What the integer program needs of a layout. recompute_apart: whether stages may recompute different numbers."""
+def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: Stages | None = None) -> Stages:
+    """What the integer program needs of a layout. recompute_apart: whether stages may recompute different numbers.
+    like: of the same layout under other rates, which holds the same bytes."""
     found, layout, batch = one.found, one.layout, one.batch
     problem, rates, runs = found.problem, found.rates, runs_of(found.problem.pattern)
+    chunks = len(one.devices)
     kinds = [kind for kind, _ in runs]
     chooses = recompute_apart and RECOMPUTE_MODES[layout.recompute] == "full"
     tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
@@ -48,24 +50,33 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool) -> Sta
     redo, weight = tables.redo(*code).sum(axis=1)[:, key], tables.weight_s[:, key]
     inputs = np.maximum(tables.backward_s[:, key] - weight, 0.0) + accumulate
     ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), one.schedule_name)
-    edges = chunk_rows(*ends, (0,) * len(one.devices))
+    edges = chunk_rows(*ends, (0,) * chunks)
     always = inputs if chooses else inputs + redo
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
-    state, fixed = _state_bytes(single), _passing_bytes(one, edges)
-    held = _in_flight(one)
-    over = rates.overheads
-    growth, on_gpu = 1.0 + over.reserve_share, on_devices(edges, one.devices)
-    update = step.optimizer_s(single, rates)
+    over, on_gpu = rates.overheads, on_devices(edges, one.devices)
+    kept_bytes, growth = (kept if chooses else saved), 1.0 + over.reserve_share
+    if like is None:
+        state, fixed, held = _state_bytes(single), _passing_bytes(one, edges), _in_flight(one)
+        held_bytes = growth * (state[kinds] + np.outer(held, kept_bytes[kinds]))
+        fixed_bytes = growth * (fixed + on_gpu @ state + held * (on_gpu @ kept_bytes + _outputs(one)))
+        dropped_bytes = growth * np.outer(held, (kept - saved)[kinds])
+        fixed_bytes = fixed_bytes + _unusable(one, on_gpu) + float(step.fixed_bytes(batch, rates)[0])
+    else:
+        held_bytes, dropped_bytes, fixed_bytes = like.held_bytes, like.dropped_bytes, like.fixed_bytes
+    update, pp = step.optimizer_s(single, rates), layout.pp
+
+    def each(values: Array, number: int) -> Array:
+        """The same row for every chunk or device."""
+        return np.tile(values[kinds], (number, 1))
+
     return Stages(
         runs=tuple(length for _, length in runs), devices=tuple(one.devices), order=one.schedule,
-        forward_s=tables.forward_s[kinds, key], input_s=always[kinds], weight_s=weight[kinds], redo_s=redo[kinds],
+        forward_s=each(tables.forward_s[:, key], chunks), input_s=each(always, chunks), weight_s=each(weight, chunks),
+        redo_s=each(redo, chunks),
         edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
-        hop_s=float(step.hop_s(batch, rates)[0]),
-        held_bytes=growth * (state[kinds] + np.outer(held, (kept if chooses else saved)[kinds])),
-        dropped_bytes=growth * np.outer(held, (kept - saved)[kinds]),
-        fixed_bytes=growth * (fixed + on_gpu @ state + held * (on_gpu @ (kept if chooses else saved) + _outputs(one)))
-        + _unusable(one, on_gpu) + float(step.fixed_bytes(batch, rates)[0]),
-        memory_bytes=memory_bytes, update_s=(update[:-1] - update[-1])[kinds],
+        hop_s=np.full((2, chunks), float(step.hop_s(batch, rates)[0])),
+        held_bytes=held_bytes, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
+        memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
         fixed_s=float(step.tied_embedding_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
     )  # fmt: skip

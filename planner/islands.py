@@ -1,0 +1,91 @@
+"""The islands of a mixed cluster as requests of their own, and what a message from one to another takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..cost_models import collectives
+from ..cost_models.collectives import Curve, Op
+from ..cost_models.rates import Rates
+from ..cost_models.specs import Bridge, ClusterSpec, NetworkLevel
+from ..errors import InputError
+from ..profiles import stacks
+from .resolve import Resolved
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One island: the request on it alone. number: its index in the cluster."""
+
+    number: int
+    name: str
+    alone: Resolved
+
+    @property
+    def num_gpus(self) -> int:
+        return self.alone.cluster.num_gpus
+
+    @cached_property
+    def likeness(self) -> str:
+        """Equal where islands are alike in all but their name and their bridges."""
+        return repr((self.alone.cluster.groups, self.alone.cluster.levels))
+
+    @cached_property
+    def rates(self) -> Rates:
+        return self.alone.rates
+
+    def in_job(self, num_gpus: int) -> Resolved:
+        """The request for a job of `num_gpus`, as a GPU of this island sees it."""
+        return replace(self.alone, job_gpus=num_gpus)
+
+
+def parts_of(found: Resolved) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """The islands that can compute in the dtype of the workload, and a sentence for each that cannot."""
+    usable, unusable = [], []
+    for number, island in enumerate(found.cluster.islands):
+        group = replace(found.cluster.groups[island.group], num_nodes=island.num_nodes)
+        alone = replace(found, cluster=ClusterSpec(name=island.name, groups=(group,), levels=island.levels))
+        try:
+            stacks.rates_for(alone.cluster, found.stack, found.workload.precision)
+        except InputError as error:
+            unusable.append(f"{island.name} is left out: {error.message}")
+        else:
+            usable.append(Part(number, island.name, alone))
+    return tuple(usable), tuple(unusable)
+
+
+def joined(found: Resolved, parts: Sequence[Part]) -> Resolved:
+    """The request on some of its islands: their GPUs, and the weakest of their links."""
+    cluster = found.cluster
+    if len(parts) == 1:
+        return parts[0].alone
+    groups = tuple(part.alone.cluster.groups[0] for part in parts)
+    return replace(found, cluster=replace(cluster, groups=groups, hosts=(), islands=(), bridges=()))
+
+
+def bridge_between(cluster: ClusterSpec, one: Part, other: Part) -> Bridge:
+    ends = {one.number, other.number}
+    return next(bridge for bridge in cluster.bridges if set(bridge.ends) == ends)
+
+
+def bridged(bridge: Bridge, senders: int) -> NetworkLevel:
+    """What each of `senders` GPUs finds that use the bridge at once."""
+    of_node = bridge.node_bytes_per_s / min(senders, bridge.gpus_per_node)
+    share = min(bridge.link.bw_bytes_per_s, of_node, bridge.trunk_bytes_per_s / senders)
+    return replace(bridge.link, bw_bytes_per_s=share)
+
+
+def crossing(rates: Rates, bridge: Bridge, senders: int, op: Op) -> Curve:
+    """[1] the curve of a message, or of a collective of two ranks, over the bridge, in `senders` pairs of GPUs at
+    once."""
+    link = bridged(bridge, senders)
+    return collectives.curve(rates.collectives, (replace(link, size=1), link), op, np.array([2]), np.array([1]))
+
+
+def crossing_s(rates: Rates, bridge: Bridge, senders: int, op: Op, num_bytes: float) -> float:
+    """Seconds of it for `num_bytes`."""
+    return float(collectives.seconds(crossing(rates, bridge, senders, op), num_bytes)[0])

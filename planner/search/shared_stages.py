@@ -1,0 +1,71 @@
+"""The stages of a pipeline over islands: what `partition_ilp` needs to know of it, and a first split by speed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models.stages import Partition, on_devices
+from ..across import Across
+from .partition_ilp import Stages
+from .split_stages import stages_of
+
+Array = NDArray[np.float64]
+
+
+def alone_stages(one: Across) -> dict[int, Stages]:
+    """Number of an island -> the stages as if all of them were on it."""
+    found: dict[int, Stages] = {}
+    for part, single in zip(one.parts, one.singles, strict=True):
+        like = next(iter(found.values()), None)
+        found[part.number] = stages_of(single, single.found.memory_bytes, recompute_apart=False, like=like)
+    return found
+
+
+def shared_stages(one: Across, every: Mapping[int, Stages] | None = None) -> Stages:
+    """Of every chunk and device the row of its own island. every: `alone_stages` of the islands in any order."""
+    every = every or alone_stages(one)
+    alone = [every[part.number] for part in one.parts]
+    devices = [one.on[device] for device in range(one.layout.pp)]
+    chunks = [one.on[device] for device in one.devices]
+
+    def rows(name: str, places: list[int]) -> Array:
+        return np.array([getattr(alone[part], name)[row] for row, part in enumerate(places)])
+
+    by_chunk = ("forward_s", "input_s", "weight_s", "redo_s", "edge_forward_s", "edge_input_s", "edge_weight_s")
+    by_device = ("held_bytes", "dropped_bytes", "fixed_bytes", "memory_bytes", "update_s", "fixed_update_s")
+    own: dict[str, Any] = {name: rows(name, chunks) for name in by_chunk}
+    own |= {name: rows(name, devices) for name in by_device}
+    return replace(alone[0], **own, hop_s=np.array(one.hops_s))
+
+
+def by_speed(stages: Stages) -> Partition | None:
+    """Layer by layer to the chunk that then takes least, as far as memory goes; None where it does not go far enough.
+
+    Layers are taken as the mean of all; what a run of unlike ones does to it, the moves of `partition_search` mend.
+    """
+    runs = np.array(stages.runs, dtype=np.float64)
+    part = runs / runs.sum()
+    layer_s = (stages.forward_s + stages.input_s + stages.weight_s) @ part
+    edge_s = stages.edge_forward_s + stages.edge_input_s + stages.edge_weight_s
+    held = stages.held_bytes @ part
+    devices, last = stages.devices, len(stages.devices) - 1
+    sizes = [0 if chunk in (0, last) else 1 for chunk in range(last + 1)]
+    room = stages.memory_bytes - stages.fixed_bytes - held * on_devices(np.array(sizes, dtype=np.float64), devices)
+    queue = [(float(edge_s[c] + (sizes[c] + 1) * layer_s[c]), c) for c in range(last + 1)]
+    heapq.heapify(queue)
+    for _ in range(int(runs.sum()) - sum(sizes)):
+        while queue and room[devices[queue[0][1]]] < held[devices[queue[0][1]]]:
+            heapq.heappop(queue)
+        if not queue:
+            return None
+        seconds, chunk = heapq.heappop(queue)
+        sizes[chunk] += 1
+        room[devices[chunk]] -= held[devices[chunk]]
+        heapq.heappush(queue, (seconds + float(layer_s[chunk]), chunk))
+    return Partition(tuple(sizes)) if (room >= 0).all() else None

@@ -1,0 +1,261 @@
+"""Clusters that are not alike: islands, pipelines and replicas over them, the search and its bounds."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models import shared
+from meshwright.cost_models.layouts import Layout, parse
+from meshwright.cost_models.stages import Partition
+from meshwright.planner import api
+from meshwright.planner import mixed as mixed_plans
+from meshwright.planner.across import Across
+from meshwright.planner.islands import parts_of
+from meshwright.planner.plan import Plan, read_plan
+from meshwright.planner.replicas import Replicas, equal_shares
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import Resolved, resolve
+from meshwright.planner.search.mixed import Mixed
+from meshwright.planner.simulation import Staged
+from meshwright.profiles.cluster import cluster_from_dict, cluster_to_dict, load_cluster
+
+from meshwright.errors import InputError, NoFeasibleLayoutError
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+ALIKE = {"groups": ["dgx-h100:2", "dgx-h100:2"]}
+
+
+def found_on(cluster: Any, model: str = "llama-3.1-8b", layers: int | None = None, **asked: Any) -> Resolved:
+    """A request; layers: only the first of the model's."""
+    text = str(EXAMPLES / f"{cluster}.yaml") if isinstance(cluster, str) and ":" not in cluster else cluster
+    found = resolve(load_request(None, {"model": model, "cluster": text, **asked}))
+    if layers is None:
+        return found
+    return replace(found, model=replace(found.model, pattern=found.model.pattern[:layers]))
+
+
+def searched(found: Resolved, *, runnable_only: bool = True) -> Mixed:
+    parts, _ = parts_of(found)
+    return Mixed(found, parts, lambda: np.inf, lambda count, best: None, runnable_only=runnable_only).run()
+
+
+def test_a_cluster_is_cut_where_it_is_not_alike() -> None:
+    mixed, sites, fabrics = (load_cluster(EXAMPLES / f"{name}.yaml") for name in
+                             ("mixed_gpus", "two_sites", "two_fabrics"))  # fmt: skip
+    assert [(each.name, each.first_node, each.num_nodes) for each in mixed.islands] == [
+        ("dgx-h100", 0, 8), ("dgx-a100-40gb", 8, 4)]  # fmt: skip
+    assert [each.name for each in sites.islands] == ["north", "south"]
+    assert sites.bridges[0].trunk_bytes_per_s == pytest.approx(400e9 / 8)
+    assert sites.bridges[0].link.latency_s == 6e-3
+    assert [each.levels[-1].kind for each in fabrics.islands] == ["hdr-ib", "roce"]
+    assert fabrics.bridges[0].node_bytes_per_s == pytest.approx(25e9 / 8)
+    assert not load_cluster("dgx-h100:4").islands
+    for each in (mixed, sites, fabrics):
+        assert cluster_from_dict(cluster_to_dict(each)) == each
+
+
+def test_a_group_in_two_sites_is_two_islands() -> None:
+    wan = {"bandwidth": "100 Gb/s", "latency": "5 ms"}
+    sites = [{"name": "a", "nodes": 3}, {"name": "b", "nodes": 3}]
+    found = load_cluster({"groups": ["dgx-h100:2", "dgx-a100-80gb:4"], "sites": sites, "wan": wan})
+    assert [(each.name, each.group, each.num_nodes) for each in found.islands] == [
+        ("a dgx-h100", 0, 2), ("a dgx-a100-80gb", 1, 1), ("b dgx-a100-80gb", 1, 3)]  # fmt: skip
+    assert [bridge.link.kind == "wan" for bridge in found.bridges] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("groups", "between", "message"),
+    [(["dgx-h100:2"], {"bandwidth": "25 Gb/s"}, "there is one group only"),
+     (["dgx-h100:2", "dgx-a100-80gb:2"], {"kind": "roce"}, "`bandwidth` is missing"),
+     (["dgx-h100:2", "dgx-a100-80gb:2"], {"bandwidth": "25 Gb/s per rack"}, "per gpu, nic or node"),
+     (["dgx-h100:2", "dgx-a100-80gb:2"], {"bandwith": "25 Gb/s"}, "unknown key `bandwith`")],
+)  # fmt: skip
+def test_what_is_wrong_with_the_link_between_groups_is_said(groups: Any, between: Any, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load_cluster({"groups": groups, "links": {"between_groups": between}})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["tp8-pp4-dp1-mbs2-z1-rnone", "tp8-pp2-vpp2-dp2-mbs1-z1-rsel(act)"])
+def test_islands_that_are_alike_take_what_one_cluster_takes(name: str) -> None:
+    found, one = found_on(ALIKE), found_on("dgx-h100:4")
+    parts, _ = parts_of(found)
+    across, together = Across.over(found, parts, parse(name)), Staged.of(one, parse(name), simulate=True)
+    assert across.step_s == pytest.approx(together.step_s, rel=1e-9)
+    assert across.device_bytes == pytest.approx(together.device_bytes)
+    assert sum(across.terms.values()) == pytest.approx(across.step_s)
+
+
+def test_replicas_that_are_alike_take_what_one_cluster_takes() -> None:
+    found, one, layout = found_on(ALIKE), found_on("dgx-h100:4"), parse("tp2-dp16-sh8-mbs1-z1-rnone")
+    shared_out = equal_shares(found, parts_of(found)[0], layout)
+    assert shared_out is not None
+    assert shared_out.step_s == pytest.approx(Staged.of(one, layout).step_s, rel=1e-9)
+
+
+def test_replicas_share_micro_batches_so_that_all_end_together() -> None:
+    found = found_on("a100_t4", "llama-3.2-1b", precision="fp16", target="any", seq_len=1024, global_batch=256,
+                     fix={"pp": 1, "tp": 1, "cp": 1, "micro_batch": 1, "offload": "none"})  # fmt: skip
+    best = next(choice.one for choice in searched(found, runnable_only=False).ranked if choice.way == "replicas")
+    assert isinstance(best, Replicas)
+    assert sum(dp * m for dp, m in zip(best.dp, best.shares, strict=True)) == 256
+    every = (Replicas.of_shares(found, best.parts, best.layout, ((256 - 4 * m) // 12, m))
+             for m in range(1, 63) if (256 - 4 * m) % 12 == 0)  # fmt: skip
+    assert best.step_s == pytest.approx(min(one.step_s for one in every if one is not None and one.fits))
+    even = equal_shares(found, best.parts, best.layout)
+    assert even is not None
+    assert best.step_s < 0.5 * even.step_s
+
+
+SMALL: dict[str, Any] = {"seq_len": 1024, "global_batch": 24,
+         "fix": {"micro_batch": 1, "recompute": "none", "schedule": "1f1b", "zero": 1}}  # fmt: skip
+TWO_KINDS = {
+    "groups": [{"gpu": "h100-sxm-80gb", "gpus_per_node": 4, "count": 1, "nics": 1, "nic_bandwidth": "200 Gb/s"},
+               {"gpu": "a100-sxm-40gb", "gpus_per_node": 2, "count": 1, "nics": 1, "nic_bandwidth": "200 Gb/s"}],
+}  # fmt: skip
+
+
+def brute_force(found: Resolved) -> float:
+    """The fastest step of all pipelines over both islands: every layout, order of the islands and split."""
+    parts, _ = parts_of(found)
+    best = np.inf
+    for stage, tp in ((2, 1), (2, 2), (1, 1)):
+        pp, dp = 6 // stage, stage // tp
+        layout = Layout(tp=tp, sequence_parallel=tp > 1, pp=pp, dp=dp, shard=dp, zero=int(dp > 1))
+        for order in itertools.permutations(parts):
+            base = Across.over(found, order, layout)
+            for ends in itertools.combinations(range(found.model.num_layers + 1), pp - 1):
+                sizes = tuple(np.diff([0, *ends, found.model.num_layers]).tolist())
+                if all(size > 0 for size in sizes[1:-1]):
+                    one = base.split(Partition(sizes))
+                    best = min(best, one.step_s if one.fits else np.inf)
+    return best
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Resolved, float]:
+    found = found_on(TWO_KINDS, layers=7, **SMALL)
+    return found, brute_force(found)
+
+
+def test_the_search_finds_what_all_splits_and_orders_have(small: tuple[Resolved, float]) -> None:
+    found, least = small
+    mixed = searched(found)
+    best = min(choice.one.step_s for choice in mixed.ranked if len(choice.parts) == 2 and choice.way == "across")
+    assert best == pytest.approx(least, rel=2e-3)
+    assert mixed.lower_bound_s <= least
+    assert mixed.lower_bound_s > 0.8 * mixed.best_s
+
+
+def test_a_bound_that_is_too_high_is_found_out(small: tuple[Resolved, float], monkeypatch: Any) -> None:
+    found, least = small
+    honest = shared.least_pipeline
+    monkeypatch.setattr(shared, "least_pipeline", lambda *a, **k: 1.5 * honest(*a, **k))
+    assert searched(found).best_s > least * (1 + 2e-3)
+
+
+def planned(example: str, model: str, **asked: Any) -> Plan:
+    return api.plan(model=model, cluster=str(EXAMPLES / f"{example}.yaml"), **asked)
+
+
+@pytest.fixture(scope="module")
+def mixed_gpus() -> Plan:
+    return planned("mixed_gpus", "llama-3.1-70b")
+
+
+def test_layers_go_by_speed_and_the_plan_says_why(mixed_gpus: Plan) -> None:
+    spread = mixed_gpus.best.spread
+    assert spread is not None
+    assert spread.manner == "across"
+    by_name = {use.name: use for use in spread.islands}
+    fast, slow = by_name["dgx-h100"], by_name["dgx-a100-40gb"]
+    assert slow.layer_s > 2 * fast.layer_s
+    assert slow.layers / (slow.stages[1] - slow.stages[0] + 1) < 0.5 * fast.layers / (
+        fast.stages[1] - fast.stages[0] + 1
+    )
+    assert spread.even_step_s is not None
+    assert spread.even_step_s > 1.5 * mixed_gpus.best.step_s
+    assert all(use.device_bytes <= use.memory_bytes for use in spread.islands)
+    assert mixed_gpus.ways is not None
+    assert {way.manner for way in mixed_gpus.ways} >= {"across", "together", "even"}
+    assert min(way.step_s for way in mixed_gpus.ways) == mixed_gpus.best.step_s
+    bound = mixed_gpus.certificate.lower_bound_s
+    assert bound is not None
+    assert 0.85 * mixed_gpus.best.step_s < bound <= mixed_gpus.best.step_s
+
+
+def test_a_plan_over_groups_is_read_and_priced_again(mixed_gpus: Plan) -> None:
+    again = read_plan(mixed_gpus.to_json(), "plan.json")
+    assert again == mixed_gpus
+    found = found_on("mixed_gpus", "llama-3.1-70b")
+    for candidate in again.candidates[:3]:
+        assert mixed_plans.staged_as(found, candidate).step_s == pytest.approx(candidate.step_s, rel=1e-8)
+    plain = api.plan(model="llama-3.1-8b", gpu="h100-sxm-80gb", gpus=8, top=1)
+    assert "spread" not in plain.to_json()
+    assert '"ways"' not in plain.to_json()
+
+
+def test_ranks_of_a_stage_sit_in_one_group(mixed_gpus: Plan) -> None:
+    candidate = mixed_gpus.best
+    logical = candidate.placement.logical_of_rank or tuple(range(96))
+    layout = candidate.to_layout()
+    stage = [rank // (layout.tp * layout.dp) for rank in logical]
+    assert not set(stage[:64]) & set(stage[64:])  # the first 64 GPUs of the cluster are H100
+    assert sorted(logical) == list(range(96))
+
+
+def test_only_what_crosses_the_line_pays_it() -> None:
+    best = planned("two_sites", "llama-3.1-70b").best
+    assert best.spread is not None
+    found = found_on("two_sites", "llama-3.1-70b")
+    one = mixed_plans.staged_as(found, best)
+    assert isinstance(one, Across)
+    border = [one.on[device] != one.on[before] for before, device in itertools.pairwise(one.devices)]
+    hops = one.hops_s[0][1:]
+    assert sum(border) == 1
+    assert all((hop > 6e-3) == crosses for hop, crosses in zip(hops, border, strict=True))
+
+
+def test_pipelines_are_cut_where_the_fabrics_meet() -> None:
+    """Holmes: 4 IB + 4 RoCE nodes, 25 GbE between them. Of a 7.5B GPT whose head has its own weights: the sum of a
+    tied embedding's gradients over 25 GbE takes 3 s a step, which `docs/concepts/placement.md` reports."""
+    found = found_on("two_fabrics", "gpt-7.5b", seq_len=2048, global_batch=3072)
+    untied = replace(found.model, tied_embeddings=False)
+    mixed = searched(replace(found, model=untied))
+    best = mixed.ranked[0]
+    assert best.way == "across"
+    assert isinstance(best.one, Across)
+    assert {part.name for part in best.parts} == {"ib-node", "roce-node"}
+    alike = replace(found_on("dgx-a100-80gb:8", "gpt-7.5b", seq_len=2048, global_batch=3072), model=untied)
+    all_ib = alike.search(alike.space).run().found.rows[0][0]
+    assert all_ib / best.one.step_s >= 0.85
+
+
+def test_four_t4_beside_twelve_a100_are_no_drag() -> None:
+    plan = planned("a100_t4", "llama-3.2-3b", seq_len=2048, precision="fp16", target="any", top=3)
+    assert plan.ways is not None
+    even = next(way for way in plan.ways if way.manner == "even")
+    alone = next(way for way in plan.ways if way.manner == "together" and way.islands == ("a100-node",))
+    assert plan.best.step_s <= min(even.step_s, alone.step_s)
+    assert plan.best.step_s < 0.5 * even.step_s
+
+
+def test_a_group_that_cannot_compute_in_the_dtype_is_left_out() -> None:
+    plan = planned("a100_t4", "llama-3.2-1b", seq_len=1024, top=1)
+    assert plan.best.spread is not None
+    assert plan.best.spread.unused == ("t4-node",)
+    assert plan.best.to_layout().num_gpus == 12
+    assert any("t4-node is left out: t4 has no bf16" in warning for warning in plan.warnings)
+
+
+def test_groups_that_cannot_hold_the_model_in_any_split_are_named() -> None:
+    with pytest.raises(NoFeasibleLayoutError) as raised:
+        api.plan(model="llama-3.1-405b", cluster="dgx-h100:1 + dgx-a100-40gb:1")
+    text = str(raised.value)
+    for part in ("no split of llama-3.1-405b over the groups", "dgx-h100: 8 x", "dgx-a100-40gb: 8 x", "billion x"):
+        assert part in text
