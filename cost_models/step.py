@@ -328,7 +328,8 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
     apart = x["schedule"] < SCHEDULES.index("zb-v")  # in a V, one device holds both ends
     load_s = np.maximum(mean_s, np.where(apart, whole, 0.0))
-    weight, ends = ledger.per_kind(tables.weight_s), [k for k in ledger.kinds if k != edges]
+    weight, forward = ledger.per_kind(tables.weight_s), ledger.per_kind(tables.forward_s)
+    ends = [k for k in ledger.kinds if k != edges]
     with np.errstate(invalid="ignore"):  # of what takes no time
         weight_share = np.nanmax([weight[k] / each[k] for k in ends], axis=0)
         forward_share = np.nanmin([forward[k] / each[k] for k in ends if k < layers], axis=0)

@@ -74,7 +74,7 @@ def plan(
         return _planned(resolve(_request(request, asked)), watch, stages, seed)
 
 
-def _planned(found: Resolved, watch: _Watch, stages: str, seed: int) -> Plan:
+def _planned(found: Resolved, watch: _Watch, stages: str | None, seed: int) -> Plan:
     own = stages == "own"
     if stages is None and mixed.applies(found):
         return _by_islands(found, watch)
@@ -91,7 +91,9 @@ def _planned(found: Resolved, watch: _Watch, stages: str, seed: int) -> Plan:
     return _with_own_stages(found, outcome, watch) if own else _with_even_stages(found, outcome, watch)
 
 
-def _with_techniques(request: Request, allowed: Sequence[str], watch: _Watch, stages: str, seed: int) -> Plan:
+def _with_techniques(
+    request: Request, allowed: Sequence[str], watch: _Watch, stages: str | None, seed: int
+) -> Plan:
     """The plan under the best set of the allowed techniques."""
     from .technique_choice import with_techniques
 

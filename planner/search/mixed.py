@@ -18,13 +18,14 @@ from itertools import combinations, permutations
 from typing import Any
 
 from ...cost_models.layouts import Layout
+from ...cost_models.operations import activation_bytes
 from ...cost_models.stages import Partition
 from ..across import Across
-from ..islands import Part, bridge_between, joined
+from ..islands import Part, bridge_between, crossing_s, joined
 from ..plan import own_stages
 from ..replicas import Replicas, best_shares, equal_shares
 from ..resolve import Resolved
-from ..simulation import Staged, devices_of, even_partition
+from ..simulation import Staged, chunks_per_stage, devices_of, even_partition
 from ..space import Count
 from .any_split import splittable
 from .exhaustive import FAMILY, Outcome
@@ -34,12 +35,13 @@ from .shared import SharedPipelines, SharedReplicas, whole_stages
 from .shared_stages import alone_stages, by_speed, shared_stages
 
 LISTED = 384  # nodes of each way and set
-DIVERSE, APART = 64, (*FAMILY, "recompute", "recompute_modules")  # and of pipelines the best of families
+DIVERSE, APART = 128, (*FAMILY, "micro_batch", "recompute", "recompute_modules")  # and of pipelines the best of these
 # Of these as many pipelines of a set of several islands, and of one, are priced with a split by speed; of one family at
 # most as many that fit; and as many replicas with their best shares.
-PRICED, PRICED_ALONE, PER_FAMILY, SHARED = 56, 8, 3, 12
+PRICED, PRICED_ALONE, PER_FAMILY, SHARED = 32, 8, 3, 12
 SOLVED, NEAR = 5, 0.1  # of all sets together: integer programs for the best, as near to the fastest as this
 CHUNKS = 192  # of the proof: programs of real numbers for nodes with as many chunks together
+_UNFIT = 0.3  # of that budget, what a pipeline costs that does not fit
 MOST_ISLANDS = 4
 ROUNDS, GOOD_ENOUGH = 2, 2e-3
 
@@ -106,8 +108,8 @@ class Mixed:
             for some in self._sets():
                 of_bound, of_family = self._listed(some)
                 nodes, diverse = nodes + of_bound, diverse + of_family
-            for some_nodes in (diverse, nodes):
-                some_nodes.sort(key=lambda node: (node.bound_s, str(node.layout)))
+            diverse.sort(key=lambda node: (node.bound_s + self._filling_s(node), str(node.layout)))
+            nodes.sort(key=lambda node: (node.bound_s, str(node.layout)))
             self._price(diverse + nodes)
             self._solve()
             self._prove(nodes)
@@ -176,6 +178,15 @@ class Mixed:
             nodes += self._nodes("replicas", some, replicas)
         return nodes, diverse
 
+    def _filling_s(self, node: Node) -> float:
+        """What filling and draining a pipeline of several chunks per device adds on bridges, about: no bound has it."""
+        layout, work = node.layout, self.found.workload
+        width = self.found.model.hidden * activation_bytes(work) / (layout.tp if layout.sequence_parallel else 1)
+        message = work.seq_len * layout.micro_batch / layout.cp * width
+        ends = [(bridge_between(self.found.cluster, *pair), pair[0].rates) for pair in combinations(node.parts, 2)]
+        senders, times = layout.num_gpus // layout.pp, 2 * (2 * chunks_per_stage(layout) - 1)
+        return times * min(crossing_s(rates, bridge, senders, "p2p", message) for bridge, rates in ends)
+
     def _nodes(self, way: str, some: tuple[Part, ...], outcome: Outcome) -> list[Node]:
         rows = outcome.found.rows
         if len(rows) == LISTED:
@@ -199,7 +210,7 @@ class Mixed:
     def _price(self, nodes: list[Node]) -> None:
         """Nodes in the order of their bounds, few of a family: pipelines with layers by speed, replicas with shares."""
         seen: dict[tuple[Any, ...], int] = {}
-        left: dict[tuple[str, tuple[Part, ...]], int] = {}
+        left: dict[tuple[str, tuple[Part, ...]], float] = {}
         for node in nodes:
             family = (node.way, node.parts, *(getattr(node.layout, name) for name in FAMILY))
             budget = SHARED if node.way == "replicas" else PRICED if len(node.parts) > 1 else PRICED_ALONE
@@ -208,8 +219,8 @@ class Mixed:
                 continue
             if self._cut():
                 return
-            left[node.way, node.parts] -= 1
             fits = self._share(node) if node.way == "replicas" else self._across(node)
+            left[node.way, node.parts] -= 1 if fits else _UNFIT
             seen[family] = seen.get(family, 0) + fits
 
     def _share(self, node: Node) -> bool:

@@ -96,10 +96,12 @@ class SharedPipelines(_Shared, AnySplit):
 
     def _of_mean(self, tables: Tables, columns: Columns, key: Ints, level: int) -> tuple[Array, Array]:
         first = ledger.build(self.problem, tables, Layouts(columns), key, mean=True)
-        known = {"states_known": level >= 2, "shards_known": level == 3}
-        _, needed = step.bound(first, self.rates, memory=level > 0, any_split=True, **known)
+        states, shards = level >= 2, level == 3
+        _, needed = step.bound(first, self.rates, states_known=states, shards_known=shards, memory=level > 0,
+                               any_split=True)  # fmt: skip
         between = self._between_s(first)
-        seconds = shared.least_pipeline(self._batches(first), self.every, self.shares, *between, **known)
+        mine = self._batches(first), self.every, self.shares
+        seconds = shared.least_pipeline(*mine, *between, states_known=states, shards_known=shards)
         if level >= 2:
             needed = np.where(self._fits(first), needed, np.inf)
         return self.growth * seconds, needed
@@ -135,6 +137,7 @@ class SharedPipelines(_Shared, AnySplit):
         ends = [np.asarray(sum(held.values())) for held in alone]
         folded = x["schedule"] >= SCHEDULES.index("zb-v")  # in a V, one device holds both ends
         ends = [np.where(folded, ends[0] + ends[1], ends[0]), np.where(folded, 0.0, ends[1])]
+        passing = np.asarray(sum(value for name, value in held.items() if name not in LASTING))  # beside any layer
         fixed, growth = step.fixed_bytes(batch, self.rates), 1 + self.rates.overheads.reserve_share
         room = [(part.alone.memory_bytes - fixed) / growth for part in self.parts]
         best = np.zeros(len(pp))
@@ -145,6 +148,7 @@ class SharedPipelines(_Shared, AnySplit):
                 which = np.minimum(np.searchsorted(borders, (device + 0.5) / pp), len(order) - 1)
                 mine = np.choose(which, [room[i] for i in order])
                 mine = mine - ends[0] * (device == 0) - ends[1] * (device == pp - 1)
+                mine = mine - passing * ((device > 0) & (device < pp - 1))
                 flying = in_flight(x["schedule"], x["pp"], x["vpp"], batch.m, np.full(len(pp), float(device)))
                 possible &= (mine >= 0) | (device >= pp)
                 total += np.where(device < pp, np.maximum(mine, 0.0) / (states + flying * saved), 0.0)
