@@ -153,7 +153,7 @@ def _by_islands(found: Resolved, watch: _Watch) -> Plan:
         proven=search.stopped is None and 1.0 - bound / best_s <= 1e-3 * (1 + 1e-9),
     )  # fmt: skip
     result = _plan(found, listed, proof, None, search.count)
-    warnings = [text for text in result.warnings if not text.startswith("mixed GPUs")]
+    warnings = [text for text in result.warnings if not mixed.of_even_plans(text)]
     update = {"ways": mixed.ways(found, search, even), "warnings": (*warnings, *unusable, *search.notes)}
     return result.model_copy(update=update)
 

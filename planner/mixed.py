@@ -32,6 +32,11 @@ def applies(found: Resolved) -> bool:
     return usual and 0 < len(found.cluster.islands) <= MOST_ISLANDS
 
 
+def of_even_plans(warning: str) -> bool:
+    """Whether a warning of the cluster says what plans for all GPUs alike do."""
+    return warning.startswith(("mixed GPUs", "nodes of", "sites differ")) or warning.endswith("is used for all")
+
+
 def searched(
     found: Resolved, left_s: Callable[[], float], report: Callable[[Count, float], None]
 ) -> tuple[Mixed, tuple[str, ...]]:

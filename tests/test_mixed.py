@@ -15,6 +15,7 @@ from meshwright.cost_models.stages import Partition
 from meshwright.planner import api
 from meshwright.planner import mixed as mixed_plans
 from meshwright.planner.across import Across
+from meshwright.planner.emitters.emit import emit
 from meshwright.planner.islands import parts_of
 from meshwright.planner.plan import Plan, read_plan
 from meshwright.planner.replicas import Replicas, equal_shares
@@ -23,8 +24,9 @@ from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.mixed import Mixed
 from meshwright.planner.simulation import Staged
 from meshwright.profiles.cluster import cluster_from_dict, cluster_to_dict, load_cluster
+from meshwright.runtime.job import job_of
 
-from meshwright.errors import InputError, NoFeasibleLayoutError
+from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALIKE = {"groups": ["dgx-h100:2", "dgx-h100:2"]}
@@ -261,3 +263,20 @@ def test_groups_that_cannot_hold_the_model_in_any_split_are_named() -> None:
     text = str(raised.value)
     for part in ("no split of llama-3.1-405b over the groups", "dgx-h100: 8 x", "dgx-a100-40gb: 8 x", "billion x"):
         assert part in text
+
+
+def test_uneven_shares_are_planned_and_refused_by_who_cannot_run_them() -> None:
+    plan = api.plan(model="llama-3.2-1b", cluster="dgx-h100:1 + dgx-a100-80gb:1", target="any", seq_len=2048, top=1,
+                    fix={"pp": 1, "tp": 1, "cp": 1, "offload": "none"})  # fmt: skip
+    spread = plan.best.spread
+    assert spread is not None
+    assert spread.manner == "replicas"
+    fast, slow = spread.islands
+    assert fast.micro_batches > 1.5 * slow.micro_batches
+    assert read_plan(plan.to_json(), "plan.json").best.layout_id == plan.best.layout_id
+    assert plan.best.layout_id[-8:-6] == "-x"
+    assert all(plan.best.targets.values())
+    with pytest.raises(UnsupportedError, match="micro-batches, it runs equally many"):
+        job_of(plan, 1, "plan.json")
+    with pytest.raises(UnsupportedError, match="equally many micro-batches"):
+        emit(plan, "meshwright")
