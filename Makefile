@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-fast test-upstream test-executors parity kill-test lint format types figures study-table docs check \
-	clean single-gpu
+	clean search-table single-gpu
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,9 @@ types: $(VENV)/.test-installed  ## mypy --strict on sources and tests
 
 figures: $(VENV)/.test-installed  ## measure the speed figures into benchmarks/figures.json
 	$(BIN)/python benchmarks/figures.py
+
+search-table: $(VENV)/.test-installed  ## print what the search has to reach, and what it takes here
+	$(BIN)/python benchmarks/search_table.py
 
 single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu

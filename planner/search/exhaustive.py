@@ -135,8 +135,9 @@ class Search:
                 self._descend(meshes)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
-        if self.stopped and not self.found.rows:
-            self.found.rows = self.ahead
+        if self.stopped:
+            rows = {row[1]: row for row in (*self.found.rows, *self.ahead)}.values()
+            self.found.rows = sorted(rows, key=lambda row: row[:2])[: self.found.limit]
         self.count.unvisited = self.count.total - self.count.accounted
         best = self.found.rows[0][0] if self.found.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)

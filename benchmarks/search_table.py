@@ -1,0 +1,103 @@
+"""`make search-table`: what the search has to reach, and what it takes here, in CPU seconds of one core.
+
+Measured anew by the functions of `make figures`, in a minute; nothing here is asserted by a test. Layouts per second
+are by the clock: run it on a machine that is idle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from figures import REQUESTS, layouts_per_second
+from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.stages import Partition
+from meshwright.planner.plan import stages_by_layout
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import Resolved, resolve
+from meshwright.planner.search.partition_search import solve
+from meshwright.planner.search.split_stages import stages_of
+from meshwright.planner.simulation import Staged
+from placement import measure as placement_figures
+
+_FINALISTS = 5
+_BY_HAND = "tp2-pp16-vpp2-dp64-ep64-mbs1-z1-rsel(norm+act+mla)"  # DeepSeek-V3: 61 layers and an MTP module
+
+
+def cpu_seconds(action: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.process_time()
+    result = action()
+    return time.process_time() - started, result
+
+
+def requested(name: str) -> Resolved:
+    return resolve(load_request(None, REQUESTS[name]))
+
+
+def simulated_search(name: str) -> str:
+    """Search of a whole space, and its best layouts simulated."""
+    found = requested(name)
+
+    def run() -> int:
+        outcome = found.search(found.space, top=_FINALISTS).run()
+        for _, _, layout in outcome.found.rows:
+            _ = Staged.of(found, layout, simulate=True).step_s
+        return outcome.count.total
+
+    seconds, total = cpu_seconds(run)
+    return f"{seconds:.1f} s for {total:,} layouts"
+
+
+def stages_of_deepseek() -> str:
+    """The program of the stages, from even ones."""
+    found, layout = requested("deepseek-v3, 2,048 H100, any"), parse(_BY_HAND)
+
+    def score(base: Staged, partition: Partition) -> float:
+        one = base.split(partition)
+        return one.step_s if one.device_bytes <= found.memory_bytes else float("inf")
+
+    def run() -> float:
+        base = Staged.of(found, layout, simulate=True)
+        stages = stages_of(base, found.memory_bytes, recompute_apart=False)
+        even = Partition(stages_by_layout(layout, found.model.num_layers)[0])
+        return solve(stages, partial(score, base), incumbent=even, rounds=2, good_enough=0.01).gap
+
+    seconds, gap = cpu_seconds(run)
+    return f"{seconds:.1f} s, gap {100 * gap:.1f} %"
+
+
+def placements() -> list[tuple[str, str, str, str]]:
+    measured = placement_figures()
+    sixteen, exact, large = measured.values()
+    return [
+        ("placement: 20 matrices of 16 nodes, times less than a random order", "1.54-1.61x on one", "median 1.5x",
+         f"{sixteen['times_less_median']}x, gap {sixteen['gap_percent_median']} %"),
+        ("placement: 8 nodes, equal to the exact optimum", "", "20 of 20", f"{exact} of 20"),
+        ("placement, 512 nodes", "", "30 s", f"{large['cpu_seconds_median']} s, gap {large['gap_percent_median']} %"),
+    ]  # fmt: skip
+
+
+def rows() -> list[tuple[str, str, str, str]]:
+    """(what, best elsewhere, to reach, measured)."""
+    large, larger = "llama-3.1-405b, 16,384 H100, any", "llama-3.1-405b, 100,000 H100, any"
+    return [
+        ("layouts priced per second, time and memory", "270-355 (Calculon)", "300,000",
+         f"{layouts_per_second(requested(large)):,.0f}"),
+        (f"{large}, finalists simulated", "206 s for 59,040 layouts", "5 s", simulated_search(large)),
+        (larger, "", "15 s", simulated_search(larger)),
+        ("stages of DeepSeek-V3, pp 16 x vpp 2", "by hand", "5 s, gap 1 %", stages_of_deepseek()),
+        *placements(),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    table = [("what", "best elsewhere", "to reach", "measured"), *rows()]
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    main()
