@@ -231,13 +231,21 @@ def check_writable(path: Path, *, force: bool) -> None:
 def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
     """Writes `text` whole or not at all. Raises InputError if the file exists (unless `force`) or cannot be written."""
     check_writable(path, force=force)
+    content = text if isinstance(text, bytes) else text.encode("utf-8")
+    if path.exists() and not path.is_file():  # a device or a pipe: a file moved onto it would take its place
+        try:
+            with open(path, "wb", buffering=0) as device:
+                device.write(content)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
+        return
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
     try:
         with open(handle, "wb") as file:
-            file.write(text if isinstance(text, bytes) else text.encode("utf-8"))
+            file.write(content)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:

@@ -126,8 +126,10 @@ def _alternatives(plan: Json, candidate: Json) -> str:
         for each in plan["candidates"]
     ]  # fmt: skip
     notes = [*tables.tie_lines(plan), *tables.outside_lines(plan)]
+    found, reasons = tables.technique_rows(plan)
+    techniques = grid(["techniques", "best", "layout"], [[*each[:2], code(each[2])] for each in found], (1,))
     return section("Alternatives", grid(["#", "layout", "step s", "MFU %", "mem GiB", ""], rows, (2, 3, 4, 5)),
-                   *map(paragraph, notes))  # fmt: skip
+                   *map(paragraph, notes), *([techniques] if found else []), *map(paragraph, reasons))  # fmt: skip
 
 
 def _behind(each: Json, best: Json) -> str:

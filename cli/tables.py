@@ -186,22 +186,27 @@ def outside_lines(plan: Json) -> list[str]:
 
 def technique_lines(plan: Json) -> list[Part]:
     """What the sets of allowed techniques give, best first; then those that cannot be, with the reason."""
-    choices = plan.get("technique_choices", [])
-    if not choices:
+    rows, reasons = technique_rows(plan)
+    if not rows and not reasons:
         return []
-    in_bytes = plan["resolved"]["workload"]["objective"] == "memory"
+    indented = [(f"  {name}", *more) for name, *more in rows]
+    found = table("  techniques", "best", "layout", rows=indented, right=("best",))
+    return ["", found, *([""] if reasons else []), *(text.wrapped(reason, "  ") for reason in reasons)]
+
+
+def technique_rows(plan: Json) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """(techniques, value, layout) of every set that was left to the search, and a sentence for those that cannot be."""
+    in_bytes = plan["resolved"]["workload"].get("objective") == "memory"
     rows: list[tuple[str, str, str]] = []
     refused: dict[str, list[str]] = {}
-    for each in choices:
+    for each in plan.get("technique_choices", []):
         name = " + ".join(each["names"]) or "none"
         if each["why"]:
             refused.setdefault(each["why"].splitlines()[0], []).append(name)
         else:
             value = f"{text.gib(each['value'])} GiB" if in_bytes else f"{text.significant(each['value'])} s"
-            rows.append((f"  {name}", value, each["layout_id"]))
-    found = table("  techniques", "best", "layout", rows=rows, right=("best",))
-    reasons = [text.wrapped(f"Not {text.listed(names, 'or')}: {why}", "  ") for why, names in refused.items()]
-    return ["", found, *([""] if reasons else []), *reasons]
+            rows.append((name, value, each["layout_id"]))
+    return rows, [f"Not {text.listed(names, 'or')}: {why}" for why, names in refused.items()]
 
 
 def run_lines(plan: Json, candidate: Json) -> list[str]:

@@ -16,6 +16,7 @@ from ..cost_models.rates import Rates
 from ..cost_models.specs import ClusterSpec, ModelSpec, StackSpec, Workload
 from ..cost_models.tables import Problem
 from ..cost_models.techniques import registry as techniques
+from ..cost_models.techniques.base import Technique
 from ..errors import InputError
 from ..profiles import stacks
 from ..profiles.cluster import load_cluster
@@ -177,13 +178,22 @@ def _doubts(found: Resolved) -> list[str]:
     gpu, out = found.cluster.gpu, []
     if gpu.plan_only:
         out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
-    trains_by = found.target.trainer.techniques if found.target.trainer is not None else {}
-    for each, _ in techniques.of(found.workload.techniques):
-        others = able_to_train([each.name])
-        who = f"{found.target.name} does not train by it, {' and '.join(others)} would"
-        refused = f" is priced, but {who if others else 'no target trains by it'}: `emit` and `launch` refuse;"
-        out.append(f"{each.name}{':' if each.name in trains_by else refused} {each.caveat}")
+    out += [_about(each, found.target) for each, _ in techniques.of(found.workload.techniques)]
     provenance = surfaces_for(gpu).provenance
     if provenance != "measured":
         out.append(f"{gpu.name} has no measurements; its compute time is {provenance}, scaled by peak and bandwidth")
     return out
+
+
+def _about(technique: Technique, target: Target) -> str:
+    """Who trains by a technique, where the target does not, and what it costs that no price shows."""
+    if target.trainer is not None and technique.name in target.trainer.techniques:
+        return f"{technique.name}: {technique.caveat}"
+    others = " and ".join(able_to_train([technique.name]))
+    if not others:
+        who = "no target trains by it: `emit` and `launch` refuse"
+    elif target.name == "any":
+        who = f"only {others} trains by it"
+    else:
+        who = f"{target.name} does not train by it, {others} would: `emit` and `launch` refuse"
+    return f"{technique.name} is priced, but {who}; {technique.caveat}"

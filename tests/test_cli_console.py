@@ -44,6 +44,17 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         write_file(tmp_path / "plan.json", "", force=False)
 
 
+def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(pipe, "plan", force=True)
+
+    assert os.read(reader, 10) == b"plan"
+    assert pipe.is_fifo()
+    os.close(reader)
+
+
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -95,6 +95,8 @@ def test_the_screen_and_the_file(tmp_path: Path) -> None:
     assert "Not 1-bit-adam + diloco: DiLoCo's replicas send no gradients" in made.out
     read = read_plan((tmp_path / "plan.json").read_text(), "plan.json")
     assert len(read.technique_choices) == 4
+    assert run_here("report", "plan.json", cwd=tmp_path).code == 0
+    assert "Not 1-bit-adam + diloco: " in (tmp_path / "report.html").read_text(encoding="utf-8")
     plain = run_here("plan", *size, "--json", cwd=tmp_path)
     assert "technique_choices" not in plain.out
 
