@@ -21,6 +21,7 @@ from .comm import Group
 from .context_parallel import ContextParallel, causal
 from .experts import Dispatch
 from .recompute import Recompute
+from .split_backward import linear
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu
@@ -268,7 +269,7 @@ class Experts(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
-        logits = F.linear(tokens, self.tensor("router"), self.maybe("router_bias"))
+        logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
         chances = logits.softmax(-1, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
         weights, chosen = chances.topk(self.spec.top_k, dim=-1)
         weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
@@ -277,7 +278,7 @@ class Experts(Block):
             return out
         shared: Tensor = self.shared(x)
         gate = self.maybe("shared_gate")
-        return out + (shared if gate is None else torch.sigmoid(F.linear(x, gate)) * shared)
+        return out + (shared if gate is None else torch.sigmoid(linear(x, gate)) * shared)
 
     def _routed(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """tokens [n, h], weights and chosen experts [n, k] -> [n, h]."""
@@ -310,8 +311,8 @@ class Experts(Block):
         return counts
 
     def _one(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        inner = [F.linear(x, weights[name], weights.get(f"{name}_bias")) for name in self.names]
+        inner = [linear(x, weights[name], weights.get(f"{name}_bias")) for name in self.names]
         # Inside a recomputed block nothing is kept anyway.
         lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
         out = activated(lean, self.context.activation, *inner)
-        return F.linear(out, weights["down"], weights.get("down_bias"))
+        return linear(out, weights["down"], weights.get("down_bias"))

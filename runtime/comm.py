@@ -113,3 +113,13 @@ class Group:
         """Waits for something that was started, under its name."""
         with self._named(what):
             work.wait()
+
+
+def gather_sequence(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """[b, s/tp, h] of each rank -> [b, s, h]."""
+    batch, part, width = x.shape
+    out = x.new_empty(group.size * batch, part, width)
+    group.all_gather(out, x.contiguous())
+    if batch == 1:
+        return out.view(1, group.size * part, width)
+    return out.view(group.size, batch, part, width).transpose(0, 1).reshape(batch, group.size * part, width)

@@ -51,8 +51,10 @@ def trace(job: Job, stage: int, *, gpu: bool = True) -> Trace:
 def _shortened(job: Job, stage: int) -> Job:
     """Fewer micro-batches, but all that the stage ever holds at once, and a backward pass between two forward ones."""
     layout, number = job.layout, job.num_micro_batches
-    if layout.pp > 1 and job.schedule == "gpipe":
+    if layout.pp > 1 and (job.schedule == "gpipe" or job.own_order is not None):
         return job
+    if layout.pp > 1 and job.splits_backward:  # full after 2 pp micro-batches, and drained by the last ones
+        return replace(job, global_batch=min(number, 3 * layout.pp) * layout.dp * layout.micro_batch)
     # Interleaved: rounds of pp micro-batches, the last of which may be shorter.
     rounds = layout.pp > 1 and layout.vpp > 1
     least = 2 * layout.pp + number % layout.pp if rounds else layout.pp - stage + 1
@@ -170,7 +172,7 @@ class _Done:
 
 
 def _with_sent(mesh: Mesh) -> Mesh:
-    edges: dict[tuple[str, int], Group] = {
+    edges: dict[tuple[str, int, int], Group] = {
         key: _SentAtOnce(group.axis, group.ranks, mesh.rank, group.handle, group.status)
         for key, group in mesh.edges.items()
     }

@@ -21,6 +21,8 @@ from ..cost_models.layouts import (
     modules_of,
     sequence_parts,
 )
+from ..cost_models.schedule import Schedule, make
+from ..cost_models.schedule_orders import W
 from ..cost_models.specs import Layer, MixtureOfExperts, ModelSpec, StackSpec
 from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
@@ -28,14 +30,14 @@ from ..planner.plan import Candidate, Chunk, Plan
 from ..planner.plan_parts import model_of, part, stack_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
-RUNNABLE_SCHEDULES = ("1f1b", "gpipe", "interleaved")
 RUNNABLE_CP = ("ring", "allgather", "ulysses")
 RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model."""
+    """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model. own_order:
+    what the stages do when, where it is not the layout's schedule."""
 
     plan_id: str
     choice: int
@@ -49,6 +51,7 @@ class Job:
     dtype: Dtype
     predicted_step_s: float | None
     logical_of_rank: tuple[int, ...] | None = None
+    own_order: Schedule | None = None
     steps: int = 10
     seed: int = 0
     learning_rate: float = 3e-4
@@ -80,6 +83,33 @@ class Job:
         return SCHEDULES[self.layout.schedule]
 
     @property
+    def devices(self) -> list[int]:
+        """Stage of each chunk, in the order of the model."""
+        return [chunk.stage for chunk in self.chunks]
+
+    @property
+    def order(self) -> Schedule:
+        """Who does what when."""
+        if self.own_order is not None:
+            return self.own_order
+        name, vpp = (self.schedule, self.layout.vpp) if self.layout.pp > 1 else ("1f1b", 1)
+        return make(name, self.layout.pp, self.num_micro_batches, vpp)
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of weights come apart from those of the inputs."""
+        return bool((self.order.kind == W).any())
+
+    def check_states(self) -> None:
+        """Raises UnsupportedError for a split backward pass on weights that are not always there."""
+        if self.splits_backward and self.sharding > 1:
+            raise UnsupportedError(
+                f"{self.order.name} splits the backward pass: weights and gradients have to stay whole while the "
+                f"pipeline runs, and the stack of this plan, {self.stack.name}, shards them (ZeRO {self.sharding})",
+                hint="plan again with `--target meshwright`, or `--fix zero=1`",
+            )
+
+    @property
     def recompute_modules(self) -> tuple[str, ...]:
         """Modules of selective recompute; empty under the other modes."""
         selective = RECOMPUTE_MODES[self.layout.recompute] == "selective"
@@ -103,12 +133,14 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
     if reason is not None:
         raise _refusal(plan, choice, model, workload, reason)
-    return Job(
+    job = Job(
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=candidate.stages,
         stack=stack, seq_len=int(workload["seq_len"]), global_batch=int(workload["global_batch"]),
         optimizer=str(workload["optimizer"]), dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
         predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank,
     )  # fmt: skip
+    job.check_states()
+    return job
 
 
 def _check(
@@ -164,7 +196,7 @@ def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec)
 
 def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -> str | None:
     """Why this runtime cannot execute the layout (the first reason), or None."""
-    schedule, algorithm = SCHEDULES[layout.schedule], CP_ALGORITHMS[layout.cp_algorithm]
+    algorithm = CP_ALGORITHMS[layout.cp_algorithm]
     by_parts = layout.cp > 1 and algorithm != "ulysses"
     reasons = {
         f"it has no {algorithm} attention yet": layout.cp > 1 and algorithm not in RUNNABLE_CP,
@@ -172,7 +204,6 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
             by_parts and PRECISIONS[layout.precision] != "bf16",
         f"it has no expert-tensor parallelism yet (etp {layout.etp})": layout.etp > 1,
         f"ep {layout.ep} does not divide the ranks that share one copy of the experts": _straddles(layout),
-        f"it has no {schedule} schedule yet": layout.pp > 1 and schedule not in RUNNABLE_SCHEDULES,
         "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
         "it does not offload yet": OFFLOADS[layout.offload] != "none",
         f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 
 import torch.distributed as dist
 
-from ..cost_models.layouts import Layout
+from ..cost_models.layouts import SCHEDULES, Layout
+from ..cost_models.stages import chunk_devices
 from .comm import Group
 from .status import Status
 
@@ -71,8 +73,8 @@ class Mesh:
     rank: int
     place: Place
     groups: dict[str, Group]
-    # NCCL runs the messages of a group in one order: each direction of each edge of the pipeline has its own.
-    edges: dict[tuple[str, int], Group]
+    # By direction of the pass, sending and receiving stage; NCCL runs the messages of a group in one order.
+    edges: dict[tuple[str, int, int], Group]
 
     def __getitem__(self, axis: str) -> Group:
         return self.groups[axis]
@@ -93,20 +95,24 @@ def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> M
                 made[tuple(ranks)] = dist.new_group(ranks, timeout=wait)
             if rank in ranks:
                 groups[axis] = Group(axis, ranks, rank, made.get(tuple(ranks)), status)
-    edges = dict(_edges(lists["pp"], rank, groups["pp"], status, wait)) if layout.pp > 1 else {}
+    devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
+    edges = dict(_edges(lists["pp"], devices, rank, groups["pp"], status, wait))
     return Mesh(rank, Place.of(rank, layout), groups, edges)
 
 
 def _edges(
-    pipelines: list[list[int]], rank: int, whole: Group, status: Status, wait: timedelta
-) -> Iterator[tuple[tuple[str, int], Group]]:
-    """(direction, sending stage) -> group. Gloo tells messages apart by tags and needs one group only."""
+    pipelines: list[list[int]], devices: Sequence[int], rank: int, whole: Group, status: Status, wait: timedelta
+) -> Iterator[tuple[tuple[str, int, int], Group]]:
+    """(direction, sending stage, receiving stage) -> group, for stages that hold chunks next to each other. Gloo tells
+    messages apart by tags and needs one group only."""
     separate = dist.get_backend() == "nccl"
+    hops = sorted({hop for hop in pairwise(devices) if hop[0] != hop[1]})
     for pipeline in pipelines:
-        for direction, hop in (("forward", 1), ("backward", -1)):
-            for stage, source in enumerate(pipeline):
-                pair = sorted((source, pipeline[(stage + hop) % len(pipeline)]))
+        for direction in ("forward", "backward"):
+            for first, second in hops:
+                source, to = (first, second) if direction == "forward" else (second, first)
+                pair = sorted((pipeline[source], pipeline[to]))
                 handle = dist.new_group(pair, timeout=wait) if separate else None
                 if rank in pair:
                     group = Group("pp", pair, rank, handle, status) if separate else whole
-                    yield (direction, stage), group
+                    yield (direction, source, to), group

@@ -92,7 +92,7 @@ class Head(Block):
         x = x if self.norm is None else self.norm(x)
         tied = self._tied[0]
         weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
-        return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group)[0]
+        return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, waits=False)[0]
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Sum of the losses of all tokens, nats."""
@@ -110,7 +110,10 @@ class DecoderChunk(nn.Module):
     `run` is called for each part with its module, so that sharded weights can be gathered around it.
     """
 
-    def __init__(self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int) -> None:
+    def __init__(
+        self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, tied: Embedding | None = None
+    ) -> None:
+        """tied: the embedding of another chunk on the same device, where the model ties the head to it."""
         super().__init__()
         self.context, self.spec, self.run = context, spec, plainly
         first, last = (chunk.layers[0], chunk.layers[-1]) if chunk.layers else (0, -1)
@@ -119,7 +122,7 @@ class DecoderChunk(nn.Module):
             str(i): DecoderLayer(context, spec.kinds[spec.pattern[i]], spec.hidden) for i in range(first, last + 1)
         })  # fmt: skip
         self.recomputed = frozenset(str(i) for i in range(first, first + chunk.recompute_layers))
-        tied = self.embedding if spec.tied_embeddings else None
+        tied = (self.embedding or tied) if spec.tied_embeddings else None
         self.head = Head(context, spec, tied) if chunk.head else None
         self.seq_len = seq_len
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import split_backward
 from .comm import Work
 from .mesh import Mesh
 from .model import DecoderChunk
 from .schedules import Action
 
 Batch = Callable[[int], tuple[Tensor, Tensor]]
+_NAMES = {"F": "forward pass", "B": "backward pass", "I": "backward pass of the inputs",
+          "W": "backward pass of the weights"}  # fmt: skip
 
 
 class _Anchor(torch.autograd.Function):
@@ -40,32 +44,54 @@ class _Flight:
 
 
 class Pipeline:
-    """One stage and its chunks. `shape`: of the activations between stages, [micro batch, seq / (cp x tp), hidden]."""
+    """One stage and its chunks. devices: the stage of every chunk of the model; `shape`: of the activations between
+    stages, [micro batch, seq / (cp x tp), hidden]."""
 
     def __init__(
-        self, mesh: Mesh, chunks: Sequence[DecoderChunk], actions: Sequence[Action], num_micro_batches: int,
-        shape: tuple[int, ...], tokens_per_step: int,
+        self, mesh: Mesh, chunks: Sequence[DecoderChunk], devices: Sequence[int], actions: Sequence[Action],
+        num_micro_batches: int, shape: tuple[int, ...], tokens_per_step: int,
     ) -> None:  # fmt: skip
-        self.mesh, self.chunks, self.actions, self.shape = mesh, chunks, actions, shape
+        self.mesh, self.chunks, self.devices, self.actions, self.shape = mesh, chunks, devices, actions, shape
         self.num_micro_batches, self.tokens_per_step = num_micro_batches, tokens_per_step
+        self.numbers = [number for number, device in enumerate(devices) if device == mesh.place.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
+        self._late: dict[tuple[int, int], list[Tensor]] = {}  # roots of weights' gradients that were put off
+        self._here: dict[tuple[str, int, int], Tensor] = {}  # between two chunks of this stage
         self._sending: list[tuple[Work, Tensor]] = []
+
+    @property
+    def splits(self) -> bool:
+        """Whether any backward pass of this stage is split."""
+        return any(action.kind == "W" for action in self.actions)
 
     def run(self, batch: Batch) -> Tensor:
         """All passes of a step. Returns this rank's part of the mean loss per token: 0 where the head is not."""
         context = self.chunks[0].context
         total = torch.zeros((), dtype=torch.float64, device=context.device)
-        for action in self.actions:
-            name = "forward" if action.kind == "F" else "backward"
-            self.mesh["world"].status.set(f"{name} pass of micro-batch {action.micro_batch}, chunk {action.chunk}")
-            if action.kind == "F":
-                total += self._forward(action, batch)
-            else:
-                self._backward(action)
+        with split_backward.splitting(self.splits):
+            for action in self.actions:
+                what = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}"
+                self.mesh["world"].status.set(what)
+                if action.kind == "F":
+                    total += self._forward(action, batch)
+                elif action.kind == "W":
+                    split_backward.make(self._taken(self._late, action))
+                else:
+                    self._backward(action)
         for work, _ in self._sending:
             self.mesh["pp"].wait(work, "send")
         self._sending.clear()
+        for what, left in (("backward pass", self._flights), ("gradients of weights", self._late)):
+            if left:
+                chunk, micro_batch = next(iter(left))
+                raise RuntimeError(f"the schedule has no {what} for micro-batch {micro_batch} of chunk {chunk}")
         return total
+
+    def _taken(self, waiting: dict[tuple[int, int], Any], action: Action) -> Any:
+        if action[1:] not in waiting:
+            raise RuntimeError(f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}: "
+                               "nothing waits for it; the schedule has it twice or too early")  # fmt: skip
+        return waiting.pop(action[1:])
 
     def _forward(self, action: Action, batch: Batch) -> Tensor | float:
         chunk = self.chunks[action.chunk]
@@ -84,36 +110,41 @@ class Pipeline:
         return 0.0
 
     def _backward(self, action: Action) -> None:
-        flight = self._flights.pop(action[1:])
+        flight: _Flight = self._taken(self._flights, action)
         if self.chunks[action.chunk].head is None:
             flight.slot.append(self._receive("backward", action))
         root, given = flight.root, flight.input
         del flight
-        root.backward()  # type: ignore[no-untyped-call]
+        with split_backward.put_off() if action.kind == "I" else nullcontext() as late:
+            root.backward()  # type: ignore[no-untyped-call]
+        if late is not None:
+            self._late[action[1:]] = late
         if given is not None and given.grad is not None:
             self._send(given.grad, "backward", action)
 
     def _tag(self, direction: str, sending_chunk: int, micro_batch: int) -> int:
-        """Tells the messages of an edge apart; `sending_chunk` counts the sender's own chunks."""
+        """Tells the messages between two stages apart; `sending_chunk` counts the chunks of the model."""
         return (sending_chunk * self.num_micro_batches + micro_batch) * 2 + (direction == "backward")
 
     def _send(self, tensor: Tensor, direction: str, action: Action) -> None:
-        stage, hop = self.mesh.place.stage, 1 if direction == "forward" else -1
-        pp = self.mesh["pp"]
+        number, pp = self.numbers[action.chunk], self.mesh["pp"]
+        to = self.devices[number + (1 if direction == "forward" else -1)]
+        if to == self.mesh.place.stage:
+            self._here[direction, number, action.micro_batch] = tensor
+            return
         # What has arrived need not be kept.
         self._sending = [each for each in self._sending if not each[0].is_completed()]
-        edge = self.mesh.edges[direction, stage]
+        edge = self.mesh.edges[direction, self.mesh.place.stage, to]
         tensor = tensor.contiguous()
-        tag = self._tag(direction, action.chunk, action.micro_batch)
-        self._sending.append((edge.send(tensor, pp.ranks[(stage + hop) % pp.size], tag), tensor))
+        tag = self._tag(direction, number, action.micro_batch)
+        self._sending.append((edge.send(tensor, pp.ranks[to], tag), tensor))
 
     def _receive(self, direction: str, action: Action) -> Tensor:
-        stage, hop = self.mesh.place.stage, 1 if direction == "forward" else -1
         pp, context = self.mesh["pp"], self.chunks[0].context
-        source = (stage - hop) % pp.size
-        # From the last stage back to the first (or the other way), the message crosses to the next chunk.
-        wraps = (source + hop) != stage
-        edge = self.mesh.edges[direction, source]
+        sender = self.numbers[action.chunk] - (1 if direction == "forward" else -1)
+        source = self.devices[sender]
+        if source == self.mesh.place.stage:
+            return self._here.pop((direction, sender, action.micro_batch))
+        edge = self.mesh.edges[direction, source, self.mesh.place.stage]
         into = torch.empty(self.shape, dtype=context.dtype, device=context.device)
-        tag = self._tag(direction, action.chunk - hop * wraps, action.micro_batch)
-        return edge.receive(into, pp.ranks[source], tag)
+        return edge.receive(into, pp.ranks[source], self._tag(direction, sender, action.micro_batch))

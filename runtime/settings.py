@@ -10,6 +10,7 @@ from pathlib import Path
 from ..planner.plan import load_plan
 from .job import Job, job_of
 from .scale import scale_down
+from .schedules import own_order
 
 # The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
 # by more than 1 % per step, so that a wrong update shows in the next loss.
@@ -20,7 +21,8 @@ DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 @dataclass(frozen=True)
 class Settings:
     """What `launch` and the worker understand. timeout_s: how long a collective may take. checkpoint: a folder, to
-    which every `checkpoint_every` steps and the last one are saved; the last `keep` stay."""
+    which every `checkpoint_every` steps and the last one are saved; the last `keep` stay. order: of the stages, a name
+    or a CSV file; None: the layout's."""
 
     plan: str
     choice: int = 1
@@ -38,6 +40,7 @@ class Settings:
     checkpoint_every: int = 100
     keep: int = 2
     resume: bool = False
+    order: str | None = None
     run_dir: str | None = None
     events: bool = False
 
@@ -68,7 +71,7 @@ class Settings:
 
 _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
-           "run_dir": str}  # fmt: skip
+           "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("scale_down", "check_parity", "resume", "events")
 
 
@@ -79,6 +82,9 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     notes: list[str] = []
     if settings.scale_down:
         job, notes = scale_down(job)
+    if settings.order is not None:
+        job = replace(job, own_order=own_order(settings.order, job), predicted_step_s=None)
+        job.check_states()
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, data=settings.data)  # fmt: skip
     if settings.check_parity:

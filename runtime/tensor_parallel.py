@@ -7,6 +7,7 @@ keeps only its own part of it for the backward pass, where it gathers again; a r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,17 +15,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from .comm import Group
-
-
-def gather_sequence(x: Tensor, group: Group) -> Tensor:
-    """[b, s/tp, h] of each rank -> [b, s, h]."""
-    batch, part, width = x.shape
-    out = x.new_empty(group.size * batch, part, width)
-    group.all_gather(out, x.contiguous())
-    if batch == 1:
-        return out.view(1, group.size * part, width)
-    return out.view(group.size, batch, part, width).transpose(0, 1).reshape(batch, group.size * part, width)
+from .comm import Group, gather_sequence
+from .split_backward import later, linear
 
 
 def scatter_sum(x: Tensor, group: Group) -> Tensor:
@@ -39,34 +31,48 @@ def scatter_sum(x: Tensor, group: Group) -> Tensor:
 
 class _Column(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, num_weights: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, group: Group, waits: bool, num_weights: int, *tensors: Tensor | None
+    ) -> tuple[Tensor, ...]:
         weights, biases = tensors[:num_weights], tensors[num_weights:]
-        ctx.group, ctx.has_bias = group, [bias is not None for bias in biases]
+        ctx.group, ctx.waits, ctx.has_bias = group, waits, [bias is not None for bias in biases]
         ctx.save_for_backward(x, *weights)
         whole = gather_sequence(x, group)
         return tuple(F.linear(whole, w, b) for w, b in zip(weights, biases, strict=True) if w is not None)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
-        whole = gather_sequence(x, ctx.group).flatten(0, 1)
-        grad_x: Tensor | None = None
-        grad_weights, grad_biases = [], []
-        for grad, weight, has_bias in zip(grads, weights, ctx.has_bias, strict=True):
-            flat = grad.flatten(0, 1)
-            grad_weights.append(flat.t() @ whole)
-            grad_biases.append(flat.sum(0) if has_bias else None)
-            grad_x = grad @ weight if grad_x is None else grad_x.add_(grad @ weight)
-        if grad_x is None:
+        if not weights:
             raise RuntimeError("a column-parallel product without weights")
-        return scatter_sum(grad_x, ctx.group), None, None, *grad_weights, *grad_biases
+        made: Sequence[Tensor | None] = [None] * len(weights)
+        products = partial(_column_weights, ctx.group)
+        if not (ctx.waits and later(products, weights, x, *grads)):
+            made = products(x, *grads)
+        biases = [grad.flatten(0, 1).sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)]
+        grad_x = grads[0] @ weights[0]
+        for grad, weight in zip(grads[1:], weights[1:], strict=True):
+            grad_x.add_(grad @ weight)
+        return scatter_sum(grad_x, ctx.group), None, None, None, *made, *biases
 
 
-def column(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group: Group) -> list[Tensor]:
-    """Products of one input with several weights [out / tp, in]: x [b, s/tp, in] -> [b, s, out / tp] each."""
+def _column_weights(group: Group, x: Tensor, *grads: Tensor) -> list[Tensor]:
+    whole = gather_sequence(x, group).flatten(0, 1)
+    return [grad.flatten(0, 1).t() @ whole for grad in grads]
+
+
+def column(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group: Group, *, waits: bool = True
+) -> list[Tensor]:
+    """Products of one input with several weights [out / tp, in]: x [b, s/tp, in] -> [b, s, out / tp] each.
+
+    waits: their gradients are among those that `split_backward` puts off."""
     if group.size == 1:
-        return [F.linear(x, w, b) for w, b in zip(weights, biases, strict=True)]
-    result: tuple[Tensor, ...] = _Column.apply(x, group, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
+        product = linear if waits else F.linear
+        return [product(x, w, b) for w, b in zip(weights, biases, strict=True)]
+    result: tuple[Tensor, ...] = _Column.apply(  # type: ignore[no-untyped-call]
+        x, group, waits, len(weights), *weights, *biases
+    )
     return list(result)
 
 
@@ -84,8 +90,8 @@ class _ScatterSum(torch.autograd.Function):
 def row(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
     """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once."""
     if group.size == 1:
-        return F.linear(x, weight, bias)
-    out = to_sequence_parts(F.linear(x, weight), group)
+        return linear(x, weight, bias)
+    out = to_sequence_parts(linear(x, weight, group=group), group)
     return out if bias is None else out + bias
 
 

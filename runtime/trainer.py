@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cost_models.layouts import CP_ALGORITHMS, SCHEDULES
+from ..cost_models.layouts import CP_ALGORITHMS
 from .blocks import Context, Split
 from .context_parallel import ContextParallel
 from .data import Source, open_source
 from .job import Job
 from .mesh import Mesh
-from .model import DecoderChunk, Draw, Embedding, draw, named_splits
+from .model import DecoderChunk, Draw, draw, named_splits
 from .pipeline import Pipeline
 from .recompute import Recompute
 from .schedules import actions
@@ -41,6 +41,7 @@ class Trainer:
         self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None,
         draw: Draw = draw,
     ) -> None:  # fmt: skip
+        job.check_states()
         self.job, self.mesh, self.device, self.draw = job, mesh, device, draw
         layout = job.layout
         model = job.model
@@ -51,17 +52,18 @@ class Trainer:
         context = Context(mesh["tp"], mesh["ep"], DTYPES[job.dtype], device, model.norm_epsilon, model.activation,
                           Recompute(job.recompute_modules), fused, cp)  # fmt: skip
         self.positions = None if cp is None else cp.positions(job.seq_len).to(device)
-        mine = [chunk for chunk in job.chunks if chunk.stage == mesh.place.stage]
-        self.chunks = [DecoderChunk(context, model, chunk, job.seq_len) for chunk in mine]
+        self.chunks: list[DecoderChunk] = []
+        for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.place.stage):
+            embedding = self.chunks[0].embedding if self.chunks else None
+            self.chunks.append(DecoderChunk(context, model, layers, job.seq_len, embedding))
         self.contents: list[tuple[Unit, Named]] = []
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk))
         self._norm = torch.zeros(1, dtype=torch.float64, device=device)
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
-        vpp = layout.vpp if layout.pp > 1 else 1
-        order = actions(SCHEDULES[layout.schedule], mesh.place.stage, layout.pp, vpp, job.num_micro_batches)
         shape = (layout.micro_batch, job.seq_len // (layout.cp * layout.tp), model.hidden)
-        self.pipeline = Pipeline(mesh, self.chunks, order, job.num_micro_batches, shape, job.tokens_per_step)
+        self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.place.stage),
+                                 job.num_micro_batches, shape, job.tokens_per_step)  # fmt: skip
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Unit]]:
         """Units of every part of a chunk; tied embeddings are their own, so that both stages' shards line up."""
@@ -72,8 +74,8 @@ class Trainer:
                 kinds.setdefault(self._kind(each[0], each[2]), []).append(each)
             found[part] = [self._unit(f"{name} {kind}", kind, named) for kind, named in kinds.items()]
             self.contents += zip(found[part], kinds.values(), strict=True)
-        if chunk.head is not None and isinstance(chunk.embedding, Embedding) and self.job.model.tied_embeddings:
-            found[chunk.head] += [unit for unit in found[chunk.embedding] if unit.name == "embedding tied"]
+        if chunk.head is not None and self.job.model.tied_embeddings:
+            found[chunk.head] += [unit for unit in self.units if unit.name == "embedding tied"]
         return found
 
     @property
@@ -101,7 +103,8 @@ class Trainer:
         prefix = "expert_" if kind == "expert" else ""
         shard, replicate = self.mesh[f"{prefix}shard"], self.mesh[f"{prefix}replicate"]
         partial = self.mesh["tp"] if kind == "shared" else None
-        tied = self.mesh["tied"] if kind == "tied" and self.job.layout.pp > 1 else None
+        apart = self.job.devices[0] != self.job.devices[-1]
+        tied = self.mesh["tied"] if kind == "tied" and apart else None
         copies = replicate.size * (partial.size if partial else 1) * (tied.size if tied else 1)
         return Groups(shard, replicate, partial, tied, copies)
 

@@ -45,6 +45,9 @@ def command(
     master_port: Annotated[
         int | None, _number("--master-port", metavar="N", text="Port on node 0 [29500; on one node any].")
     ] = None,
+    order: Annotated[
+        str | None, _number("--order", metavar="NAME|FILE", text="Run the stages in this order, by name or as CSV.")
+    ] = None,
     device: Annotated[str, _number("--device", metavar="auto|cuda|cpu", text="Where to run [auto].")] = "auto",
     timeout: Annotated[
         float | None, _number("--timeout", metavar="SECONDS", text="Longest wait in a collective [600].")
@@ -102,7 +105,7 @@ def command(
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
         learning_rate=learning_rate, clip=clip, device=device, timeout_s=timeout, scale_down=scale_down,
-        check_parity=check_parity, **saving,
+        check_parity=check_parity, order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     found = load_plan(plan)
     job, notes = prepare(settings)

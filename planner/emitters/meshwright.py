@@ -55,7 +55,6 @@ TARGET = Target(
             "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
         ),
         only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
-        only(_N, "schedule", ("1f1b", "gpipe", "interleaved"), "the runtime has no {schedule_name} schedule yet"),
         only(_N, "offload", ("none",), "the runtime does not offload yet"),
         only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     ),

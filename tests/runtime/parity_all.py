@@ -13,6 +13,7 @@ import pytest
 from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.runtime import dry_run
 from meshwright.runtime.pricing import predicted_bytes
+from meshwright.runtime.schedules import own_order
 
 from .fork import run
 from .jobs import job, llama
@@ -21,12 +22,21 @@ from .test_parity import agreement, model_for, parity_of
 from .test_scale import large
 
 SCHEDULES = ("", "-gpipe", "-vpp2")
+SPLIT = ("-zbh1", "-zbv-vpp2", "-dpv-vpp2")  # states stay whole in their pipelines: ZeRO 2 and 3 are 1
 RECOMPUTES = ("rnone", "rfull", "rfull1", "rsel", "rsel(norm)", "rsel(act)", "rsel(attn+norm+act)")
 GRID = [
     f"pp2{schedule}-dp2-mbs1-z{zero}-{recompute}"
     for schedule, zero, recompute in itertools.product(SCHEDULES, range(4), ("rnone", "rfull", "rsel(norm+act)"))
 ]
 TENSOR = [f"tp2-dp2-mbs1-z{zero}-{recompute}" for zero, recompute in itertools.product(range(4), RECOMPUTES)]
+SPLIT_GRID = [
+    f"pp2{schedule}-dp2-mbs1-z{zero}-{recompute}"
+    for schedule, zero, recompute in itertools.product(SPLIT, (0, 1), ("rnone", "rfull", "rsel(norm+act)"))
+]
+SPLIT_MORE = [f"{name}:tp2-pp2{schedule}-dp2-mbs1-z1-rfull1" for name in ("llama", "gpt", "moe") for schedule in SPLIT]
+SPLIT_MORE += ["llama:pp4-zbh1-dp1-mbs1-z0-rnone", "llama:pp4-zbv-vpp2-dp1-mbs1-z0-rnone",
+               "moe:pp2-dpv-vpp2-dp2-ep2-mbs2-z0-rfull",
+               "shared:tp2-pp2-zbv-vpp2-dp2-ep2-mbs1-z1-rsel(act+moe)"]  # fmt: skip
 THREE = [f"tp2-pp2{schedule}-dp2-mbs1-z{zero}-rnone" for schedule, zero in itertools.product(SCHEDULES, range(4))]
 HYBRID = [f"dp4-sh2-mbs2-z{zero}-{recompute}" for zero, recompute in itertools.product((1, 2, 3), RECOMPUTES)]
 MORE = ["pp4-dp1-mbs1-z0-rnone", "pp4-vpp2-dp1-mbs1-z0-rnone", "pp2-vpp4-dp1-mbs2-z0-rnone", "tp4-dp1-mbs1-z0-rnone",
@@ -47,7 +57,8 @@ EXPERTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE] + MODELS + EXPERTS)
+@pytest.mark.parametrize("text", [*(f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE + SPLIT_GRID),
+                                  *SPLIT_MORE, *MODELS, *EXPERTS])  # fmt: skip
 @pytest.mark.filterwarnings("default")
 def test_trains_the_same_model(text: str) -> None:
     name, _, layout_id = text.partition(":")
@@ -56,6 +67,21 @@ def test_trains_the_same_model(text: str) -> None:
                  extra=4 if layout_id.startswith("pp4-vpp") else 2)  # fmt: skip
     verdict = parity_of(wanted)
     assert verdict.agrees, verdict.as_dict()
+
+
+@pytest.mark.parametrize("schedule", SPLIT)
+@pytest.mark.parametrize("zero", [2, 3])
+def test_states_that_stay_whole(schedule: str, zero: int) -> None:
+    layout_id = f"pp2{schedule}-dp2-mbs1-z{zero}-rnone"
+    assert parity_of(job(layout_id, model_for("llama", layout_id))).agrees
+
+
+@pytest.mark.parametrize("name", ["zb-h2", "v-half", "v-min"])
+@pytest.mark.parametrize("recompute", ["rnone", "rfull"])
+def test_orders_of_ones_own(name: str, recompute: str) -> None:
+    layout_id = f"pp2{'-zbv-vpp2' if name.startswith('v') else ''}-dp2-mbs1-z1-{recompute}"
+    wanted = job(layout_id, model_for("llama", layout_id))
+    assert parity_of(replace(wanted, own_order=own_order(name, wanted))).agrees
 
 
 @pytest.mark.parametrize("sizes", [[1, 5], [5, 1], [3, 3], [0, 6]])

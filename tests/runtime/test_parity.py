@@ -5,17 +5,20 @@ Three axes at once and the remaining combinations are in parity_all.py (`make pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from meshwright.cost_models.specs import ModelSpec
-from meshwright.runtime import reference
+from meshwright.runtime import reference, split_backward
 from meshwright.runtime.experts import Dispatch
 from meshwright.runtime.job import Job
 from meshwright.runtime.model import DecoderChunk, DecoderLayer
 from meshwright.runtime.parity import LEAST_CHANGE, Parity, compare
 from meshwright.runtime.recompute import _Recipe
+from meshwright.runtime.schedules import own_order
 from meshwright.runtime.trainer import Step, Trainer
 
 from .fork import Break, run
@@ -40,20 +43,23 @@ def agreement(wanted: Job, steps: list[Step]) -> Parity:
 AXES = [
     "dp1-mbs2-z0-rnone", "dp2-mbs1-z0-rnone", "dp2-mbs1-z1-rnone", "dp2-mbs1-z2-rnone", "dp2-mbs1-z3-rnone",
     "dp4-sh2-mbs1-z1-rnone", "dp4-sh2-mbs1-z3-rnone", "tp2-dp1-mbs2-z0-rnone", "pp2-dp1-mbs2-z0-rnone",
-    "pp2-gpipe-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rfull", "dp1-mbs1-z0-rfull2",
+    "pp2-gpipe-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "pp2-zbh1-dp1-mbs1-z0-rnone",
+    "pp2-zbv-vpp2-dp1-mbs2-z0-rnone", "pp2-dpv-vpp2-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rfull", "dp1-mbs1-z0-rfull2",
     "dp1-mbs1-z0-rsel", "dp1-mbs1-z0-rsel(norm)", "dp1-mbs1-z0-rsel(act)", "dp1-mbs1-z0-rsel(attn+norm+act)",
 ]  # fmt: skip
 PAIRS = [
     "tp2-dp2-mbs1-z0-rnone", "tp2-dp2-mbs1-z3-rnone", "pp2-dp2-mbs1-z0-rnone", "pp2-dp2-mbs1-z2-rnone",
     "pp2-dp2-mbs1-z3-rnone", "tp2-pp2-dp1-mbs1-z0-rnone", "dp2-mbs1-z3-rsel(norm+act)", "dp2-mbs1-z3-rfull",
     "tp2-dp1-mbs1-z0-rsel(attn+norm+act)", "tp2-dp1-mbs1-z0-rfull", "pp2-dp1-mbs1-z0-rfull1",
-    "pp2-vpp2-dp1-mbs1-z0-rsel(norm)",
+    "pp2-vpp2-dp1-mbs1-z0-rsel(norm)", "tp2-pp2-zbh1-dp1-mbs1-z0-rnone", "pp2-zbv-vpp2-dp2-mbs1-z1-rnone",
+    "pp2-zbh1-dp1-mbs1-z0-rfull1", "pp2-dpv-vpp2-dp1-mbs1-z0-rsel(attn+norm+act)",
 ]  # fmt: skip
 OTHERS = [
     "gpt:tp2-dp1-mbs1-z0-rnone", "gpt:pp2-dp1-mbs1-z0-rnone", "gpt:pp2-dp2-mbs1-z2-rnone", "gpt:dp2-mbs1-z3-rsel(act)",
     "moe:dp2-mbs1-z3-rsel(act+moe)", "moe:tp2-dp1-mbs1-z0-rnone", "moe:tp2-dp2-mbs1-z1-rnone",
     "moe:pp2-dp1-mbs1-z0-rnone",
     "moe:dp2-ep2-mbs1-z0-rnone", "moe:dp2-ep2-mbs1-z3-rsel(act+moe)", "moe:tp2-dp1-ep2-mbs1-z0-rnone",
+    "gpt:pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "moe:pp2-zbv-vpp2-dp1-mbs1-z0-rnone",
     "moe:tp2-dp2-ep4-mbs1-z1-rnone", "moe:pp2-dp2-ep2-mbs1-z2-rnone", "shared:tp2-dp2-ep2-mbs1-z3-rnone",
 ]  # fmt: skip
 
@@ -79,8 +85,20 @@ def test_a_stage_without_layers() -> None:
     assert parity_of(job("pp2-dp1-mbs1-z0-rnone", llama(3), sizes=[0, 3])).agrees
 
 
-def test_a_stack_that_keeps_states_whole_in_a_pipeline() -> None:
-    assert parity_of(job("pp2-dp2-mbs1-z3-rnone", stack_changes={"sharded_states": "fsdp2"})).agrees
+@pytest.mark.parametrize("layout_id", ["pp2-dp2-mbs1-z3-rnone", "pp2-zbv-vpp2-dp2-mbs1-z3-rnone"])
+def test_a_stack_that_keeps_states_whole_in_a_pipeline(layout_id: str) -> None:
+    assert parity_of(job(layout_id, stack_changes={"sharded_states": "fsdp2"})).agrees
+
+
+@pytest.mark.parametrize(("layout_id", "name"), [("pp2-dp1-mbs1-z0-rnone", "zb-h2"),
+                                                 ("pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "v-min")])  # fmt: skip
+def test_an_order_of_ones_own(layout_id: str, name: str) -> None:
+    wanted = job(layout_id)
+    assert parity_of(replace(wanted, own_order=own_order(name, wanted))).agrees
+
+
+def test_uneven_chunks_of_a_v() -> None:
+    assert parity_of(job("pp2-zbv-vpp2-dp1-mbs1-z0-rnone", llama(4), sizes=[2, 0, 1, 1])).agrees
 
 
 def test_clipping() -> None:
@@ -192,6 +210,32 @@ def tokens_from_another_rank(trainer: Trainer, rank: int) -> None:
         Dispatch.back = lambda self, out: before(self, out).roll(1, 0)  # type: ignore[method-assign]
 
 
+def weights_dropped(trainer: Trainer, rank: int) -> None:
+    split_backward.make = lambda roots: None
+
+
+def weights_twice(trainer: Trainer, rank: int) -> None:
+    def twice(roots: Sequence[torch.Tensor]) -> None:
+        torch.autograd.backward(roots, retain_graph=True)
+        torch.autograd.backward(roots)
+
+    split_backward.make = twice
+
+
+def weights_after_the_optimizer(trainer: Trainer, rank: int) -> None:
+    """Those of the last micro-batch come after the new weights, and are taken for the next step's."""
+    before, last = split_backward.make, trainer.job.num_micro_batches - 1
+    waiting: list[Any] = []
+
+    def later(roots: Sequence[torch.Tensor]) -> None:
+        if f"micro-batch {last}," in trainer.mesh["world"].status.doing:
+            waiting.append(roots)
+        else:
+            before([*roots, *(waiting.pop() if waiting else ())])
+
+    split_backward.make = later
+
+
 def swapped_experts(trainer: Trainer, rank: int) -> None:
     """The ranks of an ep group hold each other's experts."""
     experts = layer_of(trainer).feed_forward
@@ -223,6 +267,9 @@ def layer_of(trainer: Trainer) -> DecoderLayer:
         ("moe:dp4-ep2-mbs1-z0-rnone", no_expert_reduction),
         ("llama:pp2-dp1-mbs1-z0-rnone", dropped_layer),
         ("llama:pp2-vpp2-dp1-mbs1-z0-rnone", swapped_micro_batches),
+        ("llama:pp2-zbh1-dp1-mbs1-z0-rnone", weights_dropped),
+        ("llama:pp2-zbh1-dp1-mbs1-z0-rnone", weights_twice),
+        ("llama:pp2-zbh1-dp1-mbs1-z0-rnone", weights_after_the_optimizer),
         ("gpt:pp2-dp1-mbs1-z0-rnone", untied),
         ("llama:dp1-mbs1-z0-rsel(norm)", stale_recipe),
     ],

@@ -1,0 +1,134 @@
+"""The backward pass in two parts (arXiv 2401.10241): gradients of inputs first, those of weights later.
+
+A product's backward pass is two products: the gradient of its input, which the stage before waits for, and that of its
+weights, for which nobody waits. Inside `put_off` the functions of this package make only the first; of the second
+they keep what it needs: the product's input and the gradient of its output. Everything else that a backward pass does
+(recomputation, norms, biases, embeddings) is done at once, and so is the product of the head: waiting, it would keep
+gradients of the size of the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .comm import Group, gather_sequence
+
+Products = Callable[..., Sequence[Tensor]]
+
+
+class _State:
+    """One per process, as a rank is one; not per thread, since autograd runs a GPU's backward passes in its own."""
+
+    splits = False
+    roots: list[Tensor] | None = None
+
+
+@contextmanager
+def splitting(splits: bool) -> Iterator[None]:
+    """Around the passes of a step: products made inside can put off their weights' gradients."""
+    before, _State.splits = _State.splits, splits
+    try:
+        yield
+    finally:
+        _State.splits = before
+
+
+@contextmanager
+def put_off() -> Iterator[list[Tensor]]:
+    """Around a backward pass: collects, instead of gradients of weights, the roots that `make` gets them from."""
+    roots: list[Tensor] = []
+    _State.roots = roots
+    try:
+        yield roots
+    finally:
+        _State.roots = None
+
+
+def make(roots: Sequence[Tensor]) -> None:
+    """Gradients of weights that were put off."""
+    if roots:
+        torch.autograd.backward(roots)
+
+
+def later(products: Products, weights: Sequence[Tensor], *kept: Tensor) -> bool:
+    """Puts off the gradients of `weights`, which are `products(*kept)`; False where they have to be made now."""
+    if _State.roots is None:
+        return False
+    with torch.enable_grad():
+        held = [each.detach() for each in kept]
+        root: Tensor = _Later.apply(products, len(weights), *weights, *held)  # type: ignore[no-untyped-call]
+    _State.roots.append(root)
+    return True
+
+
+class _Later(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, products: Products, num_weights: int, *tensors: Tensor) -> Tensor:
+        ctx.products, ctx.num_kept = products, len(tensors) - num_weights
+        ctx.save_for_backward(*tensors[num_weights:])
+        return tensors[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return None, None, *ctx.products(*ctx.saved_tensors), *[None] * ctx.num_kept
+
+
+class _Kept(torch.autograd.Function):
+    """Keeps the input of a product. It does so before the product runs: a recomputed layer ends before its last one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class _Weighed(torch.autograd.Function):
+    """The output of a product; backward the gradient of its weight, now or later."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, kept: Any, weight: Tensor, group: Group | None) -> Tensor:
+        # Not `save_for_backward`, after which a recomputed layer would end: the weight is no activation.
+        ctx.kept, ctx.weight, ctx.group = kept, weight, group
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+        (x,), (grad,) = ctx.kept.saved_tensors, grads
+        if _State.roots is None:
+            return grad, None, _product(x, grad)[0], None
+        if ctx.group is None:
+            later(_product, [ctx.weight], x, grad)
+        else:
+            part = grad.chunk(ctx.group.size, dim=1)[ctx.group.rank].clone()
+            later(partial(_gathered_product, ctx.group), [ctx.weight], x, part)
+        return grad, None, None, None
+
+
+def _product(x: Tensor, grad: Tensor) -> list[Tensor]:
+    return [grad.flatten(0, -2).t() @ x.flatten(0, -2)]
+
+
+def _gathered_product(group: Group, x: Tensor, part: Tensor) -> list[Tensor]:
+    return _product(x, gather_sequence(part, group))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: Group | None = None) -> Tensor:
+    """torch's `linear`, whose weight's gradient can be put off. group: ranks that all have the gradient of the output,
+    [b, s, out]; each keeps its part of s, and they gather it again."""
+    if not (_State.splits and x.requires_grad):
+        return F.linear(x, weight, bias)
+    kept: Tensor = _Kept.apply(x)  # type: ignore[no-untyped-call]
+    product = F.linear(kept, weight.detach(), bias)
+    out: Tensor = _Weighed.apply(product, kept.grad_fn, weight, group)  # type: ignore[no-untyped-call]
+    return out
