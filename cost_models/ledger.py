@@ -20,7 +20,7 @@ from .liveness import TRANSIENT, moments
 from .memory import flat_buffer_bytes
 from .operations import activation_bytes
 from .rates import Rates
-from .stages import Partition, Splits, build_splits, in_flight, mean_splits, own_splits
+from .stages import Partition, Splits, build_splits, held_bytes, mean_splits, own_splits, splits_backward
 from .stores import Store
 from .tables import Problem, Tables
 from .techniques import registry
@@ -229,6 +229,12 @@ class Ledger:
         dropped = {kind: kept[kind] - row for kind, row in rows.items()}
         return [self.on_profile(j, kept) - self.redone(j, dropped) for j in range(self.num_profiles)]
 
+    @cached_property
+    def waiting(self) -> list[Array]:
+        """Per profile: bytes of a micro-batch that wait for its W, of schedules that split the backward pass."""
+        rows = self.per_kind(self.tables.waiting)
+        return [self.on_profile(j, rows) for j in range(self.num_profiles)]
+
     def memory(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
         """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one
         and the flat copies, which come only with sharded states: without them more shards never need more.
@@ -250,12 +256,17 @@ class Ledger:
             passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.away, flat, 0.0)
         else:
             passing["gathered"] = np.zeros_like(passing["gathered"])
+        after_f, after_i = self._activations(j)
+        # The layer whose I runs still has what it saved, and not yet what its W needs.
+        layers = slice(self.problem.num_kinds)
+        more = (self.tables.waiting[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
+        in_i = np.minimum(after_i - more, after_i)
+        passing["activations"] = np.array([after_f, after_f, np.maximum(after_f, in_i), after_i])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         return {
             "weights": weights + adapters,
             "gradients": np.where(self.stores_optimizer, 0.0, gradient * states.gradient),
             "optimizer": np.where(self.away, 0.0, self.updated[j] * states.optimizer) + self._kept(j),
-            "activations": self._activations(j),
             **{name: held[fullest, np.arange(len(x))] for name, held in passing.items()},
         }
 
@@ -341,11 +352,22 @@ class Ledger:
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_in_pipeline) | ((zero == 2) & zero_2))
 
     def _held(self, j: int, device: Array | None = None) -> Array:
-        """[n] bytes of activations: saved per micro-batch x micro-batches in flight."""
-        x = self.layouts
-        device = self.splits.first[:, j][self.split] if device is None else device
-        kept = self.saved[j] + np.where(device < x["pp"] - 1, self.kept_output, 0.0)
-        return kept * in_flight(x["schedule"], x["pp"], x["vpp"], self.m, device)
+        """[2, n] bytes of activations after an F and after an I (stages.held_bytes). Of the devices with this profile,
+        those of the one that holds most: the first, but where what waits for W is more than what waits for I."""
+        x, splits = self.layouts, self.splits
+        apart = bool(splits_backward(x["schedule"]).any())
+
+        def on(at: Array) -> Array:
+            output = np.where(at < x["pp"] - 1, self.kept_output, 0.0)
+            kept = self.saved[j] + output
+            waiting = self.waiting[j] + output if apart else kept
+            return held_bytes(x["schedule"], x["pp"], x["vpp"], self.m, at, kept, waiting)
+
+        held = on(splits.first[:, j][self.split] if device is None else device)
+        if not apart or device is not None or splits.last is None:
+            return held
+        other = on(splits.last[:, j][self.split])
+        return np.minimum(held, other) if splits.least else np.maximum(held, other)
 
     @cached_property
     def kept_output(self) -> Array:
@@ -356,7 +378,7 @@ class Ledger:
         return np.asarray(self.tables.operations[0].input_bytes + np.zeros(self.tables.num_keys))[self.key]
 
     def _activations(self, j: int, device: Array | None = None) -> Array:
-        """Activations on the GPU; where they are offloaded, those of two layers (double buffer)."""
+        """The same on the GPU; where activations are offloaded, those of two layers (double buffer)."""
         held = self._held(j, device)
         if not self.offloads_activations.any():
             return held
@@ -371,11 +393,12 @@ class Ledger:
             return kept
         per_parameter = (self.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
         states = np.where(self.offloads_optimizer, self.updated[j] * per_parameter, 0.0)
-        return np.asarray(kept + states + self._held(j, device) - self._activations(j, device))
+        moved = self._held(j, device).max(axis=0) - self._activations(j, device).max(axis=0)
+        return np.asarray(kept + states + moved)
 
     def activations_on(self, j: int, row: int, device: int) -> float:
         """Bytes of activations of one layout on device `device`, whose layers are those of profile j."""
-        return float(self._activations(j, np.full(len(self.layouts), float(device)))[row])
+        return float(self._activations(j, np.full(len(self.layouts), float(device)))[:, row].max())
 
     def host_bytes_on(self, j: int, row: int, device: int) -> float:
         """Bytes that a GPU of stage `device` keeps in host memory."""

@@ -28,7 +28,7 @@ FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as 
 
 def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
-    the head, in that of a layer."""
+    the head, in that of a layer, and after an I whose W waits."""
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
     heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + ledger.counts[j].get(extra + MTP, np.zeros(n))
@@ -44,11 +44,11 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     made = last * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     kept = has_layers * tables.cached_gradients[key]
     return {
-        "logits": np.array([at_loss + waiting, w * logits + waiting, waiting]),
+        "logits": np.array([at_loss + waiting, w * logits + waiting, waiting, zero]),
         "gathered": np.array([last * head_weights, last * (head_weights + head_gradients),
-                              has_layers * (layer_weights + layer_gradients)]),
-        "exchange": np.array([zero, 2 * last * gathered_input, 2 * has_layers * own]),
-        "workspace": np.array([zero, made, has_layers * ledger.workspace]) + kept,
+                              has_layers * (layer_weights + layer_gradients), zero]),
+        "exchange": np.array([zero, 2 * last * gathered_input, 2 * has_layers * own, zero]),
+        "workspace": np.array([zero + kept, made + kept, has_layers * ledger.workspace + kept, zero]),
     }  # fmt: skip
 
 

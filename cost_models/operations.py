@@ -107,6 +107,7 @@ class LayerOperations:
     traffic: list[Traffic] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
+    waiting: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     kernels: Array | float = 0.0  # launched per forward pass
     host_waits: bool = False  # the host reads a result of the forward pass back before it can launch the rest
@@ -231,6 +232,7 @@ class Builder:
         for block in ("attention", "feed-forward"):
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
             ops.saved.append(Saved(f"{block} norm output", self.kept_input * h * tokens, tag("norm")))
+            ops.waiting.append(self.kept_input * h * tokens)
         one = w * h * tokens
         ops.traffic.append(Traffic("norms", kind.num_norms * 2 * one, kind.num_norms * 4 * one, tag("norm")))
         ops.traffic.append(Traffic("residuals", 2 * 3 * one, 2 * 2 * one))
@@ -244,7 +246,9 @@ class Builder:
             g = a  # MLA decompresses keys and values for every head before the core
         else:
             self._gemm(ops, "qkv", tokens, a * d + g * (d + dv), h)
+            ops.waiting.append(w * tokens * (a * d + g * (d + dv)))
         self._gemm(ops, "attention output", tokens, h, a * dv)
+        ops.waiting += [self.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
         context = self.context(attention)
         flops = 2.0 * tokens * a * (d + dv) * context / 2  # causal half of QK^T and PV
         ops.cores.append(Core(flops, context, d, tag("attn")))
@@ -282,13 +286,16 @@ class Builder:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
         a, rank, rope = attention.heads / shard.tp, attention.kv_lora_rank or 0, attention.rope_head_dim
         latent = rank + rope
+        ops.waiting.append(w * shard.tokens * a * attention.head_dim)
         if attention.q_lora_rank:
+            ops.waiting.append(2 * w * shard.sp_tokens * attention.q_lora_rank)
             self._gemm(ops, "query down", shard.sp_tokens, attention.q_lora_rank, h)
             self._gemm(ops, "query up", shard.tokens, a * attention.head_dim, attention.q_lora_rank, tag("mla"))
             latent += attention.q_lora_rank
         else:
             self._gemm(ops, "query", shard.tokens, a * attention.head_dim, h, tag("mla"))
         nope_and_value = attention.head_dim - rope + attention.value_head_dim
+        ops.waiting += [w * shard.sp_tokens * (2 * rank + rope), w * shard.tokens * a * nope_and_value]
         self._gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
         self._gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
         ops.saved.append(Saved("latent", 2 * w * shard.sp_tokens * latent))
@@ -328,6 +335,7 @@ class Builder:
         f, tokens = inner / shard.tp, shard.tokens
         self._gemm(ops, "up", tokens, f * (2 if gated else 1), h)
         self._gemm(ops, "down", tokens, h, f, LAST)
+        ops.waiting.append((w * (2 if gated else 1) + self.kept_input) * tokens * f + w * h * shard.sp_tokens)
         self._activation(ops, tokens * f, gated, tag("act"), w)
 
     def _activation(self, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float) -> None:
@@ -353,6 +361,8 @@ class Builder:
         self._gemm(ops, "router", local, float(block.experts), h, wide=True)
         self._gemm(ops, "experts up", rows / num_local, inner * parts, h, moe, count=num_local)
         self._gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
+        ops.waiting.append((w * parts + self.kept_input) * rows * inner + (w + self.kept_input) * rows * h)
+        ops.waiting.append(w * local * block.experts)
         self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w)
         ops.saved.append(Saved("dispatched tokens", self.kept_input * rows * h, moe))
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))

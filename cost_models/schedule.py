@@ -117,7 +117,7 @@ class Timeline:
         s, c = self.schedule, self.costs
         ops = slice(int(s.first[device]), int(s.first[device + 1]))
         held = column(c.activation_bytes, s.num_chunks)[s.chunk[ops]]
-        stash = np.minimum(column(c.stash_bytes, s.num_chunks)[s.chunk[ops]], held)
+        stash = column(c.stash_bytes, s.num_chunks)[s.chunk[ops]]
         kind = s.kind[ops]
         change = np.empty((len(kind), 2))
         change[:, 0] = np.where(kind == F, held, 0.0)

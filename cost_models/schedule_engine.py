@@ -34,7 +34,7 @@ class Costs:
     in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
     follows; with global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair
     that hides.
-    activation_bytes [c] from F to B, of which stash_bytes [c] stay from I to W; static_bytes [d] always.
+    activation_bytes [c] from F to B or I, then stash_bytes [c] from I to W; static_bytes [d] always.
     forward_nic, backward_nic [c], reduce_nic [d]: NIC that carries it, -1 for none; nic_mode: messages of one NIC
     one after another in the order they are ready (`serialise`), or all at once at equal shares (`share`).
     """

@@ -44,6 +44,8 @@ class Splits:
     counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
     that profile; devices: [split, J] how many have it (0: padding); total: [split, kind]. redone: [split, J, kind]
     layers under recompute, where they are chosen stage by stage; None: as the layout says, in every stage alike.
+    last: [split, J] highest device index with the profile; None: there is no other. least: a profile stands for any of
+    the devices from one to the other, and needs what the one that holds least does.
     """
 
     counts: Array
@@ -51,6 +53,8 @@ class Splits:
     devices: Array
     total: Array
     redone: Array | None = None
+    last: Array | None = None
+    least: bool = False
 
     @cached_property
     def layers(self) -> Array:
@@ -75,11 +79,12 @@ class Edges:
 @lru_cache(maxsize=4096)
 def _profiles(
     pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str
-) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], Array]:
-    """Distinct rows of a split, the first device of each, how many have it, and the sum over devices."""
+) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]:
+    """Distinct rows of a split, the first and last device of each, how many have it, and the sum over devices."""
     rows = split_rows(pattern, num_kinds, edges, pp, vpp, schedule)
     distinct, first, devices = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    return distinct, first, devices, rows.sum(axis=0)
+    _, from_the_end = np.unique(rows[::-1], axis=0, return_index=True)
+    return distinct, first, pp - 1 - from_the_end, devices, rows.sum(axis=0)
 
 
 def split_rows(
@@ -116,27 +121,30 @@ def build_splits(
 ) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys`."""
     found = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
-    profiles, firsts, shared_by, totals = zip(*found, strict=True)
+    profiles, firsts, lasts, shared_by, totals = zip(*found, strict=True)
     width = max(len(rows) for rows in profiles)
     counts = np.zeros((len(keys), width, num_kinds + EXTRA_KINDS))
-    first_device, devices = np.zeros((len(keys), width)), np.zeros((len(keys), width))
-    for i, (rows, first, number) in enumerate(zip(profiles, firsts, shared_by, strict=True)):
+    first_device, last_device, devices = np.zeros((3, len(keys), width))
+    for i, (rows, first, last, number) in enumerate(zip(profiles, firsts, lasts, shared_by, strict=True)):
         counts[i, : len(rows)] = rows
         counts[i, len(rows) :] = rows[-1]  # padding repeats a real profile: maxima do not change
         first_device[i, : len(rows)] = first
         first_device[i, len(rows) :] = first[-1]
+        last_device[i, : len(rows)] = last
+        last_device[i, len(rows) :] = last[-1]
         devices[i, : len(rows)] = number
-    return Splits(counts, first_device, devices, np.array(totals))
+    return Splits(counts, first_device, devices, np.array(totals), last=last_device)
 
 
 def mean_splits(
     pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
 ) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys` into equal parts, of fractions of layers: one profile, which holds
-    no more micro-batches than the last device. No split into layers has a lesser maximum of what is linear."""
+    what the last or the first device does, whichever is less. No split into layers has a lesser maximum of what is
+    linear."""
     total = np.array([split_rows(pattern, num_kinds, edges, *key).sum(axis=0) for key in keys])
     pp = np.array([[float(key[0])] for key in keys])
-    return Splits((total / pp)[:, None], pp - 1.0, pp, total)
+    return Splits((total / pp)[:, None], pp - 1.0, pp, total, last=np.zeros_like(pp), least=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +219,38 @@ def in_flight(schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, devi
     held = np.where((schedule == code["zb-h1"]) | (schedule == code["zb-v"]), pp, held)
     held = np.where(schedule == code["dualpipe-v"], pp + 0.5, held)
     return np.asarray(np.minimum(held, m))
+
+
+def held_bytes(
+    schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, device: Array, saved: Array, waiting: Array
+) -> Array:
+    """[2, ...] bytes of activations of device `device` at its fullest after an F and after an I: of `saved` bytes per
+    micro-batch, all its chunks together, and `waiting` bytes of one between I and W (Tables.waiting). Without a split
+    backward pass the second is 0.
+
+    (micro-batches held from F to I, from I to W), out of the orders of schedule_orders.py and schedule_v.py: zb-h1
+    (p-d, d) and (p-d-1, d+1); zb-v (p, 0) and (p-1, 1), or ((p-d-1)/2, d+1) as it drains; dualpipe-v (p+1/2, 0) and
+    (p-1/2, 1/2), or ((p-d-1)/2, (d+1)/2).
+    """
+    code = {name: i for i, name in enumerate(SCHEDULES)}
+    forward = saved * in_flight(schedule, pp, vpp, m, device)
+    if not splits_backward(schedule).any():
+        return np.array([forward, np.zeros_like(forward)])
+    late, most = device + 1, np.minimum(pp, m)
+
+    def handed_over(number: Array) -> Array:
+        number = np.minimum(number, most)
+        return (most - number) * saved + number * waiting
+
+    forward = np.where(schedule == code["zb-h1"], handed_over(late - 1), forward)
+    draining = np.maximum(np.minimum((pp - late) / 2, m - np.minimum(late, m)), 0.0) * saved
+    of_v = np.maximum(handed_over(np.ones_like(pp)), draining + np.minimum(late, m) * waiting)
+    of_pairs = np.maximum(np.minimum(pp, m) - 0.5, (pp - late) / 2) * saved + 0.5 * waiting
+    of_pairs = np.maximum(of_pairs, (pp - late) / 2 * saved + late / 2 * waiting)
+    split = [schedule == code[name] for name in ("zb-h1", "zb-v", "dualpipe-v")]
+    return np.array([forward, np.select(split, [handed_over(late), of_v, of_pairs], 0.0)])
+
+
+def splits_backward(schedule: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Schedules whose I and W come apart."""
+    return np.asarray(schedule >= SCHEDULES.index("zb-h1"))

@@ -149,6 +149,15 @@ class Tables:
                 rows.append(np.asarray(sum(kept)) + np.zeros(self.num_keys))
         return np.array(rows)
 
+    @cached_property
+    def waiting(self) -> Array:
+        """[kind, key] bytes of a micro-batch between I and W: inputs and output gradients of the products whose weights
+        train, recomputed or not. The head's product is made in I. Where not all weights train, all that is saved stays.
+        """
+        rows = [sum(ops.waiting) + np.zeros(self.num_keys) if ops.trains == "all" else saved
+                for ops, saved in zip(self.operations, self.saved(0, 0), strict=True)]  # fmt: skip
+        return np.array(rows)
+
     def working(self, mode: int, modules: int) -> Array:
         """[key] bytes of what one layer recomputes, alive while it is differentiated: the largest layer's."""
         dropped = self.saved(0, 0) - self.saved(mode, modules)

@@ -164,7 +164,7 @@ class Staged:
             buckets=round(float(batch.buckets[0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
             overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
             optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
-            activation_bytes=tuple(activations.tolist()), stash_bytes=tuple(activations.tolist()),
+            activation_bytes=tuple(activations.tolist()), stash_bytes=tuple((rows @ priced.waiting[:, key]).tolist()),
         )  # fmt: skip
 
     @cached_property

@@ -70,8 +70,9 @@ class Comparison:
 
 
 def distinct_stages(job: Job) -> list[int]:
-    """The first of each set of stages with the same layers: of equal stages, it holds the most micro-batches."""
-    found: dict[tuple[Any, ...], int] = {}
+    """The first of each set of stages with the same layers: of equal stages, it holds the most micro-batches. Where the
+    backward pass is split also the last, in which most of them wait for their W."""
+    found: dict[tuple[Any, ...], list[int]] = {}
     for stage in range(job.layout.pp):
         chunks = [chunk for chunk in job.chunks if chunk.stage == stage]
         key = tuple(
@@ -79,5 +80,5 @@ def distinct_stages(job: Job) -> list[int]:
              chunk.embedding, chunk.head, chunk.recompute_layers)
             for chunk in chunks
         )  # fmt: skip
-        found.setdefault(key, stage)
-    return list(found.values())
+        found.setdefault(key, []).append(stage)
+    return sorted({stages[end] for stages in found.values() for end in ((0, -1) if job.splits_backward else (0,))})

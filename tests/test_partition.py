@@ -274,7 +274,7 @@ def test_why_these_stages() -> None:
     assert sum(loads.stage_s) == pytest.approx(sum(loads.even_stage_s), rel=1e-3)  # the same work, placed elsewhere
     assert max(loads.stage_s) < max(loads.even_stage_s)
     said = " ".join(why_these_stages(plan.best.model_dump(), loads.model_dump())).replace("\n  ", " ")
-    assert "Even stages (8, 8, 8 and 8 layers): stage 3 takes" in said
+    assert "Even stages (8, 8, 8 and 8 layers): stage 0 takes" in said  # of a V, the head is where the embedding is
     assert "the head is worth 2." in said
 
 

@@ -18,7 +18,7 @@ from meshwright.cost_models.schedule_engine import prepare
 from meshwright.cost_models.schedule_links import run_shared
 from meshwright.cost_models.schedule_orders import find_steady
 from meshwright.cost_models.schedule_v import v_schedule
-from meshwright.cost_models.stages import in_flight
+from meshwright.cost_models.stages import held_bytes, in_flight
 
 from meshwright.errors import InputError
 
@@ -133,6 +133,19 @@ def test_in_flight_is_that_of_stages(name: str, p: int, m: int) -> None:
         assert found == pytest.approx(stated)
     else:
         assert (found <= stated + 1e-9).all()
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (2, 8), (4, 16), (4, 9), (8, 40)])
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "dualpipe-v"])
+@pytest.mark.parametrize("waiting", [0.0, 0.5, 0.85, 1.0, 1.5, 20.0])
+def test_held_bytes_are_those_of_the_order(name: str, p: int, m: int, waiting: float) -> None:
+    """What a micro-batch keeps changes at its I; the closed form finds the fullest moment of every device."""
+    code, one, order = np.full(p, SCHEDULES.index(name)), np.ones(p), make(name, p, m)
+    share = order.num_devices / order.num_chunks
+    costs = replace(Costs.even(order, 1, 1, 1), activation_bytes=(share,) * order.num_chunks,
+                    stash_bytes=(share * waiting,) * order.num_chunks)  # fmt: skip
+    stated = held_bytes(code, p * one, one, m * one, np.arange(p, dtype=float), one, waiting * one)
+    assert simulate(order, costs).peak_bytes == pytest.approx(stated.max(axis=0), rel=0.02)
 
 
 def test_memory_over_time() -> None:

@@ -12,7 +12,7 @@ from ...cost_models import step
 from ...cost_models.layouts import RECOMPUTE_MODES
 from ...cost_models.ledger import LASTING, Ledger
 from ...cost_models.liveness import unusable
-from ...cost_models.stages import HEAD, Splits, chunk_rows, in_flight, on_devices
+from ...cost_models.stages import HEAD, Splits, chunk_rows, held_bytes, on_devices
 from ..simulation import Staged, chunks_per_stage
 from .partition_ilp import Stages
 
@@ -53,16 +53,15 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     edges = chunk_rows(*ends, (0,) * chunks)
     always = inputs if chooses else inputs + redo
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
-    over, on_gpu = rates.overheads, on_devices(edges, one.devices)
-    kept_bytes, growth = (kept if chooses else saved), 1.0 + over.reserve_share
+    on_gpu, growth = on_devices(edges, one.devices), 1.0 + rates.overheads.reserve_share
     if like is None:
-        state, fixed, held = _state_bytes(single), _passing_bytes(one, edges), _in_flight(one)
-        held_bytes = growth * (state[kinds] + np.outer(held, kept_bytes[kinds]))
-        fixed_bytes = growth * (fixed + on_gpu @ state + held * (on_gpu @ kept_bytes + _outputs(one)))
-        dropped_bytes = growth * np.outer(held, (kept - saved)[kinds])
+        state, fixed, held = _state_bytes(single), _passing_bytes(one, edges), _held(one, kept if chooses else saved)
+        per_layer = growth * (state[kinds] + held[:, kinds])
+        fixed_bytes = growth * (fixed + on_gpu @ state + (on_gpu * held).sum(axis=1) + _outputs(one))
+        dropped_bytes = growth * (_held(one, kept) - _held(one, saved))[:, kinds]
         fixed_bytes = fixed_bytes + _unusable(one, on_gpu) + float(step.fixed_bytes(batch, rates)[0])
     else:
-        held_bytes, dropped_bytes, fixed_bytes = like.held_bytes, like.dropped_bytes, like.fixed_bytes
+        per_layer, dropped_bytes, fixed_bytes = like.held_bytes, like.dropped_bytes, like.fixed_bytes
     update, pp = step.optimizer_s(single, rates), layout.pp
 
     def each(values: Array, number: int) -> Array:
@@ -75,7 +74,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
         redo_s=each(redo, chunks),
         edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
         hop_s=np.full((2, chunks), float(step.hop_s(batch, rates)[0])),
-        held_bytes=held_bytes, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
+        held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
         memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
         fixed_s=float(step.tied_embedding_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
@@ -111,8 +110,9 @@ def _transient(batch: Ledger, rows: Array) -> Array:
 
 
 def _outputs(one: Staged) -> Array:
-    """[device] bytes that it keeps of what it hands on, per micro-batch in flight."""
-    return np.where(np.arange(one.layout.pp) < one.layout.pp - 1, one.batch.kept_output[0], 0.0)
+    """[device] bytes that it keeps of what it hands on, of all micro-batches in flight."""
+    kept = np.where(np.arange(one.layout.pp) < one.layout.pp - 1, one.batch.kept_output[0], 0.0)
+    return np.asarray(held_bytes(*_pipeline(one), kept, kept).max(axis=0))
 
 
 def _unusable(one: Staged, on_gpu: Array) -> Array:
@@ -121,10 +121,15 @@ def _unusable(one: Staged, on_gpu: Array) -> Array:
     return np.where(on_gpu[:, HEAD] > 0, most, 0.0)
 
 
-def _in_flight(one: Staged) -> Array:
-    """[device] micro-batches whose activations it holds."""
+def _held(one: Staged, saved: Array) -> Array:
+    """[device, kind] bytes of activations at the peak of a device, of a layer that saves `saved` [kind]."""
+    waiting = one.batch.tables.waiting[:, int(one.batch.key[0])]
+    rows = [held_bytes(*_pipeline(one), *each).max(axis=0) for each in zip(saved, waiting, strict=True)]
+    return np.stack(rows, axis=1)
+
+
+def _pipeline(one: Staged) -> tuple[NDArray[np.int64], Array, Array, Array, Array]:
+    """Schedule, stages, chunks, micro-batches and number of every device: what `held_bytes` asks for."""
     x, pp = one.batch.layouts, one.layout.pp
-    columns = [np.repeat(x[name], pp) for name in ("schedule", "pp", "vpp")]
-    return in_flight(columns[0], columns[1], columns[2], np.repeat(one.batch.m, pp), np.arange(pp, dtype=np.float64))
-
-
+    schedule, stages, chunks = (np.repeat(x[name], pp) for name in ("schedule", "pp", "vpp"))
+    return schedule, stages, chunks, np.repeat(one.batch.m, pp), np.arange(pp, dtype=np.float64)

@@ -24,7 +24,8 @@ from .test_scale import large
 
 REAL = ["dp2-mbs1-z0-rnone", "dp4-sh2-mbs1-z3-rnone", "dp2-mbs1-z3-rfull", "tp2-dp2-mbs1-z1-rsel(norm+act)",
         "tp2-pp2-dp1-mbs2-z0-rnone", "pp2-vpp2-dp2-mbs1-z1-rnone", "pp2-gpipe-dp1-mbs1-z0-rnone",
-        "cp2r-dp1-mbs1-z1-rnone", "tp2-cp2g-dp1-mbs1-z3-rsel", "cp2u-dp2-mbs1-z0-rnone"]  # fmt: skip
+        "cp2r-dp1-mbs1-z1-rnone", "tp2-cp2g-dp1-mbs1-z3-rsel", "cp2u-dp2-mbs1-z0-rnone",
+        "pp2-zbh1-dp1-mbs1-z0-rnone"]  # fmt: skip
 
 
 def planned(layout_id: str, model: str, cluster: str, global_batch: int) -> Plan:
@@ -59,6 +60,9 @@ def test_equals_a_real_run(layout_id: str) -> None:
         ("dp8-mbs1-z3-rnone", "llama-3.1-8b"), ("dp8-mbs1-z3-rfull", "llama-3.1-8b"),
         pytest.param("tp2-dp4-mbs1-z2-rsel(norm+act)", "llama-3.1-8b", marks=pytest.mark.slow),
         pytest.param("tp2-pp2-vpp4-dp2-mbs1-z1-rsel(attn)", "llama-3.1-8b", marks=pytest.mark.slow),
+        ("pp2-zbh1-dp4-mbs8-z1-rfull", "gpt2"),
+        pytest.param("pp4-zbh1-dp2-mbs1-z1-rsel(norm+act)", "llama-3.1-8b", marks=pytest.mark.slow),
+        pytest.param("pp2-zbv-vpp2-dp4-mbs1-z1-rsel(act)", "llama-3.1-8b", marks=pytest.mark.slow),
         ("dp8-mbs4-z3-rfull8", "gpt2"),
         pytest.param("dp8-mbs1-z3-rsel(moe)", "mixtral-8x7b", marks=pytest.mark.slow),
     ],
@@ -97,7 +101,8 @@ def agrees(plan: Plan) -> None:
 
 
 def test_micro_batches_beyond_a_full_pipeline_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for layout_id in ("pp3-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone"):
+    for layout_id in ("pp3-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "pp2-zbh1-dp1-mbs1-z0-rfull",
+                      "pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "pp2-dpv-vpp2-dp1-mbs1-z0-rnone"):  # fmt: skip
         wanted = job(layout_id, llama(4), extra=5)
         short = [dry_run.trace(wanted, stage).allocated_bytes for stage in range(wanted.layout.pp)]
         monkeypatch.setattr(dry_run, "_shortened", lambda wanted, stage: wanted)
@@ -111,6 +116,7 @@ def test_one_stage_of_each_kind() -> None:
     assert distinct_stages(job("pp4-dp1-mbs1-z0-rnone", llama(8))) == [0, 1, 3]
     assert distinct_stages(job("pp4-dp1-mbs1-z0-rnone", llama(5), sizes=[1, 1, 2, 1])) == [0, 1, 2, 3]
     assert distinct_stages(job("dp2-mbs1-z0-rnone")) == [0]
+    assert distinct_stages(job("pp5-zbh1-dp1-mbs1-z0-rnone", llama(5))) == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(("layout_id", "tolerance"), [("dp2-mbs1-z3-rnone", 0.02), ("dp2-ep2-mbs1-z3-rnone", 0.05)])
