@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import text
 from .console import table
+from .layer_screens import layer_lines
 from .mixed_screens import group_parts, most_memory
 from .placement_screens import order_lines, order_table
 from .stage_screens import stages_table, why_these_stages
@@ -54,6 +55,8 @@ def explain_screen(plan: Json, candidate: Json, loads: Json | None = None, *, un
         parts += [text.wrapped(f"  {t['name']}: beside {text.listed(t['overlaps'])}", "    ") for t in beside]
     if len(chunks_by_stage(candidate)) > 1:
         parts += ["", "Stages", stages_table(candidate, loads), *(why_these_stages(candidate, loads) if loads else [])]
+    if candidate.get("layerwise"):
+        parts += ["", *layer_lines([candidate], capacity(plan))]
     if order := order_lines(candidate):
         parts += ["", *order, "", *order_table(candidate)]
     if groups := group_parts(plan, candidate):

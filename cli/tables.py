@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import text
 from .console import bar, table
+from .layer_screens import layer_lines
 from .mixed_screens import group_parts
 from .placement_screens import order_lines
 
@@ -36,7 +37,8 @@ def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> li
         "",
         candidates_table(plan["candidates"], plan["request"]["workload"].get("objective", "step")),
         "",
-        *([stages_line(best), ""] if "-x" in best["layout_id"] else []),
+        *([stages_line(best), ""] if "-x" in best["layout_id"] and not best.get("layerwise") else []),
+        *(part for part in [*layer_lines(plan["candidates"], capacity(plan)), ""] if layered(plan)),
         *([*groups, ""] if (groups := group_parts(plan, best)) else []),
         f"Where the {step_text(best)} of layout 1 go",
         terms_table(best, unicode=unicode),
@@ -262,10 +264,17 @@ def certificate_line(plan: Json) -> str:
     placed = plan["candidates"][0]["placement"].get("order") is not None
     any_of = "any order of the nodes" if placed else "any split of its layers over the stages"
     any_of = "any way to use the groups of nodes and any split" if plan.get("ways") else any_of
+    if layered(plan):
+        any_of = "any choice of a strategy for every layer"
     return text.wrapped(
         f"Proven to {text.percent(certificate['gap'])} %: no layout of this space, in {any_of}, is {better} by "
         "more than that by this model."
     )
+
+
+def layered(plan: Json) -> bool:
+    """Whether a layout of the plan gives layers strategies of their own."""
+    return any(candidate.get("layerwise") for candidate in plan["candidates"])
 
 
 def memory_screen(plan: Json, candidate: Json) -> list[Part]:

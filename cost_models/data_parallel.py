@@ -15,6 +15,7 @@ from .collectives import Curve, Op
 from .exchanges import Hop
 from .ledger import Groups, Ints, Ledger
 from .rates import Rates
+from .specs import StackSpec
 from .traffic import Traffic
 
 Array = NDArray[np.float64]
@@ -48,17 +49,26 @@ def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, 
         return np.zeros(len(x))
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     window = np.minimum(window, ledger.m)
-    stack = rates.stack
     room = window * (np.array([forward, backward]) - used)
     shown = np.zeros(len(x))
     for traffic in ledger.traffic:
-        reduce_s, gather_s = _within_shards(ledger, rates, traffic)
-        if traffic.period == 1:
-            reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
-        hidden = np.minimum(stack.dp_overlap * reduce_s, room[1])
-        hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, room[0])
-        shown += traffic.share * (reduce_s + gather_s - (1.0 - stack.contention) * hidden)
+        shown += traffic.share * shown_s(rates.stack, *once_per_step_s(ledger, rates, traffic), *room)
     return shown
+
+
+def once_per_step_s(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Array, Array]:
+    """[n] seconds of reducing the gradients of the fullest stage, and of gathering its weights."""
+    reduce_s, gather_s = _within_shards(ledger, rates, traffic)
+    if traffic.period == 1:
+        reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
+    return reduce_s, gather_s
+
+
+def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
+    """What shows of both behind as many seconds of compute, forward and backward, as nothing else hides behind."""
+    hidden = np.minimum(stack.dp_overlap * reduce_s, backward_s)
+    hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, forward_s)
+    return np.asarray(reduce_s + gather_s - (1.0 - stack.contention) * hidden)
 
 
 def _largest_parts(ledger: Ledger) -> list[tuple[int, Array, Groups]]:

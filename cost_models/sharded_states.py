@@ -11,6 +11,7 @@ from .exchanges import Hop
 from .layouts import shard_sizes
 from .ledger import Groups, Ints, Ledger
 from .rates import Rates
+from .specs import StackSpec
 
 Array = NDArray[np.float64]
 Hops = tuple[Hop, ...]
@@ -28,39 +29,64 @@ def exchange(
 
     What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers.
     """
-    states, stack, plan = ledger.problem.state_bytes, rates.stack, ledger.exchanges
-    contention = 0.0 if plan.by_nic else stack.contention
-    again = gathers.astype(np.float64)
-    first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
-    scatters = ~ledger.reduces_once[rows]
-    curves = (_curves if shards_known else _least_curves)(ledger, rates, rows)
-    gather_hops = {plan.forward, plan.backward}
+    plan = ledger.exchanges
+    contention = 0.0 if plan.by_nic else rates.stack.contention
+    again, first, scatters = when(ledger, rows, gathers)
+    curves = (curves_of if shards_known else _least_curves)(ledger, rates, rows)
     for j in range(ledger.num_profiles):
         calls = np.maximum(ledger.layers[j][rows], 1.0)
-        gather = {hops: np.zeros(len(rows)) for hops in gather_hops}
-        scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
-        for part, name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
-            weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
-            for hops in gather_hops:
-                gather[hops] += _seconds(part[hops], weights, calls)
-            scatter += _seconds(part[plan.gradients], trained[rows] * states.gradient, calls)
-            gathered += weights
-            scattered += trained[rows]
-        scatter, scattered = scatters * scatter, scatters * scattered
-        back = again * gather[plan.backward]
+        gather, scatter, *moved = moved_by(ledger, rows, j, curves)
+        back, scatter = again * gather[plan.backward], scatters * scatter
         traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
-        copy_bytes = [stack.gather_copy_bytes + sum(hop.moved for hop in way) for way in (plan.forward, plan.backward)]
-        scatter_bytes = stack.scatter_copy_bytes + sum(hop.moved for hop in plan.gradients)
-        copies = np.array([
-            first * copy_bytes[0] * gathered / states.weight,
-            again * copy_bytes[1] * gathered / states.weight + scatter_bytes * scattered,
-        ])  # fmt: skip
-        copied = np.where(ledger.dense_groups.shard[rows] > 1, copies / rates.memory_bw_bytes_per_s, 0.0)
+        copies = copied_s(ledger, rates, ledger.dense_groups.shard[rows] > 1, *moved)
+        copied = (first * copies[0], again * copies[1] + scatters * copies[2])
         for way, seconds in enumerate(traffic):
-            hidden = np.minimum(stack.fsdp_overlap * seconds, compute[way, j, rows])
-            hidden = np.minimum(hidden, seconds - seconds / calls)
+            hidden = hidden_s(rates.stack, seconds, compute[way, j, rows], calls)
             exposed[way, j, rows] = seconds - (1.0 - contention) * hidden + copied[way]
             used[way, j, rows] = hidden
+
+
+def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+    """[r] 1 where the backward pass of a micro-batch gathers weights; the forward pass does; gradients scatter."""
+    again = gathers.astype(np.float64)
+    first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
+    return again, first, (~ledger.reduces_once[rows]).astype(np.float64)
+
+
+def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[dict[Hops, Array], Array, Array, Array]:
+    """[r] seconds of gathering all weights of profile j, by hops, and of scattering its gradients, in a call per layer;
+    and what that is: bytes of weights, parameters with a gradient."""
+    plan = ledger.exchanges
+    calls = np.maximum(ledger.layers[j][rows], 1.0)
+    gather = {hops: np.zeros(len(rows)) for hops in {plan.forward, plan.backward}}
+    scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
+    for part, name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
+        weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
+        for hops in gather:
+            gather[hops] += _seconds(part[hops], weights, calls)
+        scatter += _seconds(part[plan.gradients], trained[rows] * ledger.problem.state_bytes.gradient, calls)
+        gathered += weights
+        scattered += trained[rows]
+    return gather, scatter, gathered, scattered
+
+
+def copied_s(
+    ledger: Ledger, rates: Rates, shards: NDArray[np.bool_], gathered: Array, scattered: Array
+) -> tuple[Array, Array, Array]:
+    """Seconds of copying gathered weights out of their buffer, forward and backward, and gradients into theirs."""
+    plan, stack, weight = ledger.exchanges, rates.stack, ledger.problem.state_bytes.weight
+    per_s = np.where(shards, 1.0 / rates.memory_bw_bytes_per_s, 0.0)
+    forward, backward, gradients = (sum(hop.moved for hop in way) for way in
+                                    (plan.forward, plan.backward, plan.gradients))  # fmt: skip
+    ways = ((stack.gather_copy_bytes + extra) * gathered / weight * per_s for extra in (forward, backward))
+    return next(ways), next(ways), (stack.scatter_copy_bytes + gradients) * scattered * per_s
+
+
+def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | float) -> Array:
+    """What hides of `seconds` of such traffic in `calls` calls: `fsdp_overlap`, at most what is computed beside it, and
+    not the first layer's."""
+    hidden = np.minimum(stack.fsdp_overlap * seconds, compute)
+    return np.asarray(np.minimum(hidden, seconds - seconds / calls))
 
 
 def _seconds(curves: list[Curve], num_bytes: Array, calls: Array) -> Array:
@@ -72,7 +98,7 @@ def _all_hops(ledger: Ledger) -> set[Hops]:
     return {ledger.exchanges.forward, ledger.exchanges.backward, ledger.exchanges.gradients}
 
 
-def _curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
+def curves_of(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
     """Curves of every hop in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
     parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
     of_rows = [(name, groups.of_rows(rows)) for name, groups in zip(SHARDS, parts, strict=False)]
@@ -81,7 +107,7 @@ def _curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
 
 
 def _least_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
-    """Curves that lie below those of `_curves` for every size of the shard group that the rows allow."""
+    """Curves that lie below those of `curves_of` for every size of the shard group that the rows allow."""
     x = ledger.layouts
     ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
     limits = [int(column.max()) + 1 for column in ranks]

@@ -39,6 +39,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "accumulate": ("gradient accumulation", ()),
     "imbalance": ("uneven lengths", ()),
     "fsdp": ("gather and scatter, exposed", ("matmul", "attention", "memory")),
+    "resharding": ("resharding between layers", ()),
     "bubble": ("pipeline bubble", ()),
     "pp": ("pp comm, exposed", ()),
     "dp": ("dp comm, exposed", ("matmul", "attention", "memory")),
@@ -255,12 +256,17 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
-    moved = states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
     cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
     extra = _extra_s(ledger, rates)
-    on_gpu = updated * moved / rates.memory_bw_bytes_per_s + cast + extra
+    on_gpu = updated * update_bytes(ledger) / rates.memory_bw_bytes_per_s + cast + extra
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
     return on_gpu, over_pcie + cast + extra + updated * ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+
+
+def update_bytes(ledger: Ledger) -> float:
+    """Bytes that the optimizer moves per parameter that it updates on the GPU."""
+    states = ledger.problem.state_bytes
+    return states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
 
 
 def _extra_s(ledger: Ledger, rates: Rates) -> Array:

@@ -48,6 +48,7 @@ def plan(
     progress: Progress | None = None,
     time_limit_s: float | None = None,
     stages: Literal["even", "own"] | None = None,
+    layers: Literal["alike", "own"] = "alike",
     seed: int = 0,
     jobs: int = 1,
     executor: str | None = None,
@@ -58,7 +59,8 @@ def plan(
 
     `stages`: `even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best
     pipelines stages of their own (slower); None: `even`, but groups of nodes that are not alike are planned one by one,
-    which `even` takes all for the weakest. `request`: a Request or a file; `asked`: the fields of a request by their
+    which `even` takes all for the weakest. `layers`: `own` also looks for a plan that gives every layer a strategy of
+    its own (planner/layerwise.py). `request`: a Request or a file; `asked`: the fields of a request by their
     flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
@@ -69,6 +71,8 @@ def plan(
     check_time_limit(time_limit_s)
     with opened(jobs, executor) as pool:
         watch = _Watch(progress, time_limit_s, pool)
+        if layers == "own":
+            return _with_own_layers(resolve(_request(request, asked)), watch, stages, allow_techniques)
         if allow_techniques:
             return _with_techniques(_request(request, asked), allow_techniques, watch, stages, seed)
         return _planned(resolve(_request(request, asked)), watch, stages, seed)
@@ -171,6 +175,16 @@ def _with_placed_nodes(found: Resolved, watch: _Watch, seed: int) -> Plan:
         gap = max(0.0, 1.0 - proof.lower_bound_s / listed[0].step_s)
         proof = proof.model_copy(update={"gap": rounded(gap), "proven": proof.proven and gap < _EQUAL})
     return _plan(found, listed, proof, None, outcome.count)
+
+
+def _with_own_layers(found: Resolved, watch: _Watch, stages: str | None, allowed: Sequence[str]) -> Plan:
+    """What the search found, and the best plan with a strategy for every layer, where that is not one for all."""
+    from .layerwise import added, best_layers, check
+
+    techniques = bool(allowed or found.workload.techniques)
+    check(found, own_stages=stages == "own", techniques=techniques, islands=mixed.applies(found))
+    plan = _with_even_stages(found, _best_of_families(found, watch), watch)
+    return added(found, plan, best_layers(found, watch.late))
 
 
 def _placed_alone(found: Resolved, layout: Layout) -> tuple[Candidate, ...]:

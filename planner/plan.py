@@ -22,10 +22,11 @@ from pydantic import (
 
 from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout
 from ..cost_models.stages import Partition, chunk_devices, chunk_sizes, redone_by_layout
-from ..errors import InputError, Problem
+from ..errors import InputError, Problem, UnsupportedError
 from .spread import Spread, Way
 
 FORMAT_VERSION = "1.1"
+LAYERS_OF_THEIR_OWN = "its layers have strategies of their own, which nothing here runs yet"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 
 
@@ -132,8 +133,45 @@ class Placement(_Part):
         return _without(handler(self), "order")
 
 
+class LayerRun(_Part):
+    """A run of layers [first, last] of one strategy, as the id of the layout that has it everywhere."""
+
+    layers: tuple[int, int]
+    strategy: str
+
+
+class Alike(_Part):
+    """A layout of one strategy, for comparison."""
+
+    strategy: str
+    step_s: float
+    device_bytes: float
+
+
+class LayerPlan(_Part):
+    """Strategies of their own. best_alike: the fastest plan of one strategy that the same search knows; used: what each
+    strategy of some layers would be everywhere. No plan of the space takes less than lower_bound_s. pipelines: numbers
+    of stages and of micro-batches; strategies: of all of these together."""
+
+    embedding: str
+    runs: tuple[LayerRun, ...]
+    head: str
+    best_alike: Alike | None
+    used: tuple[Alike, ...]
+    lower_bound_s: float
+    gap: float
+    pipelines: int
+    strategies: int
+
+    @property
+    def digest(self) -> str:
+        said = [self.embedding, [[*run.layers, run.strategy] for run in self.runs], self.head]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:6]
+
+
 class Candidate(_Part):
-    """One layout, priced. closed_form_s: seconds of a step by the closed form, where step_s is simulated."""
+    """One layout, priced. closed_form_s: seconds of a step by the closed form, where step_s is simulated. layerwise:
+    where layers have strategies of their own; `layout` is then that of most layers."""
 
     choice: int = Field(ge=1)
     layout_id: str
@@ -155,10 +193,12 @@ class Candidate(_Part):
     cost_usd: float | None = None
     targets: dict[str, str | None]
     spread: Spread | None = None  # only where the cluster has islands
+    layerwise: LayerPlan | None = None
 
     @model_serializer(mode="wrap")
-    def _without_spread(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(handler(self), "spread")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans of one strategy, on groups that are alike, look as they always did."""
+        return _without(_without(handler(self), "spread"), "layerwise")
 
     @property
     def device_bytes(self) -> float:
@@ -168,9 +208,17 @@ class Candidate(_Part):
     def to_layout(self) -> Layout:
         return Layout.from_dict(self.layout)
 
+    def check_alike(self) -> None:
+        """Raises UnsupportedError where layers have strategies of their own: no layout says what they do."""
+        if self.layerwise is not None:
+            raise UnsupportedError(f"layout {self.choice}, {self.layout_id}: {LAYERS_OF_THEIR_OWN}",
+                                   hint="choose a layout of the plan whose layers are alike, as in `emit plan.json 2`")
+
     @property
     def partition(self) -> Partition | None:
-        """Its stages, where they are not those of its layout (`stages_by_layout`)."""
+        """Its stages, where they are not those of its layout (`stages_by_layout`). Raises UnsupportedError as
+        `check_alike`."""
+        self.check_alike()
         sizes = tuple(chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in self.stages)
         redone = tuple(chunk.recompute_layers for chunk in self.stages)
         return own_stages(self.to_layout(), Partition(sizes, redone))
@@ -203,6 +251,14 @@ def layout_id(layout: Layout, partition: Partition | None, shares: tuple[int, ..
     own = [partition.sizes, partition.redone] if partition else []
     said = json.dumps([*own, shares] if shares else own)
     return f"{layout}-x{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+
+
+def candidate_id(candidate: Candidate) -> str:
+    """The id that a candidate's parts make."""
+    if candidate.layerwise is not None:
+        return f"{candidate.to_layout()}-x{candidate.layerwise.digest}"
+    shares = candidate.spread.shares if candidate.spread else None
+    return layout_id(candidate.to_layout(), candidate.partition, shares)
 
 
 class SpaceCount(_Part):
@@ -332,8 +388,7 @@ def _check(candidate: Candidate) -> None:
             f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, its exposed terms sum to {exposed:g} s",
             hint="the file was edited; plan again",
         )
-    shares = candidate.spread.shares if candidate.spread else None
-    layout = layout_id(candidate.to_layout(), candidate.partition, shares)
+    layout = candidate_id(candidate)
     if layout != candidate.layout_id:
         field = "stages" if candidate.layout_id.startswith(str(candidate.to_layout())) else "layout_id"
         raise InputError(

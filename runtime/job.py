@@ -124,6 +124,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     if not 1 <= choice <= len(plan.candidates):
         raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
     candidate = plan.candidates[choice - 1]
+    candidate.check_alike()
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
     workload = part(plan.resolved, "workload", name)
     layout = candidate.to_layout()

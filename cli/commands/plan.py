@@ -43,6 +43,10 @@ def command(
         typer.Option("--stages", help="Divide the layers evenly, or place them best in the best pipelines (slower) "
                      "[even; over unlike groups of nodes by speed].", show_default=False),
     ] = None,
+    layers: Annotated[
+        Literal["alike", "own"],
+        typer.Option("--layers", help="Give all layers one strategy, or look for one of its own for each as well."),
+    ] = "alike",
     time_limit: Annotated[
         str | None,
         typer.Option("--time-limit", metavar="TIME", help="Stop with the best so far, as in 30s.", show_default=False),
@@ -96,14 +100,15 @@ def command(
         check_drawn(asked, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
-        single = {"--trace": trace, "--stages own": stages == "own", "--allow-technique": allow_technique}
+        single = {"--trace": trace, "--stages own": stages == "own", "--layers own": layers == "own",
+                  "--allow-technique": allow_technique}  # fmt: skip
         tradeoffs.refuse(single, output, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
         how = {"jobs": jobs, "executor": executor, "time_limit_s": limit_s}
         tradeoffs.run(terminal, asked, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
         return
     with terminal.progress("searching") as progress:
-        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, seed=seed,
+        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, layers=layers, seed=seed,
                          jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
     document: dict[str, Any] = found.model_dump(mode="json")
     if output is not None:

@@ -77,6 +77,7 @@ class Setup:
         if not 1 <= choice <= len(plan.candidates):
             raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
         candidate = plan.candidates[choice - 1]
+        candidate.check_alike()
         layout = candidate.to_layout()
         gpu, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
         return cls(
