@@ -1,7 +1,7 @@
 """`make search-table`: what the search has to reach, and what it takes here, in CPU seconds of one core.
 
-Measured anew by the functions of `make figures`, in a minute; nothing here is asserted by a test. Layouts per second
-are by the clock: run it on a machine that is idle.
+Measured anew by the functions of `make figures` and of mixed_clusters.py, in a few minutes; no test asserts it. Layouts
+per second are by the clock: run it on a machine that is idle.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search.partition_search import solve
 from meshwright.planner.search.split_stages import stages_of
 from meshwright.planner.simulation import Staged
+from mixed_clusters import measure as mixed_figures
 from placement import measure as placement_figures
 
 _FINALISTS = 5
@@ -79,6 +80,15 @@ def placements() -> list[tuple[str, str, str, str]]:
     ]  # fmt: skip
 
 
+def mixed_clusters() -> list[tuple[str, str, str, str]]:
+    """Of each example: the plan beside the best even one, by the same numbers."""
+    return [
+        (f"mixed cluster {name}: the plan beside an even one", "", "no slower",
+         f"{x['step_s']} s beside {x['even_s']} s, gap {x['gap_percent']} %, {x['cpu_s']} s")
+        for name, x in mixed_figures().items()
+    ]  # fmt: skip
+
+
 def rows() -> list[tuple[str, str, str, str]]:
     """(what, best elsewhere, to reach, measured)."""
     large, larger = "llama-3.1-405b, 16,384 H100, any", "llama-3.1-405b, 100,000 H100, any"
@@ -89,6 +99,7 @@ def rows() -> list[tuple[str, str, str, str]]:
         (larger, "", "15 s", simulated_search(larger)),
         ("stages of DeepSeek-V3, pp 16 x vpp 2", "by hand", "5 s, gap 1 %", stages_of_deepseek()),
         *placements(),
+        *mixed_clusters(),
     ]  # fmt: skip
 
 
