@@ -7,9 +7,12 @@ on a GPU that no tensor accounts for, and how fast states are copied to the host
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ..cost_models.rates import MemoryOverheads
 from ..cost_models.specs import ClusterSpec
@@ -21,6 +24,10 @@ from .reader import Document, read_document
 
 _PATH = ("profiles",)
 _KERNELS, _MEMORY, _STORAGE = "kernel-profile", "memory-profile", "storage-profile"
+_STORAGE_HEAD = """\
+# What states are offloaded to, measured by `meshwright profile storage`: medians, bytes one way but for `host memory`,
+# whose bytes are read and written.
+"""
 _EFFICIENCIES = ("gemm", "attention", "fused")
 
 
@@ -107,6 +114,14 @@ def overheads(assumed: MemoryOverheads, cluster: ClusterSpec) -> MemoryOverheads
     """`assumed` with what was measured on the cluster."""
     found = {name: cluster.measured[name] for name in ("reserve_share", "context_bytes") if name in cluster.measured}
     return replace(assumed, **found, source="measured on this cluster") if found else assumed
+
+
+def storage_text(document: Mapping[str, Any], date: str, samples: str) -> str:
+    """What `profile storage` found, as YAML with units. samples: the name of the file of raw samples."""
+    rates = {name: f"{one['median'] / 1e9:.4g} GB/s" for name, one in document["rates"].items()}
+    written = {"kind": _STORAGE, "date": date, "gpu": document["gpu"] or None, "samples": samples,
+               "environment": document["environment"], "rates": rates}  # fmt: skip
+    return _STORAGE_HEAD + yaml.safe_dump(written, sort_keys=False, width=120)
 
 
 def to_host(assumed_bytes_per_s: float, cluster: ClusterSpec) -> float:

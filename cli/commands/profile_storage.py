@@ -64,6 +64,7 @@ def command(
         terminal.show([f"host memory; {drive}on a GPU copies to it and back"])
         return
     launcher.check_torch("`profile`")
+    from ...profiles.device_files import storage_text
     from ...profiles.profilers import environment, storage, timing
     from ...profiles.profilers.samples import Samples
 
@@ -75,7 +76,8 @@ def command(
     document = {"kind": "storage-profile", "gpu": environment.gpu_of(where), "environment": about,
                 "rates": {name: vars(spread) for name, spread in found.items()}}  # fmt: skip
     if output is not None:
-        write_file(output, _profile_text(document, found, output.with_suffix(".samples.csv").name), force=force)
+        samples = output.with_suffix(".samples.csv").name
+        write_file(output, storage_text(document, today(), samples), force=force)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
     terminal.show(_screen(document, found, str(output) if output else None))
@@ -94,14 +96,3 @@ def _screen(document: Mapping[str, Any], found: Mapping[str, Spread], saved_as: 
     yield f"Next: name it under `profiles` of your cluster file: {saved_as}" if saved_as else (
         "Next: add `-o storage.yaml` to keep this")
 
-
-def _profile_text(document: Mapping[str, Any], found: Mapping[str, Spread], samples: str) -> str:
-    """The profile as YAML, every quantity with its unit."""
-    import yaml
-
-    written = {"kind": document["kind"], "date": today(), "gpu": document["gpu"] or None, "samples": samples,
-               "environment": document["environment"],
-               "rates": {name: f"{one.median / 1e9:.4g} GB/s" for name, one in found.items()}}  # fmt: skip
-    head = "# What states are offloaded to, measured by `meshwright profile storage`: medians, bytes one way but for\n"
-    head += "# `host memory`, whose bytes are read and written.\n"
-    return head + yaml.safe_dump(written, sort_keys=False, width=120)
