@@ -16,6 +16,7 @@ from .tradeoffs import Choice, Part, Question, nothing, told
 
 Status = Literal["searched", "none legal", "nothing fits", "too slow", "dearer", "cut short", "not reached"]
 _DAY_S = 86400.0
+_ROUNDING = 1e-8  # days and seconds are told with nine digits
 _FURTHER = (2, 4, 8, 16, 32)  # times the largest number that was asked for, when that misses the deadline
 
 
@@ -154,8 +155,9 @@ def _missed(
 
 
 def _step_limit_s(found: Resolved, deadline_s: float) -> float:
-    """Seconds that a step may take."""
-    return deadline_s * found.workload.tokens_per_step / float(found.workload.total_tokens or math.nan)
+    """Seconds that a step may take, up to the digits that an answer is rounded to."""
+    steps = float(found.workload.total_tokens or math.nan) / found.workload.tokens_per_step
+    return deadline_s * (1 + _ROUNDING) / steps
 
 
 def _tried(found: Resolved, got: Answer, limit_s: float, otherwise: Status = "nothing fits") -> Tried:

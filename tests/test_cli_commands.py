@@ -188,6 +188,7 @@ def examples(name: str) -> list[str]:
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "request.yaml").write_text("model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\n")
+    (plans / "run.yaml").write_text("model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {total_tokens: 5T}\n")
     with gzip.open(ROOT / "profiles/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
         (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
     for name_there, config in (("train.sh", "imports/llama3_70b_megatron.sh"), ("ds.json", "imports/ds_zero3.json"),

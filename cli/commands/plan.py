@@ -75,7 +75,7 @@ def command(
       meshwright plan --model llama-3.1-8b --gpu h100-sxm-80gb --gpus 8
       meshwright plan request.yaml --fix tp=8 --max-memory 70GiB -o plan.json
       meshwright plan request.yaml --pareto time,memory
-      meshwright plan request.yaml --gpus 64..1024 --deadline 30d
+      meshwright plan run.yaml --gpus 64..256 --deadline 90d
     """
     from ...cost_models import units
     from ...planner import api
