@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from figures import REQUESTS, layouts_per_second
+from layerwise import measure_all as layerwise_figures
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.stages import Partition
 from meshwright.planner.plan import stages_by_layout
@@ -80,6 +81,16 @@ def placements() -> list[tuple[str, str, str, str]]:
     ]  # fmt: skip
 
 
+def strategies() -> list[tuple[str, str, str, str]]:
+    """A strategy of its own for every layer: every case of layerwise.py."""
+    elsewhere = {"7B, 28 layers, 8 GPUs": "111 s", "80 layers, 64 GPUs": "> 120 s, stopped"}
+    return [
+        (f"layer-wise: {x['case']}, all chunk counts", elsewhere.get(x["case"], ""), f"{x['reach_cpu_seconds']:g} s",
+         f"{x['cpu_seconds']} s, {x['gain_percent']} % faster than one strategy for all, gap {x['gap_percent']} %")
+        for x in layerwise_figures()
+    ]  # fmt: skip
+
+
 def mixed_clusters() -> list[tuple[str, str, str, str]]:
     """Of each example: the plan beside the best even one, by the same numbers."""
     return [
@@ -98,6 +109,7 @@ def rows() -> list[tuple[str, str, str, str]]:
         (f"{large}, finalists simulated", "206 s for 59,040 layouts", "5 s", simulated_search(large)),
         (larger, "", "15 s", simulated_search(larger)),
         ("stages of DeepSeek-V3, pp 16 x vpp 2", "by hand", "5 s, gap 1 %", stages_of_deepseek()),
+        *strategies(),
         *placements(),
         *mixed_clusters(),
     ]  # fmt: skip
