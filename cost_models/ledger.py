@@ -351,9 +351,21 @@ class Ledger:
         zero, zero_2 = self.layouts["zero"], not self.problem.stack.is_fsdp2
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_in_pipeline) | ((zero == 2) & zero_2))
 
+    @cached_property
+    def _held_by(self) -> dict[int, Array]:
+        """What `_held` has found so far, by profile: both the GPU's and the host's memory ask for it."""
+        return {}
+
     def _held(self, j: int, device: Array | None = None) -> Array:
         """[2, n] bytes of activations after an F and after an I (stages.held_bytes). Of the devices with this profile,
         those of the one that holds most: the first, but where what waits for W is more than what waits for I."""
+        if device is not None:
+            return self._held_on(j, device)
+        if j not in self._held_by:
+            self._held_by[j] = self._held_on(j, None)
+        return self._held_by[j]
+
+    def _held_on(self, j: int, device: Array | None) -> Array:
         x, splits = self.layouts, self.splits
         apart = bool(splits_backward(x["schedule"]).any())
 

@@ -232,10 +232,20 @@ def held_bytes(
     (p-d, d) and (p-d-1, d+1); zb-v (p, 0) and (p-1, 1), or ((p-d-1)/2, d+1) as it drains; dualpipe-v (p+1/2, 0) and
     (p-1/2, 1/2), or ((p-d-1)/2, (d+1)/2).
     """
+    held = np.zeros((2, *np.broadcast(schedule, saved).shape))
+    held[0] = saved * in_flight(schedule, pp, vpp, m, device)
+    apart = splits_backward(schedule)
+    if apart.any():
+        columns = np.broadcast_arrays(schedule, pp, m, device, saved, waiting, held[0])
+        held[:, apart] = _held_apart(*(column[apart] for column in columns))
+    return held
+
+
+def _held_apart(
+    schedule: NDArray[np.int64], pp: Array, m: Array, device: Array, saved: Array, waiting: Array, forward: Array
+) -> Array:
+    """`held_bytes` under schedules whose backward pass is split. forward: what is held where nothing waits."""
     code = {name: i for i, name in enumerate(SCHEDULES)}
-    forward = saved * in_flight(schedule, pp, vpp, m, device)
-    if not splits_backward(schedule).any():
-        return np.array([forward, np.zeros_like(forward)])
     late, most = device + 1, np.minimum(pp, m)
 
     def handed_over(number: Array) -> Array:
