@@ -412,10 +412,6 @@ class Ledger:
         """Bytes of activations of one layout on device `device`, whose layers are those of profile j."""
         return float(self._activations(j, np.full(len(self.layouts), float(device)))[:, row].max())
 
-    def host_bytes_on(self, j: int, row: int, device: int) -> float:
-        """Bytes that a GPU of stage `device` keeps in host memory."""
-        return float(self.host_bytes(j, np.full(len(self.layouts), float(device)))[row])
-
     @cached_property
     def workspace(self) -> Array:
         """[n] bytes of the widest product's gradients, and of what one layer recomputes."""

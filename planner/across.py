@@ -21,19 +21,17 @@ from ..cost_models.schedule import Costs
 from ..cost_models.specs import Bridge
 from ..cost_models.stages import Partition, Splits
 from ..cost_models.tables import Tables, index_keys
-from .islands import Part, bridge_between, bridged, crossing_s, joined
+from .islands import OnIslands, Part, bridge_between, bridged, crossing_s, joined
 from .resolve import Resolved
 from .simulation import Staged, even_partition
 
 
 @dataclass(frozen=True)
-class Across(Staged):
+class Across(OnIslands):
     """A layout whose stages lie on islands. parts: in the order of the pipeline; on: [device] index into them.
     singles: the same layout as each island would run it all, its estimate that of its own stages."""
 
-    parts: tuple[Part, ...] = ()
     on: tuple[int, ...] = ()
-    singles: tuple[Staged, ...] = ()
     mixed: Resolved = field(kw_only=True)  # the whole request, with its bridges
 
     @classmethod
@@ -74,30 +72,11 @@ class Across(Staged):
             estimate = step.price(mine, part.rates, detail=True)
             singles.append(Staged(seen, layout, partition, batch, estimate, True))
         slowest = max(singles, key=lambda one: one.estimate.terms["matmul"][0] + one.estimate.terms["attention"][0])
-        return cls(found, layout, partition, singles[0].batch, slowest.estimate, True, parts, on, tuple(singles),
+        return cls(found, layout, partition, singles[0].batch, slowest.estimate, True, parts, tuple(singles), on,
                    mixed=mixed)  # fmt: skip
-
-    @property
-    def peak_flops_per_s(self) -> float:
-        return sum(part.rates.peak_flops_per_s * part.num_gpus for part in self.parts)
 
     def gpu_of(self, device: int) -> str:
         return self.parts[self.on[device]].alone.cluster.gpu.name
-
-    @property
-    def fits(self) -> bool:
-        return all(
-            one.device_bytes <= one.found.memory_bytes and one.host_bytes <= one.found.host_bytes
-            for one in self.singles
-        )
-
-    @property
-    def device_bytes(self) -> float:
-        return max(one.device_bytes for one in self.singles)
-
-    @property
-    def host_bytes(self) -> float:
-        return max(one.host_bytes for one in self.singles)
 
     @property
     def is_simulated(self) -> bool:

@@ -15,6 +15,7 @@ from ..cost_models.specs import Bridge, ClusterSpec, NetworkLevel
 from ..errors import InputError
 from ..profiles import stacks
 from .resolve import Resolved
+from .simulation import Staged
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +44,44 @@ class Part:
         return replace(self.alone, job_gpus=num_gpus)
 
 
+@dataclass(frozen=True)
+class OnIslands(Staged):
+    """A layout on several islands. parts: the islands; singles: what each of them runs, by its own rates."""
+
+    parts: tuple[Part, ...] = ()
+    singles: tuple[Staged, ...] = ()
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        return sum(part.rates.peak_flops_per_s * part.num_gpus for part in self.parts)
+
+    @property
+    def fits(self) -> bool:
+        """Every island's share in the memory of its own GPUs and hosts."""
+        return all(
+            one.device_bytes <= one.found.memory_bytes and one.host_bytes <= one.found.host_bytes
+            for one in self.singles
+        )
+
+    @property
+    def device_bytes(self) -> float:
+        return max(one.device_bytes for one in self.singles)
+
+    @property
+    def host_bytes(self) -> float:
+        return max(one.host_bytes for one in self.singles)
+
+
 def parts_of(found: Resolved) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """The islands that can compute in the dtype of the workload, and a sentence for each that cannot."""
     usable, unusable = [], []
     for number, island in enumerate(found.cluster.islands):
         group = replace(found.cluster.groups[island.group], num_nodes=island.num_nodes)
-        alone = replace(found, cluster=ClusterSpec(name=island.name, groups=(group,), levels=island.levels))
+        # What was measured on links holds for all of them, what was measured on a GPU for its own kind.
+        measured = found.cluster.measured if group.gpu.name == found.cluster.gpu.name else {}
+        cluster = ClusterSpec(name=island.name, groups=(group,), levels=island.levels, measured=measured,
+                              collectives=found.cluster.collectives)  # fmt: skip
+        alone = replace(found, cluster=cluster)
         try:
             stacks.rates_for(alone.cluster, found.stack, found.workload.precision)
         except InputError as error:

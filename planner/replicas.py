@@ -20,7 +20,7 @@ from ..cost_models.collectives import Levels
 from ..cost_models.layouts import Layout, Layouts
 from ..cost_models.ledger import build_totals
 from ..cost_models.specs import NetworkLevel
-from .islands import Part, bridge_between, bridged, joined
+from .islands import OnIslands, Part, bridge_between, bridged, joined
 from .plan import layout_id
 from .resolve import Resolved
 from .simulation import Staged
@@ -30,13 +30,11 @@ _MOST_TRIED = 4
 
 
 @dataclass(frozen=True)
-class Replicas(Staged):
+class Replicas(OnIslands):
     """Shares of one layout, priced: `found`, `batch` and `estimate` are those of the island that ends last. layout.dp
     counts the replicas of all islands. shares: micro-batches of a replica of each part."""
 
-    parts: tuple[Part, ...] = ()
     shares: tuple[int, ...] = ()
-    singles: tuple[Staged, ...] = ()
 
     @classmethod
     def of_shares(
@@ -51,7 +49,7 @@ class Replicas(Staged):
             singles.append(Staged.of(seen, layout, simulate=simulate))
         last = max(singles, key=lambda one: one.step_s)
         return cls(joined(mixed, parts), layout, last.partition, last.batch, last.estimate, simulate, tuple(parts),
-                   tuple(shares), tuple(singles))  # fmt: skip
+                   tuple(singles), tuple(shares))  # fmt: skip
 
     @property
     def last(self) -> Staged:
@@ -71,28 +69,8 @@ class Replicas(Staged):
         """Replicas on each part."""
         return tuple(self.layout.dp * part.num_gpus // self.layout.num_gpus for part in self.parts)
 
-    @property
-    def peak_flops_per_s(self) -> float:
-        return sum(part.rates.peak_flops_per_s * part.num_gpus for part in self.parts)
-
     def gpu_of(self, device: int) -> str:
         return " + ".join(dict.fromkeys(part.alone.cluster.gpu.name for part in self.parts))
-
-    @property
-    def fits(self) -> bool:
-        pairs = zip(self.parts, self.singles, strict=True)
-        return all(
-            one.device_bytes <= part.alone.memory_bytes and one.host_bytes <= part.alone.host_bytes
-            for part, one in pairs
-        )
-
-    @property
-    def device_bytes(self) -> float:
-        return max(one.device_bytes for one in self.singles)
-
-    @property
-    def host_bytes(self) -> float:
-        return max(one.host_bytes for one in self.singles)
 
     @property
     def is_simulated(self) -> bool:

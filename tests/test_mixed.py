@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from meshwright.cost_models import shared
+from meshwright.cost_models.collectives import OPS
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.cost_models.stages import Partition
 from meshwright.planner import api
@@ -209,6 +210,17 @@ def test_ranks_of_a_stage_sit_in_one_group(mixed_gpus: Plan) -> None:
     stage = [rank // (layout.tp * layout.dp) for rank in logical]
     assert not set(stage[:64]) & set(stage[64:])  # the first 64 GPUs of the cluster are H100
     assert sorted(logical) == list(range(96))
+
+
+def test_islands_keep_what_was_measured_on_them() -> None:
+    found = found_on("mixed_gpus", "llama-3.1-70b")
+    one = {"base_s": 1e-6, "hop_s": 1e-6, "efficiency": 1.0, "ramp": 0.0}
+    links = {"measured-node": {str(op): one for op in OPS}}
+    cluster = replace(found.cluster, measured={"gemm": 0.5}, collectives=links)
+    parts, _ = parts_of(replace(found, cluster=cluster))
+    assert all(part.alone.cluster.collectives == links for part in parts)
+    on_gpu = {part.alone.cluster.gpu.name: part.alone.cluster.measured for part in parts}
+    assert on_gpu == {"h100-sxm-80gb": {}, "a100-sxm-40gb": {"gemm": 0.5}}  # a profile is of the cluster's weakest GPU
 
 
 def test_only_what_crosses_the_line_pays_it() -> None:

@@ -14,7 +14,7 @@ from meshwright.planner.search.exhaustive import dominated_recomputes
 from meshwright.planner.search.pareto import FrontierSearch, nine_digits
 from meshwright.profiles.stacks import rates_for
 
-from .test_search_exact import everything, price_all, random_request
+from .test_search_exact import drawn, random_request
 
 SEEDS = range(60)
 
@@ -27,16 +27,13 @@ def traced(request: dict[str, Any], memory_bytes: float, **more: Any) -> Any:
 
 def mismatch(seed: int) -> str | None:
     """What differs between the frontier and all layouts that none beats, if anything."""
-    request = random_request(seed)
-    space = request["space"]
-    layouts = everything(space)
-    if layouts is None or not len(layouts):
+    case = drawn(seed)
+    if case is None:
         return None
-    rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
-    estimate = price_all(space, rates, layouts)
-    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
-    fits = (estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"])
-    dominated = dominated_recomputes(space, rates)
+    request, layouts, estimate, memory_bytes, fits = (
+        case.request, case.layouts, case.estimate, case.memory_bytes, case.fits
+    )  # fmt: skip
+    dominated = dominated_recomputes(case.space, case.rates)
     rows = [
         (float(f"{estimate.step_s[row]:.9g}"), float(f"{estimate.device_bytes[row]:.9g}"), row)
         for row in np.flatnonzero(fits).tolist()

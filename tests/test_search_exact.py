@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,21 +144,44 @@ def search(request: dict[str, Any], memory_bytes: float, **kwargs: Any) -> Outco
     return Search(space, rates, **limits, top=3, objective=objective, **kwargs).run()
 
 
-def mismatch(seed: int) -> str | None:
-    """What differs between the search and brute force on one random request, if anything."""
+@dataclass(frozen=True)
+class Drawn:
+    """A random request with all its layouts, priced. fits: [n] those within `memory_bytes` and the host's."""
+
+    request: dict[str, Any]
+    space: Space
+    rates: Any
+    layouts: Layouts
+    estimate: step.Estimate
+    memory_bytes: float
+    fits: Any
+
+
+def drawn(seed: int) -> Drawn | None:
+    """None where the space is empty or too large to list."""
     request = random_request(seed)
     space: Space = request["space"]
     rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
     layouts = everything(space)
     if layouts is None or not len(layouts):
         return None
+    estimate = price_all(space, rates, layouts)
+    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
+    fits = (estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"])
+    return Drawn(request, space, rates, layouts, estimate, memory_bytes, fits)
+
+
+def mismatch(seed: int) -> str | None:
+    """What differs between the search and brute force on one random request, if anything."""
+    case = drawn(seed)
+    if case is None:
+        return None
+    request, space, rates, layouts, estimate = case.request, case.space, case.rates, case.layouts, case.estimate
     columns: Any = layouts
     if bad := [rule.name for rule in WELL_FORMED if not rule.allows(columns, space.problem).all()]:
         return f"seed {seed}: the space forms layouts that break {bad}"
-    estimate = price_all(space, rates, layouts)
-    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
+    memory_bytes, fits = case.memory_bytes, np.flatnonzero(case.fits)
     value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
-    fits = np.flatnonzero((estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"]))
     enough = np.sort(value[fits])[: 64 + 1][-1] * (1 + 1e-8) if len(fits) else 0.0  # with all that tie with the 64th
     rows = fits[value[fits] <= enough]
     expected = sorted((float(f"{value[row]:.9g}"), str(layouts.layout(row))) for row in rows)

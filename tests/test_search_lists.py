@@ -7,25 +7,21 @@ import pytest
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import resolve
 from meshwright.planner.search.exhaustive import FAMILY, Found
-from meshwright.profiles.stacks import rates_for
 
-from .test_search_exact import everything, price_all, random_request, search
+from .test_search_exact import drawn, search
 
 SEEDS = range(60)
 
 
 def mismatch(seed: int) -> str | None:
     """What differs between the list of the search and the best of each family, if anything."""
-    request = random_request(seed)
-    space = request["space"]
-    layouts = everything(space)
-    if layouts is None or not len(layouts):
+    case = drawn(seed)
+    if case is None:
         return None
-    rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
-    estimate = price_all(space, rates, layouts)
-    value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
-    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
-    fits = (estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"])
+    request, layouts, estimate, memory_bytes, fits = (
+        case.request, case.layouts, case.estimate, case.memory_bytes, case.fits
+    )  # fmt: skip
+    value = estimate.device_bytes if case.space.problem.workload.objective == "memory" else estimate.step_s
     best: dict[tuple[int, ...], tuple[float, str]] = {}
     for row in np.flatnonzero(fits).tolist():
         family = tuple(int(layouts[name][row]) for name in FAMILY)
