@@ -22,7 +22,7 @@ from .count_search import Task, check_time_limit, in_order
 from .emitters.registry import TARGETS
 from .executors import Executor, opened
 from .failures import does_not_fit, no_legal_layout
-from .plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, load_plan, rounded
+from .plan import Candidate, Certificate, Outside, Plan, Profile, load_plan, rounded
 from .request import Request, load_request, request_to_dict
 from .resolve import Resolved, resolve
 from .search.exhaustive import FAMILY, Outcome
@@ -152,7 +152,7 @@ def _by_islands(found: Resolved, watch: _Watch) -> Plan:
     even = None if search.stopped else mixed.even_way(found, watch.late)
     best_s, bound = listed[0].step_s, min(search.lower_bound_s, listed[0].step_s)
     proof = Certificate(
-        space=_space_count(search.count, found.space.axis_sizes(), search.priced), lower_bound_s=rounded(bound),
+        space=search.count.told(found.space.axis_sizes(), search.priced), lower_bound_s=rounded(bound),
         gap=rounded(1.0 - bound / best_s), stopped=search.stopped,
         proven=search.stopped is None and 1.0 - bound / best_s <= 1e-3 * (1 + 1e-9),
     )  # fmt: skip
@@ -211,7 +211,7 @@ def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
     on_equal_links = found.cluster.links is None
     listed = candidates(found, [Staged.of(found, layout)]) if on_equal_links else _placed_alone(found, layout)
     count = Count(total=1, priced=1)
-    proof = Certificate(space=_space_count(count, {}), lower_bound_s=None, gap=None, proven=False)
+    proof = Certificate(space=count.told(), lower_bound_s=None, gap=None, proven=False)
     result = _plan(found, listed, proof, None, count)
     more = []
     if listed[0].device_bytes > found.memory_bytes:
@@ -322,7 +322,7 @@ def _certificate(found: Resolved, outcome: Outcome) -> Certificate:
     gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
     is_time = found.workload.objective != "memory"
     return Certificate(
-        space=_space_count(outcome.count, found.space.axis_sizes()),
+        space=outcome.count.told(found.space.axis_sizes()),
         lower_bound_s=rounded(min(bound, best)) if is_time else None,
         gap=rounded(gap), proven=outcome.stopped is None, stopped=outcome.stopped,
     )  # fmt: skip
@@ -340,17 +340,9 @@ def _certificate_of_splits(found: Resolved, outcome: Outcome, finalists: Finalis
         bound = min(bound, outcome.lower_bound)
     gap = max(0.0, 1.0 - bound / best_s)
     return Certificate(
-        space=_space_count(outcome.count, found.space.axis_sizes(), finalists.simulated),
+        space=outcome.count.told(found.space.axis_sizes(), finalists.simulated),
         lower_bound_s=rounded(bound), gap=rounded(gap), stopped=stopped,
         proven=stopped is None and gap <= GAP * (1 + 1e-9),
-    )  # fmt: skip
-
-
-def _space_count(count: Count, by_axis: dict[str, int], simulated: int = 0) -> SpaceCount:
-    return SpaceCount(
-        total=count.total, by_axis=by_axis, ruled_out=dict(sorted(count.ruled_out.items())), dominated=count.dominated,
-        out_of_memory=count.out_of_memory, bounded=count.bounded, priced=count.priced, unvisited=count.unvisited,
-        simulated=simulated,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ through pp, or dp and cp; so sizes are products of small counts, exact without e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from ..cost_models.layouts import (
 from ..cost_models.specs import MixtureOfExperts
 from ..cost_models.tables import Problem
 from .constraints import RULES, Mask, Rule
+from .plan import SpaceCount
 
 Ints = NDArray[np.int64]
 Columns = dict[str, Ints]
@@ -58,6 +59,18 @@ class Count:
     def exclude(self, rule: str, count: int) -> None:
         if count:
             self.ruled_out[rule] = self.ruled_out.get(rule, 0) + count
+
+    def add(self, other: Count) -> None:
+        """What became of the layouts of another space, beside those of this one."""
+        for name in ("total", "dominated", "out_of_memory", "bounded", "priced", "unvisited"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for rule, number in other.ruled_out.items():
+            self.exclude(rule, number)
+
+    def told(self, by_axis: Mapping[str, int] | None = None, simulated: int = 0) -> SpaceCount:
+        """As a plan tells it. by_axis: sizes of the axes, of a single space."""
+        counted = {**vars(self), "ruled_out": dict(sorted(self.ruled_out.items()))}
+        return SpaceCount(by_axis=dict(by_axis or {}), simulated=simulated, **counted)
 
     @property
     def accounted(self) -> int:

@@ -8,11 +8,12 @@ from itertools import combinations
 
 from ..cost_models.techniques.registry import TECHNIQUES
 from ..errors import InputError
-from .plan import Certificate, Plan, SpaceCount, TechniqueChoice, rounded
+from .plan import Certificate, Plan, TechniqueChoice, rounded
 from .request import Request, changed_request
 from .request_values import parse_techniques
 from .resolve import Resolved, resolve
 from .search.exhaustive import Outcome
+from .space import Count
 
 ALL = "all"
 Knobs = Mapping[str, Mapping[str, float]]
@@ -105,15 +106,10 @@ def _choice(tried: _Tried) -> TechniqueChoice:
 
 def _summed(last: Certificate, outcomes: Sequence[Outcome]) -> Certificate:
     """The certificate of the chosen set over all of them: each set was searched, so its counts are theirs together."""
-    counts = [outcome.count for outcome in outcomes]
-    ruled_out: dict[str, int] = {}
-    for count in counts:
-        for name, number in count.ruled_out.items():
-            ruled_out[name] = ruled_out.get(name, 0) + number
-    summed = {name: sum(getattr(count, name) for count in counts)
-              for name in ("total", "dominated", "out_of_memory", "bounded", "priced", "unvisited")}  # fmt: skip
-    space = SpaceCount(by_axis=last.space.by_axis, ruled_out=dict(sorted(ruled_out.items())),
-                       simulated=last.space.simulated, **summed)  # fmt: skip
+    count = Count()
+    for outcome in outcomes:
+        count.add(outcome.count)
+    space = count.told(last.space.by_axis, last.space.simulated)
     stopped = last.stopped or next((outcome.stopped for outcome in outcomes if outcome.stopped), None)
     if not stopped:
         return last.model_copy(update={"space": space})

@@ -121,14 +121,14 @@ def frontier(
     with opened(jobs, executor) as pool:
         rounds = Rounds(pool, len(founds), progress, time_limit_s)
         for found, got in rounds.run(founds, task):
-            _add(count, got.count)
+            count.add(got.count)
             kept[:] = unbeaten([*kept, *(Choice.of(found, row) for row in got.rows)], axes)
     if not kept:
         raise nothing(founds, rounds.stopped)
     values = _values(kept, axes)
     return Frontier(
         **said, axes=axes, points=tuple(kept), overview=tuple(_overview(values)), stopped=rounds.stopped,
-        space=_space(count), proven=rounds.stopped is None,
+        space=count.told(), proven=rounds.stopped is None,
     )  # fmt: skip
 
 
@@ -218,20 +218,6 @@ def _overview(values: NDArray[np.float64]) -> list[int]:
         order.append(int(away.argmax()))
         away = np.minimum(away, np.abs(places - places[order[-1]]).max(axis=1))
     return order
-
-
-def _add(total: Count, part: Count) -> None:
-    for name in ("total", "dominated", "out_of_memory", "bounded", "priced", "unvisited"):
-        setattr(total, name, getattr(total, name) + getattr(part, name))
-    for rule, number in part.ruled_out.items():
-        total.exclude(rule, number)
-
-
-def _space(count: Count) -> SpaceCount:
-    return SpaceCount(
-        total=count.total, by_axis={}, ruled_out=dict(sorted(count.ruled_out.items())), dominated=count.dominated,
-        out_of_memory=count.out_of_memory, bounded=count.bounded, priced=count.priced, unvisited=count.unvisited,
-    )  # fmt: skip
 
 
 def nothing(founds: Sequence[Resolved], stopped: str | None) -> MeshwrightError:

@@ -147,7 +147,7 @@ class Mixed:
         search = part.alone.search(part.alone.space, top=self.found.request.top, family=FAMILY, should_stop=self._cut,
                                    progress=self.report)  # fmt: skip
         outcome = search.run()
-        self._tally(outcome.count)
+        self.count.add(outcome.count)
         for _, _, layout in outcome.found.rows:
             self._keep(Choice("together", (part,), Staged.of(part.alone, layout, simulate=True)))
 
@@ -164,7 +164,7 @@ class Mixed:
         options: dict[str, Any] = {"incumbent": self.best_s * (1 - GAP), "should_stop": self._cut}
         pipelines = whole_stages(splittable(job.space), some), some, bridges
         found = SharedPipelines(*pipelines, memory_bytes=mean, top=LISTED, **options).run()
-        self._tally(found.count)
+        self.count.add(found.count)
         nodes, diverse = self._nodes("across", some, found), []
         if len(some) > 1 and len(nodes) == LISTED:
             other = SharedPipelines(*pipelines, memory_bytes=mean, top=DIVERSE, family=APART, **options).run()
@@ -174,7 +174,7 @@ class Mixed:
             least = min(part.alone.memory_bytes for part in some)
             alike = replace(job, job_gpus=unit).space
             replicas = SharedReplicas(alike, some, bridges, memory_bytes=least, top=LISTED, **options).run()
-            self._tally(replicas.count)
+            self.count.add(replicas.count)
             nodes += self._nodes("replicas", some, replicas)
         return nodes, diverse
 
@@ -194,12 +194,6 @@ class Mixed:
         if outcome.stopped:
             self.lower_bound_s = min(self.lower_bound_s, outcome.lower_bound)
         return [Node(bound_s, way, some, layout) for bound_s, _, layout in rows]
-
-    def _tally(self, count: Count) -> None:
-        for name in ("total", "dominated", "out_of_memory", "bounded", "priced", "unvisited"):
-            setattr(self.count, name, getattr(self.count, name) + getattr(count, name))
-        for rule, number in count.ruled_out.items():
-            self.count.exclude(rule, number)
 
     def _keep(self, choice: Choice) -> None:
         self.priced += 1
