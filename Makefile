@@ -7,8 +7,8 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-fast test-upstream test-executors parity kill-test lint format types figures study-table docs check \
-	clean search-table single-gpu
+.PHONY: help plan test test-slow test-upstream test-executors parity kill-test lint format types figures study-table docs check \
+	clean search-table single-gpu closed-loop closed-loop-quick
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,11 +31,11 @@ plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100: plan.json, and in 
 	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 -o plan.json --force
 	$(BIN)/python -m meshwright emit plan.json --launcher slurm -d launch --force
 
-test: $(VENV)/.test-installed  ## all tests
-	$(PYTEST)
-
-test-fast: $(VENV)/.test-installed  ## all tests but the slow ones
+test: $(VENV)/.test-installed  ## all tests but the slow ones (12 min)
 	$(PYTEST) -m 'not slow'
+
+test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew, frameworks fetched to read what is emitted (5 min)
+	$(PYTEST) -m slow
 
 # The frameworks, in an environment of their own (git-ignored; 2.7 GB). Megatron's argument parser and Bridge's recipes are
 # in no wheel: give checkouts by MEGATRON_PATH and MEGATRON_BRIDGE_PATH (with its submodule), or their rows say `not run`.
@@ -55,7 +55,7 @@ test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py
 
-kill-test: $(VENV)/.test-installed  ## kill ranks of a run 20 times, 7 times or more in a save (10 min)
+kill-test: $(VENV)/.test-installed  ## kill ranks 28 times, 15 times or more in a save (12 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/kill_all.py
 
 lint: $(VENV)/.test-installed  ## ruff, check only
@@ -76,13 +76,19 @@ search-table: $(VENV)/.test-installed  ## print what the search has to reach, an
 single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
 
+closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (40 min beside other work)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py -o benchmarks/closed_loop_results
+
+closed-loop-quick: $(VENV)/.test-installed  ## one of these clusters, 8 layouts (6 min); its results are printed alone
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py --quick
+
 study-table: $(VENV)/.test-installed  ## seconds of sweeps, re-pricing and the studies of examples/studies, size of a report
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/study_table.py
 
 docs: $(VENV)/.test-installed  ## write docs/reference/cli.md from --help
 	$(BIN)/python tools/gen_cli_reference.py
 
-check: lint types test  ## what has to pass before a change goes in
+check: lint types test test-slow  ## what has to pass before a change goes in
 
 clean:  ## remove what the gates leave behind (not $(VENV))
 	rm -rf build dist .typecheck .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -15,7 +15,7 @@ _MOST_RUNS, _MOST_REASONS = 24, 4
 
 
 def layer_lines(candidates: Sequence[Json], capacity: float) -> list[Part]:
-    """Of the layer-wise plan among `candidates`: runs of layers, what it gains and why, and that nothing runs it."""
+    """Of the layer-wise plan among `candidates`: runs of layers, what it gains and why, and who can run it."""
     one = next((each for each in candidates if each.get("layerwise")), None)
     if one is None:
         return []
@@ -57,4 +57,6 @@ def _reasons(plan: Json, capacity: float) -> list[str]:
 
 def _who(one: Json) -> list[str]:
     able = sorted(name for name, reason in one["targets"].items() if reason is None)
-    return [f"{text.listed(able)} can run it." if able else "No target runs it: it is a plan on paper."]
+    if not able:
+        return ["No target runs it: it is a plan on paper."]
+    return [f"Of the targets, only {able[0]} can run it." if len(able) == 1 else f"{text.listed(able)} can run it."]

@@ -39,8 +39,9 @@ def measure(terminal: Terminal, plan: Plan, device: str, *, quick: bool) -> dict
             fullest = max(candidate.memory, key=lambda stage: stage.allocated_bytes)
             planned = {name: getattr(fullest, name) for name in SIZES}
             layouts.append({"layout_id": candidate.layout_id, "measured": peaks, "planned": planned})
-    return {"kind": "memory-profile", "model": plan.resolved["model"]["name"], "environment": about,
-            "layouts": layouts, "overheads": overheads(layouts)}  # fmt: skip
+    named = {"gpu": groups[0]["gpu"]["name"]} if groups[0]["gpu"].get("measured") and about["device"] == "cpu" else {}
+    return {"kind": "memory-profile", **named, "model": plan.resolved["model"]["name"], "environment": about,
+            "layouts": layouts, "overheads": overheads(layouts, on_cpu=about["device"] == "cpu")}  # fmt: skip
 
 
 def _trained(
@@ -63,12 +64,18 @@ def _trained(
     return about, found
 
 
-def overheads(layouts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def overheads(layouts: Sequence[Mapping[str, Any]], *, on_cpu: bool = False) -> dict[str, float]:
     """What is on a GPU beside tensors: the share that its allocator reserves on top, at the median and at most, and
-    what is in use outside the allocator (context, kernels, NCCL, other programs). Empty on CPUs."""
+    what is in use outside the allocator (context, kernels, NCCL, other programs).
+
+    on_cpu: a process gives back what it frees, so that nothing is reserved in proportion; all that it holds beside its
+    tensors (libraries and their buffers, links to other ranks) is context, the most of all layouts."""
     found = [each["measured"] for each in layouts if "reserved_bytes" in each["measured"]]
     if not found:
         return {}
+    if on_cpu:
+        most = max(max(each["device_bytes"] - each["allocated_bytes"], 0.0) for each in found)
+        return {"reserve_share": 0.0, "largest_reserve_share": 0.0, "context_bytes": most}
     shares = [each["reserved_bytes"] / each["allocated_bytes"] - 1.0 for each in found]
     beside = [each["device_bytes"] - each["reserved_bytes"] for each in found]
     return {"reserve_share": statistics.median(shares), "largest_reserve_share": max(shares),
@@ -98,7 +105,7 @@ def screen(document: Mapping[str, Any], *, saved_as: str | None) -> Iterator[Ren
         beside = planned["device_bytes"] - planned["reserved_bytes"]
         yield f"in use beside: {text.gib(told['context_bytes'])} GiB; the planner counts {text.gib(beside)}"
     else:
-        yield "A CPU tells what tensors held; what is reserved and in use beside them only a GPU does."
+        yield "This system tells what tensors held; what is reserved and in use beside them it does not."
     yield ""
     yield f"Saved: {saved_as}" if saved_as else "Next: add `-o memory.yaml` to keep this"
 
@@ -118,7 +125,9 @@ def _layouts(layouts: Sequence[Mapping[str, Any]]) -> RenderableType:
 def profile_text(document: Mapping[str, Any], date: str) -> str:
     """The document as YAML, every quantity with its unit."""
     lines = [f"# Memory of {document['model']}: what `meshwright profile memory` measured, and what was planned.",
-             "kind: memory-profile", f"date: {date}", f"model: {document['model']}", "environment:"]  # fmt: skip
+             "kind: memory-profile", f"date: {date}"]  # fmt: skip
+    lines += [f"gpu: {document['gpu']}"] if "gpu" in document else []
+    lines += [f"model: {document['model']}", "environment:"]
     lines += [f'  {name}: "{value}"' for name, value in document["environment"].items()]
     if told := document["overheads"]:
         lines += ["overheads:", f"  reserve_share: {told['reserve_share']:.4g}",

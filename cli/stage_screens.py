@@ -41,12 +41,26 @@ def why_these_stages(candidate: Json, loads: Json) -> list[str]:
     head, embedding = (text.fixed(loads[f"{end}_layers"], 1) for end in ("head", "embedding"))
     worth = f"the head is worth {head} layers and the embedding {embedding}"
     lines = [f"ms: forward and backward of one micro-batch. In time, {worth}."]
+    lines.append(_spread(loads["redistribution"]) if "redistribution" in loads else "")
     lines.append(_own_against_even(candidate, loads) if "-x" in candidate["layout_id"] else _even(candidate, loads))
     closed = candidate.get("closed_form_s") or candidate["step_s"]
     if loads["simulated"] and abs(loads["step_s"] / closed - 1) > _DIFFERS:
         simulated, by_form = text.significant(loads["step_s"]), text.significant(closed)
         lines.append(f"Simulated operation by operation, a step takes {simulated} s; the closed form says {by_form} s.")
     return [text.wrapped(line, "  ") for line in lines if line]
+
+
+def _spread(found: Json) -> str:
+    """Vocabulary parallelism against the same layout without it, and against its layers redistributed."""
+    ways = [("even_", "with even stages")]
+    if found["own_layers"]:
+        layers = text.listed(_shortened(found["own_layers"]))
+        ways.append(("own_", f"with layers redistributed (`--stages own`: {layers})"))
+    took = [f"{text.significant(found[f'{way}step_s'])} s {words}" for way, words in ways]
+    held = text.listed([text.gib(found[f"{way}last_bytes"]) for way, _ in ways])
+    these = f"{text.significant(found['step_s'])} s per step, {text.gib(found['last_bytes'])} GiB on the last stage"
+    others = f"the same layout takes {text.listed(took)}, and its last stage holds {held} GiB"
+    return f"Embedding and head are over all stages: {these}. With both on its ends, {others}. All simulated."
 
 
 def _own_against_even(candidate: Json, loads: Json) -> str:

@@ -113,12 +113,14 @@ def members(size: ArrayLike, stride: ArrayLike, domain: int) -> Floats:
 
 
 def curve(
-    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0
-) -> Curve:
+    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0,
+    groups: tuple[int, int] = (1, 1),
+) -> Curve:  # fmt: skip
     """The curve of `op` for groups of `size` ranks, `stride` apart in global rank.
 
     copies: of an all-to-all, how many ranks each item goes to, where only one of them enters a domain and is handed
-    on there (the bytes of the curve count all of them).
+    on there (the bytes of the curve count all of them). groups: the ranks are in so many groups of neighbours, and the
+    copies of an item go to so many of those (`distinct_share`).
 
     The bytes of the curve: all_reduce and broadcast the tensor; all_gather and reduce_scatter the full (gathered,
     unscattered) tensor; all_to_all the buffer of one rank; p2p the message. All groups run at once, so each GPU
@@ -136,7 +138,7 @@ def curve(
         latency = latency + np.where(crossed, start, 0.0)
         ranks = size.astype(np.float64)
         if op in ("all_to_all", "p2p"):
-            here = _direct_slope(rates, levels, depth, op, ranks, below, within, copies)
+            here = _direct_slope(rates, levels, depth, op, ranks, below, within, copies, groups)
         else:
             here = _ring_slope(rates, levels, depth, op, ranks, below, within)
         per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
@@ -147,27 +149,30 @@ def curve(
 
 
 def curve_of_rows(
-    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0
-) -> Curve:
+    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0,
+    groups: tuple[int, int] = (1, 1),
+) -> Curve:  # fmt: skip
     """The curve of each row's group, [n], computed once per distinct group, and for few rows once and for all.
 
     Levels may hold arrays [n] where rows are priced under different rates; then every row has its own curve.
     """
     size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     if any(np.ndim(level.bw_bytes_per_s) or np.ndim(level.latency_s) for level in levels):
-        return curve(rates, levels, op, size, stride, copies)
+        return curve(rates, levels, op, size, stride, copies, groups)
     code = size << 32 | stride
     if code.size <= _REMEMBERED:
-        return _remembered(rates, levels, op, copies, np.ascontiguousarray(code).tobytes())
+        return _remembered(rates, levels, op, copies, groups, np.ascontiguousarray(code).tobytes())
     distinct, inverse = np.unique(code, return_inverse=True)
-    found = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies)
+    found = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies, groups)
     return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
 
 
 @lru_cache(maxsize=1 << 14)
-def _remembered(rates: CollectiveRates, levels: Levels, op: Op, copies: float, code: bytes) -> Curve:
+def _remembered(
+    rates: CollectiveRates, levels: Levels, op: Op, copies: float, groups: tuple[int, int], code: bytes
+) -> Curve:
     codes = np.frombuffer(code, dtype=np.int64)
-    return curve(rates, levels, op, codes >> 32, codes & 0xFFFFFFFF, copies)
+    return curve(rates, levels, op, codes >> 32, codes & 0xFFFFFFFF, copies, groups)
 
 
 def _hops(op: Op, below: Floats, within: Floats, depth: int) -> Floats:
@@ -211,8 +216,9 @@ def _ring_slope(
 
 
 def _direct_slope(
-    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Floats, below: Floats, within: Floats, copies: float
-) -> Floats:
+    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Floats, below: Floats, within: Floats, copies: float,
+    groups: tuple[int, int],
+) -> Floats:  # fmt: skip
     """Seconds per byte where every rank talks to its peers itself, over its own share of the link only."""
     level = levels[depth]
     op_rates = rates.level(level.kind, depth).ops[op]
@@ -223,22 +229,29 @@ def _direct_slope(
     excess = op_rates.pair_excess if depth == 0 else 0.0
     leaving = (n - below + excess) / n if depth else (within - 1.0 + excess) / n
     if depth:
-        leaving = leaving * distinct_share(n / below, copies)
+        leaving = leaving * distinct_share(n / below, copies, groups)
     elif copies > 1:  # what comes from other domains is handed on here, every copy of it
         leaving = leaving + (n - within) / n * (within - 1.0) / within
-    elif any("rail-only" in outer.kind for outer in levels[1:]):
-        # No spine: what goes to another rail is first handed to the GPU of this node that sits on that rail.
-        leaving = leaving + (n - within) / n * (level.size - 1.0) / level.size
-    return np.asarray(leaving / bandwidth)
+    slope = leaving / bandwidth
+    if depth and copies == 1 and "rail-only" in level.kind:
+        # No spine: what leaves for another rail, of those that members sit on, goes to the GPU of its node on that rail
+        # first and then out (arXiv 2307.12169). Copies handed on where they arrive need not: they stay on their rail.
+        node = levels[depth - 1]
+        inside = node.bw_bytes_per_s * rates.level(node.kind, depth - 1).ops[op].efficiency
+        slope = slope + (n - below) / n * (below - 1.0) / below / inside
+    return np.asarray(slope)
 
 
-def distinct_share(domains: ArrayLike, copies: float) -> Floats:
+def distinct_share(domains: ArrayLike, copies: float, groups: tuple[int, int] = (1, 1)) -> Floats:
     """Items that leave a domain where each enters every other domain at most once, over all copies that would.
 
     Copies fall on `domains` D independently: (D-1)(1 - (1 - 1/D)^k) domains are hit of k (1 - 1/D) copies that leave.
+    groups (g, t): an item's copies go to t of g groups of neighbours. Those lie in t D/g domains, or in t at most where
+    a domain holds several; copies fall on these, of which as of all 1 - 1/D are elsewhere.
     """
     domains = np.maximum(np.asarray(domains, dtype=np.float64), 1.0)
-    return np.asarray(domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies)
+    reached = np.minimum(domains, np.maximum(groups[1], domains * (groups[1] / groups[0])))
+    return np.asarray(reached * (1.0 - (1.0 - 1.0 / reached) ** copies) / copies)
 
 
 def _mesh_share(level: NetworkLevel, group: Floats, depth: int) -> Floats | float:

@@ -14,7 +14,7 @@ New is only what lies between strategies: `resharding_s`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from . import collectives, ledger, sharded_states, step
 from .data_parallel import group_curve, once_per_step_s, shown_s
+from .layer_memory import Bytes, alone, share
 from .layouts import Layouts
 from .ledger import Ledger
-from .liveness import TRANSIENT, moments, unusable
-from .memory import flat_buffer_bytes
 from .pipeline import exposed_hop_s
 from .rates import Rates
-from .stages import EMBEDDING, EXTRA_KINDS, HEAD, Splits
+from .stages import EXTRA_KINDS
 from .tables import Problem, Tables
 
 Array = NDArray[np.float64]
@@ -43,55 +42,34 @@ F, B, STEADY, GATHERING, SCATTERING, REDUCE, GATHER, UPDATE, CAST = range(len(SU
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Of strategies (rows n, all of one pp) for every kind of item: layers, then the edges of stages.py.
+class Prices(Bytes):
+    """Seconds beside the bytes. seconds: [profile of a stage, SUMS, kind, n]; accumulate_s, copies_s: [kind, n] parts
+    of `steady`."""
 
-    seconds: [profile of a stage, SUMS, kind, n]. Bytes that add up: states [3, kind, n], weights, gradients, optimizer;
-    flat [profile, kind, n], of flat buffers; late [kind, n], what the embedding's gradient is beyond a layer's;
-    unusable [kind, n], freed and of no use (liveness.unusable); saved [kind, n], a micro-batch's activations.
-    transient: [TRANSIENT, kind, n] bytes at the item's fullest moment, of which a stage holds the most.
-    accumulate_s, copies_s: [kind, n] parts of `steady`.
-    """
-
-    problem: Problem
     rates: Rates
-    whole: Ledger
     seconds: Array
-    states: Array
-    flat: Array
-    late: Array
-    unusable: Array
-    saved: Array
-    transient: Array
     accumulate_s: Array
     copies_s: Array
 
     @classmethod
     def of(cls, problem: Problem, rates: Rates, tables: Tables, layouts: Layouts, key: Ints) -> Prices:
         whole = ledger.build(problem, tables, layouts, key)
-        units, num = _units(whole), problem.num_kinds + EXTRA_KINDS
-        alone, bandwidth = range(num), rates.memory_bw_bytes_per_s
-        memory = [units.memory(k) for k in alone]
-        accumulate_s = np.array([units.accumulated_bytes(k) for k in alone]) / bandwidth
-        trained = np.array([units.trained[k][0] for k in alone])
+        units, num = alone(whole), problem.num_kinds + EXTRA_KINDS
+        kinds, bandwidth = range(num), rates.memory_bw_bytes_per_s
+        accumulate_s = np.array([units.accumulated_bytes(k) for k in kinds]) / rates.bandwidth("accumulation")[0]
+        trained = np.array([units.trained[k][0] for k in kinds])
         gathering, scattering, copies_s = _traffic(whole, units, rates, num)
         forward, backward = _compute(units, tables, num)
         reduced, gathered = once_per_step_s(whole, rates, whole.traffic[0])
         most = np.max([part[0] for part in whole.trained], axis=0)
-        update_s = np.array([units.updated[k] for k in alone]) * step.update_bytes(whole) / bandwidth
-        cast_s = np.array([units.cast_bytes(k) for k in alone]) / bandwidth
+        update_s = np.array([units.updated[k] for k in kinds]) * step.update_bytes(whole) / rates.bandwidth("update")[0]
+        cast_s = np.array([units.cast_bytes(k) for k in kinds]) / bandwidth
         common = (forward, backward, accumulate_s + copies_s)
-        once = (_share(trained, most) * reduced, _share(trained, most) * gathered, update_s, cast_s)
+        once = (share(trained, most) * reduced, share(trained, most) * gathered, update_s, cast_s)
         profiles = range(whole.num_profiles)
-        return cls(
-            problem, rates, whole,
-            seconds=np.array([[*common, gathering[j], scattering[j], *once] for j in profiles]),
-            states=np.array([[one[name] for one in memory] for name in ("weights", "gradients", "optimizer")]),
-            flat=np.array([_flat(whole, j) * _share(trained, whole.trained[j][0]) for j in profiles]),
-            late=_late(units, num), unusable=np.array([unusable(units, k) for k in alone]),
-            saved=np.array([units.saved[k] for k in alone]), transient=_transient(units, num),
-            accumulate_s=accumulate_s, copies_s=copies_s,
-        )  # fmt: skip
+        seconds = np.array([[*common, gathering[j], scattering[j], *once] for j in profiles])
+        return cls(**vars(Bytes.of_rows(whole)), rates=rates, seconds=seconds, accumulate_s=accumulate_s,
+                   copies_s=copies_s)  # fmt: skip
 
     @cached_property
     def split(self) -> Ints:
@@ -187,23 +165,6 @@ class Pipeline:
         return np.asarray(step_s * (1.0 + self.straggler_share))
 
 
-def _units(whole: Ledger) -> Ledger:
-    """The same strategies on devices that hold one item each; then a layer with the embedding, a layer with the head:
-    what is alive at the loss depends on both."""
-    num = whole.problem.num_kinds + EXTRA_KINDS
-    counts = np.zeros((1, num + 2, num))
-    counts[0, :num] = np.eye(num)
-    counts[0, num:, 0] = 1.0
-    counts[0, num, EMBEDDING] = counts[0, num + 1, HEAD] = 1.0
-    zero = np.zeros((1, num + 2))
-    splits = Splits(counts, zero, zero + 1.0, counts.sum(axis=1))
-    return replace(whole, splits=splits, split=np.zeros(len(whole.layouts), dtype=np.int64))
-
-
-def _share(part: Array, whole: Array) -> Array:
-    return np.divide(part, whole, out=np.zeros_like(part), where=np.broadcast_to(whole > 0, part.shape))
-
-
 def _compute(units: Ledger, tables: Tables, num: int) -> tuple[Array, Array]:
     """[kind, n] seconds of the forward pass, and of the backward pass with recomputation."""
     forward, backward = units.per_kind(tables.forward_s), units.per_kind(tables.backward_s)
@@ -225,42 +186,14 @@ def _traffic(whole: Ledger, units: Ledger, rates: Rates, num: int) -> tuple[Arra
     gathered, scattered = (np.array(part) for part in zip(*parts, strict=True))
     for j in range(whole.num_profiles):
         gather, scatter, all_gathered, all_scattered = sharded_states.moved_by(whole, rows, j, curves)
-        part = _share(gathered, all_gathered)
+        part = share(gathered, all_gathered)
         gathering[j][:, rows] = first * gather[plan.forward] * part
         scattering[j][:, rows] = again * gather[plan.backward] * part
-        scattering[j][:, rows] += scatters * scatter * _share(scattered, all_scattered)
+        scattering[j][:, rows] += scatters * scatter * share(scattered, all_scattered)
     shards = whole.dense_groups.shard[rows] > 1
     forward, backward, into = sharded_states.copied_s(whole, rates, shards, gathered, scattered)
     copies_s[:, rows] = first * forward + again * backward + scatters * into
     return gathering, scattering, copies_s
-
-
-def _flat(whole: Ledger, j: int) -> Array:
-    """[n] bytes of flat copies on the device of profile j (Ledger.memory)."""
-    held = flat_buffer_bytes(whole.problem.stack, whole.problem.state_bytes, whole.trained[j][0], whole.updated[j])
-    return np.where((whole.layouts["zero"] > 0) & ~whole.away, held, 0.0)
-
-
-def _transient(units: Ledger, num: int) -> Array:
-    """[TRANSIENT, kind, n] bytes at the fullest moment of each item: of a layer, its backward pass; of the head, the
-    loss or its own."""
-    n, kinds = len(units.layouts), units.problem.num_kinds
-    out = np.zeros((len(TRANSIENT), num, n))
-    where = {**{k: (k, [2]) for k in range(kinds)}, num + HEAD: (num + 1, [0, 1])}
-    for kind, (profile, at) in where.items():
-        passing = moments(units, profile)
-        held = np.array([passing[name][at] for name in TRANSIENT])
-        fullest = held.sum(axis=0).argmax(axis=0)
-        out[:, kind] = held[:, fullest, np.arange(n)]
-    return out
-
-
-def _late(units: Ledger, num: int) -> Array:
-    """[kind, n] bytes that the embedding's gradient, which comes last, needs beyond that of a layer."""
-    out = np.zeros((num, len(units.layouts)))
-    with_embedding, alone = (moments(units, profile)["gathered"][2] for profile in (num, 0))
-    out[EMBEDDING] = with_embedding - alone
-    return out
 
 
 __all__ = ["SUMS", "Pipeline", "Prices"]

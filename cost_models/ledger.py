@@ -25,6 +25,7 @@ from .stores import Store
 from .tables import Problem, Tables
 from .techniques import registry
 from .traffic import Traffic
+from .vocabulary import Vocabulary
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -78,7 +79,7 @@ class Groups:
 class Ledger:
     """Quantities of a batch. `key`, `code`, `split`: row -> shard key, recompute code, split. `traffic`: of the phases
     of training, whose shares sum to 1. `exchanges`: of sharded states, per micro-batch; `store`: what
-    of them is elsewhere."""
+    of them is elsewhere; `vocabulary`: how embedding and head are over all stages, where they are."""
 
     problem: Problem
     tables: Tables
@@ -91,6 +92,7 @@ class Ledger:
     traffic: tuple[Traffic, ...]
     exchanges: Exchanges = PLAIN
     store: Store | None = None
+    vocabulary: Vocabulary | None = None
 
     def repriced(self, rates: Rates) -> Ledger:
         """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
@@ -241,19 +243,12 @@ class Ledger:
 
         What comes and goes is that of the fullest moment (liveness.py).
         """
-        x, states = self.layouts, self.problem.state_bytes
-        zero, (trained_dense, trained_experts) = x["zero"], self.trained[j]
-        scattered = ~self.whole_in_pipeline
-        gradient_shards = self._sharers(self.exchanges.gradients_over, (zero >= 2) & ~self.whole_gradients)
-        weights = self._weights(j)
-        if not self.problem.stack.master_weights:  # what is whole was gathered from shards; else those are the masters
-            weights = weights + np.where((zero == 3) & ~scattered, self.updated[j] * states.weight, 0.0)
-        adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
-        gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
+        (trained_dense, trained_experts), stack = self.trained[j], self.problem.stack
         passing = moments(self, j)
         if gathered:
-            flat = flat_buffer_bytes(self.problem.stack, states, trained_dense + trained_experts, self.updated[j])
-            passing["workspace"] = passing["workspace"] + np.where((zero > 0) & ~self.away, flat, 0.0)
+            states = self.problem.state_bytes
+            flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, self.updated[j])
+            passing["workspace"] = passing["workspace"] + np.where((self.layouts["zero"] > 0) & ~self.away, flat, 0.0)
         else:
             passing["gathered"] = np.zeros_like(passing["gathered"])
         after_f, after_i = self._activations(j)
@@ -263,11 +258,23 @@ class Ledger:
         in_i = np.minimum(after_i - more, after_i)
         passing["activations"] = np.array([after_f, after_f, np.maximum(after_f, in_i), after_i])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
+        pick = np.arange(len(self.layouts))
+        return {**self.states(j), **{name: held[fullest, pick] for name, held in passing.items()}}
+
+    def states(self, j: int) -> dict[str, Array]:
+        """Bytes of weights, gradients and optimizer states on the device of profile j: [n] each."""
+        states, zero, (trained_dense, trained_experts) = self.problem.state_bytes, self.layouts["zero"], self.trained[j]
+        scattered = ~self.whole_in_pipeline
+        gradient_shards = self._sharers(self.exchanges.gradients_over, (zero >= 2) & ~self.whole_gradients)
+        weights = self._weights(j)
+        if not self.problem.stack.master_weights:  # what is whole was gathered from shards; else those are the masters
+            weights = weights + np.where((zero == 3) & ~scattered, self.updated[j] * states.weight, 0.0)
+        adapters = 0.0 if self.problem.workload.lora is None else trained_dense * states.weight
+        gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
         return {
             "weights": weights + adapters,
             "gradients": np.where(self.stores_optimizer, 0.0, gradient * states.gradient),
             "optimizer": np.where(self.away, 0.0, self.updated[j] * states.optimizer) + self._kept(j),
-            **{name: held[fullest, np.arange(len(x))] for name, held in passing.items()},
         }
 
     def _sharers(self, reach: int | None, divided: NDArray[np.bool_]) -> list[Ints]:
@@ -368,9 +375,11 @@ class Ledger:
     def _held_on(self, j: int, device: Array | None) -> Array:
         x, splits = self.layouts, self.splits
         apart = bool(splits_backward(x["schedule"]).any())
+        more = self.vocabulary.barriers if self.vocabulary is not None else 0
 
         def on(at: Array) -> Array:
             output = np.where(at < x["pp"] - 1, self.kept_output, 0.0)
+            at = at - more  # as many micro-batches as a stage that is so many further to the front
             kept = self.saved[j] + output
             waiting = self.waiting[j] + output if apart else kept
             return held_bytes(x["schedule"], x["pp"], x["vpp"], self.m, at, kept, waiting)

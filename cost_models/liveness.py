@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .layouts import SCHEDULES
 from .operations import activation_bytes
 from .stages import EMBEDDING, HEAD, MTP
+from .vocabulary import KEPT_MESSAGES
 
 if TYPE_CHECKING:
     from .ledger import Ledger
@@ -32,22 +33,26 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
     heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + ledger.counts[j].get(extra + MTP, np.zeros(n))
-    last, has_layers = np.minimum(heads, 1.0), (ledger.layers[j] > 0).astype(np.float64)
+    part, has_layers = np.minimum(heads, 1.0), (ledger.layers[j] > 0).astype(np.float64)
     w, logits = activation_bytes(ledger.problem.workload), heads * tables.logits[key]
     # gpipe takes all losses before any backward pass, and keeps the softmax of each.
     gpipe = (x["schedule"] == SCHEDULES.index("gpipe")) & (x["pp"] > 1)
-    waiting = np.where(gpipe, ledger.m - 1, 0.0) * SOFTMAX_BYTES * logits
+    others = 0.0 if ledger.vocabulary is None else np.minimum(ledger.m - 1, 1.0)  # in T, while this one is in S
+    waiting = np.where(gpipe, ledger.m - 1, others) * SOFTMAX_BYTES * logits
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
     head_weights, head_gradients, layer_weights, layer_gradients = _gathered(ledger, j)
     zero, own, gathered_input = np.zeros(n), tables.exchange_buffers[key], tables.head_exchange[key]
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
-    made = last * w * _edge(ledger, tables.parameters["trained_dense"])[key]
+    made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     kept = has_layers * tables.cached_gradients[key]
+    last, arrived = part, np.zeros(n)
+    if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
+        last, arrived = np.ones(n), KEPT_MESSAGES * tables.message[key]
     return {
         "logits": np.array([at_loss + waiting, w * logits + waiting, waiting, zero]),
-        "gathered": np.array([last * head_weights, last * (head_weights + head_gradients),
+        "gathered": np.array([part * head_weights, part * (head_weights + head_gradients),
                               has_layers * (layer_weights + layer_gradients), zero]),
-        "exchange": np.array([zero, 2 * last * gathered_input, 2 * has_layers * own, zero]),
+        "exchange": arrived + np.array([zero, 2 * last * gathered_input, 2 * has_layers * own, zero]),
         "workspace": np.array([zero + kept, made + kept, has_layers * ledger.workspace + kept, zero]),
     }  # fmt: skip
 
@@ -78,8 +83,9 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
     layer = weights[:num_kinds].max(axis=0) * (2 if problem.stack.fsdp_overlap > 0 else 1)
     gradients = trained[:num_kinds].max(axis=0)[key]
     # The embedding comes last, with the activations of other micro-batches still there.
-    first = ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x))) > 0
-    gradients = np.where(first & (x["pp"] > 1), np.maximum(gradients, trained[EMBEDDING][key]), gradients)
+    first = ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x)))
+    embedding = trained[EMBEDDING][key] * (1.0 if ledger.vocabulary is None else first)
+    gradients = np.where((first > 0) & (x["pp"] > 1), np.maximum(gradients, embedding), gradients)
     whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
     at_head = whole * _edge(ledger, weights)[key], scattered * _edge(ledger, trained)[key]

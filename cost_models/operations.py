@@ -73,7 +73,7 @@ class Traffic:
 class Exchange:
     """Collectives of `num_bytes` (full tensor) each over `size` ranks `stride` apart; calls forward and backward.
 
-    copies: see `collectives.curve`.
+    copies, groups: see `collectives.curve`.
     """
 
     axis: Axis
@@ -85,6 +85,7 @@ class Exchange:
     backward_calls: Array | float
     tag: int = 0
     copies: float = 1.0
+    groups: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +343,8 @@ class Builder:
         parts = 2 if gated else 1
         # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
         outer = tags & ~tag("act")
-        ops.saved.append(Saved("activation input", parts * w * elements, outer))
+        kept = min(w, self.kept_input) if self.stack.saves_fp8_activations else w
+        ops.saved.append(Saved("activation input", parts * kept * elements, outer))
         ops.saved.append(Saved("activation output", self.kept_input * elements, tags))
         if gated and not self.stack.fused_activation:
             ops.saved.append(Saved("activation of the gate", w * elements, tags))
@@ -365,14 +367,13 @@ class Builder:
         ops.waiting.append(w * local * block.experts)
         self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w)
         ops.saved.append(Saved("dispatched tokens", self.kept_input * rows * h, moe))
-        ops.saved.append(Saved("expert outputs", w * routed * h, moe))
+        if not self.stack.weighs_activations:
+            ops.saved.append(Saved("expert outputs", w * routed * h, moe))
         ops.saved.append(Saved("router", 4.0 * local * block.experts))
         ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
         ops.kernels = ops.kernels + self.stack.kernels_per_expert_block + self.stack.kernels_per_expert * num_local
         ops.host_waits = self.stack.dropless
-        sent = np.where(shard.ep > 1, w * routed * h, 0.0)
-        copies = float(block.top_k) if self.stack.ep_dispatch == "deduplicated" else 1.0
-        ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, 2, 2, moe, copies))
+        self._all_to_alls(ops, block, np.where(shard.ep > 1, routed * h, 0.0))
         if (shard.etp > 1).any():
             full = np.where(shard.etp > 1, w * rows * h, 0.0)
             ops.exchanges.append(Exchange("ep", "all_gather", full, shard.etp, np.ones_like(full), 1, 1, moe))
@@ -380,6 +381,17 @@ class Builder:
         if block.shared_inner:
             self._dense(ops, float(block.shared_inner), block.gated)
             self._tensor_parallel(ops)
+
+    def _all_to_alls(self, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:
+        """Tokens to their experts and back, their gradients likewise: `elements` of a rank each time."""
+        shard, w, moe, dispatch = self.shard, activation_bytes(self.workload), tag("moe"), self.stack.ep_dispatch
+        once_per_node = dispatch.startswith("deduplicated")
+        groups = (block.groups, block.top_groups)
+        reach = (float(block.top_k), groups) if once_per_node else (1.0, (1, 1))
+        quantised = dispatch.endswith("fp8") and self.workload.precision == "fp8"
+        for num_bytes, calls in ((1.0, 1), (w, 1)) if quantised else ((w, 2),):
+            sent = num_bytes * elements
+            ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, calls, calls, moe, *reach))
 
     def _tensor_parallel(
         self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, last: int = 0

@@ -68,8 +68,16 @@ class Rates:
     element_bytes: float = 2.0  # of matmul operands
     wide_element_bytes: float = 2.0
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
+    # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
+    # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name.
+    passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    latency_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
     links: Mapping[str, Levels] = field(default_factory=dict)  # of a kind of group (GROUPS), where not `levels`
+
+    def bandwidth(self, operation: str) -> tuple[float, float]:
+        """Bytes/s of a memory-bound operation, forward and backward."""
+        return self.passes.get(operation, (self.memory_bw_bytes_per_s, self.memory_bw_bytes_per_s))
 
     def levels_of(self, group: str) -> Levels:
         """The hierarchy that groups of this kind find."""
@@ -129,9 +137,10 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     # What hides behind weight gradients takes them from the bubbles that they could fill (`step`).
     weight = np.maximum(weight - _hide(backward, rates.stack), 0.0)
     host_s = ops.kernels * rates.stack.host_s_per_kernel
-    _host_floor(forward, host_s, 1.0 if ops.host_waits else rates.host_exponent)
+    forward_s, backward_s = rates.latency_s.get(ops.name, (host_s, 2 * host_s))
+    _host_floor(forward, forward_s, 1.0 if ops.host_waits else rates.host_exponent)
     if ops.trains != "frozen":
-        _host_floor(backward, 2 * host_s, rates.host_exponent)
+        _host_floor(backward, backward_s, rates.host_exponent)
     return LayerSeconds(forward.all, backward.all, weight, forward.tagged)
 
 
@@ -151,7 +160,9 @@ def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _
 def _products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
     """Seconds of every product: its output, the gradient of its input, that of its weight.
 
-    Products are stacked up to _STACKED elements: with few keys the calls cost more than what they work on.
+    Weights, inputs and gradients are contiguous along n or k in all three products and never along the tokens m
+    (row-major, as in torch), whose number for an expert is a mean anyway. Products are stacked up to _STACKED elements:
+    with few keys the calls cost more than what they work on.
     """
     for wide, run in groupby(gemms, key=lambda gemm: gemm.wide):
         surface, w = (rates.wide_gemm, rates.wide_element_bytes) if wide else (rates.gemm, rates.element_bytes)
@@ -161,22 +172,24 @@ def _products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Arra
             part = few[start : start + at_once]
             m, n, k = (np.array([getattr(gemm, dim) for gemm in part]) for dim in ("m", "n", "k"))
             rows, columns, depth = (np.concatenate(dims) for dims in ((m, m, n), (n, k, k), (k, n, m)))
-            seconds = gemm_seconds(surface, rows, columns, depth, w)
+            along = (np.concatenate((n, n, n)), np.concatenate((k, k, k)))
+            seconds = gemm_seconds(surface, rows, columns, depth, w, contiguous=along)
             yield from zip(seconds[: len(part)], seconds[len(part) : -len(part)], seconds[-len(part) :], strict=True)
 
 
 def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums) -> None:
     for traffic in ops.traffic:
-        factor = rates.stack.elementwise_traffic if traffic.fusable else 1.0
-        scale = factor / rates.memory_bw_bytes_per_s
-        forward.add(2, traffic.forward_bytes * scale, traffic.tag)
-        backward.add(2, traffic.backward_bytes * scale, 0)
+        eager = traffic.fusable and traffic.name not in rates.passes
+        factor = rates.stack.elementwise_traffic if eager else 1.0
+        into, back = rates.bandwidth(traffic.name)
+        forward.add(2, traffic.forward_bytes * (factor / into), traffic.tag)
+        backward.add(2, traffic.backward_bytes * (factor / back), 0)
 
 
 def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
     """Seconds of one call, before overlap."""
-    groups, levels = (exchange.size, exchange.stride), rates.levels_of(exchange.axis)
-    curve = collectives.curve_of_rows(rates.collectives, levels, exchange.op, *groups, exchange.copies)
+    levels, spread = rates.levels_of(exchange.axis), (exchange.copies, exchange.groups)
+    curve = collectives.curve_of_rows(rates.collectives, levels, exchange.op, exchange.size, exchange.stride, *spread)
     return collectives.seconds(curve, exchange.num_bytes)
 
 

@@ -30,7 +30,8 @@ class Schedule:
     device, upstream, part: [chunk] its device, the chunk whose output it reads (-1: none), and the part of the model
     it holds (DualPipe holds each part twice). code: [ops] of device 0, then 1, ...; first: [devices + 1] where they
     begin. fused: [ops] runs as one with the next operation (the overlapped pair of DualPipe). column: [ops] where it
-    stands in its row, from 1. period: micro-batches after which the order repeats, 0 where that is not known.
+    stands in its row, from 1. period: micro-batches after which the order repeats, 0 where that is not known. behind:
+    [chunk] the chunk whose gradient it takes (-1: none), where that is not the one that reads its output.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Schedule:
     fused: NDArray[np.bool_]
     column: Ints
     period: int = 0
+    behind: Ints | None = None
 
     @property
     def num_devices(self) -> int:
@@ -69,7 +71,9 @@ class Schedule:
 
     @cached_property
     def downstream(self) -> Ints:
-        """[chunk] the chunk that reads its output, -1 for the last."""
+        """[chunk] the chunk whose gradient it takes: the one that reads its output; -1 for the last."""
+        if self.behind is not None:
+            return self.behind
         below = np.full(self.num_chunks, -1)
         has = np.flatnonzero(self.upstream >= 0)
         below[self.upstream[has]] = has
@@ -88,6 +92,7 @@ class Schedule:
 def assemble(
     name: str, device: Sequence[int], m: int, rows: Sequence[Ints], *, period: int = 0, upstream: Sequence[int] = (),
     part: Sequence[int] = (), fused: Sequence[NDArray[np.bool_]] = (), columns: Sequence[Ints] = (),
+    behind: Sequence[int] = (),
 ) -> Schedule:  # fmt: skip
     """A Schedule of the codes of each device (`rows`); by default chunk c reads from chunk c - 1."""
     chunks = len(device)
@@ -97,6 +102,7 @@ def assemble(
         name, m, np.array(device), np.array(upstream or range(-1, chunks - 1)), np.array(part or range(chunks)), code,
         np.concatenate([[0], np.cumsum(sizes)]), np.concatenate(fused) if fused else np.zeros(len(code), dtype=bool),
         np.concatenate(columns) if columns else np.concatenate([np.arange(1, n + 1) for n in sizes]), period,
+        np.array(behind) if behind else None,
     )  # fmt: skip
 
 
@@ -245,4 +251,4 @@ def resized(schedule: Schedule, repeats: Steady, periods: int) -> Schedule:
     m = schedule.num_micro_batches + periods * repeats.period
     device, upstream, part = (list(column.tolist()) for column in (schedule.device, schedule.upstream, schedule.part))
     made = assemble(schedule.name, device, m, rows, upstream=upstream, part=part, fused=fused)
-    return replace(made, period=repeats.period)
+    return replace(made, period=repeats.period, behind=schedule.behind)

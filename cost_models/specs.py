@@ -7,9 +7,9 @@ quantities only: efficiencies and fitted constants live in `rates.Rates`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "fp32"]
 AttentionKernel = Literal["unfused", "triton", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
@@ -57,7 +57,12 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
-    """Routed experts, `top_k` of `experts` per token, plus shared experts seen by every token (as one wide block)."""
+    """Routed experts, `top_k` of `experts` per token, plus shared experts seen by every token (as one wide block).
+
+    groups, top_groups: the experts are in `groups` groups of neighbours, and those of a token in `top_groups` of them
+    (DeepSeek-V2, arXiv 2405.04434, 2.2.2); 1 of 1 is a free choice. Costs do not depend on the last three, what is
+    computed does: a token's weights are the router's scores, where `router_normalised` over their sum, times the scale.
+    """
 
     experts: int
     top_k: int
@@ -67,6 +72,11 @@ class MixtureOfExperts:
     router_bias: bool = False
     shared_inner: int = 0
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
+    groups: int = 1
+    top_groups: int = 1
+    router_scores: Literal["softmax", "sigmoid"] = "softmax"
+    router_normalised: bool = True
+    router_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +141,8 @@ class GpuSpec:
     """One accelerator, datasheet facts only. peak_flops_per_s: dense, per dtype; memory_bytes: what the driver shows.
 
     unconfirmed: names of fields whose value no stored source confirms; plan_only: no target runs on it (TPU, Trainium,
-    Gaudi, Ascend).
+    Gaudi, Ascend). measured: of a device that no catalogue knows, what prices it, from `profile kernels`
+    (profiles/measured_device.py); its peaks are then the best product that was measured.
     """
 
     name: str
@@ -146,6 +157,7 @@ class GpuSpec:
     tdp_w: float | None = None
     plan_only: bool = False
     unconfirmed: tuple[str, ...] = ()
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 Topology = Literal["switch", "mesh", "torus", "pcie"]
@@ -260,9 +272,8 @@ class ClusterSpec:
 
     @cached_property
     def gpu(self) -> GpuSpec:
-        """The GPU that limits a uniform plan: the least bf16 (else fp16) peak, then the least memory."""
-        return min((g.gpu for g in self.groups), key=lambda gpu: (max(gpu.peak_flops_per_s.get("bf16", 0.0),
-                   gpu.peak_flops_per_s.get("fp16", 0.0)), gpu.memory_bytes))  # fmt: skip
+        """The GPU that limits a uniform plan: the least bf16 (else fp16, else any) peak, then the least memory."""
+        return min((g.gpu for g in self.groups), key=lambda gpu: (_peak(gpu.peak_flops_per_s), gpu.memory_bytes))
 
     @property
     def memory_bytes(self) -> float:
@@ -274,6 +285,10 @@ class ClusterSpec:
         if any(price is None for price in prices):
             return None
         return sum(p * g.num_nodes for p, g in zip(prices, self.groups, strict=True) if p is not None)
+
+
+def _peak(peaks: Mapping[str, float]) -> float:
+    return max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values(), default=0.0)
 
 
 OptimizerName = Literal["adamw", "adamw-bf16", "adamw-8bit", "sgd"]
@@ -391,13 +406,27 @@ class StackSpec:
     recompute_stops_early: bool  # a recomputed layer ends before its last product, whose result nothing needs
     cached_gradients: bool  # where products add to the sum by themselves, a gradient of every weight shape is kept
     # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
-    # (DeepEP, HybridEP), and summed there on the way back.
-    ep_dispatch: Literal["alltoall", "deduplicated"]
+    # (DeepEP, HybridEP), and summed there on the way back. deduplicated-fp8: and quantised before they leave where
+    # training is in fp8, as are the gradients of what comes back.
+    ep_dispatch: Literal["alltoall", "deduplicated", "deduplicated-fp8"]
     dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
     moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
     sources: Mapping[str, str] = field(default_factory=dict)
+    saves_fp8_activations: bool = False  # in fp8 training, what an activation function takes is kept in fp8
+    # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
+    weighs_activations: bool = False
 
     @property
     def is_fsdp2(self) -> bool:
         return self.sharded_states != "zero"
 
+
+
+# Fields that came after the first plans, with the value at which they say nothing.
+_SILENT = {"groups": 1, "top_groups": 1, "router_scores": "softmax", "router_normalised": True, "router_scale": 1.0,
+           "saves_fp8_activations": False, "weighs_activations": False}
+
+
+def told(spec: ModelSpec | StackSpec) -> dict[str, Any]:
+    """The fields of a model or stack as files hold them: without those that say nothing, which older files lack."""
+    return asdict(spec, dict_factory=lambda pairs: {k: v for k, v in pairs if k not in _SILENT or v != _SILENT[k]})

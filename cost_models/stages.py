@@ -176,13 +176,16 @@ def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) 
     return out
 
 
-def redone_rows(pattern: Sequence[int], num_kinds: int, partition: Partition) -> Array:
-    """[chunk, num_kinds + EXTRA_KINDS] layers under recompute. `partition.redone` must be given."""
+def redone_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partition: Partition) -> Array:
+    """[chunk, num_kinds + EXTRA_KINDS] layers under recompute; those of MTP modules where all beside the head are.
+    `partition.redone` must be given."""
     rows, start = np.zeros((len(partition.sizes), num_kinds + EXTRA_KINDS)), 0
     for chunk, (size, redone) in enumerate(zip(partition.sizes, partition.redone or (), strict=True)):
         for kind in pattern[start : start + redone]:
             rows[chunk, kind] += 1
         start += size
+    if partition.redone and 0 < partition.sizes[-1] == partition.redone[-1]:
+        rows[-1, pattern[-1]] += edges.mtp_layers
     return rows
 
 
@@ -201,7 +204,7 @@ def own_splits(
     rows = on_devices(chunk_rows(pattern, num_kinds, edges, pp, vpp, schedule, partition.sizes), devices)
     redone = None
     if partition.redone is not None:
-        redone = on_devices(redone_rows(pattern, num_kinds, partition), devices)[None]
+        redone = on_devices(redone_rows(pattern, num_kinds, edges, partition), devices)[None]
     number = np.arange(pp, dtype=np.float64)[None]
     return Splits(rows[None], number, np.ones_like(number), rows.sum(axis=0)[None], redone)
 

@@ -40,6 +40,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "imbalance": ("uneven lengths", ()),
     "fsdp": ("gather and scatter, exposed", ("matmul", "attention", "memory")),
     "resharding": ("resharding between layers", ()),
+    "vocabulary": ("vocabulary over stages", ()),
     "bubble": ("pipeline bubble", ()),
     "pp": ("pp comm, exposed", ()),
     "dp": ("dp comm, exposed", ("matmul", "attention", "memory")),
@@ -86,6 +87,8 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["bubble"] = _bubble(ledger, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
     terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
+    if ledger.vocabulary is not None:
+        terms["vocabulary"] = _vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
     terms["optimizer"] = optimizer_s(ledger, rates)
     if ledger.store is not None and ledger.store.during_backward:
@@ -132,7 +135,7 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
         ledger.on_profile(j, backward_rows) + ledger.redone(j, redo_rows) for j in profiles
     ])  # fmt: skip
     zero = ledger.layouts["zero"]
-    accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.memory_bw_bytes_per_s
+    accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.bandwidth("accumulation")[0]
     compute = np.array([forward, backward])
     exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(compute)
     sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
@@ -142,7 +145,7 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
-        fsdp, used = np.minimum(fsdp, whole / rates.memory_bw_bytes_per_s - accumulate), np.zeros_like(compute)
+        fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
     one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     for j in profiles if len(moved) else ():
@@ -172,6 +175,8 @@ def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
     if not (x["pp"] > 1).any():
         return np.zeros(len(cycle))
     others_c = np.maximum(ledger.over_profiles(stage.cycle) - cycle, 0.0)
+    if ledger.vocabulary is not None:  # its passes fill no pipeline: micro-batches run them on all stages at once
+        others_c = np.maximum(others_c - (x["pp"] - 1) * sum(ledger.vocabulary.passes_s(ledger)), 0.0)
     # F, B, W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
     all_but_one = 1.0 - 1.0 / x["pp"]
     others_f = ledger.over_profiles(stage.forward) * all_but_one
@@ -180,7 +185,10 @@ def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
     weight = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
     # What traffic hides behind is not there to fill a bubble: else a slower product would hide more and fill more.
     others_w = ledger.over_profiles(np.maximum(weight - stage.used[1], 0.0)) * all_but_one
-    bubble = bubble_s(x["schedule"], x["vpp"].astype(np.float64), others_c, others_f, others_b, others_w)
+    pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
+    mean_c = ledger.over_profiles(stage.cycle) / pp
+    hidden_f = ledger.over_profiles(np.minimum(stage.used[0], stage.forward)) * all_but_one
+    bubble = bubble_s(x["schedule"], vpp, pp, ledger.m, mean_c, others_c, others_f, others_b, others_w, hidden_f)
     return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
 
 
@@ -229,13 +237,22 @@ def _messages(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> Arr
         return np.zeros(len(x))
     pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
     total = ledger.over_profiles(stage.cycle)
+    if ledger.vocabulary is not None:  # beside its passes too, messages are on their way
+        total = total - pp * sum(ledger.vocabulary.passes_s(ledger))
     return exposed_hop_s(x["schedule"], pp, vpp, ledger.m, hop_s(ledger, rates), total, cycle)
+
+
+def _vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
+    """Messages of the vocabulary passes, and waiting for them. No shorter cycle makes a longer step (`bound`)."""
+    if ledger.vocabulary is None:
+        return np.zeros(len(cycle))
+    return ledger.m * ledger.vocabulary.beside_s(ledger, rates) + ledger.vocabulary.waits_s(ledger, rates, cycle)
 
 
 def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
     """The gradient sum of an embedding that the first and the last stage both hold."""
     x, problem = ledger.layouts, ledger.problem
-    apart = (x["pp"] > 1) & (x["schedule"] < SCHEDULES.index("zb-v"))
+    apart = (x["pp"] > 1) & (x["schedule"] < SCHEDULES.index("zb-v")) & (ledger.vocabulary is None)
     shared = problem.model.tied_embeddings or problem.model.mtp_layers > 0
     if not (shared and problem.trains_everything and apart.any()):
         return np.zeros(len(x))
@@ -258,7 +275,7 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     updated = np.max(ledger.updated, axis=0)
     cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
     extra = _extra_s(ledger, rates)
-    on_gpu = updated * update_bytes(ledger) / rates.memory_bw_bytes_per_s + cast + extra
+    on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
     return on_gpu, over_pcie + cast + extra + updated * ADAM_BYTES / rates.host_memory_bw_bytes_per_s
 
@@ -293,7 +310,7 @@ def bound(
         pipeline_s = _least_pipeline_s(ledger, rates, cycle)
     else:
         pipeline_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
-    step_s = pipeline_s + tied_embedding_s(ledger, rates)
+    step_s = pipeline_s + tied_embedding_s(ledger, rates) + _vocabulary_s(ledger, rates, cycle)
     step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
@@ -320,7 +337,8 @@ def each_kind_s(ledger: Ledger, rates: Rates) -> dict[int, Array]:
     tables, accumulated = ledger.tables, ledger.accumulated_per_kind()
     redo = ledger.per_code(np.array([tables.redo(mode, modules).sum(axis=1) for mode, modules in ledger.codes]))
     forward, backward = ledger.per_kind(tables.forward_s), ledger.per_kind(tables.backward_s)
-    return {k: forward[k] + backward[k] + redo[k] + accumulated[k] / rates.memory_bw_bytes_per_s for k in ledger.kinds}
+    bandwidth, _ = rates.bandwidth("accumulation")
+    return {k: forward[k] + backward[k] + redo[k] + accumulated[k] / bandwidth for k in ledger.kinds}
 
 
 def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
@@ -367,6 +385,12 @@ def device_memory(ledger: Ledger, rates: Rates, *, gathered: bool = True) -> tup
     held = np.array([reserved_bytes(ledger, rates, j, gathered=gathered) for j in range(ledger.num_profiles)])
     fullest = np.argmax(held, axis=0)
     return held[fullest, np.arange(len(ledger.layouts))] + fixed_bytes(ledger, rates), fullest
+
+
+def least_bytes(ledger: Ledger, rates: Rates) -> Array:
+    """[n] bytes that no choice of recomputation beats: weights, gradients and optimizer states of the fullest stage."""
+    held = np.max([np.sum(list(ledger.states(j).values()), axis=0) for j in range(ledger.num_profiles)], axis=0)
+    return np.asarray(held * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates))
 
 
 def reserved_bytes(ledger: Ledger, rates: Rates, j: int, *, gathered: bool = True) -> Array:

@@ -32,7 +32,7 @@ class GemmSurface:
     (achieved share of memory_bw_bytes_per_s). Time factors where the contiguous dimensions n or k are no multiple of
     64 (`unaligned_64`) or 8 (`unaligned_8`) elements.
     `training_factor`: sustained rate in training over that of a short benchmark (clocks, power, layouts); applied by
-    `gemm_seconds` to the arithmetic, kept apart from the fit.
+    `gemm_seconds` to the arithmetic, kept apart from the fit. tiles: that its products choose from.
     """
 
     peak_flops_per_s: float
@@ -47,6 +47,7 @@ class GemmSurface:
     unaligned_64: float = 1.0
     unaligned_8: float = 1.0
     training_factor: float = 1.0
+    tiles: tuple[tuple[int, int], ...] = TILES
     source: str = ""
 
 
@@ -57,6 +58,8 @@ def gemm_seconds(
     k: ArrayLike,
     element_bytes: float = 2.0,
     output_bytes: float | None = None,
+    *,
+    contiguous: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Floats:
     """Seconds of one product of [m, k] by [k, n], each operand of `element_bytes` bytes per element.
 
@@ -64,11 +67,11 @@ def gemm_seconds(
     Best tile: tiles = ceil(m/tile_m) ceil(n/tile_n); waves = q ceil(tiles/SMs) + (1-q) tiles/SMs;
     compute = waves 2 tile_m tile_n (k + ramp_k) / (rate of one SM); plus fixed_s, and a smooth maximum (exponent 4)
     with the time to read both operands and write the result once.
-    n and k are the dimensions along which operands are contiguous: only they are tested for alignment. The result
-    never falls when m, n or k grows, as long as their alignment stays.
+    contiguous: the dimensions along which operands are, n and k unless given: only they are tested for alignment. The
+    result never falls when m, n or k grows, as long as their alignment stays.
     """
     m, n, k = (np.asarray(dim, dtype=np.float64) for dim in (m, n, k))
-    compute = _tile_seconds(surface, m, n, k) * _alignment(surface, n, k) / surface.training_factor
+    compute = _tile_seconds(surface, m, n, k) * _alignment(surface, *(contiguous or (n, k))) / surface.training_factor
     traffic = element_bytes * (m * k + k * n) + (output_bytes or max(element_bytes, 2.0)) * (m * n)
     memory = traffic / (surface.memory_bw_bytes_per_s * surface.memory_efficiency)
     high, low = np.maximum(compute, memory), np.minimum(compute, memory)
@@ -80,7 +83,7 @@ def _tile_seconds(surface: GemmSurface, m: Floats, n: Floats, k: Floats) -> Floa
     rate = surface.peak_flops_per_s * surface.efficiency
     quantised = surface.wave_quantisation
     best: Floats = np.full((), np.inf)
-    for rows, columns in TILES:
+    for rows, columns in surface.tiles:
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
         waves = np.ceil(tiles / surface.num_sms) * (quantised * surface.num_sms) + tiles * (1.0 - quantised)
         halvings = np.log2(_LARGEST_TILE / (rows * columns))
@@ -89,7 +92,7 @@ def _tile_seconds(surface: GemmSurface, m: Floats, n: Floats, k: Floats) -> Floa
     return np.asarray(best * (k + surface.ramp_k))
 
 
-def _alignment(surface: GemmSurface, n: Floats, k: Floats) -> Floats | float:
+def _alignment(surface: GemmSurface, n: ArrayLike, k: ArrayLike) -> Floats | float:
     """Time factor of leading dimensions that are no multiple of 128 or 16 bytes (of two-byte elements)."""
     if surface.unaligned_64 == 1.0 and surface.unaligned_8 == 1.0:
         return 1.0

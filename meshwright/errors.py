@@ -5,6 +5,7 @@ MeshwrightError
 │   ├── UnknownNameError  a model, GPU, node, target ... that is not known    exit 2
 │   └── MissingExtraError an optional dependency is not installed             exit 2
 ├── UnsupportedError      a target cannot express or run this plan            exit 2
+├── WorkerLostError       a process or a worker of a cluster died in a search  exit 2
 ├── NoFeasibleLayoutError the answer is no: nothing fits or nothing is legal  exit 1
 └── SearchInterrupted     Ctrl-C before any layout was priced                 exit 130
 """
@@ -89,6 +90,17 @@ class UnsupportedError(MeshwrightError):
     """A target cannot express or run what was asked."""
 
     code = "unsupported"
+
+
+class WorkerLostError(MeshwrightError):
+    """Whoever searched died: task `index` has no answer, and perhaps others."""
+
+    code = "worker_lost"
+
+    def __init__(self, where: str, index: int, reason: str) -> None:
+        hint = "out of memory, or stopped by whoever runs it: see its log; `--resume FILE` keeps what a sweep has done"
+        super().__init__(f"a worker of {where} died in search {index + 1}: {reason}", hint=hint)
+        self.where, self.index, self.reason = where, index, reason
 
 
 class NoFeasibleLayoutError(MeshwrightError):

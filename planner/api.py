@@ -12,7 +12,7 @@ import numpy as np
 
 from ..cost_models import units
 from ..cost_models.layouts import Layout, parse
-from ..cost_models.specs import ClusterSpec
+from ..cost_models.specs import ClusterSpec, told
 from ..errors import InputError, MeshwrightError, SearchInterrupted
 from ..profiles.cluster import cluster_to_dict
 from . import intervals, mixed
@@ -25,7 +25,8 @@ from .failures import does_not_fit, no_legal_layout
 from .plan import Candidate, Certificate, Outside, Plan, Profile, load_plan, rounded
 from .request import Request, load_request, request_to_dict
 from .resolve import Resolved, resolve
-from .search.exhaustive import FAMILY, Outcome
+from .search.exhaustive import Outcome
+from .search.found import FAMILY
 from .simulation import Staged
 from .space import Count, Space
 
@@ -366,9 +367,8 @@ def resolved_part(found: Resolved) -> dict[str, Any]:
     from dataclasses import asdict
 
     cluster: ClusterSpec = found.cluster
-    stack = asdict(found.stack)
     return {
-        "model": rounded(asdict(found.model)), "cluster": rounded(cluster_to_dict(cluster)),
-        "workload": rounded(asdict(found.workload)), "stack": rounded(stack), "target": found.target.name,
+        "model": rounded(told(found.model)), "cluster": rounded(cluster_to_dict(cluster)),
+        "workload": rounded(asdict(found.workload)), "stack": rounded(told(found.stack)), "target": found.target.name,
         "memory_bytes": rounded(found.memory_bytes),
     }  # fmt: skip

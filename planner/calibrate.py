@@ -116,12 +116,17 @@ def _stack_file(found: Study, families: Sequence[str]) -> str:
     fitted = found.fit
     for constant, z, spread in zip(fitted.constants, fitted.z, fitted.spread, strict=True):
         runs = sum(case.stack.name == constant.owner for case in found.runs.cases)
-        note = f"fitted to {runs} runs; {_plain(constant.prior)} before them, {_certainty(constant, float(spread))}"
-        facts[constant.owner][constant.place[-1]] = (constant.value(float(z)), note)
+        facts[constant.owner][constant.place[-1]] = (constant.value(float(z)), fact_note(constant, float(spread), runs))
     names = {case.stack_name for case in found.runs.cases}
     if len(names) == len(families) == 1:  # all of one version, which may differ from its family
         facts = {names.pop(): facts[families[0]]}
     return stack_text(facts, "Written by `meshwright calibrate`: a stack family as these runs have it.")
+
+
+def fact_note(constant: constants.Constant, spread: float, num_runs: int) -> str:
+    """The source of a fitted number in a stack file."""
+    counted = "1 run" if num_runs == 1 else f"{num_runs} runs"
+    return f"fitted to {counted}; {_plain(constant.prior)} before, {_certainty(constant, spread)}"
 
 
 def _certainty(constant: constants.Constant, spread: float) -> str:

@@ -106,12 +106,12 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
         full = RECOMPUTE_MODES[one.layout.recompute] == "full"
         layers = (one.layout.recompute_layers or sum(sizes)) if full else 0
         redone = tuple(redone_by_layout(sizes, devices, layers))
-    out, start = [], 0
+    out, start, spread = [], 0, one.batch.vocabulary is not None
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
             "layers": [start, start + size - 1] if size else [],
-            "embedding": index == 0, "head": index == len(devices) - 1, "gpu": one.gpu_of(device),
+            "embedding": spread or index == 0, "head": spread or index == len(devices) - 1, "gpu": one.gpu_of(device),
             "recompute_layers": redone[index],
         })  # fmt: skip
         start += size

@@ -11,12 +11,13 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from .._version import __version__
-from ..errors import InputError, MissingExtraError, UnknownNameError
+from ..errors import InputError, MissingExtraError, UnknownNameError, WorkerLostError
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -46,7 +47,7 @@ class Processes:
     def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         futures = {self._pool.submit(function, task): index for index, task in enumerate(tasks)}
         for done in as_completed(futures):
-            yield futures[done], done.result()
+            yield futures[done], _answered(done.result, (BrokenExecutor,), "this machine", futures[done])
 
     def close(self, *, at_once: bool) -> None:
         self._pool.shutdown(wait=not at_once, cancel_futures=True)
@@ -55,29 +56,44 @@ class Processes:
 class Dask:
     """Workers of a Dask cluster."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, client: Any, where: str) -> None:
+        self._client, self._where = client, f"dask://{where}"
 
     def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        from distributed import CancelledError, KilledWorker
         from distributed import as_completed as completed
+        from distributed.comm import CommClosedError
 
+        lost = (KilledWorker, CancelledError, CommClosedError)
         futures = {self._client.submit(function, task, pure=False): index for index, task in enumerate(tasks)}
         for done in completed(list(futures)):
-            yield futures[done], done.result()
+            yield futures[done], _answered(done.result, lost, self._where, futures[done])
 
 
 class Ray:
     """Workers of a Ray cluster."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, where: str) -> None:
+        self._ray, self._where = ray, f"ray://{where}"
 
     def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
+        died = self._ray.exceptions
+        lost = (died.WorkerCrashedError, died.NodeDiedError, died.OutOfMemoryError, ConnectionError)
         remote = self._ray.remote(function)
         waiting = {remote.remote(task): index for index, task in enumerate(tasks)}
         while waiting:
             (done, *_), _ = self._ray.wait(list(waiting), num_returns=1)
-            yield waiting.pop(done), self._ray.get(done)
+            index = waiting.pop(done)
+            yield index, _answered(partial(self._ray.get, done), lost, self._where, index)
+
+
+def _answered(get: Callable[[], Answer], lost: tuple[type[BaseException], ...], where: str, index: int) -> Answer:
+    """The answer of task `index`. Raises WorkerLostError for the errors `lost`, by which a cluster says so."""
+    try:
+        return get()
+    except lost as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise WorkerLostError(where, index, reason[0]) from None
 
 
 def opened(jobs: int = 1, address: str | None = None) -> AbstractContextManager[Executor]:
@@ -128,7 +144,7 @@ def _dask(where: str) -> Iterator[Executor]:
     try:
         if not client.scheduler_info()["workers"]:
             raise InputError(f"the Dask scheduler at {where} has no worker", hint=f"`dask worker {where}` starts one")
-        yield _checked(Dask(client), where)
+        yield _checked(Dask(client, where), where)
     finally:
         client.close()
 
@@ -146,7 +162,7 @@ def _ray(where: str) -> Iterator[Executor]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _absent("Ray cluster", where, error) from None
     try:
-        yield _checked(Ray(ray), where)
+        yield _checked(Ray(ray, where), where)
     finally:
         ray.shutdown()
 

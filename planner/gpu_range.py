@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
@@ -143,5 +144,13 @@ def _described(cluster: str | dict[str, Any] | None) -> dict[str, Any] | None:
     """What the request or a file says of the cluster; None for a name."""
     if isinstance(cluster, str) and (cluster.endswith((".yaml", ".yml", ".json", ".toml")) or "/" in cluster):
         data = read_document(cluster).data
-        return dict(data) if isinstance(data, Mapping) else {}
+        return _anchored(data, Path(cluster).parent) if isinstance(data, Mapping) else {}
     return dict(cluster) if isinstance(cluster, Mapping) else None
+
+
+def _anchored(described: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What a file in `folder` describes, to be read from anywhere: plain values know no folder."""
+    profiles = described.get("profiles")
+    if not isinstance(profiles, list):
+        return dict(described)
+    return {**described, "profiles": [str(folder / name) if isinstance(name, str) else name for name in profiles]}

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from ..cost_models.flops import model_flops, recomputed_flops
 from ..cost_models.layerwise import REDUCE, STEADY
-from ..cost_models.layouts import RECOMPUTE_MODES, Layout
+from ..cost_models.layouts import RECOMPUTE_MODES, Layout, Layouts
 from ..cost_models.ledger import Ledger
 from ..cost_models.rates import COMPONENTS
 from ..cost_models.step import TERMS
 from ..errors import InputError
 from .candidates import candidates
+from .emitters.registry import TARGETS
 from .plan import LAYERS_OF_THEIR_OWN, Alike, Candidate, LayerPlan, LayerRun, Plan, rounded
 from .resolve import Resolved
 from .search.layer_space import Instance
@@ -70,11 +71,19 @@ def candidate(found: Resolved, outcome: Outcome) -> Candidate | None:
         "mfu": model / peak, "hfu": (model + _recomputed(found, best)) / peak,
         "tokens_per_s_per_gpu": like.tokens_per_s_per_gpu / scale,
         "terms": _as_terms(terms, like), "memory": _memory(found, best), "stages": _stages(best, like),
-        "targets": dict.fromkeys(like.targets, LAYERS_OF_THEIR_OWN),
+        "targets": {name: _cannot_run(found, name, plan) or reason for name, reason in like.targets.items()},
     }  # fmt: skip
     names = ("step_s_low", "step_s_high", "cost_usd_per_mtoken", "days", "gpu_hours", "cost_usd")
     times = {name: value * scale for name in names if (value := getattr(like, name)) is not None}
     return Candidate.model_validate(rounded({**like.model_dump(), **times, **changed}))
+
+
+def _cannot_run(found: Resolved, target: str, plan: LayerPlan) -> str | None:
+    """Why a target cannot run the plan, whatever it does with the layout of most layers."""
+    if not TARGETS[target].own_layers:
+        return LAYERS_OF_THEIR_OWN
+    reasons = TARGETS[target].supports(Layouts.of(plan.layouts), found.problem)[1]
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def added(found: Resolved, plan: Plan, outcome: Outcome) -> Plan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +21,13 @@ from pydantic import (
     model_serializer,
 )
 
-from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout
+from ..cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout, parse
 from ..cost_models.stages import Partition, chunk_devices, chunk_sizes, redone_by_layout
 from ..errors import InputError, Problem, UnsupportedError
 from .spread import Spread, Way
 
 FORMAT_VERSION = "1.1"
-LAYERS_OF_THEIR_OWN = "its layers have strategies of their own, which nothing here runs yet"
+LAYERS_OF_THEIR_OWN = "its layers have strategies of their own, and here all have one"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 
 
@@ -132,6 +133,23 @@ class Placement(_Part):
         """Plans on equal links look as they always did."""
         return _without(handler(self), "order")
 
+    def problem(self, num_ranks: int, num_nodes: int) -> tuple[str, str] | None:
+        """(field, what is wrong with it): hosts or ranks that are missing, or there twice."""
+        hosts, logical = self.hosts, self.logical_of_rank
+        if hosts and (len(hosts) != num_nodes or len(set(hosts)) < num_nodes):
+            twice = sorted({host for host in hosts if hosts.count(host) > 1})
+            more = f", {', '.join(twice)} twice" if twice else ""
+            return "hosts", f"names {len(set(hosts))} hosts{more}, the cluster has {num_nodes} nodes"
+        if logical is None or sorted(logical) == list(range(num_ranks)):
+            return None
+        per_node = max(num_ranks // num_nodes, 1)
+        absent = [hosts[node] if hosts else f"node {node}" for node in range(-(-len(logical) // per_node), num_nodes)]
+        if absent:
+            return "logical_of_rank", f"maps {len(logical)} of {num_ranks} ranks: none of {', '.join(absent)}"
+        lost = sorted(set(range(num_ranks)) - set(logical))
+        lacks = f": {', '.join(map(str, lost))} {'is' if len(lost) == 1 else 'are'} nowhere" if lost else ""
+        return "logical_of_rank", f"is not an order of the {num_ranks} ranks{lacks}"
+
 
 class LayerRun(_Part):
     """A run of layers [first, last] of one strategy, as the id of the layout that has it everywhere."""
@@ -165,8 +183,19 @@ class LayerPlan(_Part):
 
     @property
     def digest(self) -> str:
-        said = [self.embedding, [[*run.layers, run.strategy] for run in self.runs], self.head]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:6]
+        return layers_digest(self.embedding, self.runs, self.head)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Every strategy once, as the layout that has it everywhere."""
+        ids = dict.fromkeys((self.embedding, *(run.strategy for run in self.runs), self.head))
+        return tuple(parse(each) for each in ids)
+
+
+def layers_digest(embedding: str, runs: Sequence[LayerRun], head: str) -> str:
+    """The 6 digits after `-x` in the id of a layout whose layers have strategies of their own."""
+    said = [embedding, [[*run.layers, run.strategy] for run in runs], head]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:6]
 
 
 class Candidate(_Part):
@@ -212,7 +241,7 @@ class Candidate(_Part):
         """Raises UnsupportedError where layers have strategies of their own: no layout says what they do."""
         if self.layerwise is not None:
             raise UnsupportedError(f"layout {self.choice}, {self.layout_id}: {LAYERS_OF_THEIR_OWN}",
-                                   hint="choose a layout of the plan whose layers are alike, as in `emit plan.json 2`")
+                                   hint="`launch` runs it; or choose a layout of the plan whose layers are alike")
 
     @property
     def partition(self) -> Partition | None:

@@ -92,7 +92,8 @@ class Resolved:
     def for_target(self, name: str) -> Resolved:
         """The same request for another target, with that target's software unless the request names one."""
         target = load_target(name)
-        stack = self.stack if self.request.stack else _fitting(stacks.load_stack(target.stack), self.workload)
+        own = _fitting(stacks.load_stack(target.stack), self.workload, self.cluster)
+        stack = self.stack if self.request.stack else own
         return Resolved(self.request, self.model, self.cluster, self.workload, stack, target, self.warnings)
 
     def search(self, space: Space, **options: Any) -> Search:
@@ -116,8 +117,25 @@ def _spelled(value: object) -> str:
 
 def resolve(request: Request) -> Resolved:
     """Load what `request` refers to. Raises InputError for anything that does not exist or fit together."""
-    model, model_warnings = _model(request.model)
+    model, workload, model_warnings = _asked(request)
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
+    target = load_target(request.target)
+    stack = _fitting(_stack(request.stack, target), workload, cluster)
+    found = Resolved(request, model, cluster, workload, stack, target, ())
+    return Resolved(request, model, cluster, workload, stack, target,
+                    tuple([*model_warnings, *cluster.warnings, *_doubts(found)]))  # fmt: skip
+
+
+def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
+    """What is trained, on one node of a device of which nothing is known yet."""
+    model, workload, _ = _asked(request)
+    target = load_target(request.target)
+    return Problem(model, workload, _stack(request.stack, target), num_gpus, num_gpus), target
+
+
+def _asked(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
+    """Model and workload, and warnings. Raises InputError if one does not fit the other."""
+    model, warnings = _model(request.model)
     workload = request.to_workload(model.max_positions)
     if workload.seq_len > model.max_positions:
         raise InputError(
@@ -130,11 +148,7 @@ def resolve(request: Request) -> Resolved:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
-    target = load_target(request.target)
-    stack = _fitting(_stack(request.stack, target), workload)
-    found = Resolved(request, model, cluster, workload, stack, target, ())
-    return Resolved(request, model, cluster, workload, stack, target,
-                    tuple([*model_warnings, *cluster.warnings, *_doubts(found)]))  # fmt: skip
+    return model, workload, warnings
 
 
 def _check_adapters(model: ModelSpec, workload: Workload) -> None:
@@ -168,9 +182,10 @@ def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSp
     raise InputError("stack: must be a name or a file", hint=f"known: {', '.join(stacks.stack_names())}")
 
 
-def _fitting(stack: StackSpec, workload: Workload) -> StackSpec:
-    """No flash kernel computes in fp32: training in it runs plain products."""
-    return replace(stack, attention="unfused") if workload.precision == "fp32" else stack
+def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec) -> StackSpec:
+    """No flash kernel of a GPU computes in fp32: training in it runs plain products."""
+    plain = workload.precision == "fp32" and not cluster.gpu.measured
+    return replace(stack, attention="unfused") if plain else stack
 
 
 def _doubts(found: Resolved) -> list[str]:

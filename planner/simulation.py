@@ -7,7 +7,7 @@ can be compared.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from ..cost_models.stages import (
 )
 from ..cost_models.step import Estimate
 from ..cost_models.tables import Tables, index_keys
+from . import vocabulary_passes
 from .plan import layout_id, own_stages
 from .resolve import Resolved
 
@@ -114,14 +115,17 @@ class Staged:
         problem, layout = self.found.problem, self.layout
         ends = (problem.pattern, problem.num_kinds, problem.edges)
         how = (layout.pp, chunks_per_stage(layout), self.schedule_name)
-        return chunk_rows(*ends, *how, self.partition.sizes)
+        rows = chunk_rows(*ends, *how, self.partition.sizes)
+        if self.batch.vocabulary is not None:  # embedding and head are chunks of their own (vocabulary_passes.py)
+            rows[:, -EXTRA_KINDS:] = 0.0
+        return rows
 
     @cached_property
     def redone(self) -> Array:
         """[chunk, kind] layers under recompute; of n layers per stage an average share of each chunk."""
         problem, layout = self.found.problem, self.layout
         if self.partition.redone is not None:
-            return redone_rows(problem.pattern, problem.num_kinds, self.partition)
+            return redone_rows(problem.pattern, problem.num_kinds, problem.edges, self.partition)
         if not layout.recompute_layers:
             return self.rows
         layers = on_devices(self.rows[:, :-EXTRA_KINDS].sum(axis=1), self.devices)
@@ -139,6 +143,8 @@ class Staged:
     @cached_property
     def schedule(self) -> Schedule:
         pp, vpp = self.layout.pp, chunks_per_stage(self.layout)
+        if self.batch.vocabulary is not None:
+            return vocabulary_passes.schedule_of(self, self.batch.vocabulary)
         return schedule.make(self.schedule_name, pp, self.num_micro_batches, vpp)
 
     @cached_property
@@ -157,7 +163,7 @@ class Staged:
         reduce_s, gather_s = _data_parallel(self.found, batch, rows)
         held = [batch.memory(j) for j in range(batch.num_profiles)]
         static = [sum(float(x[0]) for name, x in one.items() if name != "activations") for one in held]
-        return Costs(
+        costs = Costs(
             forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
             input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
             forward_hop_s=hop, backward_hop_s=hop, reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
@@ -166,6 +172,9 @@ class Staged:
             optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
             activation_bytes=tuple(activations.tolist()), stash_bytes=tuple((rows @ priced.waiting[:, key]).tolist()),
         )  # fmt: skip
+        if batch.vocabulary is None:
+            return costs
+        return vocabulary_passes.costs_of(self, batch.vocabulary, costs, partial(_data_parallel, self.found, batch))
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -174,8 +183,9 @@ class Staged:
     @property
     def is_simulated(self) -> bool:
         """Whether `step_s` is simulated: a pipeline of not too many operations, on links that are alike, trained as
-        usual; the simulator knows no techniques. Else it is the closed form."""
-        usual = not self.found.workload.techniques and self.found.cluster.links is None
+        usual; of techniques the simulator knows vocabulary parallelism. Else it is the closed form."""
+        known = len(self.found.workload.techniques) <= (self.batch.vocabulary is not None)
+        usual = known and self.found.cluster.links is None
         return self.simulate and usual and self.layout.pp > 1 and self.num_operations <= MOST_OPERATIONS
 
     @cached_property
@@ -201,6 +211,9 @@ class Staged:
         terms["dp"] = exposed + self._contention_s
         share = step.straggler_share(self.batch)
         terms["stragglers"] = self.step_s * share / (1.0 + share)
+        if self.batch.vocabulary is not None:  # waiting for it is part of the bubble
+            beside_s = self.batch.vocabulary.beside_s(self.batch, self.found.rates)
+            terms["vocabulary"] = self.num_micro_batches * float(beside_s[0])
         terms["bubble"] = 0.0
         terms["bubble"] = max(self.step_s - sum(terms.values()), 0.0)
         return terms

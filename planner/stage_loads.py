@@ -45,7 +45,7 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     even, edges = one.split(None), slice(-EXTRA_KINDS, None)
     tables, key, code = one.batch.tables, int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
     kind_s = tables.forward_s[:, key] + tables.backward_s[:, key]
-    held, redo_s = one.rows.sum(axis=0), one.redone.sum(axis=0) * tables.redo(*code).sum(axis=1)[:, key]
+    held, redo_s = one.batch.splits.total[0], one.redone.sum(axis=0) * tables.redo(*code).sum(axis=1)[:, key]
     layer_s = float((held * kind_s + redo_s)[:-EXTRA_KINDS].sum() / held[:-EXTRA_KINDS].sum())
     worth = (held * kind_s)[edges] / layer_s
     return StageLoads(**rounded({
@@ -54,7 +54,8 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
         "head_layers": float(worth[HEAD] + worth[MTP]) + one.found.model.mtp_layers,
         "step_s": one.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
         "even_device_bytes": even.device_bytes, "memory_bytes": one.found.memory_bytes,
-        "simulated": one.is_simulated, "can_split": one.is_simulated and one.found.target.stages != "even",
+        "simulated": one.is_simulated, "can_split": one.is_simulated and one.batch.vocabulary is None
+                                                    and one.found.target.stages != "even",
     }))  # fmt: skip
 
 
@@ -62,7 +63,8 @@ def _stage_s(one: Staged) -> list[float]:
     """[stage] seconds of a micro-batch."""
     costs = one.costs
     chunks = np.array(costs.forward_s) + np.array(costs.input_s) + np.array(costs.weight_s)
-    return [float(seconds) for seconds in on_devices(chunks, one.devices)]
+    devices = one.devices if one.batch.vocabulary is None else 2 * one.devices  # of layers, then of the vocabulary
+    return [float(seconds) for seconds in on_devices(chunks[: len(devices)], devices)]
 
 
 def _layers(one: Staged) -> list[int]:

@@ -250,8 +250,7 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
     """The values of a cluster in base units, for `resolved` in a plan; `cluster_from_dict` reads it back."""
     return {
         "name": cluster.name,
-        "groups": [asdict(replace(group, gpu=replace(group.gpu, peak_flops_per_s=dict(group.gpu.peak_flops_per_s))))
-                   for group in cluster.groups],
+        "groups": [_group_to_dict(group) for group in cluster.groups],
         "levels": [asdict(level) for level in cluster.levels],
         "warnings": list(cluster.warnings),
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
@@ -261,6 +260,15 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         **({name: [asdict(each) for each in getattr(cluster, name)] for name in ("islands", "bridges")}
            if cluster.islands else {}),
     }  # fmt: skip
+
+
+def _group_to_dict(group: NodeGroup) -> dict[str, Any]:
+    """What no profile has measured is left out."""
+    gpu = replace(group.gpu, peak_flops_per_s=dict(group.gpu.peak_flops_per_s))
+    out = asdict(replace(group, gpu=gpu))
+    if not group.gpu.measured:
+        del out["gpu"]["measured"]
+    return out
 
 
 def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:

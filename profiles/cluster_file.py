@@ -6,14 +6,14 @@ All problems of a file are reported together, each with line and field. docs/gui
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
 from ..cost_models.specs import ClusterSpec, Topology
 from ..errors import InputError
-from . import registry
+from . import device_files, registry
 from .cluster import build, gpu_group, node_group, parse_shorthand
-from .device_files import with_profiles
 from .fabric import Fabric, FabricType, Group, Inter, latency, suspicious_nic, suspicious_ratio
 from .facts import Facts
 from .link_file import with_collectives
@@ -26,6 +26,8 @@ _GROUP_KEYS = ("node", "count", "name", "gpu", "gpus_per_node", "intra_node", "d
 _INTRA_KEYS = ("bandwidth", "latency", "topology", "kind")
 _FABRIC_KEYS = ("type", "ratio", "pod_nodes")
 _PER = ("gpu", "nic", "node")
+_GIVEN = "as given"
+LoadGpu = Callable[[str], registry.GpuEntry]
 
 
 def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
@@ -36,10 +38,15 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
     facts = Facts(document)
     if not facts.keys((), _KEYS):
         facts.finish()
-    groups = _groups(facts, gpu)
+    known = device_files.devices(facts)
+    groups = _groups(facts, gpu, lambda name: known.get(name) or registry.gpu_entry(name))
     links = facts.keys(("links",), ("intra_node", "inter_node", "between_groups", "slow_nodes", "matrix"))
     if links and groups:
         groups = [_with_links(facts, group) for group in groups]
+    for position, group in enumerate(groups):
+        if group.nodes.gpu.measured and group.nodes.gpus_per_node > 1 and group.intra[-1].source != _GIVEN:
+            facts.fail(("groups", position), f"how {group.nodes.gpus_per_node} x {group.nodes.gpu.name} are joined is "
+                       "not known", "`links.intra_node`, as `profile links` writes it")  # fmt: skip
     fabric = _between(facts, groups, _fabric(facts, groups))
     name = facts.text(("name",)) or "cluster"
     facts.finish()
@@ -47,12 +54,12 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
         cluster = build(name, groups, fabric)
     except InputError as error:
         raise InputError.of([document.problem(("groups",), error.message, error.hint)]) from None
-    cluster = with_profiles(facts, with_collectives(facts, with_links(facts, cluster, groups, fabric)))
+    cluster = device_files.with_profiles(facts, with_collectives(facts, with_links(facts, cluster, groups, fabric)))
     facts.finish()
     return cluster
 
 
-def _groups(facts: Facts, gpu: str | None) -> list[Group]:
+def _groups(facts: Facts, gpu: str | None, load_gpu: LoadGpu) -> list[Group]:
     found = facts.document.data.get("groups")
     if isinstance(found, str):
         return _shorthand(facts, ("groups",), found, gpu)
@@ -66,7 +73,7 @@ def _groups(facts: Facts, gpu: str | None) -> list[Group]:
         if isinstance(item, str):
             groups += _shorthand(facts, path, item, gpu)
         elif facts.keys(path, _GROUP_KEYS):
-            group = _group(facts, path, gpu)
+            group = _group(facts, path, gpu, load_gpu)
             groups += [group] if group else []
     return groups
 
@@ -79,7 +86,7 @@ def _shorthand(facts: Facts, path: FieldPath, text: str, gpu: str | None) -> lis
         return []
 
 
-def _group(facts: Facts, path: FieldPath, gpu: str | None) -> Group | None:
+def _group(facts: Facts, path: FieldPath, gpu: str | None, load_gpu: LoadGpu) -> Group | None:
     """One group: a node of the catalogue, of which single values can be replaced, or a node written out."""
     before = len(facts.problems)
     node, own_gpu = facts.text((*path, "node")), facts.text((*path, "gpu"))
@@ -90,7 +97,7 @@ def _group(facts: Facts, path: FieldPath, gpu: str | None) -> Group | None:
     if node is None and own_gpu is not None and per_node is None:
         facts.fail(path, "`gpus_per_node` is missing")
     entry = _known(facts, (*path, "node"), node, registry.load_node)
-    built = _known(facts, (*path, "gpu"), own_gpu or gpu, registry.gpu_entry)
+    built = _known(facts, (*path, "gpu"), own_gpu or gpu, load_gpu)
     chosen = gpu or (built.spec.name if built else None)
     domain = facts.whole((*path, "domain"))
     if len(facts.problems) > before or count is None:
@@ -104,7 +111,7 @@ def _group(facts: Facts, path: FieldPath, gpu: str | None) -> Group | None:
             return None
         group = node_group(entry, count, gpu=chosen)
     else:
-        group = gpu_group(registry.gpu_entry(chosen or ""), per_node or 1, count)
+        group = gpu_group(load_gpu(chosen or ""), per_node or 1, count)
     return _changed(facts, path, group)
 
 
@@ -174,7 +181,7 @@ def _intra(facts: Facts, path: FieldPath, group: Group) -> Group:
     seconds = facts.quantity((*path, "latency"), "s")
     topology: Any = facts.text((*path, "topology"), get_args(Topology))
     kind = facts.text((*path, "kind"), (*registry.INTRA_KINDS, registry.MEASURED_KINDS[0]))
-    if bw is not None:
+    if bw is not None and not group.nodes.gpu.measured:
         text, expected, what = str(facts.value((*path, "bandwidth"))), level.bw_bytes_per_s, group.nodes.gpu.name
         if doubt := suspicious_ratio(bw, expected, text, what):
             warnings.append(f"{_where(facts, (*path, 'bandwidth'))}: {doubt}")
@@ -183,7 +190,7 @@ def _intra(facts: Facts, path: FieldPath, group: Group) -> Group:
                             f"are one direction, {expected / 1e9:g} GB/s here")  # fmt: skip
     given = {"bw_bytes_per_s": bw, "latency_s": seconds, "topology": topology, "kind": kind}
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    level = replace(level, **changed, source="as given" if bw is not None else level.source)
+    level = replace(level, **changed, source=_GIVEN if bw is not None else level.source)
     return replace(group, intra=(*group.intra[:-1], level), warnings=tuple(warnings))
 
 

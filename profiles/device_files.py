@@ -2,12 +2,14 @@
 
 Their constants take the place of what ships for the cluster's GPU, on this cluster alone: the share of the peak that
 products and attention keep up in training, the share of the memory bandwidth that element-wise kernels reach, the bytes
-on a GPU that no tensor accounts for, and how fast states are copied to the host and updated there.
+on a GPU that no tensor accounts for, and how fast states are copied to the host and updated there. A kernel profile of
+a device that no catalogue knows has all that prices it, and the groups of the file call it by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import yaml
 from ..cost_models.rates import MemoryOverheads
 from ..cost_models.specs import ClusterSpec
 from ..errors import InputError
-from . import registry
+from . import measured_device, registry
 from .calibration import Calibration, overlaid
 from .facts import Facts
 from .reader import Document, read_document
+from .registry import GpuEntry
 
 _PATH = ("profiles",)
 _KERNELS, _MEMORY, _STORAGE = "kernel-profile", "memory-profile", "storage-profile"
@@ -36,13 +39,13 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
     named = facts.document.at(_PATH)
     if named is None:
         return cluster
-    if not isinstance(named, list) or not named or not all(isinstance(each, str) for each in named):
+    if not isinstance(named, list) or not named or not all(isinstance(each, str | Mapping) for each in named):
         facts.fail(_PATH, "must list files", "`profiles: [kernels.yaml, memory.yaml]`")
         return cluster
-    own, measured, warnings = Path(facts.document.name).parent, dict[str, float](), list[str]()
+    measured, warnings = dict[str, float](), list[str]()
     for position, name in enumerate(named):
         try:
-            found = read_document(own / name)
+            found = _document(facts, name)
             values = constants(found)
         except InputError as error:
             facts.fail((*_PATH, position), error.message, error.hint)
@@ -51,23 +54,50 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
             warnings.append(other)
         else:
             measured |= values
+            warnings += _other_host(facts, found)
     return replace(cluster, measured=measured, warnings=(*cluster.warnings, *warnings))
+
+
+def _document(facts: Facts, named: str | Mapping[str, Any]) -> Document:
+    """A profile that a cluster file names, or holds itself."""
+    own = Path(facts.document.name).parent
+    return read_document(own / named) if isinstance(named, str) else Document("profile", dict(named))
+
+
+def devices(facts: Facts) -> dict[str, GpuEntry]:
+    """The devices that the profiles of a cluster file describe, by name; what is wrong with one goes to `facts`."""
+    named, found = facts.document.at(_PATH), dict[str, GpuEntry]()
+    for position, each in enumerate(named if isinstance(named, list) else ()):
+        try:
+            inside = Facts(_document(facts, each))
+            device = measured_device.entry(inside)
+            inside.finish()
+        except InputError as error:
+            facts.fail((*_PATH, position), error.message, error.hint)
+            continue
+        if device is not None:
+            found[device.spec.name] = device
+    return found
 
 
 def constants(document: Document) -> dict[str, float]:
     """The constants of one profile, by the names of ClusterSpec.measured. Raises InputError with all its problems."""
     facts, kind = Facts(document), document.at(("kind",))
     found: dict[str, float | None] = {}
-    if kind == _KERNELS:
+    if kind == _KERNELS and document.at(measured_device.PATH) is not None:
+        measured_device.entry(facts)
+        found = {"contention": _contention(facts)}
+    elif kind == _KERNELS:
         found = {name: _share(facts, ("efficiencies", name)) for name in _EFFICIENCIES}
         if not any(found.values()) and not facts.problems:
             hint = "profile it on the GPU of this cluster: only then the file compares with the planner"
             facts.fail(("efficiencies",), "says nothing of gemm, attention or fused", hint)
     elif kind == _MEMORY:
-        found = {"reserve_share": _share(facts, ("overheads", "reserve_share")),
+        found = {"reserve_share": _share(facts, ("overheads", "reserve_share"), least=0.0),
                  "context_bytes": facts.quantity(("overheads", "context"), "B")}  # fmt: skip
-        if not any(found.values()) and not facts.problems:
-            facts.fail(("overheads",), "says nothing of reserve_share or context", "a CPU has neither")
+        if all(value is None for value in found.values()) and not facts.problems:
+            hint = "`profile memory` writes both where the system tells what a process holds"
+            facts.fail(("overheads",), "says nothing of reserve_share or context", hint)
     elif kind == _STORAGE:
         ways = [facts.quantity(("rates", name), "B/s") for name in ("host to device", "device to host")]
         found = {"host_memory_bytes_per_s": facts.quantity(("rates", "host memory"), "B/s"),
@@ -79,11 +109,22 @@ def constants(document: Document) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _share(facts: Facts, path: tuple[str, ...]) -> float | None:
+def _contention(facts: Facts) -> float | None:
+    """Seconds of computing lost per second of communication beside it, of `overlap: {compute, communication}`, the time
+    factors of both (profilers/overlap.py); None where one rank was measured."""
+    if not facts.keys(("overlap",), ("compute", "communication")):
+        return None
+    compute, communication = (facts.ratio(("overlap", name)) for name in ("compute", "communication"))
+    return None if compute is None or communication is None else min(communication * (1.0 - 1.0 / compute), 1.0)
+
+
+def _share(facts: Facts, path: tuple[str, ...], least: float | None = None) -> float | None:
+    """A number above zero, or from `least` on."""
     value = facts.value(path)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2:
+    low = math.ulp(0.0) if least is None else least
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= 2:
         facts.fail(path, f"`{value}` must be a share above zero")
         return None
     return float(value)
@@ -92,10 +133,19 @@ def _share(facts: Facts, path: tuple[str, ...]) -> float | None:
 def other_hardware(document: Document, cluster: ClusterSpec) -> str:
     """A warning where a profile is of another GPU than the cluster's; else empty."""
     where = document.at(("gpu",)) or document.at(("environment", "device")) or ""
+    if where in {group.gpu.name for group in cluster.groups if group.gpu.measured}:
+        return ""
     name = cluster.gpu.name
     same = registry.is_gpu(str(where)) and registry.gpu_name(str(where)) == name
     said = f"{document.name}: measured on {where or 'no GPU of the catalogue'}, the cluster has {name}: not used"
     return "" if same else said
+
+
+def _other_host(facts: Facts, document: Document) -> Iterator[str]:
+    """A warning where kernels of a device were timed on another machine than the links of the cluster file."""
+    here, there = facts.document.at(("measured", "device")), document.at(("environment", "device"))
+    if document.at(measured_device.PATH) is not None and here and there and here != there:
+        yield f"{document.name}: measured on {there}, the links of {facts.document.name} on {here}"
 
 
 def calibrated(fitted: Calibration, cluster: ClusterSpec) -> Calibration:
@@ -113,6 +163,8 @@ def calibrated(fitted: Calibration, cluster: ClusterSpec) -> Calibration:
 def overheads(assumed: MemoryOverheads, cluster: ClusterSpec) -> MemoryOverheads:
     """`assumed` with what was measured on the cluster."""
     found = {name: cluster.measured[name] for name in ("reserve_share", "context_bytes") if name in cluster.measured}
+    if found and cluster.gpu.measured:  # what a process holds for its links to other ranks is in the context
+        found["communicator_bytes"] = 0.0
     return replace(assumed, **found, source="measured on this cluster") if found else assumed
 
 

@@ -1,7 +1,7 @@
 """Refits every efficiency from the tables in `profiles/measured/`: `python -m meshwright.profiles.fit`.
 
-Least squares on log time with a soft loss, from fixed starts: the same tables give the same `fits.yaml`. Only this file
-needs scipy. What no table measures is in `assumptions.yaml`, by hand, each value with its source.
+Least squares on log time with a soft loss, from fixed starts: the same tables give the same `fits.yaml`. What no
+table measures is in `assumptions.yaml`, by hand, each value with its source.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts, ModelSpec
 from .model_blocks import attention_of, expert_model, num_layers_of, window_size, windows_of
@@ -84,17 +85,32 @@ def _latent_attention(f: Fields) -> Attention:
     )
 
 
-def _deepseek(f: Fields, family: str) -> ModelSpec:
+def _expert_groups(f: Fields) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token may use (DeepSeek-V2, arXiv 2405.04434, 2.2.2)."""
+    groups, experts = f.count("n_group", default=1), f.count("n_routed_experts")
+    chosen = f.count("topk_group", default=groups)
+    if f.sound and experts % groups:
+        f.problem("n_group", f"{groups} groups do not divide {experts} experts")
+    if f.sound and chosen > groups:
+        f.problem("topk_group", f"{chosen} groups per token, but there are only {groups}")
+    return groups, chosen
+
+
+def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
     """first_k_dense_replace dense layers, then experts in every moe_layer_freq-th layer."""
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
     first = f.count("first_k_dense_replace", default=0, minimum=0)
     every = f.count("moe_layer_freq", default=1)
     inner = f.count("moe_intermediate_size")
+    groups, top_groups = _expert_groups(f)
     moe = MixtureOfExperts(
         experts=f.count("n_routed_experts"),
         top_k=f.count("num_experts_per_tok"),
         expert_inner=inner,
         shared_inner=inner * f.count("n_shared_experts", default=0, minimum=0),
+        groups=groups,
+        top_groups=top_groups,
+        **router,
     )
     pattern = [index >= first and index % every == 0 for index in range(layers)]
     dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
@@ -103,11 +119,14 @@ def _deepseek(f: Fields, family: str) -> ModelSpec:
 
 
 def deepseek_v2(f: Fields) -> ModelSpec:
-    return _deepseek(f, "deepseek_v2")
+    """Softmax scores, as they are unless the config says otherwise."""
+    return _deepseek(f, "deepseek_v2", router_normalised=f.flag("norm_topk_prob", False),
+                     router_scale=f.number("routed_scaling_factor", 1.0))  # fmt: skip
 
 
 def deepseek_v3(f: Fields) -> ModelSpec:
-    return _deepseek(f, "deepseek_v3")
+    return _deepseek(f, "deepseek_v3", router_scores="sigmoid", router_normalised=f.flag("norm_topk_prob", True),
+                     router_scale=f.number("routed_scaling_factor", 2.5))  # fmt: skip
 
 
 def gpt_oss(f: Fields) -> ModelSpec:

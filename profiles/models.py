@@ -131,7 +131,8 @@ def read_model_yaml(
     rope_theta (10,000; null: no rotary positions), norm_epsilon (1e-5), activation (silu where gated, else gelu),
     num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, sliding_window with window_layers (how many,
     or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
-    ones, or which), shared_gate, router_bias, expert_bias}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim,
+    ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
+    sigmoid), router_normalised (true), router_scale (1)}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim,
     qk_rope_head_dim, v_head_dim}. params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """
@@ -259,6 +260,9 @@ def _own_experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
         return {}
     inner = moe.count("expert_ffn")
     shared = moe.count("shared", default=0, minimum=0)
+    groups, scores = moe.count("groups", default=1), moe.get("router_scores")
+    if scores not in (None, "softmax", "sigmoid"):
+        moe.problem("router_scores", f"`{scores}` is neither softmax nor sigmoid")
     block = MixtureOfExperts(
         experts=moe.count("experts"),
         top_k=moe.count("topk"),
@@ -268,10 +272,17 @@ def _own_experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
         router_bias=moe.flag("router_bias", False),
         shared_inner=moe.count("shared_ffn", default=shared * inner, minimum=0),
         shared_gate=moe.flag("shared_gate", False),
+        groups=groups,
+        top_groups=moe.count("top_groups", default=groups),
+        router_scores="sigmoid" if scores == "sigmoid" else "softmax",
+        router_normalised=moe.flag("router_normalised", True),
+        router_scale=moe.number("router_scale", 1.0),
     )
     chosen = _chosen(moe, "moe_layers", num_layers, num_layers)
     if moe.sound and block.top_k > block.experts:
         moe.problem("topk", f"{block.top_k} experts per token, but there are only {block.experts}")
+    if moe.sound and (block.experts % groups or block.top_groups > groups):
+        moe.problem("groups", f"{groups} groups, {block.top_groups} of them per token, of {block.experts} experts")
     moe.reject_unknown()
     f.absorb(moe)
     layers = range(num_layers - chosen, num_layers) if isinstance(chosen, int) else chosen

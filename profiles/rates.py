@@ -15,7 +15,7 @@ from typing import Any, get_args
 from ..cost_models.collectives import OPS, CollectiveRates, LevelRates, OpRates
 from ..cost_models.specs import AttentionKernel, GpuSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface
-from . import calibration
+from . import calibration, measured_device
 from .calibration import Calibration
 
 KERNELS: tuple[AttentionKernel, ...] = tuple(name for name in get_args(AttentionKernel) if name != "unfused")
@@ -131,6 +131,10 @@ def _surfaces_for(gpu_key: tuple[Any, ...], fitted: str) -> DeviceRates:
 def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceRates:
     """The efficiencies of `gpu`: its own where it was measured, else scaled from the nearest device that was.
     fitted: the calibration to apply, the shipped one unless given."""
+    if gpu.measured:
+        surface = measured_device.attention(gpu)
+        return DeviceRates(gemm=measured_device.gemm(gpu), attention=dict.fromkeys(KERNELS, surface),
+                           fused_memory_efficiency=1.0, provenance="measured", sources={})  # fmt: skip
     peaks = tuple(sorted(gpu.peak_flops_per_s.items()))
     key = (gpu.name, gpu.vendor, gpu.arch, peaks, gpu.memory_bw_bytes_per_s, gpu.num_sms)
     return _surfaces_for(key, (fitted or calibration.shipped()).part(*_DEVICE_BLOCKS))

@@ -14,7 +14,7 @@ from ..cost_models.rates import MemoryOverheads, Rates
 from ..cost_models.specs import ClusterSpec, Precision, StackSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface, UnfusedSurface
 from ..errors import InputError, UnknownNameError
-from . import device_files
+from . import device_files, measured_device
 from .calibration import Calibration, load_yaml, shipped
 from .rates import collective_rates, surfaces_for, with_measured
 
@@ -112,8 +112,8 @@ def _load_stack(name: str, fitted: Calibration) -> StackSpec:
     if name not in stack_names():
         raise UnknownNameError("stack", name, stack_names(), see="meshwright show stacks")
     facts = _facts(name, fitted)
-    return StackSpec(name=name, sources={field: facts[field]["source"] for field in _FIELDS},
-                     **{field: facts[field]["value"] for field in _FIELDS})  # fmt: skip
+    return StackSpec(name=name, sources={field: fact["source"] for field, fact in facts.items()},
+                     **{field: fact["value"] for field, fact in facts.items()})  # fmt: skip
 
 
 def _changed(stack: StackSpec, facts: Mapping[str, Any]) -> StackSpec:
@@ -164,6 +164,10 @@ def rates_for(
     fitted: the calibration of devices and links, the shipped one unless given (that of the stack is in `stack`)."""
     gpu, fitted = cluster.gpu, device_files.calibrated(fitted or shipped(), cluster)
     device = surfaces_for(gpu, fitted)
+    if gpu.measured:  # as this software runs it, in the long run
+        stack = replace(stack, throughput=1.0)
+    if "contention" in cluster.measured:
+        stack = replace(stack, contention=cluster.measured["contention"])
     dtype = precision if precision in device.gemm else ("bf16" if precision == "fp16" else precision)
     if dtype not in device.gemm:
         known = ", ".join(sorted(set(device.gemm) & {"bf16", "fp16", "fp8", "fp32"}))
@@ -173,7 +177,7 @@ def rates_for(
     gemm, wide_gemm = (_sustained(device.gemm[name], stack) for name in (dtype, wide))
     memory_bw = gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput
     attention: AttentionSurface | UnfusedSurface
-    if dtype == "fp32" or stack.attention == "unfused":  # no fused kernel has fp32
+    if stack.attention == "unfused" or (dtype == "fp32" and not gpu.measured):  # no fused kernel of a GPU has fp32
         # The square of scores is aligned, and heads are short enough to stay in the cache.
         products = replace(wide_gemm, unaligned_64=1.0)
         attention = UnfusedSurface(products=products, memory_bw_bytes_per_s=memory_bw, element_bytes=wide_bytes)
@@ -195,6 +199,10 @@ def rates_for(
         overheads=device_files.overheads(OVERHEADS, cluster),
         element_bytes=element_bytes,
         wide_element_bytes=wide_bytes,
+        # A device whose calls were timed waits for each of them: what a layer takes by itself adds up.
+        host_exponent=1.0 if gpu.measured else Rates.host_exponent,
+        passes=measured_device.pairs(gpu, "passes"),
+        latency_s=measured_device.pairs(gpu, "latency"),
         sources=_term_sources(device.provenance, cluster),
     )
 
@@ -213,5 +221,6 @@ def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
     network = {f"level {i}": text if text == "measured" else "fitted" if text.startswith("fitted") else "assumed"
                for i, text in enumerate(spans)}  # fmt: skip
     on_gpu = dict.fromkeys(("matmul", "attention", "memory", "optimizer", "accumulate"), compute)
-    guesses = dict.fromkeys(("host", "offload", "stragglers"), "assumed")
+    guesses = {**dict.fromkeys(("host", "offload", "stragglers"), "assumed"),
+               **({"host": "measured"} if cluster.gpu.measured else {})}  # fmt: skip
     return {**on_gpu, **guesses, "bubble": "formula", "imbalance": "formula", **network}

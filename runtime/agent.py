@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
+PARENT = "MESHWRIGHT_PARENT"  # process id of who started this one
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def die_with_parent() -> None:
-    """On Linux: SIGKILL when the parent is gone, however that happened."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int | None = None) -> None:
+    """On Linux: SIGKILL when the parent is gone, however that happened, and an end at once if it is gone by now: to
+    import torch takes seconds. What this process starts has it as its parent. parent: process id of who forked this
+    one; without it the environment may say who started it."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    known = os.environ.get(PARENT) if parent is None else str(parent)
+    if known is not None and known != str(os.getppid()):
+        os._exit(1)
+    os.environ[PARENT] = str(os.getpid())
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
 from . import tensor_parallel as tp
 from .comm import Group
 from .context_parallel import ContextParallel, causal
-from .experts import Dispatch
+from .experts import Dispatch, combine
 from .recompute import Recompute
+from .router import route
 from .split_backward import linear
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -63,6 +64,17 @@ class Context:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""
         return torch.arange(seq_len) if self.cp is None else self.cp.positions(seq_len)
 
+    def dealt(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [b, heads, s, d] as `core` takes them."""
+        return (q, k, v) if self.cp is None else self.cp.dealt(q, k, v)
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return causal(q, k, v) if self.cp is None else self.cp.core(q, k, v)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of this rank's queries, [b, heads, s, d], over whole sequences."""
+        return self.core(*self.dealt(q, k, v))
+
     def part(self, size: int, *, expert: bool = False) -> tuple[int, int]:
         """(first, number) of this rank's rows of `size`, out of those of its tp ranks (expert: of its ep ranks); the
         first ranks take one more where it does not divide."""
@@ -73,7 +85,9 @@ class Context:
 
 
 class Block(nn.Module):
-    """A module that knows how each of its parameters is split."""
+    """A module that knows how each of its parameters is split. reads_again: its backward pass needs weights."""
+
+    reads_again = True
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -176,8 +190,7 @@ class SelfAttention(Block):
         if positions is not None:
             q, k = rotate(q, *positions), rotate(k, *positions)
         heads = [each.transpose(1, 2) for each in (q, k, v)]
-        core = causal if self.context.cp is None else self.context.cp.attention
-        out = self.context.recompute.region("attn", core, *heads).transpose(1, 2).flatten(2)
+        out = self.context.recompute.region("attn", self.context.attention, *heads).transpose(1, 2).flatten(2)
         return tp.row(out, self.tensor("o"), self.maybe("o_bias"), self.context.group)
 
     def _head_dims(self) -> tuple[int, int, int]:
@@ -244,8 +257,7 @@ class Mlp(Block):
 class Experts(Block):
     """Routed experts; the ranks of an ep group hold a part of them each, and every tp rank routes its own tokens.
 
-    Router: softmax over the experts, the top_k largest, renormalised (Mixtral, arXiv 2401.04088, section 2.1). There is
-    no balancing loss. Shared experts are one dense block that sees every token.
+    Shared experts are one dense block that sees every token.
     """
 
     def __init__(self, context: Context, spec: MixtureOfExperts, hidden: int) -> None:
@@ -270,10 +282,8 @@ class Experts(Block):
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
         logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
-        chances = logits.softmax(-1, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-        weights, chosen = chances.topk(self.spec.top_k, dim=-1)
-        weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
-        out = self.context.recompute.region("moe", self._routed, tokens, weights, chosen).view_as(x)
+        weights, chosen = route(self.spec, logits)
+        out = self.context.recompute.region("moe", self._routed, tokens, weights.to(x.dtype), chosen).view_as(x)
         if self.shared is None:
             return out
         shared: Tensor = self.shared(x)
@@ -291,7 +301,7 @@ class Experts(Block):
         else:
             dispatch = Dispatch(self.context.experts, counts, tokens)
             out = dispatch.back(self._each(dispatch.there(tokens[source]), dispatch.counts))
-        return torch.zeros_like(tokens).index_add(0, source, out * weights.flatten()[order][:, None])
+        return combine(out, weights.flatten()[order], source, len(tokens))
 
     def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Tokens expert by expert of this rank, through their experts."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .manifest import NAME, PARTIAL, DamagedError, File, Manifest, check_run, fo
 from .model import same_weight
 from .sharding import Unit
 from .slices import LoadPieces, Piece, SavePieces, boxes
+from .status import Status
 from .trainer import Named, Trainer
 
 
@@ -58,9 +59,13 @@ class Resumed:
 class Checkpoints:
     """The checkpoints of one run in `folder`, of which the last `keep` stay."""
 
-    def __init__(self, trainer: Trainer, folder: Path, keep: int) -> None:
-        self.trainer, self.folder, self.keep = trainer, folder, keep
-        self.rank, self.status = dist.get_rank(), trainer.mesh["world"].status
+    def __init__(
+        self, trainer: Trainer, folder: Path, keep: int, group: dist.ProcessGroup | None = None,
+        status: Status | None = None,
+    ) -> None:  # fmt: skip
+        """group, status: of a thread that saves beside the training; without, those of the run."""
+        self.trainer, self.folder, self.keep, self.group = trainer, folder, keep, group
+        self.rank, self.status = dist.get_rank(), status or trainer.mesh["world"].status
 
     def prepare(self, *, resume: bool) -> None:
         """Makes the folder. Raises InputError if nothing can be written there, or if it holds another run's."""
@@ -80,12 +85,16 @@ class Checkpoints:
 
     def save(self, step: int) -> Saved:
         """After step `step` (1, 2, ...). Raises StorageError on all ranks if any could not write."""
+        return self.store(step, list(pieces(self.trainer)))
+
+    def store(self, step: int, found: Sequence[Piece]) -> Saved:
+        """Writes what the run held after step `step`. Raises as `save`."""
         started = time.perf_counter()
         self.status.set(f"saving the checkpoint of step {step}")
         partial = self.folder / (PARTIAL + folder_name(step))
         try:
             self._together(lambda: self._clear(partial))
-            self._write(partial)
+            self._write(partial, found)
             digests = self._together(lambda: self._digests(partial))
             files = {name: file for each in digests for name, file in each.items()}
             self._together(lambda: self._publish(partial, step, files))
@@ -103,10 +112,10 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
             partial.mkdir()
 
-    def _write(self, partial: Path) -> None:
+    def _write(self, partial: Path, found: Sequence[Piece]) -> None:
         writer = FileSystemWriter(partial, single_file_per_rank=True, sync_files=True)
         try:
-            save({}, storage_writer=writer, planner=SavePieces(list(pieces(self.trainer))))
+            save({}, storage_writer=writer, planner=SavePieces(found), process_group=self.group)
         except CheckpointException as error:
             raise StorageError(_first_failure(error)) from None
         except RuntimeError as error:
@@ -121,7 +130,7 @@ class Checkpoints:
         if self.rank != 0:
             return
         job = self.trainer.job
-        Manifest(step, job.model.name, str(job.layout), job.data, run_of(job), files).write(partial)
+        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files).write(partial)
         _sync(partial)
         final = self.folder / folder_name(step)
         shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, that was passed over
@@ -193,7 +202,7 @@ class Checkpoints:
             result = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), None
         found: list[Any] = [None] * dist.get_world_size()
         try:
-            dist.all_gather_object(found, result)
+            dist.all_gather_object(found, result, group=self.group)
         except RuntimeError as error:
             raise self._cut_off(error) from error
         for rank, (failed, _) in enumerate(found):

@@ -40,10 +40,15 @@ class ContextParallel:
         chunks = torch.arange(seq_len).view(2 * size, -1)
         return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention of this rank's queries over whole sequences: [b, heads, s/cp, d]."""
+    def dealt(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What attention runs on: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
+        if self.algorithm != "ulysses":
+            return q, k, v
+        return _deal(q, 1, 2, self.group), _deal(k, 1, 2, self.group), _deal(v, 1, 2, self.group)
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of what was `dealt`, for this rank's queries: [b, heads, s/cp, d]."""
         if self.algorithm == "ulysses":
-            q, k, v = (_deal(each, 1, 2, self.group) for each in (q, k, v))
             return _deal(causal(q, k, v), 2, 1, self.group)
         route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
         kernel = flash.GPU if self.fused else flash.CPU

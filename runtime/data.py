@@ -19,14 +19,15 @@ class Source(Protocol):
     """Where batches come from."""
 
     def batch(self, step: int) -> Tensor:
-        """Tokens of step 0, 1, ...: [global batch, seq + 1], int64; targets are the inputs one further."""
+        """Tokens of step 0, 1, ...: [global batch, seq + ahead], int64; targets are the inputs one further, and those
+        of multi-token prediction further still."""
 
 
 class Synthetic:
     """Random tokens by seed and step, skewed so that there is something to learn: small numbers come more often."""
 
-    def __init__(self, vocab: int, seq_len: int, global_batch: int, seed: int) -> None:
-        self.vocab, self.shape, self.seed = vocab, (global_batch, seq_len + 1), seed
+    def __init__(self, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int) -> None:
+        self.vocab, self.shape, self.seed = vocab, (global_batch, seq_len + ahead), seed
 
     def batch(self, step: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
@@ -36,9 +37,11 @@ class Synthetic:
 class Stored:
     """A long row of tokens: batch after batch, from the start again when it ends."""
 
-    def __init__(self, tokens: np.ndarray[tuple[int], np.dtype[np.integer]], vocab: int, seq_len: int, batch: int):
-        self.tokens, self.vocab, self.seq_len, self.size = tokens, vocab, seq_len, batch
-        self.num_sequences = (len(tokens) - 1) // seq_len
+    def __init__(
+        self, tokens: np.ndarray[tuple[int], np.dtype[np.integer]], vocab: int, seq_len: int, batch: int, ahead: int
+    ) -> None:
+        self.tokens, self.vocab, self.seq_len, self.size, self.ahead = tokens, vocab, seq_len, batch, ahead
+        self.num_sequences = (len(tokens) - ahead) // seq_len
         if self.num_sequences < 1:
             raise InputError(f"{len(tokens)} tokens are less than one sequence of {seq_len} and its last target",
                              hint="give more data, or plan for shorter sequences")  # fmt: skip
@@ -47,7 +50,7 @@ class Stored:
         rows = []
         for index in range(step * self.size, (step + 1) * self.size):
             first = index % self.num_sequences * self.seq_len
-            rows.append(np.asarray(self.tokens[first : first + self.seq_len + 1], dtype=np.int64))
+            rows.append(np.asarray(self.tokens[first : first + self.seq_len + self.ahead], dtype=np.int64))
         found = torch.from_numpy(np.stack(rows))
         if int(found.max()) >= self.vocab:
             raise InputError(f"the data has token {int(found.max())}, the model knows 0 to {self.vocab - 1}",
@@ -55,22 +58,23 @@ class Stored:
         return found
 
 
-def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: int) -> Source:
+def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1) -> Source:
     """`synthetic`; a folder or file of shards (.bin: uint16, or uint32 for more than 65,536 tokens; .npy); any other
-    file as bytes. Raises InputError for what is not there or too short."""
+    file as bytes. ahead: how far the last target is from its input. Raises InputError for what is missing or too short.
+    """
     if name == "synthetic":
-        return Synthetic(vocab, seq_len, global_batch, seed)
+        return Synthetic(vocab, seq_len, global_batch, seed, ahead)
     path = Path(name)
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix in (".bin", ".npy"))
         if not files:
             raise InputError(f"{path}: no token shards (.bin, .npy) in it", hint="`--data synthetic` needs no files")
-        return Stored(np.concatenate([_shard(each, vocab) for each in files]), vocab, seq_len, global_batch)
+        return Stored(np.concatenate([_shard(each, vocab) for each in files]), vocab, seq_len, global_batch, ahead)
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
     if path.suffix in (".bin", ".npy"):
-        return Stored(_shard(path, vocab), vocab, seq_len, global_batch)
-    return Stored(np.fromfile(path, dtype=np.uint8), vocab, seq_len, global_batch)
+        return Stored(_shard(path, vocab), vocab, seq_len, global_batch, ahead)
+    return Stored(np.fromfile(path, dtype=np.uint8), vocab, seq_len, global_batch, ahead)
 
 
 def _shard(path: Path, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.integer]]:

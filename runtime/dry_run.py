@@ -24,12 +24,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from . import host
 from .comm import Group
 from .job import Job
 from .memory import PeakMemory
 from .mesh import Mesh, build_mesh
 from .model import DecoderChunk
 from .status import Status
+from .strategies import HEAD
 from .traced import Trace
 from .trainer import Trainer
 
@@ -83,9 +85,10 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
     def __init__(self, job: Job, trainer: Trainer, status: Status, *, gloo: bool) -> None:
         super().__init__()
         self.status, self.part, self.peak_doing, self.gloo = status, "", "", gloo
-        self._vocab = trainer.chunks[0].context.part(job.model.vocab)[1]
+        self._vocab = trainer.parts.context(HEAD).part(job.model.vocab)[1]
         for unit in trainer.units:
-            self.own("optimizer", [unit.master])
+            with host.memory(unit.states_on_host):
+                self.own("optimizer", [unit.master])
             self.own("gradients", [unit.gradient])
             self.own("weights", [unit.weights])
             if unit.zero == 3:
@@ -116,7 +119,7 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
     def kind_of(self, tensor: Tensor) -> str:
         if self.status.doing == "updating weights" or self.kind == "optimizer":
             return self.kind
-        if self.part == "head" and tensor.dim() > 1 and tensor.shape[-1] == self._vocab:
+        if self.part.startswith(("head", "predictions")) and tensor.dim() > 1 and tensor.shape[-1] == self._vocab:
             return "logits"
         return "activations" if self.status.doing.startswith("forward") else "workspace"
 
@@ -136,7 +139,7 @@ class _Parts:
         self.names = {part: name for name, part in chunk.parts()}
 
     def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        name, tracer = self.names[module], self.tracer
+        name, tracer = self.names.get(module, "embedding"), self.tracer  # of another chunk: the table of tokens
         tracer.part = name
         out = self.run(module, function, x)
         if out.requires_grad:
@@ -145,10 +148,11 @@ class _Parts:
 
 
 class _NoData:
-    """Tokens of this rank without values."""
+    """Tokens of this rank without values. Ranks whose parts share micro-batches differently look at all of them."""
 
     def __init__(self, job: Job) -> None:
-        self.shape = job.global_batch // job.layout.dp, job.seq_len + 1
+        ranks = job.layout.dp if job.strategies is None else 1
+        self.shape = job.global_batch // ranks, job.seq_len + 1 + job.model.mtp_layers
 
     def batch(self, step: int) -> Tensor:
         return torch.zeros(self.shape, dtype=torch.int64)
@@ -192,6 +196,8 @@ def _gpu_kernels() -> Iterator[None]:
 
 
 def _flash_attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Any:
+    if q.shape[-1] != v.shape[-1]:  # latent attention: the memory-efficient kernel, which keeps the same
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)[0]
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
 
 

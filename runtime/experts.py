@@ -29,6 +29,28 @@ class _AllToAll(torch.autograd.Function):
         return _exchange(grads[0], ctx.group, ctx.sent, ctx.received), None, None, None
 
 
+class _Combine(torch.autograd.Function):
+    """Keeps the experts' outputs and their weights; torch's index_add would keep the products of the two as well."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, weights: Tensor, source: Tensor, num_tokens: int) -> Tensor:
+        ctx.save_for_backward(out, weights, source)
+        return out.new_zeros(num_tokens, out.shape[1]).index_add_(0, source, out * weights[:, None])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        out, weights, source = ctx.saved_tensors
+        grad = grads[0][source]
+        grad_weights = torch.linalg.vecdot(grad, out)
+        return grad.mul_(weights[:, None]), grad_weights, None, None
+
+
+def combine(out: Tensor, weights: Tensor, source: Tensor, num_tokens: int) -> Tensor:
+    """Experts' outputs [n, h], times their weights [n], summed by token (source [n]) to [num_tokens, h]."""
+    result: Tensor = _Combine.apply(out, weights, source, num_tokens)  # type: ignore[no-untyped-call]
+    return result
+
+
 def _exchange(x: Tensor, group: Group, received: Sequence[int], sent: Sequence[int]) -> Tensor:
     out = x.new_empty(sum(received), *x.shape[1:])
     return group.all_to_all(out, x.contiguous(), received, sent)

@@ -24,7 +24,7 @@ def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, n
     """The error of a run that failed, out of the ranks' last states and torchrun's last lines."""
     refused = [state for state in states.values() if state["code"] in REFUSED]
     if refused:
-        message, _, hint = str(refused[0]["failed"]).partition("\n")
+        message, _, hint = str(refused[0]["failed"]).rpartition("\n")  # as the worker writes it: the hint is one line
         return InputError(message, hint=hint)
     details = {"ranks": {str(rank): dict(state) for rank, state in sorted(states.items())}, "log": list(tail)[-60:]}
     raised = [state for state in states.values() if state["code"] == "exception"]

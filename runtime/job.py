@@ -28,6 +28,7 @@ from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
 from ..planner.plan import Candidate, Chunk, Plan
 from ..planner.plan_parts import model_of, part, stack_of
+from .strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
 RUNNABLE_CP = ("ring", "allgather", "ulysses")
@@ -37,7 +38,8 @@ RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model. own_order:
-    what the stages do when, where it is not the layout's schedule."""
+    what the stages do when, where it is not the layout's schedule. strategies: where parts of the model have their own;
+    `layout` is then that of most layers, and chunks do not say what is recomputed."""
 
     plan_id: str
     choice: int
@@ -51,6 +53,7 @@ class Job:
     dtype: Dtype
     predicted_step_s: float | None
     logical_of_rank: tuple[int, ...] | None = None
+    strategies: Strategies | None = None
     own_order: Schedule | None = None
     steps: int = 10
     seed: int = 0
@@ -72,11 +75,29 @@ class Job:
         return self.global_batch * self.seq_len
 
     @property
-    def sharding(self) -> int:
-        """The ZeRO stage that is executed: the stack of a plan may keep states whole while a pipeline runs, and then
-        stages 2 and 3 hold and move what stage 1 does (StackSpec.sharded_states)."""
-        whole = self.layout.pp > 1 and self.stack.is_fsdp2
-        return min(self.layout.zero, 1) if whole else self.layout.zero
+    def layout_id(self) -> str:
+        """As in a plan: strategies of their own end in their digest."""
+        return str(self.layout) if self.strategies is None else f"{self.layout}-x{self.strategies.digest}"
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """What parts of the model do: one layout, or each of their own once."""
+        return (self.layout,) if self.strategies is None else self.strategies.distinct
+
+    def strategy(self, part: str) -> Layout:
+        """What a part of the model does, by its name."""
+        return self.layout if self.strategies is None else self.strategies.of(part)
+
+    def parts_of(self, chunk: Chunk) -> list[str]:
+        """Names of the parts of a chunk, in order."""
+        layers = range(chunk.layers[0], chunk.layers[-1] + 1) if chunk.layers else ()
+        return [EMBEDDING] * chunk.embedding + [layer_name(i) for i in layers] + [HEAD] * chunk.head
+
+    def sharding(self, layout: Layout) -> int:
+        """The ZeRO stage of a layout that is executed: the stack of a plan may keep states whole while a pipeline runs,
+        and then stages 2 and 3 hold and move what stage 1 does (StackSpec.sharded_states)."""
+        whole = layout.pp > 1 and self.stack.is_fsdp2
+        return min(layout.zero, 1) if whole else layout.zero
 
     @property
     def schedule(self) -> str:
@@ -102,18 +123,23 @@ class Job:
 
     def check_states(self) -> None:
         """Raises UnsupportedError for a split backward pass on weights that are not always there."""
-        if self.splits_backward and self.sharding > 1:
+        sharding = max(self.sharding(layout) for layout in self.layouts)
+        if self.splits_backward and sharding > 1:
             raise UnsupportedError(
                 f"{self.order.name} splits the backward pass: weights and gradients have to stay whole while the "
-                f"pipeline runs, and the stack of this plan, {self.stack.name}, shards them (ZeRO {self.sharding})",
+                f"pipeline runs, and the stack of this plan, {self.stack.name}, shards them (ZeRO {sharding})",
                 hint="plan again with `--target meshwright`, or `--fix zero=1`",
             )
 
     @property
-    def recompute_modules(self) -> tuple[str, ...]:
-        """Modules of selective recompute; empty under the other modes."""
-        selective = RECOMPUTE_MODES[self.layout.recompute] == "selective"
-        return modules_of(self.layout.recompute_modules) if selective else ()
+    def offloads_states(self) -> bool:
+        """Whether the optimizer and its states live in host memory."""
+        return "opt" in OFFLOADS[self.layout.offload].split("+")
+
+
+def dropped_modules(layout: Layout) -> tuple[str, ...]:
+    """Modules of selective recompute; empty under the other modes."""
+    return modules_of(layout.recompute_modules) if RECOMPUTE_MODES[layout.recompute] == "selective" else ()
 
 
 def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
@@ -124,24 +150,31 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     if not 1 <= choice <= len(plan.candidates):
         raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
     candidate = plan.candidates[choice - 1]
-    candidate.check_alike()
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
     workload = part(plan.resolved, "workload", name)
     layout = candidate.to_layout()
     _check(candidate, layout, model, workload, plan, name)
-    reason = unsupported(layout, model, workload)
+    own = strategies_of(candidate, layout, model, int(workload["seq_len"]), name)
+    reasons = (unsupported(each, model, workload) for each in (own.distinct if own is not None else (layout,)))
+    reason = next((text for text in reasons if text is not None), None)
     if candidate.spread is not None and candidate.spread.shares is not None:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
     if reason is not None:
         raise _refusal(plan, choice, model, workload, reason)
     job = Job(
-        plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=candidate.stages,
+        plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=_chunks(candidate),
         stack=stack, seq_len=int(workload["seq_len"]), global_batch=int(workload["global_batch"]),
         optimizer=str(workload["optimizer"]), dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
-        predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank,
+        predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank, strategies=own,
     )  # fmt: skip
     job.check_states()
     return job
+
+
+def _chunks(candidate: Candidate) -> tuple[Chunk, ...]:
+    if candidate.layerwise is None:
+        return candidate.stages
+    return tuple(chunk.model_copy(update={"recompute_layers": 0}) for chunk in candidate.stages)
 
 
 def _check(
@@ -172,9 +205,9 @@ def _check(
         wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
     for problem in _stage_problems(candidate.stages, layout, model):
         wrong(f"{where}.stages", problem)
-    logical = candidate.placement.logical_of_rank
-    if logical is not None and sorted(logical) != list(range(layout.num_gpus)):
-        wrong(f"{where}.placement.logical_of_rank", f"is not an order of the {layout.num_gpus} ranks")
+    num_nodes = sum(int(group["num_nodes"]) for group in groups)
+    if candidate.spread is None and num_nodes and (found := candidate.placement.problem(layout.num_gpus, num_nodes)):
+        wrong(f"{where}.placement.{found[0]}", found[1])
     if problems:
         raise InputError.of(problems)
 
@@ -206,7 +239,7 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         f"it has no expert-tensor parallelism yet (etp {layout.etp})": layout.etp > 1,
         f"ep {layout.ep} does not divide the ranks that share one copy of the experts": _straddles(layout),
         "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
-        "it does not offload yet": OFFLOADS[layout.offload] != "none",
+        "it does not offload activations yet": "act" in OFFLOADS[layout.offload],
         f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
         "it trains by none of the techniques": bool(workload.get("techniques")),
         "it trains no adapters": workload.get("lora") is not None,
@@ -214,7 +247,8 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         f"it has no optimizer {workload.get('optimizer')}": workload.get("optimizer") not in ("adamw", "sgd"),
         f"it has no activation {model.activation}": model.activation not in RUNNABLE_ACTIVATIONS,
         "it has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
-        "it has no multi-token prediction": model.mtp_layers > 0,
+        "its multi-token prediction needs a head of its own, not the embedding's":
+            model.mtp_layers > 0 and model.tied_embeddings,
         "it has no projected embedding": model.embedding_dim not in (None, model.hidden),
     }
     found = next((text for text, applies in reasons.items() if applies), None)
@@ -230,11 +264,13 @@ def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
     attention, block = kind.attention, kind.feed_forward
     experts = block.experts if isinstance(block, MixtureOfExperts) else 0
     ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
+    latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
     reasons = {
-        "it has no latent attention (MLA)": attention.is_mla,
         f"it has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
         "it has no attention sinks": attention.sink_parameters > 0,
-        "its query/key norm has one weight per head dim": attention.norm_parameters not in (0, 2 * attention.head_dim),
+        "its query/key norm has one weight per head dim":
+            not attention.is_mla and attention.norm_parameters not in (0, 2 * attention.head_dim),
+        "its norms of latents have one weight per rank": attention.is_mla and attention.norm_parameters != latents,
         f"ep {layout.ep} does not divide the {experts} experts": experts % layout.ep != 0,
         f"it has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
         f"tp {layout.tp} is more than the {attention.kv_heads} key/value heads": attention.kv_heads % layout.tp != 0,
@@ -249,7 +285,8 @@ def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
 def _refusal(
     plan: Plan, choice: int, model: ModelSpec, workload: Mapping[str, Any], reason: str
 ) -> UnsupportedError:
-    runnable = [c for c in plan.candidates if unsupported(c.to_layout(), model, workload) is None]
+    alike = [c for c in plan.candidates if c.layerwise is None]
+    runnable = [c for c in alike if unsupported(c.to_layout(), model, workload) is None]
     if runnable:
         best = min(runnable, key=lambda each: each.step_s)
         what = f"{best.layout_id}, {best.step_s:.3g} s"

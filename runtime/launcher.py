@@ -15,12 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError, MissingExtraError
 from ..planner.plan import Plan
+from .agent import PARENT
 from .failures import REFUSED, RunFailed, diagnose
 from .job import Job
 from .report import Event
@@ -160,7 +162,7 @@ class _Run:
     ) -> None:
         self.folder, self.on_event, self.on_line, self.restarts = folder, on_event, on_line, restarts
         self.tail: deque[str] = deque(maxlen=_TAIL)
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "meshwright.runtime.agent", *words[1:]], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace", env=environment, start_new_session=True,
@@ -231,11 +233,9 @@ class _Run:
 
 def _kill_rank(pid: int) -> None:
     """SIGKILL, if the process is one of our workers: its number may have been given to another by now."""
-    try:
+    with suppress(OSError):  # it ended by itself
         if b"meshwright.runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
-    except OSError:  # it ended by itself
-        pass
 
 
 def reference_steps(settings: Settings) -> list[tuple[float, float]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
+from ..cost_models.specs import told
 from ..errors import InputError
 from .job import Job
 
@@ -107,7 +108,7 @@ def saved_in(folder: Path) -> list[Path]:
 
 def run_of(job: Job) -> dict[str, Any]:
     """What decides the weights after each step, whatever the layout, as JSON has it."""
-    model = {key: value for key, value in asdict(job.model).items() if key not in _WORDS}
+    model = {key: value for key, value in told(job.model).items() if key not in _WORDS}
     found = {
         "model": model, "seq_len": job.seq_len, "global_batch": job.global_batch, "optimizer": job.optimizer,
         "dtype": job.dtype, "seed": job.seed,

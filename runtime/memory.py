@@ -1,12 +1,13 @@
 """Peak memory of a rank. On the CPU by following every storage that an operation makes: exact and repeatable, where
-the resident size of the process depends on malloc. On a GPU the allocator counts."""
+the resident size of the process, which stands beside it, depends on malloc. On a GPU the allocator counts."""
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
+
+from . import host
 
 _Resize = Callable[[torch.UntypedStorage, int], Any]
 
@@ -52,7 +55,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         if storage in self._live:
             return
-        record: list[Any] = [storage.nbytes(), self.kind_of(tensor)]
+        record: list[Any] = [0 if host.is_meant() else storage.nbytes(), self.kind_of(tensor)]
         self._live[storage] = record
         weakref.finalize(storage, self._gone, record)
         self._change(*record)
@@ -91,6 +94,26 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield
         finally:
             torch.UntypedStorage.resize_ = before  # type: ignore[method-assign, assignment]
+
+
+def resident_bytes(name: str = "VmRSS") -> int:
+    """What this process holds of the machine's memory, or the most it held (VmHWM); 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.is_file() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), 0)
+
+
+def forget_resident_peak() -> None:
+    """The most that this process held counts from now on."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
+def cpu_peaks(tensors: int, before: int) -> tuple[int, ...]:
+    """As gpu_peaks of a process that held `before` bytes when it had no tensors: those of tensors at their peak, what
+    the process then held for them, and all that it held. Of tensors alone where the system does not say."""
+    most = resident_bytes("VmHWM")
+    return (tensors, most - before, most) if most else (tensors,)
 
 
 def gpu_peaks(device: torch.device) -> tuple[int, int, int]:

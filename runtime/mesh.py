@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -66,6 +66,26 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     }
 
 
+class Maker:
+    """Makes process groups, of the same ranks only once. All ranks must ask for the same ones in the same order."""
+
+    def __init__(self, num_ranks: int, rank: int, status: Status, timeout_s: float) -> None:
+        self.rank, self.status = rank, status
+        # A new group does not take the longest wait over from the world's.
+        self.wait = timedelta(seconds=timeout_s)
+        self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(num_ranks)): None}
+
+    def group(self, axis: str, all_ranks: Sequence[Sequence[int]]) -> Group | None:
+        """This rank's group out of those along an axis; None where it is in none of them."""
+        found = None
+        for ranks in all_ranks:
+            if len(ranks) > 1 and tuple(ranks) not in self._made:
+                self._made[tuple(ranks)] = dist.new_group(list(ranks), timeout=self.wait)
+            if self.rank in ranks:
+                found = Group(axis, ranks, self.rank, self._made.get(tuple(ranks)), self.status)
+        return found
+
+
 @dataclass(frozen=True)
 class Mesh:
     """The groups of one rank."""
@@ -75,29 +95,39 @@ class Mesh:
     groups: dict[str, Group]
     # By direction of the pass, sending and receiving stage; NCCL runs the messages of a group in one order.
     edges: dict[tuple[str, int, int], Group]
+    maker: Maker
 
     def __getitem__(self, axis: str) -> Group:
         return self.groups[axis]
+
+    def of(self, layout: Layout) -> Mesh:
+        """The mesh of another layout with the same stages; every rank must call it."""
+        return replace(self, place=Place.of(self.rank, layout), groups=_groups(layout, self.maker))
+
+    def block(self, size: int, pp: int) -> Group:
+        """`size` neighbouring ranks of a stage; every rank must call it."""
+        world = self.groups["world"].size
+        found = self.maker.group("block", [range(first, first + size) for first in range(0, world, size)])
+        if found is None or world // pp % size:
+            raise RuntimeError(f"blocks of {size} ranks do not fill stages of {world // pp}")
+        return found
+
+
+def _groups(layout: Layout, maker: Maker) -> dict[str, Group]:
+    found = {axis: maker.group(axis, all_ranks) for axis, all_ranks in rank_lists(layout).items()}
+    return {axis: group for axis, group in found.items() if group is not None}
 
 
 def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> Mesh:
     """Creates the process groups; every rank must call it, since all create all groups in one order.
 
-    timeout_s: longest wait in a collective. A new group does not take it over from the world's.
+    timeout_s: longest wait in a collective.
     """
-    wait = timedelta(seconds=timeout_s)
-    lists = rank_lists(layout)
-    made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(lists["world"][0]): None}
-    groups = {}
-    for axis, all_ranks in lists.items():
-        for ranks in all_ranks:
-            if len(ranks) > 1 and tuple(ranks) not in made:
-                made[tuple(ranks)] = dist.new_group(ranks, timeout=wait)
-            if rank in ranks:
-                groups[axis] = Group(axis, ranks, rank, made.get(tuple(ranks)), status)
+    maker = Maker(layout.num_gpus, rank, status, timeout_s)
+    groups = _groups(layout, maker)
     devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
-    edges = dict(_edges(lists["pp"], devices, rank, groups["pp"], status, wait))
-    return Mesh(rank, Place.of(rank, layout), groups, edges)
+    edges = dict(_edges(rank_lists(layout)["pp"], devices, rank, groups["pp"], status, maker.wait))
+    return Mesh(rank, Place.of(rank, layout), groups, edges, maker)
 
 
 def _edges(

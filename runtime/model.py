@@ -1,14 +1,14 @@
-"""Decoders of the GPT and Llama families, in chunks as pipeline stages hold them; shapes from the plan's ModelSpec.
+"""Decoders of the GPT, Llama and DeepSeek families, in chunks as pipeline stages hold them.
 
-The element counts equal `cost_models.params`. Initial weights depend on the seed and the parameter's name only, never
-on the layout: every rank draws the whole parameter and keeps its part.
+Shapes are those of the plan's ModelSpec: the element counts equal `cost_models.params`. Initial weights depend on the
+seed and the parameter's name only, never on the layout: every rank draws the whole parameter and keeps its part.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from ..cost_models.specs import FeedForward, Layer, ModelSpec
 from ..planner.plan import Chunk
 from . import tensor_parallel as tp
 from .blocks import Block, Context, Experts, Mlp, Norm, SelfAttention, Split
+from .context_parallel import ContextParallel
+from .latent_attention import LatentAttention
+from .multi_token import PREDICTION_WEIGHT, Prediction
 from .recompute import whole
 
 # ModelSpec has none: the usual width of a GPT's initial weights.
@@ -39,7 +42,8 @@ class DecoderLayer(Block):
     def __init__(self, context: Context, spec: Layer, hidden: int) -> None:
         super().__init__(context)
         self.attention_norm = Norm(context, hidden, spec.norm_bias)
-        self.attention = SelfAttention(context, spec.attention, hidden)
+        kind = LatentAttention if spec.attention.is_mla else SelfAttention
+        self.attention = kind(context, spec.attention, hidden)
         self.feed_forward_norm = Norm(context, hidden, spec.norm_bias)
         block = spec.feed_forward
         self.feed_forward: Block = (
@@ -54,19 +58,34 @@ class DecoderLayer(Block):
             return out
 
 
-class Embedding(Block):
-    """Token table, split by rows over tp, and learned positions; tokens [b, s] -> [b, s/tp, h]."""
+class TokenTable(Block):
+    """One row per token, split by rows over tp; by itself the copy that predictions use on a last stage that is not the
+    first one too."""
+
+    reads_again = False  # a lookup's gradient asks for no row
 
     def __init__(self, context: Context, spec: ModelSpec) -> None:
         super().__init__(context)
         self.add("tokens", [spec.vocab, spec.hidden], 0)
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """[b, s] -> [b, s/tp, h]."""
+        return tp.embed(tokens, self.tensor("tokens"), self.splits["tokens"].first, self.context.group)
+
+
+class Embedding(TokenTable):
+    """Tokens and learned positions; tokens [b, s] -> [b, s/tp, h]."""
+
+    def __init__(self, context: Context, spec: ModelSpec) -> None:
+        super().__init__(context, spec)
         if spec.learned_positions:
             self.add("positions", [spec.learned_positions, spec.hidden])
         self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.embedding_norm else None
+        self.reads_again = self.norm is not None
 
     def forward(self, tokens: Tensor) -> Tensor:
         group, cp = self.context.group, self.context.cp
-        x = tp.embed(tokens, self.tensor("tokens"), self.splits["tokens"].first, group)
+        x = self.look_up(tokens)
         table = self.maybe("positions")
         if table is not None:
             rows = table if cp is None else table[cp.positions(tokens.shape[1] * cp.group.size).to(table.device)]
@@ -87,16 +106,17 @@ class Head(Block):
         if spec.head_bias:
             self.add("projection_bias", [spec.vocab], 0, start=0.0)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """[b, s/tp, h] -> [b, s, vocab / tp]."""
-        x = x if self.norm is None else self.norm(x)
+    def logits(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """[b, s/tp, h] -> [b, s, vocab / tp]. norm: in place of the model's final one."""
+        norm = norm or self.norm
+        x = x if norm is None else norm(x)
         tied = self._tied[0]
         weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
         return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, waits=False)[0]
 
-    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
         """Sum of the losses of all tokens, nats."""
-        return tp.cross_entropy(self.logits(x), targets, self.first, self.context.group)
+        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group)
 
 
 def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -111,66 +131,127 @@ class DecoderChunk(nn.Module):
     """
 
     def __init__(
-        self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, tied: Embedding | None = None
-    ) -> None:
-        """tied: the embedding of another chunk on the same device, where the model ties the head to it."""
+        self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, embedding: Embedding | None = None,
+        own: Callable[[str], Context] | None = None,
+    ) -> None:  # fmt: skip
+        """embedding: that of another chunk on the same device, which head and predictions may share. own: the context
+        of a part, where `context` is not that of all."""
         super().__init__()
         self.context, self.spec, self.run = context, spec, plainly
+        of = own or (lambda part: context)
         first, last = (chunk.layers[0], chunk.layers[-1]) if chunk.layers else (0, -1)
-        self.embedding = Embedding(context, spec) if chunk.embedding else None
+        self.embedding = Embedding(of("embedding"), spec) if chunk.embedding else None
         self.layers = nn.ModuleDict({
-            str(i): DecoderLayer(context, spec.kinds[spec.pattern[i]], spec.hidden) for i in range(first, last + 1)
+            str(i): DecoderLayer(of(f"layers.{i}"), spec.kinds[spec.pattern[i]], spec.hidden)
+            for i in range(first, last + 1)
         })  # fmt: skip
         self.recomputed = frozenset(str(i) for i in range(first, first + chunk.recompute_layers))
-        tied = (self.embedding or tied) if spec.tied_embeddings else None
-        self.head = Head(context, spec, tied) if chunk.head else None
+        embedding = self.embedding or embedding
+        self.head = Head(of("head"), spec, embedding if spec.tied_embeddings else None) if chunk.head else None
         self.seq_len = seq_len
+        self.moves: dict[str, Callable[[Tensor], Tensor]] = {}
+        self._predict(chunk, embedding)
 
     run: Run
+    moves: dict[str, Callable[[Tensor], Tensor]]  # by part: what brings activations into its cut
+
+    def _predict(self, chunk: Chunk, embedding: Embedding | None) -> None:
+        """Modules beside the head; where no embedding is on this device, with a copy of its table."""
+        context, spec = self.context, self.spec
+        number = spec.mtp_layers if chunk.head else 0
+        kind = spec.kinds[spec.pattern[-1]]
+        self.predictions = nn.ModuleList([
+            Prediction(context, spec, DecoderLayer(context, kind, spec.hidden)) for _ in range(number)
+        ])  # fmt: skip
+        self.predictions_recomputed = bool(chunk.layers) and len(self.recomputed) == len(self.layers)
+        self.token_copy = TokenTable(context, spec) if number and embedding is None else None
+        self._table = (self.token_copy or embedding,)  # in a tuple, as in the head
+
+    @property
+    def table(self) -> TokenTable | None:
+        """Where predictions find the embeddings of tokens, on this chunk or another one of the device."""
+        return self._table[0]
 
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
-        """Name and module of embedding, layers and head: what is gathered and reduced as one."""
-        if self.embedding is not None:
-            yield "embedding", self.embedding
+        """Name and module of embedding, layers, head and predictions: what is gathered and reduced as one. A copy of
+        the embedding has its name, as they are one weight."""
+        table = self.embedding or self.token_copy
+        if table is not None:
+            yield "embedding", table
         yield from ((f"layers.{name}", layer) for name, layer in self.layers.items())
         if self.head is not None:
             yield "head", self.head
+        yield from ((f"predictions.{name}", module) for name, module in self.predictions.named_children())
 
-    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Tokens [b, s] or activations [b, s/tp, h] of this rank -> activations, or the sum of losses at the head."""
+    def forward(self, x: Tensor, *targets: Tensor) -> Tensor:
+        """Tokens [b, s] or activations [b, s/tp, h] of this rank -> activations, or the sum of losses at the head.
+        targets: the tokens one further [b, s], and for each prediction those one further still."""
         if self.embedding is not None:
             x = self.run(self.embedding, self.embedding, x)
         for name, layer in self.layers.items():
-            x = self.run(layer, self._layer(name, layer), x)
+            x = self.run(layer, self._layer(name, layer), self._moved(f"layers.{name}", x))
         if self.head is None:
             return x
-        if targets is None:
-            raise ValueError("the chunk with the head needs targets")
-        head, labels = self.head, targets
-        return self.run(head, lambda last: head.loss(last, labels), x)
+        if len(targets) != 1 + len(self.predictions):
+            raise ValueError(f"the chunk with the head needs {1 + len(self.predictions)} rows of targets")
+        head = self.head
+        x = self._moved("head", x)
+        loss = self.run(head, lambda last: head.loss(last, targets[0]), x)
+        for index, module in enumerate(self.predictions):
+            x, further = self._predicted(head, module, x, targets[index], targets[index + 1])
+            loss = loss + PREDICTION_WEIGHT / len(self.predictions) * further
+        return loss
+
+    def _predicted(
+        self, head: Head, module: nn.Module, x: Tensor, tokens: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A prediction's output and loss, from the output before it and the next tokens."""
+        table = self.table
+        if not isinstance(module, Prediction) or table is None:
+            raise TypeError("a prediction needs its module and a table of tokens")
+        layer = self._whole(module.layer) if self.predictions_recomputed else self._plain(module.layer)
+        following, made = self.run(table, table.look_up, tokens), []
+
+        def run(before: Tensor) -> Tensor:
+            made.append(layer(module.joined(before, following)))
+            return head.loss(made[0], targets, module.norm)
+
+        loss = self.run(module, run, x)
+        return made[0], loss
+
+    def _moved(self, part: str, x: Tensor) -> Tensor:
+        return self.moves[part](x) if part in self.moves else x
 
     def _layer(self, name: str, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        entire = isinstance(layer, DecoderLayer) and layer.context.recompute.entire
+        return self._whole(layer) if entire or name in self.recomputed else self._plain(layer)
+
+    def _plain(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         theta = self.spec.rope_theta
         positions = self._rotary(layer, theta) if theta is not None and not self.spec.learned_positions else None
-        if name in self.recomputed:
-            return lambda x: whole(lambda inner: layer(inner, positions), x)
         return lambda x: layer(x, positions)
 
+    def _whole(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        """All of the layer recomputed in the backward pass."""
+        plain = self._plain(layer)
+        return lambda x: whole(plain, x)
+
     def _rotary(self, layer: nn.Module, theta: float) -> tuple[Tensor, Tensor]:
-        """cos and sin [s, d/2] of this rank's tokens, made once per head dim."""
+        """cos and sin [s, d/2] of this rank's tokens, made once per head dim and share of the tokens."""
         if not isinstance(layer, DecoderLayer):
             raise TypeError("not a decoder layer")
-        width, context = layer.attention.spec.head_dim, self.context
-        if width not in self._tables:
+        attention, context = layer.attention.spec, layer.context
+        width = attention.rope_head_dim if attention.is_mla else attention.head_dim
+        if (width, context.cp) not in self._tables:
             exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
             angles = context.positions(self.seq_len).double()[:, None] / theta**exponents
             made = [each.to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
-            self._tables[width] = made[0], made[1]
-        return self._tables[width]
+            self._tables[width, context.cp] = made[0], made[1]
+        return self._tables[width, context.cp]
 
     @property
-    def _tables(self) -> dict[int, tuple[Tensor, Tensor]]:
-        found: dict[int, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
+    def _tables(self) -> dict[tuple[int, ContextParallel | None], tuple[Tensor, Tensor]]:
+        found: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
         return found
 
 

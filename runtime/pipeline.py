@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,10 @@ from . import split_backward
 from .comm import Work
 from .mesh import Mesh
 from .model import DecoderChunk
+from .resharding import Resharding
 from .schedules import Action
 
-Batch = Callable[[int], tuple[Tensor, Tensor]]
+Batch = Callable[[int], tuple[Tensor, ...]]
 _NAMES = {"F": "forward pass", "B": "backward pass", "I": "backward pass of the inputs",
           "W": "backward pass of the weights"}  # fmt: skip
 
@@ -44,14 +45,17 @@ class _Flight:
 
 
 class Pipeline:
-    """One stage and its chunks. devices: the stage of every chunk of the model; `shape`: of the activations between
-    stages, [micro batch, seq / (cp x tp), hidden]."""
+    """One stage and its chunks. devices: the stage of every chunk of the model; `shapes`: of the activations that each
+    of these leaves, [micro batch, seq / (cp x tp), hidden]; arrivals: by chunk of this stage, what brings the
+    activations that arrive into the cut of its first layer."""
 
     def __init__(
         self, mesh: Mesh, chunks: Sequence[DecoderChunk], devices: Sequence[int], actions: Sequence[Action],
-        num_micro_batches: int, shape: tuple[int, ...], tokens_per_step: int,
+        num_micro_batches: int, shapes: Sequence[tuple[int, ...]], tokens_per_step: int,
+        arrivals: Mapping[int, Resharding],
     ) -> None:  # fmt: skip
-        self.mesh, self.chunks, self.devices, self.actions, self.shape = mesh, chunks, devices, actions, shape
+        self.mesh, self.chunks, self.devices, self.actions, self.shapes = mesh, chunks, devices, actions, shapes
+        self.arrivals = arrivals
         self.num_micro_batches, self.tokens_per_step = num_micro_batches, tokens_per_step
         self.numbers = [number for number, device in enumerate(devices) if device == mesh.place.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
@@ -95,9 +99,9 @@ class Pipeline:
 
     def _forward(self, action: Action, batch: Batch) -> Tensor | float:
         chunk = self.chunks[action.chunk]
-        tokens, targets = batch(action.micro_batch)
-        given = None if chunk.embedding is not None else self._receive("forward", action)
-        out = chunk(tokens if given is None else given.requires_grad_(), targets)
+        tokens, *targets = batch(action.micro_batch)
+        given = None if chunk.embedding is not None else self._arrived(action)
+        out = chunk(tokens if given is None else given.requires_grad_(), *targets)
         if chunk.head is not None:
             loss = out / self.tokens_per_step
             self._flights[action[1:]] = _Flight(given, loss)
@@ -108,6 +112,11 @@ class Pipeline:
         self._flights[action[1:]] = _Flight(given, root, slot)
         self._send(out.detach(), "forward", action)
         return 0.0
+
+    def _arrived(self, action: Action) -> Tensor:
+        """The input of a chunk: resharded before it is kept, so that nothing is kept twice."""
+        given, way = self._receive("forward", action), self.arrivals.get(action.chunk)
+        return given if way is None else way.there(given)
 
     def _backward(self, action: Action) -> None:
         flight: _Flight = self._taken(self._flights, action)
@@ -120,7 +129,8 @@ class Pipeline:
         if late is not None:
             self._late[action[1:]] = late
         if given is not None and given.grad is not None:
-            self._send(given.grad, "backward", action)
+            way = self.arrivals.get(action.chunk)
+            self._send(given.grad if way is None else way.back(given.grad), "backward", action)
 
     def _tag(self, direction: str, sending_chunk: int, micro_batch: int) -> int:
         """Tells the messages between two stages apart; `sending_chunk` counts the chunks of the model."""
@@ -146,5 +156,6 @@ class Pipeline:
         if source == self.mesh.place.stage:
             return self._here.pop((direction, sender, action.micro_batch))
         edge = self.mesh.edges[direction, source, self.mesh.place.stage]
-        into = torch.empty(self.shape, dtype=context.dtype, device=context.device)
+        shape = self.shapes[sender if direction == "forward" else self.numbers[action.chunk]]
+        into = torch.empty(shape, dtype=context.dtype, device=context.device)
         return edge.receive(into, pp.ranks[source], self._tag(direction, sender, action.micro_batch))

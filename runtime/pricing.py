@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from ..cost_models import ledger
+from ..cost_models.layer_memory import Bytes, Stages
 from ..cost_models.layouts import RECOMPUTE_MODES, Layouts
 from ..cost_models.operations import Builder, LayerOperations, Shard
 from ..cost_models.specs import Workload
 from ..cost_models.stages import Partition
 from ..cost_models.tables import Problem, Tables, index_keys
 from .job import Job
+from .strategies import Strategies
 
 # The cost models know no float64: everything that they price in fp32 is twice as large.
 _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
@@ -21,14 +24,27 @@ _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
 def predicted_bytes(job: Job) -> list[dict[str, float]]:
     """Per stage: bytes of every buffer on one rank, and their sum `allocated`."""
     problem = _problem(job)
+    if job.strategies is not None:
+        return [_scaled(job, held) for held in _held_by(job.strategies, job, problem)]
     columns = Layouts.of([job.layout])
     keys, index = index_keys(columns)
     batch = ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
-    scale, out = _SCALE[job.dtype], []
-    for stage in range(job.layout.pp):
-        buffers = {name: float(held[0]) * scale for name, held in batch.memory(stage).items()}
-        out.append({**buffers, "allocated": sum(buffers.values())})
-    return out
+    memory = [batch.memory(stage) for stage in range(job.layout.pp)]
+    return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in memory]
+
+
+def _scaled(job: Job, held: Mapping[str, float]) -> dict[str, float]:
+    buffers = {name: num_bytes * _SCALE[job.dtype] for name, num_bytes in held.items()}
+    return {**buffers, "allocated": sum(buffers.values())}
+
+
+def _held_by(own: Strategies, job: Job, problem: Problem) -> list[dict[str, float]]:
+    """Per stage, of layers with strategies of their own."""
+    columns, partition = Layouts.of(own.distinct), _partition(job)
+    keys, index = index_keys(columns)
+    whole = ledger.build(problem, _tables(problem, keys), columns, index, partition)
+    stages = Stages(Bytes.of_rows(whole), job.num_micro_batches, partition.sizes)
+    return [held for held, _ in stages.held_by([own.distinct.index(each) for each in own.in_order])]
 
 
 def _partition(job: Job) -> Partition:

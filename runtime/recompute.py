@@ -1,4 +1,5 @@
-"""Recomputation in the backward pass: whole layers, core attention, expert blocks, outputs of norms and activations.
+"""Recomputation in the backward pass: whole layers, core attention, expert blocks, outputs of norms, activations and
+the up projections of latent attention.
 
 Whole regions run under torch's checkpoint. A norm or activation output is also the input that the next product saves;
 checkpointing the two together would redo the product. So its saved copies are replaced by the recipe to make it again.
@@ -18,31 +19,32 @@ Function = Callable[..., Tensor]
 
 
 class _Recipe:
-    """How to make a tensor again; made once for all that saved it, freed with the last of them."""
+    """How to make tensors again; made once for all that saved them, freed with the last of them. inputs: as they were
+    packed, since they may be made by recipes too."""
 
-    def __init__(self, function: Function, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Any, ...]) -> None:
         self.function, self.inputs = function, inputs
         self.users, self.made = 0, None
 
-    made: Tensor | None
+    made: tuple[Tensor, ...] | None
 
-    def cook(self) -> Tensor:
+    def cook(self, index: int) -> Tensor:
         if self.made is None:
             with torch.no_grad():
-                self.made = self.function(*self.inputs)
+                self.made = self.function(*map(_unpack, self.inputs))
         self.users -= 1
-        made = self.made
+        made = self.made[index]
         if self.users <= 0:
             self.made = None
         return made
 
 
 class Recompute:
-    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe)."""
+    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe, mla), or everything (`entire`)."""
 
-    def __init__(self, modules: tuple[str, ...] = ()) -> None:
-        self.modules = frozenset(modules)
-        self._recipes: dict[int, tuple[Tensor, _Recipe]] = {}
+    def __init__(self, modules: tuple[str, ...] = (), *, entire: bool = False) -> None:
+        self.modules, self.entire = frozenset(modules), entire
+        self._recipes: dict[int, tuple[Tensor, _Recipe, int]] = {}
 
     def region(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
         """`function(*inputs)`; where `module` is dropped, only inputs and output are kept."""
@@ -52,16 +54,21 @@ class Recompute:
 
     def output(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
         """`function(*inputs)`; where `module` is dropped, what saves the output saves how to make it instead."""
-        out = function(*inputs)
+        return self.outputs(module, lambda *each: (function(*each),), *inputs)[0]
+
+    def outputs(self, module: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The same of several outputs, which are made again together."""
+        found = function(*inputs)
         if module in self.modules:
-            # The tensor is kept until the layer ends, so that no other one can take its address.
-            self._recipes[_address(out)] = out, _Recipe(function, inputs)
-        return out
+            recipe = _Recipe(function, tuple(map(self._pack, inputs)))
+            # Each tensor is kept until the layer ends, so that no other one can take its address.
+            self._recipes.update({_address(out): (out, recipe, index) for index, out in enumerate(found)})
+        return found
 
     @contextmanager
     def layer(self) -> Iterator[None]:
         """Around the forward pass of one layer."""
-        if not self.modules & {"norm", "act"}:
+        if not self.modules & {"norm", "act", "mla"}:
             yield
             return
         with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
@@ -72,16 +79,16 @@ class Recompute:
         found = self._recipes.get(_address(tensor))
         if found is None:
             return tensor
-        recipe = found[1]
+        _, recipe, index = found
         recipe.users += 1
-        return recipe, tensor.size(), tensor.stride(), tensor.storage_offset()
+        return recipe, index, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 def _unpack(packed: Any) -> Tensor:
     if isinstance(packed, Tensor):
         return packed
-    recipe, size, stride, offset = packed
-    return torch.as_strided(recipe.cook(), size, stride, offset)
+    recipe, index, size, stride, offset = packed
+    return torch.as_strided(recipe.cook(index), size, stride, offset)
 
 
 def _address(tensor: Tensor) -> int:

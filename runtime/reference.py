@@ -39,14 +39,16 @@ def train(job: Job) -> list[Step]:
     model = whole_model(job)
     parameters = list(model.parameters())
     optimizer = build_optimizer(job, parameters)
-    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed)
+    further = 1 + job.model.mtp_layers
+    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further)
     found = []
     for step in range(job.steps):
         tokens = source.batch(step)
         optimizer.zero_grad()
         total = 0.0
         for rows in torch.split(tokens, job.layout.micro_batch):
-            loss = model(rows[:, :-1], rows[:, 1:]) / job.tokens_per_step
+            shifted = [rows[:, first : first + job.seq_len] for first in range(1 + further)]
+            loss = model(*shifted) / job.tokens_per_step
             loss.backward()
             total += float(loss.detach())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -14,7 +14,8 @@ from .._version import __version__
 from .job import Job
 
 FORMAT_VERSION = "1.1"
-# Per rank: tensors, what the GPU's allocator reserved for them, and what is in use on the GPU. CPUs have the first.
+# Per rank: tensors, what the GPU's allocator reserved for them, and what is in use on the GPU; on a CPU what the
+# process held for them, and in all, where the system says.
 PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "device_memory_bytes")
 Event = dict[str, Any]
 
@@ -52,7 +53,7 @@ class Recorder:
         job = self.job
         return {
             "format_version": FORMAT_VERSION, "kind": "run", "plan": job.plan_id, "choice": job.choice,
-            "layout_id": str(job.layout), "model": job.model.name, "scaled_down": self.notes, "dtype": job.dtype,
+            "layout_id": job.layout_id, "model": job.model.name, "scaled_down": self.notes, "dtype": job.dtype,
             "optimizer": job.optimizer, "learning_rate": job.learning_rate, "seed": job.seed, "data": job.data,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
             "resumed": self.of("resumed"), "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
@@ -68,7 +69,8 @@ def event_line(event: Event, job: Job) -> str:
     if event["event"] == "step":
         return _step_line(event, job)
     if event["event"] == "checkpoint":
-        return f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
+        said = f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
+        return said + (f", training waited {event['waited_s']:.2g} s" if "waited_s" in event else "")
     if event["event"] == "not_saved":
         return f"the checkpoint of step {event['step']} was not saved, training goes on: {event['reason']}"
     return _resumed_line(event) if event["event"] == "resumed" else ""

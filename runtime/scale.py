@@ -15,8 +15,11 @@ import numpy as np
 from ..cost_models.layouts import CP_ALGORITHMS, SCHEDULES, Layout
 from ..cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..cost_models.stages import chunk_devices
+from ..errors import UnsupportedError
 from ..planner.plan import Chunk
 from .job import Job
+from .scale_layers import kept_layers, rehearsed, shrunk
+from .strategies import Strategies, parts_of
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
 MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
@@ -24,6 +27,8 @@ MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
 
 def scale_down(job: Job) -> tuple[Job, list[str]]:
     """The rehearsal of a job and what was shrunk, a line each."""
+    if job.strategies is not None:
+        return _with_strategies(job, job.strategies)
     layout = _layout(job.layout)
     sizes, redone = _chunks(job, layout)
     seq_len = min(SEQ_LEN * layout.cp, job.seq_len)  # as many tokens on a rank
@@ -34,6 +39,25 @@ def scale_down(job: Job) -> tuple[Job, list[str]]:
         global_batch=batch, predicted_step_s=None, logical_of_rank=_rank_map(job, layout),
     )  # fmt: skip
     return small, _notes(job, small)
+
+
+def _with_strategies(job: Job, own: Strategies) -> tuple[Job, list[str]]:
+    if job.logical_of_rank is not None:
+        raise UnsupportedError("a plan that renumbers ranks and gives layers strategies of their own cannot be shrunk",
+                               hint="`--choice` of a layout whose layers are alike")  # fmt: skip
+    pp = min(job.layout.pp, 2)
+    small = {each: shrunk(own, each, pp, MOST_MICRO_BATCH) for each in job.layouts}
+    stages = [kept_layers(own.of_chunk(job.chunks[round(stage * (job.layout.pp - 1) / max(pp - 1, 1))]))
+              for stage in range(pp)]  # fmt: skip
+    strategies = rehearsed(own, stages, small)
+    layout, sizes = small[job.layout], [len(kept) for kept in stages]
+    seq_len = min(SEQ_LEN * max(each.cp for each in small.values()), job.seq_len)
+    model = _model(job.model, sum(sizes), seq_len, max(map(parts_of, small.values())))
+    rehearsal = replace(
+        job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
+        global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=strategies,
+    )  # fmt: skip
+    return rehearsal, [*_notes(job, rehearsal), str(strategies)]
 
 
 def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
@@ -118,10 +142,10 @@ def _dealt(layout: Layout) -> int:
 
 
 def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) -> ModelSpec:
-    attention = [_attention(kind.attention, least_heads) for kind in model.kinds]
-    # Width: that of all heads, as far as it was so before.
+    attention = [_attention(kind.attention, least_heads, model.hidden) for kind in model.kinds]
+    # Width: that of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model.
     first = model.kinds[0].attention
-    ratio = model.hidden / (first.heads * first.head_dim)
+    ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
     hidden = max(_eighths(attention[0].heads * attention[0].head_dim * ratio), 8)
     shrink = hidden / model.hidden
     kinds = tuple(
@@ -135,15 +159,30 @@ def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) ->
     )  # fmt: skip
 
 
-def _attention(spec: Attention, least_heads: int) -> Attention:
+def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
     per_kv = spec.heads // spec.kv_heads
     kv_heads = min(spec.kv_heads, max(2 if per_kv > 1 else 4, least_heads))
     heads = kv_heads * per_kv
     head_dim = min(max(WIDTH // heads // 8 * 8, 8), 32, spec.head_dim)
     value_dim = head_dim if spec.value_head_dim == spec.head_dim else min(spec.value_head_dim, head_dim)
     norms = 2 * head_dim if spec.norm_parameters else 0
+    if spec.is_mla:
+        return _latent(spec, heads, head_dim, hidden)
     return replace(spec, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=value_dim,
                    norm_parameters=norms, window=None)  # fmt: skip
+
+
+def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attention:
+    """Values as wide as keys: the CPU's flash kernel takes no others, and the GPU's keeps no more than it does. Latents
+    as wide beside the hidden states as they were."""
+    shrink = heads * head_dim / hidden
+    rope = max(_eighths(head_dim * spec.rope_head_dim / spec.head_dim), 8)
+    kv_rank = max(_eighths((spec.kv_lora_rank or 0) * shrink), 8)
+    q_rank = None if spec.q_lora_rank is None else max(_eighths(spec.q_lora_rank * shrink), 8)
+    return replace(
+        spec, heads=heads, kv_heads=heads, head_dim=head_dim, value_head_dim=head_dim, rope_head_dim=rope,
+        q_lora_rank=q_rank, kv_lora_rank=kv_rank, norm_parameters=(q_rank or 0) + kv_rank, window=None,
+    )  # fmt: skip
 
 
 def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
@@ -152,8 +191,11 @@ def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
         return replace(block, inner=max(_eighths(block.inner * shrink), 8))
     experts = min(block.experts, MOST_EXPERTS)
     experts -= experts % 2 if experts > 1 else 0  # ep is 1 or 2
+    groups = max(number for number in range(1, min(block.groups, max(experts // 2, 1)) + 1) if experts % number == 0)
+    top_groups = max(round(groups * block.top_groups / block.groups), 1)
     return replace(
-        block, experts=experts, top_k=min(block.top_k, experts),
+        block, experts=experts, groups=groups, top_groups=top_groups,
+        top_k=min(block.top_k, top_groups * experts // groups),
         expert_inner=max(_eighths(block.expert_inner * shrink), 8),
         shared_inner=max(_eighths(block.shared_inner * shrink), 8) if block.shared_inner else 0,
     )  # fmt: skip
@@ -185,4 +227,4 @@ def _notes(before: Job, after: Job) -> list[str]:
     mapped = after.logical_of_rank
     if mapped is not None and mapped != tuple(range(len(mapped))):
         changed.append(f"rank map kept: ranks 0 to {len(mapped) - 1} act as {', '.join(map(str, mapped))}")
-    return [f"layout {before.layout} -> {after.layout}", *changed]
+    return [f"layout {before.layout_id} -> {after.layout_id}", *changed]

@@ -21,7 +21,8 @@ DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 @dataclass(frozen=True)
 class Settings:
     """What `launch` and the worker understand. timeout_s: how long a collective may take. checkpoint: a folder, to
-    which every `checkpoint_every` steps and the last one are saved; the last `keep` stay. order: of the stages, a name
+    which every `checkpoint_every` steps and the last one are saved, behind training if `checkpoint_async`; the last
+    `keep` stay. order: of the stages, a name
     or a CSV file; None: the layout's."""
 
     plan: str
@@ -38,6 +39,7 @@ class Settings:
     report: str | None = None
     checkpoint: str | None = None
     checkpoint_every: int = 100
+    checkpoint_async: bool = False
     keep: int = 2
     resume: bool = False
     order: str | None = None
@@ -72,7 +74,7 @@ class Settings:
 _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "order": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("scale_down", "check_parity", "resume", "events")
+_SWITCHES = ("scale_down", "check_parity", "checkpoint_async", "resume", "events")
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:

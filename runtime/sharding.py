@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from . import host
 from .comm import Group
 
 _NORM_PIECE = 1 << 20  # elements
@@ -37,9 +38,10 @@ class Unit:
 
     def __init__(
         self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int, device: torch.device,
-        fill: Callable[[], None],
+        fill: Callable[[], None], *, states_on_host: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.parameters, self.groups, self.zero = name, list(parameters), groups, zero
+        self.states_on_host = states_on_host
         self.sizes = [p.numel() for p in parameters]
         self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
         self.part = self.length // groups.shard.size
@@ -51,7 +53,10 @@ class Unit:
         fill()
         mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
         self.weights = mine.clone() if zero == 3 else mine
-        self.master = nn.Parameter(self.weights if first.dtype == self.wide else self.weights.to(self.wide))
+        self._apart = first.dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
+        make = host.copy if states_on_host else torch.Tensor.to
+        self.master = nn.Parameter(make(self.weights, self.wide) if self._apart else self.weights)
+        self._reduced: Tensor | None = None  # on its way to the optimizer's states
         self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
         self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
         self._arrived = 0
@@ -109,7 +114,7 @@ class Unit:
         return self.groups.shard.reduce_scatter(whole.new_empty(self.part), whole)
 
     def reduce(self) -> Tensor:
-        """After the last micro-batch: the sum over all ranks of this rank's part [part]; also the master's .grad."""
+        """After the last micro-batch: the sum over all ranks of this rank's part [part]."""
         found = self.gradient
         if self.zero == 1 and self.groups.shard.size > 1:
             # Into its place in the buffer: parts of all units beside their whole gradients would be 4/shard bytes more.
@@ -118,13 +123,20 @@ class Unit:
         for group in (self.groups.replicate, self.groups.partial, self.groups.tied):
             if group is not None:
                 group.all_reduce(found)
-        self.master.grad = found
+        self._reduced = found
         return found
+
+    @torch.no_grad()
+    def hand_over(self) -> None:
+        """What was reduced, and perhaps clipped since, to where the optimizer is: the master's .grad."""
+        found, self._reduced = self._reduced, None
+        if found is not None:
+            self.master.grad = host.copy(found, self.wide) if self.states_on_host else found
 
     @torch.no_grad()
     def updated(self) -> None:
         """After the optimizer: weights from the master copy, on all ranks; gradients back to zero."""
-        if self.master.dtype != self.weights.dtype:
+        if self._apart:
             self.weights.copy_(self.master)
         if self.zero in (1, 2) and self.groups.shard.size > 1:
             self.groups.shard.all_gather(self.flat, self.weights.clone())
@@ -145,7 +157,7 @@ class Gatherer:
         out = function(x)
         for unit in units:
             unit.release()
-        if units and out.requires_grad:
+        if units and out.requires_grad and getattr(module, "reads_again", True):
             out.register_hook(lambda grad: self._again(units))  # type: ignore[no-untyped-call]
         return out
 
@@ -163,11 +175,11 @@ def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, 
     """
     total.zero_()
     for unit, part in zip(units, parts, strict=True):
-        total += _squared_norm(part) / unit.groups.copies
+        total += squared_norm(part) / unit.groups.copies
     return float(world.all_reduce(total).sqrt().item())
 
 
-def _squared_norm(part: Tensor) -> Tensor:
+def squared_norm(part: Tensor) -> Tensor:
     """In float64. A GPU sums in a tree, which fp32 is enough for; a CPU in long rows, where fp32 is off by 0.5 % for
     2^26 elements. torch makes a copy in float64 to sum in it: of a piece at a time, since a unit can be gigabytes."""
     if part.is_cuda:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-_SIZE = 4096
+_SIZE, _MOST = 16384, 1800  # bytes; characters of a reason, six bytes each at worst
 
 
 class Status:
@@ -43,9 +43,14 @@ class Status:
         if self._map is None:
             return
         state = {"rank": self.rank, "pid": os.getpid(), "step": self.step, "doing": self.doing,
-                 "failed": self.failed[:1500], "code": self.code}  # fmt: skip
+                 "failed": _shortened(self.failed), "code": self.code}  # fmt: skip
         text = json.dumps(state).encode()
         self._map[: len(text) + 1] = text + b"\0"
+
+
+def _shortened(text: str) -> str:
+    """Its end stays: the last line of an error is its hint."""
+    return text if len(text) <= _MOST else f"{text[: _MOST - 300]} ...{text[-300:]}"
 
 
 def read_all(folder: Path) -> dict[int, dict[str, Any]]:

@@ -87,6 +87,25 @@ class _ScatterSum(torch.autograd.Function):
         return gather_sequence(grads[0], ctx.group), None
 
 
+class _GatherSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return gather_sequence(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return scatter_sum(grads[0], ctx.group), None
+
+
+def from_sequence_parts(x: Tensor, group: Group) -> Tensor:
+    """[b, s/tp, w] of each rank -> [b, s, w] on all, of which each uses a part of its own; differentiable."""
+    if group.size == 1:
+        return x
+    result: Tensor = _GatherSum.apply(x, group)  # type: ignore[no-untyped-call]
+    return result
+
+
 def row(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
     """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once."""
     if group.size == 1:

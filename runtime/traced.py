@@ -77,7 +77,7 @@ def distinct_stages(job: Job) -> list[int]:
         chunks = [chunk for chunk in job.chunks if chunk.stage == stage]
         key = tuple(
             (tuple(job.model.pattern[i] for i in range(chunk.layers[0], chunk.layers[-1] + 1)) if chunk.layers else (),
-             chunk.embedding, chunk.head, chunk.recompute_layers)
+             chunk.embedding, chunk.head, chunk.recompute_layers, tuple(map(job.strategy, job.parts_of(chunk))))
             for chunk in chunks
         )  # fmt: skip
         found.setdefault(key, []).append(stage)

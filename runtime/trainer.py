@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cost_models.layouts import CP_ALGORITHMS
-from .blocks import Context, Split
-from .context_parallel import ContextParallel
+from . import host
+from .blocks import Split
 from .data import Source, open_source
 from .job import Job
+from .layerwise import Parts
 from .mesh import Mesh
 from .model import DecoderChunk, Draw, draw, named_splits
-from .pipeline import Pipeline
-from .recompute import Recompute
+from .pipeline import Batch, Pipeline
+from .resharding import Resharding
 from .schedules import actions
 from .sharding import Gatherer, Groups, Unit, gradient_norm
+from .strategies import EMBEDDING, HEAD
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 MOMENTUM = 0.9
@@ -43,68 +44,81 @@ class Trainer:
     ) -> None:  # fmt: skip
         job.check_states()
         self.job, self.mesh, self.device, self.draw = job, mesh, device, draw
-        layout = job.layout
         model = job.model
-        self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed)
+        ahead = 1 + model.mtp_layers
+        self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)
         fused = device.type == "cuda" if fused is None else fused
-        algorithm = CP_ALGORITHMS[layout.cp_algorithm]
-        cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
-        context = Context(mesh["tp"], mesh["ep"], DTYPES[job.dtype], device, model.norm_epsilon, model.activation,
-                          Recompute(job.recompute_modules), fused, cp)  # fmt: skip
-        self.positions = None if cp is None else cp.positions(job.seq_len).to(device)
+        self.parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=fused)
         self.chunks: list[DecoderChunk] = []
+        arrivals: dict[int, Resharding] = {}
         for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.place.stage):
             embedding = self.chunks[0].embedding if self.chunks else None
-            self.chunks.append(DecoderChunk(context, model, layers, job.seq_len, embedding))
+            chunk = DecoderChunk(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
+                                 self.parts.context)  # fmt: skip
+            ways = self.parts.reshardings(layers)
+            first = next(iter(job.parts_of(layers)), None)
+            if first in ways:
+                arrivals[len(self.chunks)] = ways.pop(first)
+            chunk.moves.update(ways)
+            self.chunks.append(chunk)
         self.contents: list[tuple[Unit, Named]] = []
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk))
         self._norm = torch.zeros(1, dtype=torch.float64, device=device)
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
-        shape = (layout.micro_batch, job.seq_len // (layout.cp * layout.tp), model.hidden)
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.place.stage),
-                                 job.num_micro_batches, shape, job.tokens_per_step)  # fmt: skip
+                                 job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Unit]]:
-        """Units of every part of a chunk; tied embeddings are their own, so that both stages' shards line up."""
+        """Units of every part of a chunk; what two stages hold is its own, so that their shards line up."""
         found: dict[nn.Module, list[Unit]] = {}
         for name, part in chunk.parts():
             kinds: dict[str, Named] = {}
             for each in named_splits(part, name):
-                kinds.setdefault(self._kind(each[0], each[2]), []).append(each)
-            found[part] = [self._unit(f"{name} {kind}", kind, named) for kind, named in kinds.items()]
+                kinds.setdefault(self._kind(name, each[0], each[2]), []).append(each)
+            found[part] = [self._unit(name, kind, named) for kind, named in kinds.items()]
             self.contents += zip(found[part], kinds.values(), strict=True)
-        if chunk.head is not None and self.job.model.tied_embeddings:
-            found[chunk.head] += [unit for unit in self.units if unit.name == "embedding tied"]
+        heads = [] if chunk.head is None else found[chunk.head]
+        tables = [unit for unit in self.units if unit.name == "embedding tied"]
+        if self.job.model.tied_embeddings:
+            heads += tables
+        for module in chunk.predictions:
+            found[module] += heads
+        if chunk.table is not None:  # of another chunk, perhaps
+            found.setdefault(chunk.table, tables)
         return found
 
     @property
     def units(self) -> list[Unit]:
         return [unit for unit, _ in self.contents]
 
-    def _unit(self, name: str, kind: str, named: Named) -> Unit:
+    def _unit(self, part: str, kind: str, named: Named) -> Unit:
         def fill() -> None:
             for each, parameter, split in named:
                 self.draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
 
-        parameters = [parameter for _, parameter, _ in named]
-        return Unit(name, parameters, self._groups(kind), self.job.sharding, self.device, fill)
+        parameters, zero = [parameter for _, parameter, _ in named], self.job.sharding(self.job.strategy(part))
+        return Unit(f"{part} {kind}", parameters, self._groups(part, kind), zero, self.device, fill,
+                    states_on_host=self.job.offloads_states)  # fmt: skip
 
-    def _kind(self, name: str, split: Split) -> str:
-        if self.job.model.tied_embeddings and name in ("embedding.tokens", "head.projection"):
+    def _kind(self, part: str, name: str, split: Split) -> str:
+        model, mesh = self.job.model, self.parts.mesh(part)
+        if (name == "embedding.tokens" and (model.tied_embeddings or model.mtp_layers)) or (
+            name == "head.projection" and model.tied_embeddings
+        ):
             return "tied"
-        if split.expert and max(self.mesh["tp"].size, self.mesh["ep"].size) > 1:
+        if split.expert and max(mesh["tp"].size, mesh["ep"].size) > 1:
             return "expert"
-        if self.mesh["tp"].size == 1:
+        if mesh["tp"].size == 1:
             return "split"
         return "split" if split.dim is not None else "shared"
 
-    def _groups(self, kind: str) -> Groups:
-        prefix = "expert_" if kind == "expert" else ""
-        shard, replicate = self.mesh[f"{prefix}shard"], self.mesh[f"{prefix}replicate"]
-        partial = self.mesh["tp"] if kind == "shared" else None
+    def _groups(self, part: str, kind: str) -> Groups:
+        prefix, mesh = "expert_" if kind == "expert" else "", self.parts.mesh(part)
+        shard, replicate = mesh[f"{prefix}shard"], mesh[f"{prefix}replicate"]
+        partial = mesh["tp"] if kind == "shared" else None
         apart = self.job.devices[0] != self.job.devices[-1]
-        tied = self.mesh["tied"] if kind == "tied" and apart else None
+        tied = mesh["tied"] if kind == "tied" and apart else None
         copies = replicate.size * (partial.size if partial else 1) * (tied.size if tied else 1)
         return Groups(shard, replicate, partial, tied, copies)
 
@@ -116,7 +130,7 @@ class Trainer:
         norm = self.update()
         # The tp ranks of a last stage all have the same loss, and only last stages have one.
         self.mesh["world"].all_reduce(loss)
-        return Step(float(loss) / self.mesh["tp"].size, norm)
+        return Step(float(loss) / self.parts.mesh(HEAD)["tp"].size, norm)
 
     def update(self) -> float:
         """After the last backward pass: gradients over all ranks, clipped, and new weights. Returns their norm."""
@@ -127,47 +141,77 @@ class Trainer:
             norm = gradient_norm(self.units, parts, self.mesh["world"], self._norm)
             clip_(parts, norm, self.job.clip)
         status.set("updating weights")
-        self.optimizer.step()
+        for unit in self.units:
+            unit.hand_over()
+        with host.memory(self.job.offloads_states):
+            self.optimizer.step()
         for unit in self.units:
             unit.updated()
         return norm
 
-    def _micro_batches(self, index: int) -> _MicroBatches:
-        layout = self.job.layout
+    def _micro_batches(self, index: int) -> Batch:
         batch = self.source.batch(index)
-        per_rank = self.job.global_batch // layout.dp
-        mine = batch[self.mesh.place.dp * per_rank : (self.mesh.place.dp + 1) * per_rank]
-        return _MicroBatches(mine.to(self.device), layout.micro_batch, self.positions)
+        if self.job.strategies is None:
+            per_rank = self.job.global_batch // self.job.layout.dp
+            mine = batch[self.mesh.place.dp * per_rank : (self.mesh.place.dp + 1) * per_rank]
+            return self._share(mine, EMBEDDING)
+        # All ranks of a stage have the same micro-batch at a time, whatever share of it their strategies give them.
+        whole = batch.view(self.job.num_micro_batches, -1, batch.shape[1])
+        first, last = (self._share(self._rows(whole, part), part) for part in (EMBEDDING, HEAD))
+        return lambda number: (first(number)[0], *last(number)[1:])
+
+    def _rows(self, whole: Tensor, part: str) -> Tensor:
+        """Of [micro-batches, sequences, seq + 1], what this rank has of each under the strategy of a part."""
+        size, first = self.job.strategy(part).micro_batch, self.parts.mesh(part).place.dp
+        return whole[:, first * size : (first + 1) * size].flatten(0, 1)
+
+    def _share(self, tokens: Tensor, part: str) -> _MicroBatches:
+        cp = self.parts.context(part).cp
+        positions = None if cp is None else cp.positions(self.job.seq_len).to(self.device)
+        return _MicroBatches(tokens.to(self.device), self.job.strategy(part).micro_batch, positions,
+                             1 + self.job.model.mtp_layers)  # fmt: skip
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that lives between steps."""
+        """All that lives on the device between steps."""
         for unit in self.units:
-            yield from (unit.flat, unit.weights, unit.master, unit.gradient)
+            yield from (unit.flat, unit.weights, unit.gradient)
+        if self.job.offloads_states:
+            return
+        yield from (unit.master for unit in self.units)
         for state in self.optimizer.state.values():  # after a resume
             yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
 @dataclass(frozen=True)
 class _MicroBatches:
-    """Inputs and targets [micro batch, seq] of the i-th micro-batch, out of tokens [sequences, seq + 1]; of a cp rank
-    those at its positions."""
+    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch, each one further, out of
+    tokens [sequences, seq + num_targets]; of a cp rank those at its positions."""
 
     tokens: Tensor
     size: int
     positions: Tensor | None = None
+    num_targets: int = 1
 
-    def __call__(self, index: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, index: int) -> tuple[Tensor, ...]:
         rows = self.tokens[index * self.size : (index + 1) * self.size]
+        shifts, length = range(1 + self.num_targets), rows.shape[1] - self.num_targets
         if self.positions is not None:
-            return rows[:, self.positions], rows[:, self.positions + 1]
-        return rows[:, :-1], rows[:, 1:]
+            return tuple(rows[:, self.positions + shift] for shift in shifts)
+        return tuple(rows[:, shift : shift + length] for shift in shifts)
 
 
 def build_optimizer(job: Job, parameters: Iterable[Tensor], *, fused: bool = False) -> torch.optim.Optimizer:
     """AdamW (0.9, 0.95, weight decay 0.1 on everything) or SGD with momentum 0.9; element-wise both, so that any slice
     of a parameter is updated as the whole is."""
-    how: dict[str, Any] = {"lr": job.learning_rate, "foreach": False, "fused": fused}
-    if job.optimizer == "sgd":
+    return optimizer_of(job.optimizer, parameters, job.learning_rate, fused=fused)
+
+
+def optimizer_of(
+    name: str, parameters: Iterable[Tensor], learning_rate: float, *, fused: bool
+) -> torch.optim.Optimizer:  # fmt: skip
+    """That of a job, by its name."""
+    how: dict[str, Any] = {"lr": learning_rate, "foreach": False, "fused": fused}
+    if name == "sgd":
         return torch.optim.SGD(parameters, momentum=MOMENTUM, **how)
     return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.1, **how)
 

@@ -23,12 +23,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
-from .checkpoint import Checkpoints, StorageError
+from .checkpoint import Checkpoints
 from .comm import CommunicationError
 from .job import Job
-from .memory import PeakMemory, gpu_peaks
-from .mesh import build_mesh
+from .memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
+from .mesh import Mesh, build_mesh
 from .report import PEAKS, Event, Recorder, event_line
+from .saver import Saver
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import Trainer
@@ -64,6 +65,23 @@ def _give_up(status: Status, what: str, code: str) -> None:
 
 
 def _run(settings: Settings, status: Status) -> None:
+    job, notes, device, mesh = meet(settings, status)
+    recorder, before = Recorder(job, notes), resident_bytes()
+    trainer = Trainer(job, mesh, device)
+    _tell(_environment(device, job), settings, recorder)
+    saver, done = _resume(trainer, settings, recorder)
+    peaks = _train(trainer, settings, recorder, saver, done, before)
+    status.set("ending")
+    _tell({"event": "end", **peaks}, settings, recorder)
+    if dist.get_rank() == 0 and settings.report:
+        Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
+    mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
+    dist.destroy_process_group()
+
+
+def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device, Mesh]:
+    """Meets the other ranks: what they run, what was shrunk for it, the device and the groups of this one. Raises
+    InputError where they are not as many as the layout has, CommunicationError."""
     job, notes = prepare(settings)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size != job.world_size:
@@ -71,18 +89,7 @@ def _run(settings: Settings, status: Status) -> None:
                          hint=f"start {job.world_size} ranks, or `meshwright launch --scale-down`")  # fmt: skip
     device = _device(settings, job)
     _connect(job, device, settings.collective_timeout_s, status)
-    mesh = build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
-    recorder = Recorder(job, notes)
-    trainer = Trainer(job, mesh, device)
-    _tell(_environment(device, job), settings, recorder)
-    checkpoints, done = _resume(trainer, settings, recorder)
-    peaks = _train(trainer, settings, recorder, checkpoints, done)
-    status.set("ending")
-    _tell({"event": "end", **peaks}, settings, recorder)
-    if dist.get_rank() == 0 and settings.report:
-        Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
-    mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
-    dist.destroy_process_group()
+    return job, notes, device, build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
 
 
 def _device(settings: Settings, job: Job) -> torch.device:
@@ -124,42 +131,35 @@ def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[Checkpoints | None, int]:
-    """Where to save, if at all, and how many steps are done. torchrun's restarts go on by themselves."""
+def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[Saver | None, int]:
+    """Who saves, if anyone, and how many steps are done. torchrun's restarts go on by themselves."""
     if settings.checkpoint is None:
         return None, 0
-    restarts = _restarts()
-    checkpoints = Checkpoints(trainer, Path(settings.checkpoint), settings.keep)
+    restarts, folder = _restarts(), Path(settings.checkpoint)
+    checkpoints = Checkpoints(trainer, folder, settings.keep)
+    saver = Saver(trainer, folder, settings.keep, behind=settings.checkpoint_async,
+                  timeout_s=settings.collective_timeout_s)  # fmt: skip
     resume = settings.resume or restarts > 0
     checkpoints.prepare(resume=resume)
     if not resume:
-        return checkpoints, 0
+        return saver, 0
     found = checkpoints.resume()
     if found.step >= trainer.job.steps and not restarts:
         raise InputError(f"{found.folder}: step {found.step} is done, nothing is left of --steps {trainer.job.steps}",
                          hint=f"`--steps {2 * found.step}`: those before the checkpoint count, too")  # fmt: skip
     _tell({"event": "resumed", "step": found.step, "folder": str(found.folder or ""), "layout_id": found.layout_id,
            "skipped": list(found.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
-    return checkpoints, found.step
-
-
-def _save(checkpoints: Checkpoints, step: int, settings: Settings, recorder: Recorder) -> None:
-    """A checkpoint that cannot be written costs no training: it is said, and the one before stays."""
-    try:
-        saved = checkpoints.save(step)
-    except StorageError as error:
-        _tell({"event": "not_saved", "step": step, "reason": str(error)}, settings, recorder)
-        return
-    _tell({"event": "checkpoint", "step": step, "folder": str(saved.folder), "num_bytes": saved.num_bytes,
-           "seconds": saved.seconds}, settings, recorder)  # fmt: skip
+    return saver, found.step
 
 
 def _train(
-    trainer: Trainer, settings: Settings, recorder: Recorder, checkpoints: Checkpoints | None, done: int
+    trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None, done: int, before: int
 ) -> dict[str, list[int]]:
-    """All steps after the first `done`; peak bytes of every rank, by the names of PEAKS."""
+    """All steps after the first `done`; peak bytes of every rank, by the names of PEAKS. before: bytes of the process
+    without tensors."""
     job, device, world = trainer.job, trainer.device, trainer.mesh["world"]
     tracked = PeakMemory(trainer.tensors()) if device.type == "cpu" else None
+    forget_resident_peak()
     if tracked is None:
         torch.cuda.empty_cache()  # what drawing the weights left behind is no part of a step
         torch.cuda.reset_peak_memory_stats(device)
@@ -172,9 +172,13 @@ def _train(
         speed = {"step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s}
         _tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm, **speed},
               settings, recorder)  # fmt: skip
-        if checkpoints is not None and ((index + 1) % settings.checkpoint_every == 0 or index + 1 == job.steps):
-            _save(checkpoints, index + 1, settings, recorder)
-    found = (tracked.peak,) if tracked is not None else gpu_peaks(device)
+        if saver is not None:
+            due = (index + 1) % settings.checkpoint_every == 0 or index + 1 == job.steps
+            for event in saver.save(index + 1) if due else saver.finished():
+                _tell(event, settings, recorder)
+    for event in saver.finished(wait=True) if saver is not None else ():
+        _tell(event, settings, recorder)
+    found = cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device)
     peaks = torch.zeros(len(found), world.size, dtype=torch.int64, device=device)
     peaks[:, world.rank] = torch.tensor(found, device=device)
     return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))

@@ -70,10 +70,15 @@ def test_direct_messages_see_one_nic() -> None:
     assert slope("all_to_all", 8, 1) == pytest.approx(7 / 8 / 450e9)
     assert slope("p2p", 16, 1) == pytest.approx(1 / 50e9)
     assert slope("p2p", 2, 4) == pytest.approx(1 / 450e9)
-    # rails without a spine: what leaves for another rail first crosses the node
-    rails = replace(NET, kind="ndr-ib-rail-only", bw_bytes_per_s=400e9)
-    inside = 7 / 64 + 56 / 64 * 7 / 8
-    assert slope("all_to_all", 64, 1, levels=(NODE, rails)) == pytest.approx(max(inside / 450e9, 56 / 64 / 400e9))
+    # rails without a spine: what leaves for another rail first crosses the node, and then goes out
+    rails = replace(NET, kind="ndr-ib-rail-only")
+    forwarded = 56 / 64 * 7 / 8 / 450e9
+    assert slope("all_to_all", 64, 1, levels=(NODE, rails)) == pytest.approx(56 / 64 / 50e9 + forwarded)
+    # the ranks of one rail, and copies that are handed on where they arrive, stay on their rails
+    alone = (curve(plain(), (NODE, level), "all_to_all", 8, 8).s_per_byte[0] for level in (NET, rails))
+    assert next(alone) == next(alone)
+    copies = (curve(plain(), (NODE, level), "all_to_all", 64, 1, copies=8).s_per_byte[0] for level in (NET, rails))
+    assert next(copies) == next(copies)
 
 
 def test_one_copy_per_node() -> None:
@@ -83,6 +88,10 @@ def test_one_copy_per_node() -> None:
     assert float(distinct_share(8, 8)) == pytest.approx(7 * (1 - (7 / 8) ** 8) / (8 * 7 / 8))
     assert float(distinct_share(1, 8)) == 1 / 8  # nothing leaves; the share is of nothing
     assert float(distinct_share(4, 1)) == pytest.approx(1.0)  # one copy: as an all-to-all
+    # DeepSeek-V3 (arXiv 2412.19437, 2.1.2): 8 experts in 4 of 8 groups, 4 nodes at the most; a node may hold two groups
+    assert float(distinct_share(8, 8, (8, 4))) == pytest.approx(4 * (1 - 0.75**8) / 8)
+    assert float(distinct_share(16, 8, (8, 4))) == float(distinct_share(8, 8))
+    assert float(distinct_share(4, 8, (8, 4))) == float(distinct_share(4, 8))
     across = curve(plain(), (NODE, NET), "all_to_all", 16, 1, copies=8).s_per_byte[0]
     assert across == pytest.approx((1 - 0.5**8) / 4 * 8 / 16 / 50e9)
     # with a network as fast as the node, what counts is all 15/16 + of the copies inside: 7/16 own, 8/16 handed on

@@ -590,7 +590,7 @@ def test_pipeline_forms(
     code, one = np.array([SCHEDULES.index(schedule)]), np.ones(1)
     assert exposed_hop_s(code, one, v * one, m * one, hop * one, c * one, c * one)[0] == 0
     assert exposed_hop_s(code, p * one, v * one, m * one, hop * one, p * c * one, c * one)[0] >= 0
-    assert bubble_s(code, v * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
+    assert bubble_s(code, v * one, p * one, m * one, 0 * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 16), st.integers(1, 40), seeds)
@@ -607,7 +607,7 @@ def test_a_slower_stage_never_shortens_a_step(schedule: str, p: int, m: int, see
     vpp = np.full(n, 3.0 if schedule == "interleaved" else 2.0 if schedule in V_SCHEDULES else 1.0)
     before, after = (
         m * c.max(axis=0)
-        + bubble_s(code, vpp, c.sum(axis=0) - c.max(axis=0), part, 2 * part, part)
+        + bubble_s(code, vpp, pp, mm, c.mean(axis=0), c.sum(axis=0) - c.max(axis=0), part, 2 * part, part)
         + exposed_hop_s(code, pp, vpp, mm, hop, c.sum(axis=0), c.max(axis=0))
         for c in (stages, slower)
     )

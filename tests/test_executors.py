@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 from meshwright.planner import executors
-from meshwright.planner.executors import opened
+from meshwright.planner.executors import Processes, opened
 from meshwright.planner.plan import Plan
 from meshwright.planner.studies import parallel
 
 import meshwright as mw
-from meshwright.errors import InputError, MissingExtraError
+from meshwright.errors import InputError, MissingExtraError, WorkerLostError
 
 from .snapshots import environment
 
@@ -160,18 +160,76 @@ def test_missing_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+def test_a_process_that_dies_is_named_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run of the sweep ends its process; the same command then goes on from what the first one found."""
+    honest, path = Processes.run, tmp_path / "part.jsonl"
+
+    def dying(pool: Processes, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
+        yield from honest(pool, function, tasks[:1])
+        try:
+            yield from honest(pool, os._exit, [3])
+        except WorkerLostError as error:
+            error.index = 1
+            raise
+
+    monkeypatch.setattr(parallel, "_LONGEST", 1)
+    monkeypatch.setattr(Processes, "run", dying)
+    with pytest.raises(WorkerLostError, match="a worker of this machine died at gpus=4: ") as caught:
+        mw.what_if(changed(), **ASKED, jobs=2, resume=path)
+    assert caught.value.hint == f"the same command goes on from the 1 of 4 points in {path}"
+    monkeypatch.setattr(Processes, "run", honest)
+    assert mw.what_if(changed(), **ASKED, resume=path).model_dump_json() == expected()
+
+
 @pytest.mark.parametrize("asked", [{"vary": VARY}, {"study": "sensitivity"}])
 def test_resume_of_what_searches_no_points(asked: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="searches no points"):
         mw.what_if(changed(), **asked, resume=tmp_path / "part.jsonl")
 
 
+@contextlib.contextmanager
+def background(*commands: list[str]) -> Iterator[None]:
+    """Python modules that run until the block ends, with what they have started."""
+    nothing = subprocess.DEVNULL
+    started = [subprocess.Popen([sys.executable, "-m", *command], env=environment(), start_new_session=True,
+                                stdout=nothing, stderr=nothing) for command in commands]  # fmt: skip
+    try:
+        yield
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def wait_for(port: int) -> None:
+    for _ in range(240):
+        with contextlib.suppress(OSError):
+            socket.create_connection(("localhost", port), timeout=1).close()
+            return
+        time.sleep(0.25)
+
+
 @pytest.fixture(scope="module")
-def dask_address() -> Iterator[str]:
-    """A scheduler with two worker processes."""
+def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A scheduler with two worker processes, by hand: LocalCluster cannot close while it replaces a worker."""
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        yield str(cluster.scheduler_address).replace("tcp://", "dask://")
+    (port,), folder = free_ports(1), str(tmp_path_factory.mktemp("dask"))
+    scheduler = ["distributed.cli.dask_scheduler", "--host", "localhost", "--port", str(port), "--no-dashboard"]
+    workers = ["distributed.cli.dask_worker", f"localhost:{port}", "--nworkers", "2", "--nthreads", "1",
+               "--no-dashboard", "--local-directory", folder]  # fmt: skip
+    with background(scheduler, workers):
+        wait_for(port)
+        with distributed.Client(f"localhost:{port}") as client:
+            client.wait_for_workers(2, timeout=60)
+        yield f"dask://localhost:{port}"
 
 
 def test_dask_changes_no_byte(dask_address: str) -> None:
@@ -182,6 +240,13 @@ def test_workers_of_another_version(dask_address: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(executors, "__version__", "99.0")
     with pytest.raises(InputError, match=r"here it is 99\.0"), opened(1, dask_address):
         pass
+
+
+def test_a_dask_worker_that_dies_is_named(dask_address: str) -> None:
+    with pytest.raises(WorkerLostError, match=f"a worker of {dask_address} died in search 1: ") as caught, opened(
+            1, dask_address) as pool:
+        list(pool.run(os._exit, [3]))
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(("address", "said"), [
@@ -199,25 +264,13 @@ def test_a_cluster_that_is_not_there(address: str, said: str) -> None:
 def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A head node that takes clients."""
     pytest.importorskip("ray")
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("localhost", 0))
-        two.bind(("localhost", 0))
-        gcs, port = one.getsockname()[1], two.getsockname()[1]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={gcs}",
-               f"--ray-client-server-port={port}", "--num-cpus=2", "--include-dashboard=false",
-               "--disable-usage-stats", f"--temp-dir={tmp_path_factory.mktemp('ray')}"]  # fmt: skip
-    head = subprocess.Popen(command, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL)  # fmt: skip
-    try:
-        for _ in range(240):
-            with contextlib.suppress(OSError):
-                socket.create_connection(("localhost", port), timeout=1).close()
-                break
-            time.sleep(0.25)
+    gcs, port = free_ports(2)
+    command = ["ray.scripts.scripts", "start", "--head", "--block", f"--port={gcs}", f"--ray-client-server-port={port}",
+               "--num-cpus=2", "--include-dashboard=false", "--disable-usage-stats",
+               f"--temp-dir={tmp_path_factory.mktemp('ray')}"]  # fmt: skip
+    with background(command):
+        wait_for(port)
         yield f"ray://localhost:{port}"
-    finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait()
 
 
 def test_ray_changes_no_byte(ray_address: str, tmp_path: Path) -> None:

@@ -217,6 +217,8 @@ def test_dense_layers_before_experts() -> None:
 
 def test_more_experts_per_token_than_experts() -> None:
     assert "only 8" in problems({**config("mixtral-8x7b"), "num_experts_per_tok": 9})
+    assert "7 groups do not divide 256" in problems({**config("deepseek-v3"), "n_group": 7})
+    assert "there are only 8" in problems({**config("deepseek-v3"), "topk_group": 9})
 
 
 def test_mlp_only_layer_outside_the_model() -> None:

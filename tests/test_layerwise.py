@@ -25,6 +25,7 @@ from meshwright.planner.search.layer_space import Instance, instances
 from meshwright.planner.trace import of_candidate
 from meshwright.planner.what_if import what_if
 from meshwright.runtime.job import job_of
+from meshwright.runtime.strategies import strategies_of
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -92,7 +93,7 @@ def all_plans(instance: Instance, layers: int) -> float:
     for rows in itertools.product(instance.rows.tolist(), repeat=layers + 2):
         if instance.ties_edges and rows[0] != rows[-1]:
             continue
-        held = [dict(stage) for stage in instance.memory_of(rows)]
+        held = [dict(stage) for stage in instance.memory_of(rows, together=True)]
         outside = [stage.pop("context") + stage.pop("unusable") for stage in held]
         needed = [sum(stage.values()) * reserve + c for stage, c in zip(held, outside, strict=True)]
         if max(needed) <= instance.memory_bytes:
@@ -171,7 +172,8 @@ def test_llama_2_7b_on_two_nodes_of_a100() -> None:
     assert outcome.best.step_s < 0.97 * outcome.uniform.step_s
     layouts = outcome.best.instance.prices.whole.layouts
     modes = {RECOMPUTE_MODES[layouts["recompute"][row]] for row in outcome.best.rows[1:-1]}
-    assert modes >= {"none", "full"}
+    assert "full" in modes
+    assert len(modes) > 1
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,7 @@ def test_a_plan_says_what_every_layer_does(plan: Plan, tmp_path: Path) -> None:
     covered = [i for run in best.layerwise.runs for i in range(run.layers[0], run.layers[1] + 1)]
     assert covered == list(range(32))
     assert plan.certificate.proven
-    assert all(best.targets.values())
+    assert [name for name, reason in best.targets.items() if reason is None] == ["meshwright"]
     file = tmp_path / "plan.json"
     file.write_text(plan.to_json())
     assert load_plan(file) == plan
@@ -199,9 +201,38 @@ def test_a_plan_says_what_every_layer_does(plan: Plan, tmp_path: Path) -> None:
         load_plan(file)
 
 
-def test_nothing_runs_it_and_everything_says_so(plan: Plan) -> None:
+def test_our_runtime_runs_it(plan: Plan) -> None:
+    own = job_of(plan, 1).strategies
+    assert own is not None
+    assert plan.best.layerwise is not None
+    assert own.digest == plan.best.layerwise.digest
+    assert len(own.layers) == 32
+    assert "meshwright.runtime.worker" in emit(plan, "meshwright").files["launch.sh"]
+
+
+def test_a_damaged_plan_names_each_field(plan: Plan) -> None:
+    own = plan.best.layerwise
+    assert own is not None
+    first, rest = own.runs[0], own.runs[1:]
+    shorter = first.model_copy(update={"layers": (0, 0), "strategy": "tp16-dp1-mbs32-z0-rnone"})
+    edited = own.model_copy(update={"embedding": "cp2r-dp8-mbs8-z3-rnone", "head": "dp8-mbs8-z1-rnone",
+                                    "runs": (shorter, *rest)})  # fmt: skip
+    candidate = plan.best.model_copy(update={"layerwise": edited})
+    with pytest.raises(InputError) as caught:
+        strategies_of(candidate, candidate.to_layout(), request().model, 2048, "plan.json")
+    said = str(caught.value)
+    assert "candidates.0.layerwise.embedding: cp2r-dp8-mbs8-z3-rnone is neither tensor parallelism nor Ulysses" in said
+    assert "head: dp8-mbs8-z1-rnone has another number of GPUs than dp16-mbs4-z3-rfull" in said
+    assert "runs.0.strategy: tp16-dp1-mbs32-z0-rnone takes dp 1 x 32 sequences at once, dp16-mbs4-z3-rfull" in said
+    assert "runs.1.layers: must start with layer 1" in said
+    unread = plan.best.model_copy(update={"layerwise": own.model_copy(update={"head": "nothing"})})
+    with pytest.raises(InputError, match="head: `nothing` is not a layout id"):
+        strategies_of(unread, unread.to_layout(), request().model, 2048, "plan.json")
+
+
+def test_nothing_else_does_and_says_so(plan: Plan) -> None:
     attempts: list[Callable[[], object]] = [
-        lambda: emit(plan, "megatron"), lambda: emit(plan, "meshwright"), lambda: job_of(plan, 1),
+        lambda: emit(plan, "megatron"), lambda: emit(plan, "torchtitan"),
         lambda: of_candidate(request_from_dict(plan.request), plan.best), lambda: what_if(plan, set=["gpu.peak=2x"]),
     ]  # fmt: skip
     for attempt in attempts:
@@ -209,9 +240,9 @@ def test_nothing_runs_it_and_everything_says_so(plan: Plan) -> None:
             attempt()
         assert "whose layers are alike" in caught.value.hint
     screen = " ".join(" ".join(str(part) for part in layer_lines([plan.best.model_dump()], 16 * 2**30)).split())
-    assert "% faster than the best with one strategy for all, dp16-mbs4-z3-rfull (2.24 s)" in screen
+    assert "% faster than the best with one strategy for all, dp16-mbs4-z3-rfull (2.23 s)" in screen
     assert "Proven to 0.00 %" in screen
-    assert "No target runs it: it is a plan on paper." in screen
+    assert "Of the targets, only meshwright can run it." in screen
     assert "(does not fit)" in screen
 
 

@@ -236,22 +236,6 @@ def test_only_what_crosses_the_line_pays_it() -> None:
     assert all((hop > 6e-3) == crosses for hop, crosses in zip(hops, border, strict=True))
 
 
-def test_pipelines_are_cut_where_the_fabrics_meet() -> None:
-    """Holmes: 4 IB + 4 RoCE nodes, 25 GbE between them. Of a 7.5B GPT whose head has its own weights: the sum of a
-    tied embedding's gradients over 25 GbE takes 3 s a step, which `docs/concepts/placement.md` reports."""
-    found = found_on("two_fabrics", "gpt-7.5b", seq_len=2048, global_batch=3072, fix={"cp": 1})
-    untied = replace(found.model, tied_embeddings=False)
-    mixed = searched(replace(found, model=untied))
-    best = mixed.ranked[0]
-    assert best.way == "across"
-    assert isinstance(best.one, Across)
-    assert {part.name for part in best.parts} == {"ib-node", "roce-node"}
-    alike = found_on("dgx-a100-80gb:8", "gpt-7.5b", seq_len=2048, global_batch=3072, fix={"cp": 1})
-    alike = replace(alike, model=untied)
-    all_ib = alike.search(alike.space).run().found.rows[0][0]
-    assert all_ib / best.one.step_s >= 0.85
-
-
 def test_four_t4_beside_twelve_a100_are_no_drag() -> None:
     plan = planned("a100_t4", "llama-3.2-3b", seq_len=2048, precision="fp16", target="any", top=3,
                    fix={"cp": 1, "offload": "none"})  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models import step
 from meshwright.cost_models.layouts import parse
-from meshwright.planner.search.exhaustive import dominated_recomputes
+from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.pareto import FrontierSearch, nine_digits
 from meshwright.profiles.stacks import rates_for
 

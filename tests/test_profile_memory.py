@@ -58,8 +58,8 @@ def test_a_run_holds_what_was_planned(tmp_path: Path) -> None:
     (layout,) = found["layouts"]
     measured, planned = (float(layout[side]["allocated"].removesuffix(" MiB")) for side in ("measured", "planned"))
     assert planned == pytest.approx(measured, rel=0.05)
-    assert "overheads" not in found
-    assert "only a GPU does" in done.out
+    assert float(found["overheads"]["context"].removesuffix(" MiB")) > 50  # torch itself
+    assert found["overheads"]["reserve_share"] >= 0
 
 
 @pytest.mark.parametrize(

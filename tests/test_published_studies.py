@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from meshwright.cost_models.collectives import curve
 from meshwright.planner import api
 from meshwright.planner.plan import Candidate
 from meshwright.planner.published_stack import Unheard, with_features
@@ -53,18 +54,21 @@ def test_interleaving_of_torchtitan() -> None:
 
 def test_float8_of_torchtitan() -> None:
     """8B on 128 H100: 65 % faster than eager bf16 in the paper, of which 44 % over compiled bf16. The second is priced
-    as about 35 %; the first is not, since the stack's constants are fitted to runs that were compiled."""
+    as about 35 %, the first as 39: the stack's constants are fitted to runs that were compiled, and eager passes cost
+    three times the compiled ones in the paper (15 % of a step), and a third more here."""
     layout_id, asked = "dp128-mbs2-z3-rsel(attn+norm+act)", {**TITAN, "model": "llama-3.1-8b", "global_batch": 256}
+    eager = priced(layout_id, {"torch_compile": False}, cluster="dgx-h100:16", **asked)
     compiled = priced(layout_id, COMPILED, cluster="dgx-h100:16", **asked)
     float8 = priced(f"{layout_id}-fp8", COMPILED, cluster="dgx-h100:16", dtype="fp8", **asked)
 
     assert 1.3 < compiled.step_s / float8.step_s < 1.45
+    assert compiled.step_s < eager.step_s < 1.5 * float8.step_s
 
 
 @pytest.mark.parametrize(("node", "overhead"), [("dgx-a100-80gb", 0.083), ("dgx-h100", 0.111)])
 def test_rail_only(node: str, overhead: float) -> None:
-    """Dense training takes as long without a spine. All-to-alls hand on inside the node what leaves for another rail:
-    8.3 and 11.1 % of their time if that came on top (arXiv 2307.12169); priced as hidden behind the slower network."""
+    """Dense training takes as long without a spine. An all-to-all hands on inside the node what leaves for another
+    rail, and takes 8.3 and 11.1 % longer by it (arXiv 2307.12169)."""
 
     def on(fabric: str, layout_id: str, **asked: Any) -> Candidate:
         cluster = {"groups": [{"node": node, "count": 16}], "fabric": fabric}
@@ -74,21 +78,40 @@ def test_rail_only(node: str, overhead: float) -> None:
              for fabric in ("non-blocking", "rail-only")]  # fmt: skip
     experts = [on(fabric, "dp128-ep128-mbs4-z1-rnone", model="deepseek-v3", seq_len=4096, global_batch=512).step_s
                for fabric in ("non-blocking", "rail-only")]  # fmt: skip
-    inside, network = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": f"{node}:16"})).cluster.levels
+    slopes = []
+    for fabric in ("non-blocking", "rail-only"):
+        cluster = {"groups": [{"node": node, "count": 16}], "fabric": fabric}
+        rates = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": cluster})).rates
+        slopes.append(curve(rates.collectives, rates.levels, "all_to_all", 128, 1).s_per_byte[0])
 
     assert dense[0] == dense[1]
-    assert experts[0] <= experts[1] < (1 + overhead) * experts[0]
-    assert network.bw_bytes_per_s / inside.bw_bytes_per_s == pytest.approx(overhead, abs=0.001)
+    assert slopes[1] / slopes[0] - 1 == pytest.approx(overhead, rel=0.1)
+    assert experts[0] < experts[1] < (1 + overhead) * experts[0]
 
 
 def test_from_a100_to_nvl72() -> None:
     """GPT-175B at about 1,000 GPUs, per GPU: bf16 gains less than the 8 times that the peaks have grown, since fewer of
-    the faster peaks are reached; fp8 more. No fp4 is priced, so that 20 to 40 times are out of reach."""
+    the faster peaks are reached; fp8 more. No target is planned in fp4: its peak for the products of an fp8 layout, and
+    nothing else, shows what it could give at most, and the published 20 to 40 times stay out of reach."""
     asked: dict[str, Any] = {"model": GPT_175B, "seq_len": 2048, "global_batch": 2016, "target": "any"}
     before = priced("tp4-pp7-vpp13-dp36-sh18-mbs4-z1-rsel(norm)-oact", cluster="dgx-a100-80gb:126", **asked)
     bf16 = priced("tp4-dp252-mbs8-z2-rsel(norm+act)", cluster="gb200-nvl72:252", **asked)
     fp8 = priced("tp4-dp252-sh126-mbs8-z3-rnone-fp8", cluster="gb200-nvl72:252", dtype="fp8", **asked)
 
-    gains = [before.step_s / after.step_s for after in (bf16, fp8)]
+    fp4 = priced_at_fp4("tp4-dp252-sh126-mbs8-z3-rnone-fp8", cluster="gb200-nvl72:252", dtype="fp8", **asked)
+
+    gains = [before.step_s / after.step_s for after in (bf16, fp8, fp4)]
     assert 5 < gains[0] < 7
     assert 7 < gains[1] < 10
+    assert gains[1] < gains[2] < 12
+
+
+def priced_at_fp4(layout_id: str, **asked: Any) -> Candidate:
+    """With products at the peak of fp4, in fp8's bytes."""
+    found = resolve(load_request(None, asked))
+    groups = tuple(
+        replace(group, gpu=replace(group.gpu, peak_flops_per_s={
+            **group.gpu.peak_flops_per_s, "fp8": group.gpu.peak_flops_per_s["fp4"]}))
+        for group in found.cluster.groups
+    )  # fmt: skip
+    return api.evaluate_resolved(replace(found, cluster=replace(found.cluster, groups=groups)), layout_id).best

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import resolve
-from meshwright.planner.search.exhaustive import FAMILY, Found
+from meshwright.planner.search.found import FAMILY, Found
 
 from .test_search_exact import drawn, search
 

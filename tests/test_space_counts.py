@@ -34,7 +34,7 @@ from meshwright.cost_models.tables import Problem
 from meshwright.planner.census import Census
 from meshwright.planner.constraints import RULES, Rule, fixed
 from meshwright.planner.emitters.registry import TARGETS
-from meshwright.planner.search.exhaustive import dominated_recomputes
+from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.space import MESH_FIELDS, Columns, Count, Space
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.stacks import load_stack, rates_for

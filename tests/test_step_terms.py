@@ -90,6 +90,17 @@ def test_host_and_device_overlap_unless_the_host_waits() -> None:
 # --- once per micro-batch, once per step ------------------------------------------------------------------------------
 
 
+def test_a_mean_number_of_tokens_is_no_alignment() -> None:
+    """Products of experts take time in proportion to their tokens: no operand of a weight gradient lies along them."""
+    layout = Layout(dp=8, shard=8, ep=8)
+
+    def matmul(imbalance: float) -> float:
+        stack = stack_of(moe_imbalance=imbalance)
+        return float(priced(operations(MIXTRAL, stack, layout), stack).backward[0, 0])
+
+    assert matmul(1.0) < matmul(1.1) < 1.1 * matmul(1.0)
+
+
 def test_gradient_accumulation_by_hand() -> None:
     """Per micro-batch: the fp32 sum is read and written; a product that cannot add writes bf16, which is read again."""
     params = total_parameters(LLAMA)

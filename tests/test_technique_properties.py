@@ -19,7 +19,7 @@ from meshwright.errors import InputError
 # At least one that each technique, and each pair that goes together, can train.
 LAYOUTS = ("dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "dp16-sh8-mbs16-z3-rfull",
            "tp2-dp8-sh4-mbs1-z3-rnone", "tp2-dp8-mbs1-z3-rsel(norm)-oact", "cp2r-dp8-mbs1-z3-rfull",
-           "pp2-dp8-mbs2-z3-rnone", "dp16-sh4-mbs1-z1-rnone")  # fmt: skip
+           "pp2-dp8-mbs2-z3-rnone", "dp16-sh4-mbs1-z1-rnone", "pp2-dp8-mbs2-z0-rnone")  # fmt: skip
 SETS = [(one, other) if one != other else (one,) for one in TECHNIQUES for other in TECHNIQUES if one <= other]
 
 

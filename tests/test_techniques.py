@@ -16,6 +16,7 @@ from .snapshots import run_here
 
 # Replicas without ZeRO, with ZeRO in parts of them, and of experts; sharded weights, and those of experts.
 PLAIN, SHARDED, EXPERTS = "dp16-mbs1-z0-rnone", "pp2-dp8-sh2-mbs1-z1-rfull", "tp2-dp8-ep2-mbs1-z0-rfull"
+PIPELINE = "tp2-pp4-dp2-mbs1-z1-rnone"
 WEIGHTS, EXPERT_WEIGHTS = "dp16-mbs1-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rfull"
 RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
@@ -23,7 +24,8 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "three-level": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
         "zero-infinity": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
         "fuyou": (("dp16-mbs16-z3-rnone", "llama-3.2-1b"),),
-        "luwu": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b"))}  # fmt: skip
+        "luwu": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
+        "vocabulary-parallel": ((PIPELINE, "llama-3.2-1b"), (PIPELINE, "llama-3.1-8b"))}  # fmt: skip
 
 
 def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:

@@ -244,6 +244,16 @@ def test_a_described_cluster_grows_by_nodes() -> None:
     assert tried.on(32).cluster.usd_per_hour == 160
 
 
+def test_a_cluster_file_elsewhere_keeps_what_was_measured(tmp_path: Path) -> None:
+    """Its profiles are named from where it lies."""
+    memory = {"kind": "memory-profile", "gpu": "h100-sxm-80gb", "overheads": {"reserve_share": 0.03}}
+    (tmp_path / "memory.yaml").write_text(json.dumps(memory), encoding="utf-8")
+    file = tmp_path / "cluster.yaml"
+    file.write_text("groups: [{node: dgx-h100, count: 2}]\nprofiles: [memory.yaml]\n", encoding="utf-8")
+    tried = counts(request(cluster=str(file)), GpuRange(8, 32))
+    assert tried.on(32).cluster.measured == resolve(request(cluster=str(file))).cluster.measured != {}
+
+
 @pytest.mark.parametrize(
     "text", ["8..", "..8", "8..4", "8..8", "0..8", "a..b", "8,", "8,8", "1..2..3", "9..15", "8,12", "8..1000000"]
 )

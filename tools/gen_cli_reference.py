@@ -46,6 +46,7 @@ With `--json` an error is `{"kind": "error", "code": ..., "message": ..., "hint"
 | `unknown_name` | 2 | no catalogue holds this model, GPU, node or target |
 | `missing_extra` | 2 | an optional dependency is not installed |
 | `unsupported` | 2 | a target cannot do this |
+| `worker_lost` | 2 | a process, or a worker of a cluster, died in a search |
 | `no_feasible_layout` | 1 | no layout is legal or none fits |
 | `run_failed` | 1 | a rank died or hung, or a rehearsal was not the same training |
 | `interrupted` | 130 | Ctrl-C |

@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
-from .. import calibrate_screens
+from .. import calibrate_screens, run_screens
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 
 Rows = Annotated[
-    list[Path], typer.Argument(metavar="ROWS", help="Runs: YAML, JSON, JSON lines.", show_default=False)
+    list[Path] | None, typer.Argument(metavar="ROWS", help="Runs: YAML, JSON, JSON lines.", show_default=False)
+]
+FromRun = Annotated[
+    list[Path] | None,
+    typer.Option("--from-run", metavar="REPORT", help="Report of a `launch`; repeatable.", show_default=False),
+]
+Plans = Annotated[
+    list[Path] | None,
+    typer.Option("--plan", metavar="PLAN", help="The plan that was launched; repeatable.", show_default=False),
 ]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the stack here.", show_default=False)
@@ -23,31 +31,53 @@ KeepGoing = Annotated[
 
 
 def command(
-    context: typer.Context, rows: Rows, output: Output = None, force: Overwrite = False, keep_going: KeepGoing = False
-) -> None:
+    context: typer.Context, rows: Rows = None, from_run: FromRun = None, plan: Plans = None, output: Output = None,
+    force: Overwrite = False, keep_going: KeepGoing = False,
+) -> None:  # fmt: skip
     """Fit the numbers of a software stack to measured runs.
 
     Starts at what ships and moves what the runs can tell: three short jobs of
     different layouts are enough for the rate that your kernels keep up. Prints
     the errors before and after, on runs left out of the fit, and how sure each
     number is. `plan --stack FILE` and `validate --stack FILE` use the result.
+    From reports of `launch` one run is enough, for the numbers that it tells.
 
     \b
     Examples:
       meshwright calibrate runs.yaml -o stack.yaml
+      meshwright calibrate --from-run run.json --plan plan.json -o stack.yaml
       meshwright plan request.yaml --stack stack.yaml
     """
     from ...planner.calibrate import calibrate
+    from ...planner.calibrate_runs import calibrate_runs
 
     terminal: Terminal = context.obj
+    _check_given(rows, from_run, plan, keep_going=keep_going)
     if output is not None:
         check_writable(output, force=force)
     with terminal.progress("fitting") as progress:
-        found = calibrate(rows, keep_going=keep_going, progress=progress)
+        if from_run:
+            found = calibrate_runs(from_run, plan or [])
+        else:
+            found = calibrate(rows or [], keep_going=keep_going, progress=progress)
     if output is not None:
         write_file(output, found.stack, force=force)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "calibration", **found.document})
-    terminal.show(calibrate_screens.screen(found.document, saved_as=str(output) if output else None))
+    screen = run_screens.screen if from_run else calibrate_screens.screen
+    terminal.show(screen(found.document, saved_as=str(output) if output else None))
     for problem in found.document["problems"]:
         terminal.warn(problem)
+
+
+def _check_given(
+    rows: list[Path] | None, reports: list[Path] | None, plans: list[Path] | None, *, keep_going: bool
+) -> None:
+    from ...errors import InputError
+
+    if bool(rows) == bool(reports):
+        wrong = "ROWS and --from-run are two ways: give one" if rows else "give ROWS, or reports by --from-run"
+        raise InputError(wrong, hint="`meshwright calibrate --from-run run.json --plan plan.json`")
+    for name, given in (("--plan", bool(plans) and not reports), ("--keep-going", keep_going and bool(reports))):
+        if given:
+            raise InputError(f"{name} goes with {'--from-run' if name == '--plan' else 'ROWS'} only")

@@ -48,8 +48,10 @@ def command(
         terminal.show([explain_screens.origins_table(where)])
         return
     loads = _loads(terminal, document, candidate)
+    spread = _redistribution(document, candidate) if loads else {}
     if terminal.settings.json:
-        terminal.write_json({**_explanation(document, candidate), "stage_loads": loads})
+        terminal.write_json({**_explanation(document, candidate), "stage_loads": loads, **spread})
+    loads = {**loads, **spread} if loads else None
     terminal.show(explain_screens.explain_screen(document, candidate, loads, unicode=terminal.unicode))
     requests.tell_warnings(terminal, document)
 
@@ -88,6 +90,18 @@ def _loads(terminal: Terminal, document: dict[str, Any], candidate: dict[str, An
         terminal.talk(f"The stages are not timed: {error.message}")
         return None
     return found.model_dump(mode="json")
+
+
+def _redistribution(document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any]:
+    """Under vocabulary parallelism, what redistributed layers would take instead."""
+    if not document["request"]["workload"].get("techniques"):
+        return {}  # and nothing is loaded that could tell
+    from ...planner.plan import Candidate
+    from ...planner.redistribution import redistribution
+    from ...planner.request import request_from_dict
+
+    found = redistribution(request_from_dict(document["request"]), Candidate.model_validate(candidate))
+    return {} if found is None else {"redistribution": found.model_dump(mode="json")}
 
 
 def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:

@@ -70,6 +70,9 @@ def command(
     checkpoint_every: Annotated[
         int | None, _number("--checkpoint-every", metavar="N", text="Steps between checkpoints [100].")
     ] = None,
+    checkpoint_async: Annotated[
+        bool, typer.Option("--checkpoint-async", help="Train on while a checkpoint is written.", show_default=False)
+    ] = False,
     keep: Annotated[
         int | None, _number("--keep", metavar="N", text="How many of the last checkpoints stay [2].")
     ] = None,
@@ -101,7 +104,8 @@ def command(
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
     _check_numbers(steps=steps, device=device, check_parity=check_parity, scale_down=scale_down)
-    saving = _saving(checkpoint, every=checkpoint_every, keep=keep, resume=resume, max_restarts=max_restarts)
+    saving = _saving(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep, resume=resume,
+                     max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
         learning_rate=learning_rate, clip=clip, device=device, timeout_s=timeout, scale_down=scale_down,
@@ -169,13 +173,13 @@ def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: b
 
 
 def _saving(
-    folder: Path | None, *, every: int | None, keep: int | None, resume: bool, max_restarts: int
+    folder: Path | None, *, every: int | None, behind: bool, keep: int | None, resume: bool, max_restarts: int
 ) -> dict[str, Any]:
     """The settings of checkpoints that were given."""
     from ...errors import InputError
 
-    given = {"--checkpoint-every": every is not None, "--keep": keep is not None, "--resume": resume,
-             "--max-restarts": max_restarts != 0}  # fmt: skip
+    given = {"--checkpoint-every": every is not None, "--checkpoint-async": behind, "--keep": keep is not None,
+             "--resume": resume, "--max-restarts": max_restarts != 0}  # fmt: skip
     if folder is None:
         if alone := next((name for name, there in given.items() if there), None):
             raise InputError(f"{alone}: checkpoints are not saved anywhere", hint="add `--checkpoint DIR`")
@@ -188,7 +192,7 @@ def _saving(
                              else f"`{name} {least}`")  # fmt: skip
     if resume and not folder.is_dir():
         raise InputError(f"{folder}: no such folder", hint="without `--resume` a run starts anew and makes it")
-    found: dict[str, Any] = {"checkpoint": str(folder.resolve()), "resume": resume}
+    found: dict[str, Any] = {"checkpoint": str(folder.resolve()), "checkpoint_async": behind, "resume": resume}
     found |= {} if every is None else {"checkpoint_every": every}
     return found | ({} if keep is None else {"keep": keep})
 

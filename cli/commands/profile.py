@@ -81,6 +81,9 @@ def command(
     _check(what, output, device, resume=resume, force=force)
     from .. import profile_memory, profile_screens
 
+    if what == "kernels" and device == "cpu" and source is None and not gpu and not cluster and not layout:
+        _device(terminal, flags, set_, output, quick=quick, resume=resume, dry_run=dry_run, force=force)
+        return
     if dry_run:
         found, layouts, plan = _asked(source, layout, flags, "", set_)
         kernels = what == "kernels"
@@ -105,6 +108,42 @@ def command(
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
     terminal.show(profile_screens.kernels_screen(document, saved_as=str(output) if output else None))
+
+
+def _device(
+    terminal: Terminal, flags: dict[str, Any], sets: list[str] | None, output: Path | None, *, quick: bool,
+    resume: bool, dry_run: bool, force: bool,
+) -> None:  # fmt: skip
+    """No GPU is asked for: the CPU rank that this is, as a device of its own."""
+    from ...runtime import launcher
+    from .. import profile_device, profile_screens
+
+    here = {"groups": [{"gpu": "cpu", "gpus_per_node": flags["gpus"] or 1, "count": 1}]}
+    asked = {**flags, "gpus": None, "cluster": here, "target": flags["target"] or profile_device.TARGET}
+    request, ranks = requests.build(None, sets, asked), flags["gpus"] or 1
+    if dry_run:
+        terminal.show(profile_screens.needs_screen(profile_device.needs_of(request, ranks)))
+        return
+    launcher.check_torch("`profile`")
+    from ...profiles.profilers import environment, kernel_ranks, timing
+
+    where = timing.open_device("cpu")
+    timing.as_a_rank()
+    with kernel_ranks.joined(environment.device_name(where)) as joined:
+        if joined.is_of_another_device and output is not None:
+            output = output.with_suffix(f".{joined.devices[joined.rank]}{output.suffix}")
+        samples = _beside(output) if joined.writes else None
+        document = profile_device.measure(terminal, request, ranks, joined, where, quick=quick, samples=samples,
+                                          resume=resume and joined.writes)  # fmt: skip
+        if not joined.writes:
+            return
+    if output is not None:
+        _write(terminal, document, output, force=force)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, **document})
+    saved_as = str(output) if output else None
+    terminal.show(profile_screens.kernels_screen(document, saved_as=saved_as))
+    terminal.show(profile_device.device_screen(document, saved_as))
 
 
 def _check(what: str, output: Path | None, device: str, *, resume: bool, force: bool) -> None:
@@ -165,6 +204,7 @@ def _kernels(
     samples: Path | None, resume: bool,
 ) -> dict[str, Any]:  # fmt: skip
     from ...profiles.profilers import environment, kernel_profile, timing
+    from ...profiles.profilers.kernels import distinct
     from ...profiles.profilers.samples import Samples
 
     dtype = found.workload.precision
@@ -176,7 +216,8 @@ def _kernels(
     wanted = _needs(found, layouts)
     kept = Samples(samples, {**about, "dtype": dtype}, resume=resume)
     with terminal.progress("timing") as progress:
-        measured = kernel_profile.measure(wanted, dtype, where, timing.QUICK if quick else timing.FULL, kept, progress)
+        effort = timing.QUICK if quick else timing.FULL
+        measured = kernel_profile.measure(list(distinct(wanted)), dtype, where, effort, kept, progress)
     batches = [found.workload.global_batch / (each.dp * each.micro_batch) for each in layouts]
     return kernel_profile.document(
         measured, wanted, about, model=found.model.name, dtype=dtype, gpu=here, rates=found.rates if same else None,

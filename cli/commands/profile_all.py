@@ -9,13 +9,15 @@ import typer
 
 from .. import options
 from ..console import Terminal, check_writable, write_file
+from ..profile_device import TARGET
 from . import profile, profile_links, profile_storage
-from .profile import Device, Quick
+from .profile import Device, Quick, Resume
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="The cluster file; the profiles that it names lie "
                        "beside it.", show_default=False)
 ]  # fmt: skip
+_NAMED = "profiles:"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
 
 
@@ -34,6 +36,7 @@ def command(
     ranks: profile_links.NumRanks = None,
     device: Device = "auto",
     quick: Quick = False,
+    resume: Resume = False,
     dry_run: DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -43,11 +46,13 @@ def command(
     host memory and a drive: what `profile links`, `kernels`, `memory` and
     `storage` do, one after the other. `plan --cluster` on the file prices by all
     of it. On several nodes, start `profile links` on each with torchrun, and
-    name the other profiles in its file.
+    name the other profiles in its file. --device cpu without --gpu measures the
+    CPU ranks of this machine as devices of their own.
 
     \b
     Examples:
       meshwright profile all --model llama-3.2-1b --gpu h200 --gpus 8 -o node.yaml
+      meshwright profile all --device cpu --model tiny.yaml --gpus 2 -o node.yaml
     """
     from ...errors import InputError
     from ...profiles.profilers import link_ranks
@@ -59,16 +64,46 @@ def command(
         raise InputError("`profile all` measures one node", hint="torchrun starts `-m meshwright profile links`")
     files = {what: output.with_suffix(f".{what}.yaml") for what in ("kernels", "memory", "storage")}
     for path in (output, *files.values()):
-        check_writable(path, force=force)
+        check_writable(path, force=force or resume)
     asked: dict[str, Any] = {"source": source, "layout": layout, "model": model, "gpu": gpu, "gpus": gpus,
                              "seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}  # fmt: skip
     common: dict[str, Any] = {"device": device, "quick": quick, "dry_run": dry_run, "force": True}
-    profile_links.command(context, ranks=ranks, gpu=gpu, output=output, **common)
-    for what in ("kernels", "memory"):
-        profile.command(context, what, **asked, output=files[what], **common)
-    profile_storage.command(context, folder=folder, output=files["storage"], **common)
+    own = device == "cpu" and not gpu and source is None and layout is None  # the CPU ranks themselves
+
+    def missing(path: Path) -> bool:
+        return dry_run or not (resume and path.exists())
+
+    num_ranks = ranks or gpus or link_ranks.default_ranks()
+    if missing(output) and (num_ranks > 1 or not own):
+        profile_links.command(context, ranks=num_ranks if own else ranks, gpu=gpu, output=output,
+                              resume=resume and _begun(output), **common)  # fmt: skip
+    if missing(files["kernels"]):
+        profile.command(context, "kernels", **{**asked, **({"gpus": num_ranks} if own else {})},
+                        output=files["kernels"], resume=resume and _begun(files["kernels"]), **common)  # fmt: skip
+    if own and not dry_run:
+        _name_device(terminal, output, files["kernels"])
+        asked |= {"gpus": None, "cluster": str(output), "target": TARGET, "set_": ["top=1"] if quick else None}
+    if missing(files["memory"]) and not (own and dry_run):
+        profile.command(context, "memory", **asked, output=files["memory"], **common)
+    if missing(files["storage"]):
+        profile_storage.command(context, folder=folder, output=files["storage"], **common)
     if not dry_run:
         _name(terminal, output, [path for path in files.values() if _tells(path, output)])
+
+
+def _begun(path: Path) -> bool:
+    """Whether an interrupted run left samples behind."""
+    return path.with_suffix(".samples.csv").exists()
+
+
+def _name_device(terminal: Terminal, output: Path, kernels: Path) -> None:
+    """The profile of the CPU rank, named in the cluster file; one rank alone has no links, and a file of its own."""
+    from ...profiles.reader import read_document
+
+    if not output.exists():
+        name = read_document(kernels).at(("gpu",))
+        write_file(output, f"groups: [{{gpu: {name}, gpus_per_node: 1, count: 1}}]\n", force=True)
+    _name(terminal, output, [kernels])
 
 
 def _tells(path: Path, cluster: Path) -> bool:
@@ -80,7 +115,8 @@ def _tells(path: Path, cluster: Path) -> bool:
 
     try:
         document, spec = read_document(path), load_cluster(cluster)
-        return bool(constants(document)) and not other_hardware(document, spec)
+        tells = constants(document) or document.at(("device",)) is not None
+        return bool(tells) and not other_hardware(document, spec)
     except InputError:
         return False
 
@@ -89,5 +125,6 @@ def _name(terminal: Terminal, output: Path, telling: list[Path]) -> None:
     """Name the profiles in the cluster file."""
     if telling:
         listed = ", ".join(path.name for path in telling)
-        write_file(output, output.read_text(encoding="utf-8") + f"profiles: [{listed}]\n", force=True)
+        kept = [line for line in output.read_text(encoding="utf-8").splitlines(True) if not line.startswith(_NAMED)]
+        write_file(output, "".join(kept) + f"{_NAMED} [{listed}]\n", force=True)
         terminal.show(["", f"{output} prices by {listed} too"])

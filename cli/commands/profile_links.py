@@ -128,7 +128,7 @@ def _measured(
         kept = Samples(output.with_suffix(".samples.csv") if output else None, about, resume=resume)
         with terminal.progress("measuring links") as progress:
             links.measure(job, wanted, asked.limit, asked.effort, kept, progress)
-        return link_fits.fit(job.ranks, kept.found), about, environment.gpu_of(job.device)
+        return link_fits.fit(job.ranks, kept.found), about, environment.device_name(job.device)
 
 
 def _spelled(ranks: Ranks) -> str:
@@ -148,16 +148,16 @@ def _tell(
     name = registry.gpu_name(gpu) if gpu else here
     if output is not None:
         samples, matrix = output.with_suffix(".samples.csv"), output.with_suffix(".matrix.csv")
-        where = {"gpu": here, **about}
+        where = {"gpu": here if registry.is_gpu(here) else "", **about}
         text = link_file.profile_text(links, slow, gpu=name, about=where, date=today(), samples=samples.name,
                                       matrix=matrix.name)  # fmt: skip
         if link_fits.links_differ(links):
             write_file(matrix, matrix_text(links.ranks.hosts, links.matrix), force=True)
         write_file(output, text, force=force)
         terminal.talk(f"profile: {output}, samples: {samples}")
-    if not name:
-        terminal.warn("no GPU of the catalogue is here: `plan` needs to know which one the file is about",
-                      "`--gpu h100`, or write it under `groups`")  # fmt: skip
+    if not registry.is_gpu(name):
+        terminal.warn(f"no catalogue knows {name}: `plan` needs its kernels",
+                      "`profile kernels -o kernels.yaml`, and `profiles: [kernels.yaml]` in the file")  # fmt: skip
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **link_screens.document(links, slow, about)})
     terminal.show(link_screens.links_screen(links, slow, about, saved_as=str(output) if output else None))

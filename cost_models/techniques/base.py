@@ -51,7 +51,8 @@ class Technique:
     """rewrite(ledger, knobs): the same layouts with other quantities, the same ones where the knobs are `neutral`.
 
     caveat: what it costs that no price shows. excludes: other techniques that it cannot go with, and why. order: of its
-    rewrite among several. keeps_weights: GPUs hold at least their share of the weights, which bounds rely on.
+    rewrite among several. Bounds rely on the rest: keeps_weights: GPUs hold at least their share of the weights;
+    fills_by_layers: only layers fill a pipeline, not what its ends do.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Technique:
     excludes: Mapping[str, str] = field(default_factory=dict)
     order: int = 0
     keeps_weights: bool = True
+    fills_by_layers: bool = False
 
     def settings(self, given: Mapping[str, float]) -> dict[str, float]:
         """All knobs, defaults where none is given. Raises InputError naming the knob and its range."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from . import diloco, fuyou, luwu, one_bit_adam, three_level, zero_infinity, zero_plus_plus
+from . import diloco, fuyou, luwu, one_bit_adam, three_level, vocabulary_parallel, zero_infinity, zero_plus_plus
 from .base import Applied, Technique
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
-    for module in (one_bit_adam, diloco, zero_plus_plus, three_level, zero_infinity, fuyou, luwu)
+    for module in (one_bit_adam, diloco, zero_plus_plus, three_level, zero_infinity, fuyou, luwu, vocabulary_parallel)
 }
 
 
@@ -48,6 +48,11 @@ def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
 def keep_weights(chosen: Applied) -> bool:
     """Whether GPUs hold at least their share of the weights under all of them."""
     return all(each.keeps_weights for each, _ in of(chosen))
+
+
+def fill_by_layers(chosen: Applied) -> bool:
+    """Whether only layers fill a pipeline under any of them."""
+    return any(each.fills_by_layers for each, _ in of(chosen))
 
 
 def rewrite(ledger: Ledger) -> Ledger:

@@ -45,7 +45,7 @@ class Target:
     """One target: its default software stack and the rules its layouts obey. `source`: where these were read.
 
     stages: what it can be told about them. `even`: nothing; `layers`: how many each chunk has; `recompute`: also how
-    many of them it recomputes.
+    many of them it recomputes. own_layers: whether each layer can have a strategy of its own.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Target:
     source: str
     rules: tuple[Rule, ...] = ()
     stages: Literal["even", "layers", "recompute"] = "even"
+    own_layers: bool = False
     trainer: Trainer | None = None
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:

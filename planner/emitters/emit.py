@@ -51,7 +51,7 @@ def emit(
     if found.trainer is None:
         able = ", ".join(each.name for each in TARGETS.values() if each.trainer is not None)
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
-    setup = Setup.of(plan, choice, name)
+    setup = Setup.of(plan, choice, name, own_layers=found.own_layers)
     _train_by(found, setup)
     options, warning = option_list(to, version) if found.trainer.table is not None else (None, "")
     framework = f"{found.trainer.framework} {options}" if options is not None else found.trainer.framework
@@ -91,8 +91,10 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
     """Why the target cannot express `setup`: (fields, sentence) of each reason, from the rules that plan for it."""
     if found.trainer is None:
         return [((), "its files cannot be written yet")]
-    out = [(rule.fields, rule.explain(setup.layout, setup.problem)) for rule in found.broken(setup)]
-    if (split := found.cannot_split(setup.candidate.partition)) is not None:
+    every = [replace(setup, layout=layout) for layout in setup.layouts]
+    out = [(rule.fields, rule.explain(one.layout, one.problem)) for one in every for rule in found.broken(one)]
+    partition = setup.candidate.partition if setup.candidate.layerwise is None else None
+    if (split := found.cannot_split(partition)) is not None:
         out.append((("stages",), split))
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))

@@ -29,6 +29,8 @@ def cannot_build(model: ModelSpec, workload: Workload) -> list[str]:
         "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
         "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
         "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
+        "model.kinds.router_normalised: sigmoid scores are divided by their sum":
+            any(block.router_scores == "sigmoid" and not block.router_normalised for block in routed),
         "model.kinds.window: there is one size of window": len(_windows(model, workload)) > 1,
         "model.embedding_norm: the embedding has no norm": model.embedding_norm,
         "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
@@ -207,6 +209,20 @@ def _moe_write(setup: Setup) -> Settings:
         out["--moe-shared-expert-gate"] = True
     if block.router_bias:
         out["--moe-router-enable-expert-bias"] = True
+    return out | _router(block)
+
+
+def _router(block: MixtureOfExperts) -> Settings:
+    """How experts are chosen and weighed. Megatron's own way: the softmax of the chosen scores, which sums to 1."""
+    out: Settings = {}
+    if block.groups > 1:
+        out |= {"--moe-router-num-groups": block.groups, "--moe-router-group-topk": block.top_groups}
+    if block.router_scores == "sigmoid":
+        out["--moe-router-score-function"] = "sigmoid"
+    elif not block.router_normalised:
+        out["--moe-router-pre-softmax"] = True
+    if block.router_scale != 1.0:
+        out["--moe-router-topk-scaling-factor"] = block.router_scale
     return out
 
 
@@ -223,6 +239,11 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
         "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
         "moe_layers": [index for index, one in enumerate(routed) if one],
+        "groups": (groups := settings.get("--moe-router-num-groups") or 1),
+        "top_groups": settings.get("--moe-router-group-topk") or groups,
+        "router_scores": settings.get("--moe-router-score-function", "softmax"),
+        "router_normalised": not settings.get("--moe-router-pre-softmax"),
+        "router_scale": settings.get("--moe-router-topk-scaling-factor") or 1.0,
     }  # fmt: skip
     return {"model.moe": moe}
 
@@ -273,7 +294,9 @@ MODEL = (
           _feed_forward_write, _feed_forward_read),
     Entry(("model.moe",),
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
-           "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias"),
+           "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias",
+           "--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-score-function",
+           "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor"),
           _moe_write, _moe_read),
     Entry(("model.window",), ("--window-size", "--window-attn-skip-freq"), _window_write, _window_read),
     Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),

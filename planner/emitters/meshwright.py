@@ -40,6 +40,7 @@ TARGET = Target(
     _N,
     "docs/architecture.md, runtime",
     stages="recompute",
+    own_layers=True,
     rules=(
         Rule(
             f"{_N}: sequence_parallel",
@@ -55,7 +56,7 @@ TARGET = Target(
             "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
         ),
         only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
-        only(_N, "offload", ("none",), "the runtime does not offload yet"),
+        only(_N, "offload", ("none", "opt"), "the runtime does not offload activations yet"),
         only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     ),
     trainer=Trainer("meshwright", None, job),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import UnsupportedError
+from ...errors import InputError, UnsupportedError
 from .setup import Setup
 
 
@@ -10,10 +10,15 @@ def place(setup: Setup) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...] | 
     """(hosts in the order of the framework's nodes, for each the order of its GPUs; None: the usual one).
 
     A plan's `logical_of_rank[r]` is the framework's rank on GPU r % n of host r // n. Raises UnsupportedError, naming
-    the field, where ranks that the framework numbers as one node sit on several hosts.
+    the field, where ranks that the framework numbers as one node sit on several hosts; InputError for a rank map that
+    lacks hosts or ranks.
     """
     hosts, logical = setup.candidate.placement.hosts, setup.candidate.placement.logical_of_rank
     size = setup.gpus_per_node
+    if setup.candidate.spread is None and (
+        wrong := setup.candidate.placement.problem(setup.num_nodes * size, setup.num_nodes)
+    ):
+        raise InputError(f"placement.{wrong[0]}: {wrong[1]}", hint="the file was edited; plan again")
     if logical is None:
         return hosts, None
     where = {rank: divmod(physical, size) for physical, rank in enumerate(logical)}

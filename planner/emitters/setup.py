@@ -38,6 +38,12 @@ class Setup:
         return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node)
 
     @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """What its layers do: one layout, or each of their own once."""
+        own = self.candidate.layerwise
+        return (self.layout,) if own is None else own.layouts
+
+    @property
     def schedule(self) -> str:
         return SCHEDULES[self.layout.schedule]
 
@@ -69,15 +75,17 @@ class Setup:
         return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
 
     @classmethod
-    def of(cls, plan: Plan, choice: int, name: str = "plan") -> Setup:
+    def of(cls, plan: Plan, choice: int, name: str = "plan", *, own_layers: bool = False) -> Setup:
         """Candidate `choice` of a plan. Raises InputError for a choice that is not there and for a damaged plan,
-        UnsupportedError for nodes with different numbers of GPUs. `name`: the file, for messages."""
+        UnsupportedError for nodes with different numbers of GPUs, and for layers with strategies of their own, unless
+        these are welcome. `name`: the file, for messages."""
         from ..._version import __version__
 
         if not 1 <= choice <= len(plan.candidates):
             raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
         candidate = plan.candidates[choice - 1]
-        candidate.check_alike()
+        if not own_layers:
+            candidate.check_alike()
         layout = candidate.to_layout()
         gpu, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
         return cls(

@@ -49,6 +49,7 @@ class AnySplit(Search):
     """Finds the nodes with the least bounds: `found` lists (bound, id, layout with one shard group), at most `top`."""
 
     piloted = recompute_apart = False
+    any_split = True
 
     def _share_of_fill(self, evenly: Array) -> Array:
         return np.zeros_like(evenly)

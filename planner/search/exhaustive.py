@@ -9,84 +9,31 @@ memory by bound, bounded away, or priced.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models import ledger, step
-from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
+from ...cost_models.layouts import SCHEDULES, Layout, Layouts
 from ...cost_models.rates import Rates
+from ...cost_models.stages import EXTRA_KINDS
 from ...cost_models.tables import Problem, Tables, build, index_keys
-from ...cost_models.techniques.registry import keep_weights
+from ...cost_models.techniques.registry import fill_by_layers, keep_weights
 from ..census import Census, recompute_category
 from ..constraints import Mask
 from ..space import RECOMPUTE_FIELDS, Columns, Count, Ints, Space, allowed, cross, grow, select
+from .dominance import dominated_recomputes
+from .found import TIE, Found
 from .pilot import PILOT_FROM, plain_part
 
 Array = NDArray[np.float64]
 Progress = Callable[[Count, float], None]
 
-# Layouts within this share of one another count as equal and are ordered by id (docs/architecture.md, 8).
-TIE = 1e-9
 _ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
 _KEYS = 1 << 13  # shard keys per table
-# What agrees in all of these are near twins: a list holds the best layout of each family.
-FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 _FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as large
-
-
-@dataclass
-class Found:
-    """The best layouts so far, by value (seconds, or bytes) and then by id; of layouts that agree in all fields of
-    `family` only the best (no family: all)."""
-
-    limit: int
-    family: tuple[str, ...] = ()
-    rows: list[tuple[float, str, Layout]] = field(default_factory=list)
-
-    @property
-    def threshold(self) -> float:
-        """A bound above this cannot enter the list."""
-        return self.rows[-1][0] * (1 + 2 * TIE) if len(self.rows) == self.limit else np.inf
-
-    def thresholds(self, columns: Columns, rows: Ints) -> Array:
-        """[row] as `threshold`; where the list has one of the row's family, only what beats that one can enter."""
-        out = np.full(len(rows), self.threshold)
-        known = self.family if set(self.family) <= set(columns) else ()
-        members = {name: columns[name][rows] for name in known}
-        for value, _, layout in self.rows if known else ():
-            alike = np.all([column == getattr(layout, name) for name, column in members.items()], axis=0)
-            out[alike] = np.minimum(out[alike], value * (1 + 2 * TIE))
-        return out
-
-    def offer(self, values: Array, layouts: Layouts) -> None:
-        """Take what belongs in the list."""
-        candidates = np.flatnonzero((values <= self.threshold) & np.isfinite(values))
-        if self.family:
-            candidates = self._best_of_family(candidates, values, layouts)
-        elif len(candidates) > 4 * self.limit:
-            ceiling = np.partition(values[candidates], self.limit - 1)[self.limit - 1] * (1 + 2 * TIE)
-            candidates = candidates[values[candidates] <= ceiling]
-        for row in candidates.tolist():
-            layout = layouts.layout(row)
-            self.rows.append((float(f"{values[row]:.9g}"), str(layout), layout))
-        self.rows.sort(key=lambda row: row[:2])
-        if self.family:
-            first = {tuple(getattr(row[2], name) for name in self.family): row for row in reversed(self.rows)}
-            self.rows = sorted(first.values(), key=lambda row: row[:2])
-        del self.rows[self.limit :]
-
-    def _best_of_family(self, candidates: Ints, values: Array, layouts: Layouts) -> Ints:
-        """Those that tie with the best of their family."""
-        code = np.zeros(len(candidates), dtype=np.int64)
-        for name in self.family:
-            column = layouts[name][candidates]
-            code = np.unique(code * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
-        least = np.full(int(code.max(initial=-1)) + 1, np.inf)
-        np.minimum.at(least, code, values[candidates])
-        return candidates[values[candidates] <= least[code] * (1 + 2 * TIE)]
 
 
 @dataclass
@@ -105,6 +52,7 @@ class Search:
     `piloted`: whether large spaces are searched in their plain part first (pilot.py)."""
 
     piloted = True
+    any_split = False  # of the layers over stages: then the mean stage bounds what they hold
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
@@ -199,25 +147,36 @@ class Search:
         """
         keys, index = index_keys(meshes)
         totals = ledger.build_totals(self.problem)
-        work, states, fixed = (np.empty(len(keys["tp"])) for _ in range(3))
+        work, fills, states, fixed = (np.empty(len(keys["tp"])) for _ in range(4))
         for start in range(0, len(work), _KEYS):
             part = slice(start, start + _KEYS)
             tables = build(self.problem, {name: column[part] for name, column in keys.items()}, self.rates)
-            work[part] = totals @ (tables.forward_s + tables.backward_s)
+            work[part], fills[part] = self._work(totals, tables)
             states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
             fixed[part] = 2 * tables.exchange_buffers + tables.workspace
+        overheads = self.rates.overheads
+        least = states[index] / (meshes["pp"] * meshes["dp"] * meshes["cp"] * meshes["tp"]) * self._least_state_bytes
+        needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes
+        return self._mesh_seconds(meshes, work[index], fills[index]), needed
+
+    def _work(self, totals: Array, tables: Tables) -> tuple[Array, Array]:
+        """[key] seconds of a micro-batch in the whole model, and in what fills a pipeline of it."""
+        seconds = tables.forward_s + tables.backward_s
+        filling = totals.copy()
+        if fill_by_layers(self.problem.workload.techniques):
+            filling[-EXTRA_KINDS:] = 0.0
+        return totals @ seconds, filling @ seconds
+
+    def _mesh_seconds(self, meshes: Columns, work: Array, fills: Array) -> Array:
+        """[mesh] the seconds of `_mesh_bounds`; work, fills: [mesh] those of `_work`."""
         pp = meshes["pp"].astype(np.float64)
         m = self.problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
         passing = self.census.num_schedules[self.census.signature]
         names = {name: passing[:, code] for code, name in enumerate(SCHEDULES)}
         without_bubble = (names["zb-h1"] + names["zb-v"] + names["dualpipe-v"]) > 0
         deepest = np.where(names["interleaved"] > 0, self.problem.model.num_layers // meshes["pp"], 1)
-        mean = work[index] / pp
-        fill = self._share_of_fill(np.where(without_bubble, 0.0, 1.0 / deepest)) * (work[index] - mean)
-        overheads = self.rates.overheads
-        least = states[index] / pp / (meshes["dp"] * meshes["cp"] * meshes["tp"]) * self._least_state_bytes
-        needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes
-        return m * mean + fill, needed
+        fill = self._share_of_fill(np.where(without_bubble, 0.0, 1.0 / deepest)) * (fills - fills / pp)
+        return np.asarray(m * work / pp + fill)
 
     def _share_of_fill(self, evenly: Array) -> Array:
         """[mesh] part of a micro-batch's time on the other devices that filling the pipeline takes, at least."""
@@ -240,6 +199,8 @@ class Search:
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
+        if level == 1:
+            nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
         for pp in np.unique(nodes[_GROUPED_BY[level]]).tolist() if level < 2 else [0]:
             group = select(nodes, nodes[_GROUPED_BY[level]] == pp) if level < 2 else nodes
             for children in self._children(group, level, pp):
@@ -291,18 +252,49 @@ class Search:
         return {**columns, **free}
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        """[row] seconds and bytes that nothing below the rows beats."""
-        batch = ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
-        return step.bound(batch, self.rates, states_known=level == 2, memory=level > 0)
+        """[row] seconds and bytes that nothing below the rows beats. Of what does not fit no seconds are asked: inf."""
+        relaxed = self._relaxed(rows, level)
+        batch = ledger.build(self.problem, tables, Layouts(relaxed), rows["_key"])
+        if level == 0:
+            seconds, needed = step.bound(batch, self.rates, states_known=False, memory=False)
+            return seconds, step.least_bytes(batch, self.rates) if self.objective == "memory" else needed
+        needed = step.device_memory(batch, self.rates, gathered=level == 2)[0]
+        seconds, fits = np.full(len(needed), np.inf), np.flatnonzero(needed <= self.memory_bytes)
+        if 2 * len(fits) > len(needed):
+            return step.bound(batch, self.rates, states_known=level == 2, memory=False)[0], needed
+        if len(fits):
+            batch = ledger.build(self.problem, tables, Layouts(select(relaxed, fits)), rows["_key"][fits])
+            seconds[fits] = step.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
+        return seconds, needed
+
+    def _states_fit(self, tables: Tables, nodes: Columns) -> Mask:
+        """[node] whether its states alone fit, divided and offloaded as far as any choice below does."""
+        layouts = Layouts(self._relaxed(nodes, 0))
+        batch = ledger.build(self.problem, tables, layouts, nodes["_key"], mean=self.any_split)
+        return np.asarray(step.least_bytes(batch, self.rates) <= self.memory_bytes)
+
+    def _too_big(self, tables: Tables, children: Columns) -> Mask:
+        """[child] whether it recomputes some layers in full, and not even with all of them would it fit: activations
+        never take more where more layers are recomputed. `_node`: which children share all but the recompute."""
+        some = children["recompute_layers"] > 0
+        nodes, first = np.unique(children["_node"][some], return_index=True)
+        if not len(nodes):
+            return some
+        whole = select(children, np.flatnonzero(some)[first])
+        free = {**self._relaxed(whole, 0), "recompute": whole["recompute"]}
+        batch = ledger.build(self.problem, tables, Layouts(free), whole["_key"])
+        needed = step.device_memory(batch, self.rates, gathered=False)[0]
+        out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
+        out[nodes] = needed * (1 - TIE) > self.memory_bytes
+        return np.asarray(some & out[children["_node"]])
 
     def _bound(self, tables: Tables, children: Columns, level: int) -> None:
         """Bound children in batches, drop those that cannot win or fit, and expand the rest best first."""
-        n = len(children["tp"])
-        seconds, needed = np.empty(n), np.empty(n)
-        for start in range(0, n, _ROWS):
-            part = slice(start, start + _ROWS)
-            rows = {name: column[part] for name, column in children.items()}
-            seconds[part], needed[part] = self._bounds(tables, rows, level)
+        seconds, needed = np.full((2, len(children["tp"])), np.inf)
+        open_rows = np.flatnonzero(~self._too_big(tables, children)) if level == 1 else np.arange(len(seconds))
+        for start in range(0, len(open_rows), _ROWS):
+            part = open_rows[start : start + _ROWS]
+            seconds[part], needed[part] = self._bounds(tables, select(children, part), level)
         weight = self._weight(children, level)
         too_big = needed > self.memory_bytes
         self.count.out_of_memory += int(weight[too_big].sum())
@@ -317,6 +309,10 @@ class Search:
                 return
             alive = batch_rows[self._worth(seconds[batch_rows], needed[batch_rows], children, batch_rows)]
             self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
+            if level == 0 and len(alive):
+                fits = self._states_fit(tables, select(children, alive))
+                self.count.out_of_memory += int(weight[alive[~fits]].sum())
+                alive = alive[fits]
             if len(alive):
                 self._expand(tables, select(children, alive), level + 1)
             start, size = start + size, min(4 * size, _MOST_ROWS[level])
@@ -352,54 +348,6 @@ _GROUPED_BY = ("pp", "pp")
 # Nodes expanded at once per level: few at first, so that a good layout is found early and prunes the rest.
 _FIRST_ROWS = (64, 128, 512)
 _MOST_ROWS = (2048, 8192, 16384)
-
-
-def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
-    """(mode, modules) that the ledger orders behind another: recomputes no less, keeps no byte less.
-
-    Compared on the quantities of every layer kind: which operations are redone, which saved tensors are dropped.
-    Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
-    the dominated one then never changes an answer.
-    """
-    one = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
-    tables = build(space.problem, {name: np.array([value]) for name, value in one.items()}, rates)
-    layers = list(zip(tables.operations, tables.seconds, strict=True))[: space.problem.num_kinds]
-    masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
-    better = [mask for mask in masks if _always_allowed(space, mask)]
-    redone, dropped = {}, {}
-    for mask in masks:
-        redone[mask] = {(i, tag) for i, (_, seconds) in enumerate(layers) for tag in seconds.redo if tag & mask}
-        dropped[mask] = {
-            (i, saved.tag)
-            for i, (ops, _) in enumerate(layers)
-            for saved in ops.saved
-            if saved.tag & mask and float(saved.num_bytes[0]) > 0
-        }
-    return frozenset(
-        (_SELECTIVE, mask)
-        for mask in masks
-        for other in better
-        if _by_id(other) < _by_id(mask) and redone[other] <= redone[mask] and dropped[other] >= dropped[mask]
-    )
-
-
-_SELECTIVE = RECOMPUTE_MODES.index("selective")
-
-
-def _always_allowed(space: Space, mask: int) -> bool:
-    """Whether no rule can exclude this set of modules where it lets another set pass: only then may it dominate."""
-    option = {"recompute": _SELECTIVE, "recompute_modules": mask, "recompute_layers": 0}
-    columns = {name: np.array([value]) for name, value in option.items()}
-    for rule in space.rules:
-        if "recompute_modules" not in rule.fields:
-            continue  # sees the mode at most, which is the same for all sets
-        if not set(rule.fields) <= set(option) or not bool(rule.allows(columns, space.problem)[0]):
-            return False
-    return True
-
-
-def _by_id(mask: int) -> str:
-    return str(Layout(recompute=_SELECTIVE, recompute_modules=mask))
 
 
 def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:

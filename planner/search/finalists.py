@@ -22,7 +22,7 @@ from ..plan import own_stages, stages_by_layout
 from ..resolve import Resolved
 from ..simulation import Staged, chunks_per_stage, devices_of
 from .any_split import AnySplit, splittable
-from .exhaustive import FAMILY
+from .found import FAMILY
 from .partition_ilp import GAP, counts
 from .partition_search import Solved, solve
 from .split_stages import runs_of, stages_of

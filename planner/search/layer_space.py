@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models import step
+from ...cost_models.layer_memory import Stages
 from ...cost_models.layerwise import STEADY, SUMS, Pipeline, Prices
 from ...cost_models.layouts import CP_ALGORITHMS, FIELDS, PRECISIONS, Layouts, divisors
-from ...cost_models.ledger import BUFFERS, LASTING
-from ...cost_models.liveness import TRANSIENT
 from ...cost_models.rates import Rates
-from ...cost_models.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, in_flight, split_rows
+from ...cost_models.stages import EMBEDDING, EXTRA_KINDS, HEAD
 from ...cost_models.tables import build, index_keys
 from ..space import Columns, Space, allowed, cross
 
@@ -74,13 +73,12 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Instance:
+class Instance(Stages):
     """All plans of one number of stages and of micro-batches. rows: strategies of `prices` that have these. mixed: only
     those in which at least two items cut their sequences differently."""
 
     prices: Prices
     rows: Ints
-    m: int
     memory_bytes: float
     mixed: bool = False
 
@@ -104,41 +102,6 @@ class Instance:
         number = 2 if self.mixed and self.pp == 1 else 1
         return min(self.outside_bytes(np.array(chosen)) for chosen in combinations(self.splits.tolist(), number))
 
-    @property
-    def pp(self) -> int:
-        return int(self.prices.whole.layouts["pp"][0])
-
-    @cached_property
-    def counts(self) -> Array:
-        """[stage, kind] layers of each stage, with embedding and head."""
-        problem = self.prices.problem
-        return split_rows(problem.pattern, problem.num_kinds, problem.edges, self.pp, 1, "1f1b")
-
-    @cached_property
-    def profile(self) -> list[int]:
-        """Profile of each stage in the ledger of whole stages."""
-        known = self.prices.whole.splits.counts[int(self.prices.whole.split[0])]
-        return [next(j for j, row in enumerate(known) if np.array_equal(row, stage)) for stage in self.counts]
-
-    @cached_property
-    def in_flight(self) -> Array:
-        """[stage] micro-batches that a stage holds."""
-        one, stages = np.ones(self.pp), np.arange(float(self.pp))
-        return in_flight(np.zeros(self.pp, dtype=np.int64), one * self.pp, one, one * self.m, stages)
-
-    @cached_property
-    def layers(self) -> list[tuple[int, ...]]:
-        """Kinds of the layers of each stage, in their order."""
-        sizes, pattern = self.counts[:, :-EXTRA_KINDS].sum(axis=1).astype(int), self.prices.problem.pattern
-        ends = np.cumsum(sizes)
-        return [tuple(pattern[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-
-    @cached_property
-    def items(self) -> list[list[int]]:
-        """What each stage holds, in the order of the model: kinds of layers, the embedding first, the head last."""
-        rows = [list(kinds) for kinds in self.layers]
-        return [[EMBEDDING] * (s == 0) + row + [HEAD] * (s == self.pp - 1) for s, row in enumerate(rows)]
-
     @cached_property
     def splits(self) -> Ints:
         """The distinct tp x cp."""
@@ -160,11 +123,6 @@ class Instance:
     def reserved(self) -> float:
         """What the allocator takes for a byte."""
         return 1.0 + self.prices.rates.overheads.reserve_share
-
-    @cached_property
-    def handed_on(self) -> Array:
-        """[stage] micro-batches whose outputs a stage keeps where the software does (Ledger.kept_output)."""
-        return np.where(np.arange(self.pp) < self.pp - 1, self.in_flight, 0.0)
 
     @property
     def budget_bytes(self) -> float:
@@ -190,34 +148,15 @@ class Instance:
         """Seconds of a step of a plan."""
         return float(self.pipeline.step_s(self.sums_of(rows), self.prices.tied_s[rows[-1]]))
 
-    def memory_of(self, rows: tuple[int, ...]) -> list[dict[str, float]]:
+    def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
         """Of a plan, for every stage: bytes of every buffer (ledger.BUFFERS), freed ones of no use (`unusable`), and
-        outside the allocator (`context`)."""
+        outside the allocator (`context`). together: as `held_by`."""
         prices, out, at = self.prices, [], 0
-        for stage, items in enumerate(self.items):
-            mine = rows[at : at + len(items)]
-            held, passing, unused = dict.fromkeys(BUFFERS, 0.0), dict.fromkeys(TRANSIENT, 0.0), 0.0
-            held["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[mine[-1]])
-            for item, row in zip(items, mine, strict=True):
-                for kind in self.kinds_of(stage, item):
-                    for name, states in zip(LASTING, prices.states[:, kind, row], strict=False):
-                        held[name] += float(states)
-                    held["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
-                    held["workspace"] += float(prices.flat[self.profile[stage], kind, row])
-                    held["gathered"] += float(prices.late[kind, row])
-                    unused += float(prices.unusable[kind, row])
-                    moment = dict(zip(TRANSIENT, prices.transient[:, kind, row].tolist(), strict=True))
-                    passing = max(passing, moment, key=lambda one: sum(one.values()))
-            for name, num_bytes in passing.items():
-                held[name] += num_bytes
-            outside = prices.context_bytes(np.unique(prices.split[list(mine)]))
+        for items, (held, unused) in zip(self.items, self.held_by(rows, together=together), strict=True):
+            outside = prices.context_bytes(np.unique(prices.split[list(rows[at : at + len(items)])]))
             out.append({**held, "unusable": unused, "context": outside})
             at += len(items)
         return out
-
-    def kinds_of(self, stage: int, item: int) -> list[int]:
-        """Kinds of the ledger that an item is on a stage: the head may have a copy of the embedding beside it."""
-        return [item] + [EMBEDDING_COPY] * (item == HEAD and bool(self.counts[stage, EMBEDDING_COPY]))
 
     def uniform(self) -> tuple[Array, Array]:
         """[row] step seconds, and bytes of the fullest GPU, of one strategy everywhere."""
@@ -311,4 +250,4 @@ def instances(space: Space, rates: Rates, memory_bytes: float) -> Iterator[Insta
         start += len(found)
         m = problem.workload.global_batch // (found["dp"] * found["micro_batch"])
         for number in np.unique(m).tolist():
-            yield Instance(prices, np.flatnonzero(m == number), number, memory_bytes)
+            yield Instance(prices, number, None, np.flatnonzero(m == number), memory_bytes)

@@ -28,7 +28,8 @@ from ..resolve import Resolved
 from ..simulation import Staged, chunks_per_stage, devices_of, even_partition
 from ..space import Count
 from .any_split import splittable
-from .exhaustive import FAMILY, Outcome
+from .exhaustive import Outcome
+from .found import FAMILY
 from .partition_ilp import GAP, Stages
 from .partition_search import solve
 from .shared import SharedPipelines, SharedReplicas, whole_stages

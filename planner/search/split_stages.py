@@ -46,7 +46,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     chooses = recompute_apart and RECOMPUTE_MODES[layout.recompute] == "full"
     tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
     single = one_by_one(batch)
-    accumulate = single.accumulated_bytes(0)[:-1] / rates.memory_bw_bytes_per_s
+    accumulate = single.accumulated_bytes(0)[:-1] / rates.bandwidth("accumulation")[0]
     redo, weight = tables.redo(*code).sum(axis=1)[:, key], tables.weight_s[:, key]
     inputs = np.maximum(tables.backward_s[:, key] - weight, 0.0) + accumulate
     ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), one.schedule_name)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ...errors import NoFeasibleLayoutError
 from ..resolve import Resolved
+from ..search.many_rates import ManyRates
 from .changes import Axis, Value, Values, apply, current, dimension_of
 from .pricing import Held, Priced, Seen, Stop, better, held, replanned
 
@@ -102,12 +103,14 @@ class Question:
         """`found` priced with the layout held and, if `search`, planned anew."""
         return self.filled(found, Point(values=dict(values), held=held(self.layout, [found])[0]), seeds, search=search)
 
-    def filled(self, found: Resolved, point: Point, seeds: Seen, *, search: bool) -> Point:
+    def filled(
+        self, found: Resolved, point: Point, seeds: Seen, *, search: bool, shared: ManyRates | None = None
+    ) -> Point:
         """`point` with the best layout of `found`, if `search`."""
         if not search:
             return point
         try:
-            best = replanned(found, seeds, self.should_stop, explain=False)
+            best = replanned(found, seeds, self.should_stop, explain=False, shared=shared)
         except NoFeasibleLayoutError as error:
             return point.model_copy(update={"why_not": error.message})
         return point.model_copy(update={"replanned": better(best, point.held)})

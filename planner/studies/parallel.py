@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count, groupby
+from pathlib import Path
 from typing import Any
 
+from ...errors import WorkerLostError
 from ..executors import opened
 from ..request import request_from_dict, request_to_dict
 from ..resolve import resolve
@@ -40,14 +42,31 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     request, layout = request_to_dict(question.plain.request), question.layout
     runs = [_Run(request, layout, dict(question.sets), question.replan, [grid[index] for index in part])
             for part in parts]  # fmt: skip
-    with opened(question.jobs, question.executor) as pool:
-        for which, points in pool.run(_price, runs):
-            done = dict(zip(parts[which], points, strict=True))
-            kept.add(done)
-            found.update(done)
-            if question.progress is not None:
-                question.progress(len(found), len(grid), "")
+    try:
+        with opened(question.jobs, question.executor) as pool:
+            for which, points in pool.run(_price, runs):
+                done = dict(zip(parts[which], points, strict=True))
+                kept.add(done)
+                found.update(done)
+                if question.progress is not None:
+                    question.progress(len(found), len(grid), "")
+    except WorkerLostError as error:
+        raise _lost(error, runs[error.index].grid, len(found), len(grid), question.resume) from None
     return [found[index] for index in range(len(grid))]
+
+
+def _lost(
+    error: WorkerLostError, grid: list[dict[str, Value]], done: int, total: int, kept: Path | None
+) -> WorkerLostError:
+    """The same, with the points that were searched and what is left of the rest."""
+    ends = [", ".join(f"{path}={value}" for path, value in point.items()) for point in (grid[0], grid[-1])]
+    error.message = f"a worker of {error.where} died at {' to '.join(dict.fromkeys(ends))}: {error.reason}"
+    error.args = (error.message,)
+    if kept is None:
+        error.hint = f"{done:,} of {total:,} points are lost with it: `--resume FILE` keeps them"
+    else:
+        error.hint = f"the same command goes on from the {done:,} of {total:,} points in {kept}"
+    return error
 
 
 def _neighbours(indices: list[int], size: int) -> list[list[int]]:

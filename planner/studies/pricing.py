@@ -24,7 +24,8 @@ from ..constraints import violations
 from ..failures import does_not_fit, no_legal_layout
 from ..plan import Candidate, layout_id
 from ..resolve import Resolved
-from ..search.exhaustive import TIE
+from ..search.found import TIE
+from ..search.many_rates import ManyRates
 
 _LABELS = ("source", "sources", "name")  # of where a number comes from: they change no price
 # What knobs of the hardware turn: the formulas only multiply and divide by these, so they may be arrays.
@@ -167,8 +168,8 @@ def _stacked(values: Sequence[Any]) -> Any:
         return first
     if is_dataclass(first) and not isinstance(first, type):
         parts = {field.name: [getattr(value, field.name) for value in values] for field in fields(first)}
-        changed = {n: np.array(p) if n in _TURNED and set(p) != {p[0]} else _stacked(p)
-                   for n, p in parts.items() if n not in _LABELS}  # fmt: skip
+        turned = {n for n in _TURNED if isinstance(getattr(first, n, None), int | float) and len({*parts[n]}) > 1}
+        changed = {n: np.array(p) if n in turned else _stacked(p) for n, p in parts.items() if n not in _LABELS}
         return replace(first, **changed)
     if isinstance(first, Mapping):
         if any(value.keys() != first.keys() for value in values):
@@ -218,9 +219,13 @@ Seen = list[Layout]
 Stop = Callable[[], bool]
 
 
-def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, explain: bool = True) -> Priced:
+def replanned(
+    found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, explain: bool = True,
+    shared: ManyRates | None = None,
+) -> Priced:  # fmt: skip
     """The best layout of `found`, searched exactly. `seeds`: layouts that were best nearby; what they cost here bounds
-    the search from its start, and the best one found is put in front of them.
+    the search from its start, and the best one found is put in front of them. `shared`: the search of all requests that
+    differ from it in rates alone.
 
     Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
     a few searches more.
@@ -229,8 +234,20 @@ def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, 
     by_memory = found.workload.objective == "memory"
     values = [p.device_bytes if by_memory else p.step_s for p in (held(seed, [found])[0] for seed in near) if p.runs]
     bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
-    search = found.search(found.space, objective="memory" if by_memory else "step", incumbent=bound)
-    search.should_stop = should_stop
+    if shared is None:
+        best = _searched(found, bound, should_stop, explain)
+    else:
+        best = shared.best(found.rates, memory_bytes=found.memory_bytes, incumbent=bound, should_stop=should_stop)
+    if best in seeds:
+        seeds.remove(best)
+    seeds.insert(0, best)
+    return held(best, [found])[0]
+
+
+def _searched(found: Resolved, bound: float, should_stop: Stop | None, explain: bool) -> Layout:
+    """The best layout of a search of its own."""
+    objective = "memory" if found.workload.objective == "memory" else "step"
+    search = found.search(found.space, objective=objective, incumbent=bound, should_stop=should_stop)
     outcome = search.run()
     if outcome.stopped:
         raise KeyboardInterrupt
@@ -239,12 +256,7 @@ def replanned(found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, 
         if not explain:
             raise NoFeasibleLayoutError("no layout fits" if legal else "no layout is legal")
         raise does_not_fit(found, outcome.count) if legal else no_legal_layout(found, outcome.count)
-    best = outcome.found.rows[0][2]
-    if best in seeds:
-        seeds.remove(best)
-    seeds.insert(0, best)
-    return held(best, [found])[0]
-
+    return outcome.found.rows[0][2]
 
 
 def better(found: Priced, kept: Priced) -> Priced:

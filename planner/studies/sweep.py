@@ -14,6 +14,7 @@ from .base import Part, Point, Question, Result
 from .changes import MOST_POINTS, Axis, Value, Values, apply, current, dimension_of, number_of
 from .knobs import KNOBS
 from .pricing import held, replanned
+from .searches import together
 from .sensitivity import WORTH, saturates
 
 
@@ -98,10 +99,10 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     if not question.replan:
         return points
     seeds, out = [question.layout.layout], []
-    for done, (found, point) in enumerate(zip(founds, points, strict=True)):
+    for done, (found, point, shared) in enumerate(zip(founds, points, together(founds), strict=True)):
         if question.progress is not None:
             question.progress(done, len(grid), "")
-        out.append(question.filled(found, point, seeds, search=True))
+        out.append(question.filled(found, point, seeds, search=True, shared=shared))
     return out
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import os
 import platform
+import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ..._version import __version__
+from ...errors import InputError
 from .. import registry
 
 UNKNOWN = ""
@@ -36,6 +43,79 @@ def environment(device: torch.device) -> dict[str, str]:
             "driver": _driver(),
         }
     return found
+
+
+@dataclass(frozen=True)
+class Quota:
+    """CPU time that this process may take of every period: `cores` times as long."""
+
+    cores: float
+    period_s: float
+
+
+def quota() -> Quota | None:
+    """The tightest CPU quota of the control groups (cgroup v1 `cpu`, v2 `cpu.max`) that this process is in."""
+    found = [each for folder in _control_groups() if (each := _quota_of(folder)) is not None]
+    return min(found, key=lambda each: each.cores, default=None)
+
+
+def _control_groups() -> Iterator[Path]:
+    """Folders of this process's groups, and of all above them."""
+    listed = Path("/proc/self/cgroup")
+    for line in listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = _hierarchy() / ("cpu" if controllers else "")
+        inside = top / path.lstrip("/")
+        yield from (folder for folder in (inside, *inside.parents) if folder == top or top in folder.parents)
+
+
+def _hierarchy() -> Path:
+    """Where control groups are. `ip netns exec` puts a /sys without them over it: then an ancestor still sees them."""
+    usual, pid = Path("/sys/fs/cgroup"), os.getpid()
+    while pid > 0:
+        with suppress(OSError):
+            seen = Path(f"/proc/{pid}/root") / usual.relative_to("/")
+            if any(seen.iterdir()):
+                return seen
+        status = Path(f"/proc/{pid}/status")
+        lines = status.read_text(encoding="utf-8").splitlines() if status.is_file() else []
+        pid = next((int(line.split()[1]) for line in lines if line.startswith("PPid:")), 0)
+    return usual
+
+
+def _quota_of(folder: Path) -> Quota | None:
+    first, second = folder / "cpu.cfs_quota_us", folder / "cpu.max"
+    if first.is_file():
+        limit, period = first.read_text().strip(), (folder / "cpu.cfs_period_us").read_text().strip()
+    elif second.is_file():
+        limit, period = second.read_text().split()
+    else:
+        return None
+    return None if limit in ("max", "-1") else Quota(int(limit) / int(period), int(period) / 1e6)
+
+
+def device_name(device: torch.device) -> str:
+    """What a cluster file calls the device: its name in the catalogue, else `cpu-0.3-cores`, or the GPU's own."""
+    if device.type == "cuda":
+        return gpu_of(device) or re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(device).lower()).strip("-")
+    limit = quota()
+    return f"cpu-{min(limit.cores if limit else math.inf, torch.get_num_threads()):.3g}-cores"
+
+
+def memory_bytes(device: torch.device, num_ranks: int) -> float:
+    """What one of `num_ranks` ranks on this machine may take: of a CPU its part of the memory."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    info = Path("/proc/meminfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    whole = [1024.0 * float(line.split()[1]) for line in lines if line.startswith("MemTotal")]
+    limits = [float(found) for name in ("memory/memory.limit_in_bytes", "memory.max")
+              if (path := Path("/sys/fs/cgroup") / name).is_file() and (found := path.read_text().strip()) != "max"]
+    if not whole:
+        raise InputError("this system does not say how much memory it has", hint="Linux does, in /proc/meminfo")
+    return min(whole + limits) / num_ranks
 
 
 def gpu_of(device: torch.device) -> str:

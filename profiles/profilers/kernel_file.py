@@ -30,6 +30,11 @@ def _lines(document: Mapping[str, Any], date: str, samples: str) -> Iterator[str
         yield "# As in assumptions.yaml: training_factor of products and attention, share of the memory bandwidth."
         yield "efficiencies:"
         yield from (f"  {name}: {value:.4g}" for name, value in told.items())
+    if "overlap" in document:
+        yield "# Time factors of computing and of communicating, where both run at once."
+        yield f"overlap: {{{', '.join(f'{name}: {value:.3f}' for name, value in document['overlap'].items())}}}"
+    if "device" in document:
+        yield from _device(document["device"])
     yield "layouts:"
     for each in document["layouts"]:
         yield f"- layout: {_quoted(each['layout_id'])}"
@@ -43,6 +48,28 @@ def _lines(document: Mapping[str, Any], date: str, samples: str) -> Iterator[str
         yield "skipped:"
     for each in document["skipped"]:
         yield f"- {{kernel: {_quoted(each['kernel'])}, reason: {_quoted(each['reason'])}}}"
+
+
+def _device(device: Mapping[str, Any]) -> Iterator[str]:
+    """What prices a device that no catalogue knows; profiles/measured_device.py says what it means."""
+    yield "device:"
+    yield f"  name: {device['name']}"
+    for key, name, scale, unit in _DEVICE:
+        if key in device:
+            yield f"  {name}: {device[key] / scale:.5g} {unit}"
+    for section in ("gemm", "attention"):
+        if section in device:
+            yield f"  {section}: {{{', '.join(f'{key}: {value:.4g}' for key, value in device[section].items())}}}"
+    for section, scale, unit in (("passes", 1e9, "GB/s"), ("latency", 1e-6, "us")):
+        yield f"  {section}:"
+        for key, pair in device[section].items():
+            both = [f"{way}: {value / scale:.4g} {unit}" for way, value in zip(_WAYS, pair, strict=True)]
+            yield f"    {key}: {{{', '.join(both)}}}"
+
+
+_WAYS = ("forward", "backward")
+_DEVICE = (("peak_flops_per_s", "peak", 1e9, "GFLOP/s"), ("memory_bytes", "memory", 2**30, "GiB"),
+           ("memory_bw_bytes_per_s", "memory_bandwidth", 1e9, "GB/s"))  # fmt: skip
 
 
 def _term(term: Mapping[str, float | None]) -> str:

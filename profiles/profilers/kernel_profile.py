@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from ...cost_models.rates import Rates
 from . import pricing, runners, timing
-from .kernels import Kernel, Need, distinct
+from .kernel_ranks import KEPT, TIME_IT, Ranks
+from .kernels import Kernel, Need
 from .samples import Samples, Spread
 
 # The loss in bf16 is the widest: logits 2, fp32 copy and log-softmax 4 each, gradients 4 and 2.
 PEAK_OVER_INPUTS = 8
+_LEAST_REST = 0.1  # of both passes, that the backward pass takes at least
+ALONE = Ranks()
 Progress = Callable[[float, float, str], None]
 
 
@@ -32,36 +35,46 @@ class Measured:
 
 
 def measure(
-    needs: Sequence[Need], dtype: str, device: torch.device, effort: timing.Effort, samples: Samples,
-    progress: Progress = lambda done, total, note: None,
+    kernels: Sequence[Kernel], dtype: str, device: torch.device, effort: timing.Effort, samples: Samples,
+    progress: Progress = lambda done, total, note: None, own: runners.Own = runners.NONE_OWN, ranks: Ranks = ALONE,
 ) -> Measured:  # fmt: skip
-    """Times every distinct kernel; what `samples` holds already is not timed again. A kernel that does not fit is
-    skipped, and so is what comes after the time is up (Effort.total_s)."""
-    kernels = list(distinct(needs))
-    spreads, skipped = {}, {}
+    """Times kernels; what `samples` holds already is not timed again. A kernel that does not fit is skipped, and so is
+    what comes after the time is up (Effort.total_s)."""
+    spreads, skipped = dict[Kernel, Spread](), dict[Kernel, str]()
     clock = timing.Clock(effort)
     for done, kernel in enumerate(kernels):
         progress(done, len(kernels), f"{kernel.name}, {kernel.direction}")
         key = key_of(kernel)
-        if key not in samples.found:
-            if (reason := clock.refuses(kernel.flops, kernel.num_bytes)) is not None:
-                skipped[kernel] = reason
-                continue
-            num_bytes = runners.input_bytes(kernel, dtype)
-            if PEAK_OVER_INPUTS * num_bytes * timing.sets(num_bytes, device) > timing.free_bytes(device):
-                skipped[kernel] = "it does not fit into memory"
-                continue
-            samples.add(key, _timed(kernel, dtype, device, effort, clock))
-        spreads[kernel] = Spread.of(samples.found[key])
+        word = ranks.agree(KEPT if key in samples.found else _against(kernel, dtype, device, clock))
+        if word == TIME_IT:
+            found = _timed(kernel, dtype, device, effort, clock, own)
+            ahead = spreads.get(replace(kernel, direction="forward"))
+            if kernel.kind in own.with_forward and kernel.direction == "backward" and ahead is not None:
+                found = [max(each - ahead.median, _LEAST_REST * each) for each in found]
+            samples.add(key, found)
+        elif word != KEPT:
+            skipped[kernel] = word
+            continue
+        if key in samples.found:
+            spreads[kernel] = Spread.of(samples.found[key])
     return Measured(spreads, skipped)
 
 
+def _against(kernel: Kernel, dtype: str, device: torch.device, clock: timing.Clock) -> str:
+    """Why a kernel is not timed, or TIME_IT."""
+    if (reason := clock.refuses(kernel.flops, kernel.num_bytes)) is not None:
+        return reason
+    num_bytes = runners.input_bytes(kernel, dtype)
+    needed = PEAK_OVER_INPUTS * num_bytes * timing.sets(num_bytes, device)
+    return "it does not fit into memory" if needed > timing.free_bytes(device) else TIME_IT
+
+
 def _timed(
-    kernel: Kernel, dtype: str, device: torch.device, effort: timing.Effort, clock: timing.Clock
+    kernel: Kernel, dtype: str, device: torch.device, effort: timing.Effort, clock: timing.Clock, own: runners.Own
 ) -> list[float]:
     """Samples of one kernel; its inputs are gone when it returns."""
     num_bytes = runners.input_bytes(kernel, dtype)
-    found = timing.sample(lambda: runners.make(kernel, dtype, device), num_bytes, device, effort)
+    found = timing.sample(lambda: runners.make(kernel, dtype, device, own), num_bytes, device, effort)
     clock.learn(kernel.flops, kernel.num_bytes, min(found))
     if device.type == "cuda":
         torch.cuda.empty_cache()

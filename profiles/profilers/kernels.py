@@ -44,6 +44,25 @@ class Kernel:
     def __getitem__(self, dim: str) -> int:
         return dict(self.shape)[dim]
 
+    @property
+    def product(self) -> tuple[int, int, int]:
+        """Of a gemm: rows, columns and depth of what is multiplied; m, n, k name those of the forward pass."""
+        m, n, k = (self[dim] for dim in "mnk")
+        return {"forward": (m, n, k), "input gradient": (m, k, n), "weight gradient": (n, k, m)}[self.direction]
+
+
+# Dimensions of a kernel that has hardly any data; what is not named says how, and stays.
+_HARDLY = 16
+_SIZES = ("m", "n", "k", "batch", "tokens", "head_dim", "value_head_dim", "hidden", "inner", "vocab", "parameters")
+
+
+def hardly_any(kernel: Kernel) -> Kernel:
+    """The kernel on so little data that its call is all that takes time."""
+    heads = dict(kernel.shape).get("kv_heads", 1)
+    sizes = {"batch": 1, "heads": max(dict(kernel.shape).get("heads", 1) // heads, 1), "kv_heads": 1}
+    small = tuple((dim, sizes.get(dim, min(size, _HARDLY) if dim in _SIZES else size)) for dim, size in kernel.shape)
+    return Kernel(kernel.kind, kernel.direction, small, f"{kernel.name}, hardly any")
+
 
 @dataclass(frozen=True)
 class Need:
@@ -55,20 +74,21 @@ class Need:
     missing: tuple[str, ...]
 
 
-def needs(problem: Problem, layouts: Sequence[Layout]) -> list[Need]:
-    """The kernels of every layout."""
+def needs(problem: Problem, layouts: Sequence[Layout], most_parameters: int = MOST_PARAMETERS) -> list[Need]:
+    """The kernels of every layout. most_parameters: that one update or sum works on."""
     columns = Layouts.of(list(layouts))
     keys = {name: columns[name] for name in KEY_FIELDS}
     shard = Shard.of(keys, problem.model, problem.workload)
     builder = Builder(problem.model, problem.workload, problem.stack, shard)
-    return [_Collector(problem, builder, layout, row).need() for row, layout in enumerate(layouts)]
+    return [_Collector(problem, builder, layout, row, most_parameters).need() for row, layout in enumerate(layouts)]
 
 
 class _Collector:
     """Walks the operations of one layout."""
 
-    def __init__(self, problem: Problem, builder: Builder, layout: Layout, row: int) -> None:
+    def __init__(self, problem: Problem, builder: Builder, layout: Layout, row: int, most_parameters: int) -> None:
         self.problem, self.builder, self.layout, self.row = problem, builder, layout, row
+        self.most_parameters = most_parameters
         self.tokens = int(builder.shard.tokens[row])
         self.own_tokens = int(builder.shard.sp_tokens[row])
         self.width = activation_bytes(problem.workload)
@@ -152,7 +172,7 @@ class _Collector:
         per_update = states.gradient + 2 * states.optimizer + states.weight + problem.stack.optimizer_extra_bytes
         for kind, total, each in (("update", updated, per_update),
                                   ("accumulation", trained, 2 * states.gradient + 2 * self.width)):  # fmt: skip
-            size = int(min(total, MOST_PARAMETERS))
+            size = int(min(total, self.most_parameters))
             if size:
                 one = Kernel(kind, "step", (("parameters", size),), kind, num_bytes=each * size, fusable=False)  # type: ignore[arg-type]
                 self.calls[one] += total / size

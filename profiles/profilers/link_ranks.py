@@ -82,6 +82,8 @@ def _joined(asked: Asked) -> Iterator[Job]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+    else:
+        timing.as_a_rank()
     joined = links.join(int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), device, asked.timeout_s)
     try:
         yield joined

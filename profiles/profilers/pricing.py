@@ -37,10 +37,8 @@ def seconds(kernel: Kernel, rates: Rates) -> float:
 
 
 def _gemm(kernel: Kernel, rates: Rates) -> float:
-    m, n, k = (kernel[dim] for dim in "mnk")
     surface, width = (rates.wide_gemm, rates.wide_element_bytes) if kernel.wide else (rates.gemm, rates.element_bytes)
-    shape = {"forward": (m, n, k), "input gradient": (m, k, n), "weight gradient": (n, k, m)}[kernel.direction]
-    return float(gemm_seconds(surface, *shape, width))
+    return float(gemm_seconds(surface, *kernel.product, width, contiguous=(kernel["n"], kernel["k"])))
 
 
 def class_of(kernel: Kernel) -> str:

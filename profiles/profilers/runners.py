@@ -6,7 +6,8 @@ are taken alone, from a graph that is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +21,21 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32} 
 SCALE = 0.02  # of weights and gradients: the usual width
 
 
-def make(kernel: Kernel, dtype: str, device: torch.device) -> Action:
+@dataclass(frozen=True)
+class Own:
+    """Makers of software that runs other operations than torch's fused ones, by kind. with_forward: kinds whose
+    backward pass is made together with a forward pass of its own."""
+
+    makers: Mapping[str, Maker]
+    with_forward: tuple[str, ...] = ()
+
+
+NONE_OWN = Own({})
+
+
+def make(kernel: Kernel, dtype: str, device: torch.device, own: Own = NONE_OWN) -> Action:
     """The action of `kernel`, with inputs of its own."""
-    return MAKERS[kernel.kind](kernel, _TYPES[dtype], device)
+    return own.makers.get(kernel.kind, MAKERS[kernel.kind])(kernel, _TYPES[dtype], device)
 
 
 def input_bytes(kernel: Kernel, dtype: str) -> float:
@@ -35,6 +48,8 @@ def input_bytes(kernel: Kernel, dtype: str) -> float:
         keys_and_values = kernel["kv_heads"] * (kernel["head_dim"] + kernel["value_head_dim"])
         row = kernel["heads"] * kernel["head_dim"] + keys_and_values
         return float(width * kernel["batch"] * kernel["tokens"] * row)
+    if kernel.kind in ("update", "accumulation"):
+        return 4.0 * 4 * kernel["parameters"]
     if kernel.kind == "loss":
         return float(width * kernel["tokens"] * kernel["vocab"])
     return kernel.num_bytes / 2

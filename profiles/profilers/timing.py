@@ -8,14 +8,17 @@ cache cannot hold, as those of a training step do.
 from __future__ import annotations
 
 import math
+import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from ...errors import InputError
+from .environment import quota
 
 Action = Callable[[], object]
 Make = Callable[[], Action]  # an action with inputs of its own
@@ -23,17 +26,32 @@ Make = Callable[[], Action]  # an action with inputs of its own
 WARM_UP = 2
 CACHE_TURNS = 4  # sets of inputs hold this many times the cache
 MOST_SETS = 8
+SAMPLE_PERIODS = 10  # of a quota, that a sample spans at least
+SHARE_SAMPLES = 9
 _SLEEP_HZ = 2.0e9  # clock that the wait of a GPU counts in, or less
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a CPU under a quota is timed: it runs for a part of every period and is held for the rest, so a sample spans
+    several periods. share: of a core that its quota allows. A sample is its CPU time over that share: the wall clock's,
+    without where in a period it happened to begin and end. found: the share that it got, less where the machine has
+    other work."""
+
+    least_s: float
+    share: float
+    found: float
 
 
 @dataclass(frozen=True)
 class Effort:
     """samples: of every kernel, at most; seconds: that the samples of one kernel may take (LEAST_SAMPLES are always
-    taken); total_s: that all may take."""
+    taken); total_s: that all may take; pace: of a CPU under a quota."""
 
     samples: int
     seconds: float
     total_s: float
+    pace: Pace | None = None
 
 
 FULL, QUICK = Effort(30, 2.0, math.inf), Effort(7, 0.2, 100.0)
@@ -73,6 +91,11 @@ def open_device(name: str) -> torch.device:
     return device
 
 
+def as_a_rank() -> None:
+    """As many threads as a rank of the runtime has."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
 def sample(make: Make, num_bytes: float, device: torch.device, effort: Effort) -> list[float]:
     """Seconds of single calls. num_bytes: that one set of inputs takes, about."""
     actions = [make() for _ in range(sets(num_bytes, device))]
@@ -82,14 +105,20 @@ def sample(make: Make, num_bytes: float, device: torch.device, effort: Effort) -
     _finish(device)
     once_s = (time.perf_counter() - started) / WARM_UP
     number = min(effort.samples, max(int(effort.seconds / once_s), LEAST_SAMPLES))
-    return (_on_gpu if device.type == "cuda" else _on_cpu)(actions, number)
+    if device.type == "cuda":
+        return _on_gpu(actions, number)
+    if effort.pace is None:
+        return _on_cpu(actions, number)
+    return _under_quota(actions, min(effort.samples, max(int(effort.seconds / effort.pace.least_s), LEAST_SAMPLES)),
+                        effort.pace)  # fmt: skip
 
 
 def sets(num_bytes: float, device: torch.device) -> int:
     """Sets of inputs of `num_bytes` each that the action rotates over."""
-    if device.type != "cuda":
-        return 1
-    cache = torch.cuda.get_device_properties(device).L2_cache_size
+    if device.type == "cuda":
+        cache = torch.cuda.get_device_properties(device).L2_cache_size
+    else:
+        cache = max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0) if "SC_LEVEL2_CACHE_SIZE" in os.sysconf_names else 0
     return int(min(max(-(-CACHE_TURNS * cache // max(num_bytes, 1.0)), 1), MOST_SETS))
 
 
@@ -114,6 +143,38 @@ def _on_cpu(actions: Sequence[Action], number: int) -> list[float]:
         actions[turn % len(actions)]()
         found.append(time.perf_counter() - started)
     return found
+
+
+def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[float]:
+    found = []
+    for _ in range(number):
+        started, spent, calls = time.perf_counter(), time.process_time(), 0
+        while time.perf_counter() - started < pace.least_s:
+            actions[calls % len(actions)]()
+            calls += 1
+        found.append((time.process_time() - spent) / calls / pace.share)
+    return found
+
+
+def paced(effort: Effort) -> Effort:
+    """`effort` at the pace of the quota that this process is under; as it is where there is none, or where torch's
+    threads share it (then a sample is a call on the wall clock)."""
+    limit = quota()
+    if limit is None or torch.get_num_threads() > 1:
+        return effort
+    pace = Pace(SAMPLE_PERIODS * limit.period_s, min(limit.cores, 1.0), _share_of_a_core(limit.period_s))
+    return replace(effort, pace=pace)
+
+
+def _share_of_a_core(period_s: float) -> float:
+    """CPU seconds per second of a rank that always computes: the median over stretches of periods."""
+    x, shares = torch.randn(64, 64), []
+    for _ in range(SHARE_SAMPLES):
+        started, spent = time.perf_counter(), time.process_time()
+        while time.perf_counter() - started < SAMPLE_PERIODS * period_s:
+            torch.mm(x, x)
+        shares.append((time.process_time() - spent) / (time.perf_counter() - started))
+    return statistics.median(shares)
 
 
 def _on_gpu(actions: Sequence[Action], number: int) -> list[float]:

@@ -11,6 +11,7 @@ from meshwright.cost_models.stages import chunk_devices, chunk_sizes
 from meshwright.planner.plan import Chunk
 from meshwright.profiles.stacks import load_stack
 from meshwright.runtime.job import Job
+from meshwright.runtime.strategies import Strategies
 
 STACK = load_stack("meshwright")
 
@@ -51,6 +52,17 @@ def shared_experts(layers: int = 4) -> ModelSpec:
     return llama(layers, kinds=(dense, sparse), pattern=(0, *(1 for _ in range(layers - 1))))
 
 
+def deepseek(layers: int = 4, **changes: Any) -> ModelSpec:
+    """As DeepSeek-V3: latent attention, a dense layer first, a shared expert, experts in groups, one prediction."""
+    latent = attention(kv_heads=4, head_dim=12, rope_head_dim=4, q_lora_rank=16, kv_lora_rank=8, norm_parameters=24)
+    block = MixtureOfExperts(experts=8, top_k=2, expert_inner=24, shared_inner=40, groups=4, top_groups=2,
+                             router_scores="sigmoid", router_scale=2.5)  # fmt: skip
+    dense = Layer(attention=latent, feed_forward=FeedForward(inner=64))
+    how: dict[str, Any] = {"family": "deepseek_v3", "kinds": (dense, replace(dense, feed_forward=block)),
+                           "pattern": (0, *(1 for _ in range(layers - 1))), "mtp_layers": 1}  # fmt: skip
+    return llama(layers, **{**how, **changes})
+
+
 def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,
         stack_changes: dict[str, Any] | None = None, **changes: Any) -> Job:  # fmt: skip
     """A job on `layout_id`: `extra` micro-batches more than pp, float64, SGD without clipping, 4 steps of 16 tokens."""
@@ -71,3 +83,12 @@ def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes
               "seq_len": 16, "global_batch": batch, "optimizer": "sgd", "dtype": "fp64", "predicted_step_s": None,
               "steps": 4, "seed": 0, "learning_rate": 0.3, "clip": None}  # fmt: skip
     return Job(**{**fields, **changes})
+
+
+def mixed(strategies: str, model: ModelSpec | None = None, **changes: Any) -> Job:
+    """A job whose embedding, layers and head have strategies of their own: ids in their order."""
+    every = [parse(each) for each in strategies.split()]
+    own = Strategies(every[0], tuple(every[1:-1]), every[-1])
+    wanted = job(str(every[1]), model or llama(len(every) - 2), **changes)
+    chunks = tuple(chunk.model_copy(update={"recompute_layers": 0}) for chunk in wanted.chunks)
+    return replace(wanted, chunks=chunks, strategies=own)

@@ -16,7 +16,7 @@ from meshwright.runtime.pricing import predicted_bytes
 from meshwright.runtime.schedules import own_order
 
 from .fork import run
-from .jobs import job, llama
+from .jobs import gpt, job, llama, mixed
 from .test_memory import rehearsal
 from .test_parity import agreement, model_for, parity_of
 from .test_scale import large
@@ -57,12 +57,20 @@ EXPERTS = [
 ]  # fmt: skip
 
 
+LATENT = [
+    f"deepseek:{each}"
+    for each in ("tp4-dp1-ep4-mbs1-z0-rnone", "tp2-pp2-dp2-ep2-mbs1-z3-rsel(mla+moe)", "pp2-zbh1-dp1-mbs1-z0-rfull",
+                 "tp2-dp1-mbs1-z0-rsel(norm+mla)", "pp2-dpv-vpp2-dp1-mbs1-z0-rnone")
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", [*(f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE + SPLIT_GRID),
-                                  *SPLIT_MORE, *MODELS, *EXPERTS])  # fmt: skip
+                                  *SPLIT_MORE, *MODELS, *EXPERTS, *LATENT])  # fmt: skip
 @pytest.mark.filterwarnings("default")
 def test_trains_the_same_model(text: str) -> None:
     name, _, layout_id = text.partition(":")
-    layers = {"tp4": "gpt"}.get(layout_id[:3], name)  # tp 4 needs four key/value heads
+    # tp 4 needs four key/value heads
+    layers = "gpt" if name == "llama" and layout_id.startswith("tp4") else name
     wanted = job(layout_id, model_for(layers, layout_id), stack_changes={"sharded_states": "zero"},
                  extra=4 if layout_id.startswith("pp4-vpp") else 2)  # fmt: skip
     verdict = parity_of(wanted)
@@ -88,6 +96,42 @@ def test_orders_of_ones_own(name: str, recompute: str) -> None:
 @pytest.mark.parametrize("zero", [0, 1, 3])
 def test_uneven_stages(sizes: list[int], zero: int) -> None:
     wanted = job(f"pp2-dp2-mbs1-z{zero}-rnone", llama(6), sizes=sizes, stack_changes={"sharded_states": "zero"})
+    assert parity_of(wanted).agrees
+
+
+STAGE = ["dp4-mbs1", "tp2-dp2-mbs2", "tp4-dp1-mbs4", "cp2u-dp2-mbs2", "cp4u-dp1-mbs4"]
+OWN = [
+    *(" ".join(f"{each}-z{zero}-{recompute}" for each in (STAGE[0], first, second, second, first, STAGE[1]))
+      for zero, recompute, (first, second) in zip(
+          itertools.cycle(range(4)), itertools.cycle(RECOMPUTES), itertools.combinations(STAGE, 2), strict=False)),
+    *(" ".join(f"pp2-dp2-mbs1-z{zero}-{recompute}" for zero, recompute in zip(order, RECOMPUTES, strict=False))
+      for order in ((0, 1, 2, 3, 3, 2), (3, 3, 2, 1, 0, 0), (1, 0, 3, 0, 2, 1))),
+    "tp2-pp2-dp4-mbs2-z1-rnone cp4u-pp2-dp2-mbs4-z3-rfull pp2-dp8-mbs1-z3-rnone tp8-pp2-dp1-mbs8-z0-rsel "
+    "tp4-pp2-dp2-mbs4-z2-rnone pp2-dp8-mbs1-z2-rnone",
+]  # fmt: skip
+SIXTHS = ["dp6-mbs1-z3-rnone", "tp2-dp3-mbs2-z0-rfull", "tp3-dp2-mbs3-z1-rnone", "cp2u-dp3-mbs2-z2-rnone",
+          "tp6-dp1-mbs6-z0-rnone", "cp3u-dp2-mbs3-z3-rsel", "tp2-dp3-mbs2-z1-rnone"]  # fmt: skip
+
+
+def heads(number: int, layers: int) -> ModelSpec:
+    """As GPT-2, with `number` heads."""
+    model = gpt(layers, vocab=60, max_positions=24, learned_positions=24)
+    wide = replace(model.kinds[0].attention, heads=number, kv_heads=number)
+    return replace(model, kinds=(replace(model.kinds[0], attention=wide),), tied_embeddings=False)
+
+
+@pytest.mark.parametrize("text", OWN)
+@pytest.mark.filterwarnings("default")
+def test_strategies_of_their_own(text: str) -> None:
+    wanted = mixed(text, heads(8, 4), stack_changes={"sharded_states": "zero"})
+    verdict = parity_of(wanted)
+    assert verdict.agrees, verdict.as_dict()
+
+
+@pytest.mark.filterwarnings("default")
+def test_parts_that_do_not_nest() -> None:
+    """2 and 3 parts on a stage of 6: blocks of 6 ranks exchange unequal shares."""
+    wanted = mixed(" ".join(SIXTHS), heads(6, 5), seq_len=24)
     assert parity_of(wanted).agrees
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import resource
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,21 +16,24 @@ import pytest
 import torch
 from meshwright.cost_models.specs import ModelSpec
 from meshwright.runtime import manifest, reference
-from meshwright.runtime.checkpoint import Checkpoints, Resumed, StorageError
+from meshwright.runtime.checkpoint import Checkpoints, Resumed, Saved, StorageError
 from meshwright.runtime.job import Job
 from meshwright.runtime.mesh import build_mesh
-from meshwright.runtime.slices import boxes
+from meshwright.runtime.report import Event
+from meshwright.runtime.saver import Saver
+from meshwright.runtime.slices import Piece, boxes
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 
 from meshwright.errors import InputError
 
 from .fork import TIMEOUT_S, fork
-from .jobs import gpt, job, llama, moe
+from .jobs import gpt, job, llama, mixed, moe
 from .kills import check, kill_run
 from .launched import finish, start
 
 MODELS: dict[str, Callable[[], ModelSpec]] = {"llama": llama, "gpt": gpt, "moe": moe}
+OWN = "dp2-mbs1-z3-rnone"  # among strategies of embedding, layers and head
 HOW: dict[str, Any] = {"global_batch": 8, "optimizer": "adamw", "learning_rate": 0.01,
                        "stack_changes": {"sharded_states": "zero"}}  # fmt: skip
 
@@ -81,19 +85,23 @@ def saved_twice(wanted: Job, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("llama", "dp2-mbs1-z3-rnone", "tp2-pp2-dp1-mbs1-z0-rnone"),
-        ("gpt", "tp2-pp2-dp1-mbs1-z1-rnone", "dp4-sh2-mbs2-z2-rnone"),
+        ("llama", "dp2-mbs1-z3-rnone-oopt", "tp2-pp2-dp1-mbs1-z0-rnone"),
+        ("gpt", "tp2-pp2-dp1-mbs1-z1-rnone", "dp4-sh2-mbs2-z2-rnone-oopt"),
         ("moe", "tp2-dp2-ep4-mbs1-z1-rnone", "pp2-dp2-ep2-mbs1-z3-rnone"),
         ("llama", "cp2r-dp2-mbs1-z3-rnone", "tp2-cp2g-dp1-mbs2-z1-rnone"),
         ("gpt", "cp4u-dp1-mbs1-z1-rnone", "cp2r-pp2-dp1-mbs1-z0-rnone"),
+        ("llama", f"{OWN} tp2-dp1-mbs2-z0-rnone cp2u-dp1-mbs2-z2-rfull {OWN} {OWN} tp2-dp1-mbs2-z1-rnone",
+         "pp2-dp1-mbs1-z0-rnone"),
+        ("llama", "dp2-mbs1-z1-rnone", f"{OWN} {OWN} tp2-dp1-mbs2-z0-rnone {OWN} {OWN} {OWN}"),
     ],
 )
 def test_resumes_under_another_layout(name: str, before: str, after: str, tmp_path: Path) -> None:
     model = MODELS[name]()
-    trained(job(before, model, **HOW), tmp_path, 2, resume=False)
-    found, steps = trained(job(after, model, **HOW), tmp_path, 4, resume=True)
+    saved, resumed = ((mixed if " " in text else job)(text, model, **HOW) for text in (before, after))
+    trained(saved, tmp_path, 2, resume=False)
+    found, steps = trained(resumed, tmp_path, 4, resume=True)
     assert found is not None
-    assert (found.step, found.layout_id) == (2, before)
+    assert (found.step, found.layout_id) == (2, saved.layout_id)
     expected = reference.train(job("dp1-mbs1-z0-rnone", model, **HOW))
     for step, other in zip(steps, expected[2:], strict=True):
         assert step.loss == pytest.approx(other.loss, rel=1e-12)
@@ -252,6 +260,44 @@ def test_bad_flags(two_ranks: Path, tmp_path: Path, words: list[str], message: s
     code, _, err = finish(start(str(two_ranks), *(word.format(tmp_path) for word in words)))
     assert code == 2
     assert message in err
+
+
+def test_training_goes_on_behind_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write of step 2 begins when steps 3 and 4 are done: it has the states of step 2 all the same. Then rank 1 may
+    write no more than 20 kB per file."""
+    wanted = job("dp2-mbs1-z1-rnone", **HOW)
+    expected = [step.loss for step in reference.train(wanted)]
+
+    def one(rank: int) -> tuple[list[Event], list[float]]:
+        trainer = Trainer(wanted, build_mesh(wanted.layout, rank, Status(), TIMEOUT_S), torch.device("cpu"))
+        saver = Saver(trainer, tmp_path, 2, behind=True, timeout_s=TIMEOUT_S)
+        done, store = threading.Event(), Checkpoints.store
+
+        def late(of: Checkpoints, step: int, found: Sequence[Piece]) -> Saved:
+            done.wait()
+            return store(of, step, found)
+
+        monkeypatch.setattr(Checkpoints, "store", late)
+        losses = [trainer.step(index).loss for index in range(2)]
+        told = saver.save(2)
+        losses += [trainer.step(index).loss for index in range(2, 4)]
+        assert not told + saver.finished()
+        done.set()
+        told = saver.finished(wait=True)
+        if rank == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        told += saver.save(4)
+        return told + saver.finished(wait=True), losses
+
+    (told, losses), _ = fork(2, one)
+    assert losses == pytest.approx(expected, rel=1e-12)
+    assert [each["event"] for each in told] == ["checkpoint", "not_saved"]
+    assert told[1]["reason"].startswith("rank 1: ")
+    assert [path.name for path in manifest.saved_in(tmp_path)] == ["step-00000002"]
+    found, steps = trained(wanted, tmp_path, 4, resume=True)
+    assert found is not None
+    assert found.step == 2
+    assert [step.loss for step in steps] == pytest.approx(expected[2:], rel=1e-12)
 
 
 def test_a_folder_in_use_or_unwritable_is_refused_before_training(two_saved: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from meshwright.planner import api
 from meshwright.runtime.mesh import build_mesh
-from meshwright.runtime.sharding import _squared_norm
+from meshwright.runtime.sharding import squared_norm
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 
@@ -58,7 +58,7 @@ def test_the_norm_of_a_long_gradient_is_exact_and_needs_no_second_one() -> None:
     exact = float(part.double().square().sum())
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
-        found = float(_squared_norm(part))
+        found = float(squared_norm(part))
     assert found == pytest.approx(exact, rel=1e-6 if device.type == "cuda" else 1e-12)
     made = [event.cpu_memory_usage for event in profile.events() if event.key == "aten::empty_strided"]
     assert max(made, default=0) <= part.numel()  # an eighth of a copy in float64

@@ -35,9 +35,9 @@ def test_what_cannot_be_written(plan_file: Path) -> None:
     with pytest.raises(InputError, match="has no layout 7"):
         emit(plan, choice=7)
     data = json.loads(plan.to_json())
-    data["candidates"][0]["layout"]["offload"] = "opt"
-    data["candidates"][0]["layout_id"] += "-oopt"
-    with pytest.raises(Refused, match="does not offload") as caught:
+    data["candidates"][0]["layout"]["offload"] = "act"
+    data["candidates"][0]["layout_id"] += "-oact"
+    with pytest.raises(Refused, match="does not offload activations") as caught:
         emit(read_plan(json.dumps(data), "plan.json"))
     assert caught.value.fields == ("offload",)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.planner.plan import load_plan, read_plan
+from meshwright.planner.plan import Placement, load_plan, read_plan
 from meshwright.runtime import launcher
+from meshwright.runtime.agent import PARENT
 from meshwright.runtime.failures import RunFailed, diagnose
 from meshwright.runtime.job import job_of
 from meshwright.runtime.mesh import rank_lists
 from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.status import Status, read_all
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -65,6 +68,7 @@ def test_a_plan_becomes_a_job(plan_file: Path) -> None:
         (set_("candidates", 0, "stages", 0, "stage", value=1), "candidates.0.stages"),
         (set_("candidates", 0, "stages", 0, "embedding", value=False), "candidates.0.stages"),
         (set_("candidates", 0, "placement", "logical_of_rank", value=[0, 0, 1]), "placement.logical_of_rank"),
+        (set_("candidates", 0, "placement", "hosts", value=["a", "a"]), "placement.hosts: names 1 hosts, a twice"),
         (set_("candidates", 0, "layout", "tp", value=2), "candidates.0.layout_id"),
         (set_("candidates", 0, "step_s", value=1.0), "candidates.0.step_s"),
     ],
@@ -73,6 +77,24 @@ def test_a_damaged_plan_names_the_field(plan_file: Path, edit: Edit, field: str)
     with pytest.raises(InputError) as caught:
         job_of(read_plan(edited(plan_file, edit), "plan.json"), 1, "plan.json")
     assert field in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("hosts", "logical", "said"),
+    [
+        (("a", "b", "c"), range(8), "names 3 hosts, the cluster has 4 nodes"),
+        (("a", "b", "b", "c"), range(8), "names 3 hosts, b twice, the cluster has 4 nodes"),
+        (("a", "b", "c", "d"), (6, 7, 0, 1), "maps 4 of 8 ranks: none of c, d"),
+        ((), (6, 7, 0, 1, 2, 3), "maps 6 of 8 ranks: none of node 3"),
+        ((), (0, 0, 1, 2, 3, 4, 5, 7), "is not an order of the 8 ranks: 6 is nowhere"),
+        (("a", "b", "c", "d"), (2, 3, 0, 1, 6, 7, 4, 5), None),
+        ((), None, None),
+    ],
+)
+def test_a_host_that_a_rank_map_forgets_is_named(hosts: tuple[str, ...], logical: Any, said: str | None) -> None:
+    placement = Placement(hosts=hosts, logical_of_rank=logical and tuple(logical))
+    found = placement.problem(num_ranks=8, num_nodes=4)
+    assert (found and found[1]) == said
 
 
 def test_a_plan_of_an_older_version_trains_as_that_version_did(plan_file: Path) -> None:
@@ -99,13 +121,13 @@ def test_no_such_choice(plan_file: Path) -> None:
 def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
     def offload_first(data: dict[str, Any]) -> None:
         first = data["candidates"][0]
-        first["layout"]["offload"] = "opt"
-        first["layout_id"] += "-oopt"
+        first["layout"]["offload"] = "act"
+        first["layout_id"] += "-oact"
 
     plan = read_plan(edited(plan_file, offload_first), "plan.json")
     with pytest.raises(UnsupportedError) as caught:
         job_of(plan, 1)
-    assert "does not offload" in caught.value.message
+    assert "does not offload activations" in caught.value.message
     assert caught.value.hint.startswith("`--choice 2`")
     assert plan.candidates[1].layout_id in caught.value.hint
 
@@ -115,11 +137,10 @@ def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
     [
         (("resolved", "workload", "lora"), {"rank": 8, "targets": ["q"]}, "adapters"),
         (("resolved", "workload", "optimizer"), "adamw-8bit", "optimizer"),
-        (("resolved", "model", "mtp_layers"), 1, "multi-token"),
         (("resolved", "model", "activation"), "relu2", "activation relu2"),
         (("resolved", "model", "rope_theta"), None, "ALiBi"),
         (("resolved", "model", "kinds", 0, "attention", "window"), 1024, "window"),
-        (("resolved", "model", "kinds", 0, "attention", "kv_lora_rank"), 512, "MLA"),
+        (("resolved", "model", "kinds", 0, "attention", "kv_lora_rank"), 512, "norms of latents"),
         (("resolved", "model", "kinds", 0, "num_norms"), 4, "2 norms"),
     ],
 )
@@ -127,6 +148,14 @@ def test_models_and_workloads_that_cannot_run(plan_file: Path, path: tuple[Any, 
     with pytest.raises(UnsupportedError, match=reason) as caught:
         job_of(read_plan(edited(plan_file, set_(*path, value=value)), "plan.json"), 1)
     assert "plan again" in caught.value.hint
+
+
+def test_predictions_need_a_head_of_their_own(plan_file: Path) -> None:
+    def edit(data: dict[str, Any]) -> None:
+        data["resolved"]["model"] |= {"mtp_layers": 1, "tied_embeddings": True}
+
+    with pytest.raises(UnsupportedError, match="multi-token prediction needs a head of its own"):
+        job_of(read_plan(edited(plan_file, edit), "plan.json"), 1)
 
 
 def test_settings_survive_the_command_line(plan_file: Path) -> None:
@@ -196,6 +225,23 @@ def test_bad_data_is_the_users_input() -> None:
     found = diagnose(states, [], 1, 1)
     assert isinstance(found, InputError)
     assert found.hint == "give one"
+
+
+def test_all_differences_of_a_refused_checkpoint_are_the_message_and_the_hint_stays(tmp_path: Path) -> None:
+    lines = [f"model.kinds.0.field_{i}: 1 in the checkpoint, 2 now" for i in range(99)]
+    told = ["was saved by another model:", *lines, "give the plan of that model"]
+    Status(tmp_path, 0).fail("\n".join(told), "invalid_input")
+    found = diagnose(read_all(tmp_path), [], 1, 1)
+    assert found.message.startswith("was saved by another model:\nmodel.kinds.0.field_0: 1 in the checkpoint, 2 now\n")
+    assert found.message.endswith(lines[-1])
+    assert found.hint == "give the plan of that model"
+
+
+@pytest.mark.parametrize(("parent", "said"), [(os.getpid, "alive\n"), (os.getppid, "")])
+def test_a_process_whose_parent_is_gone_before_it_looks_ends(parent: Callable[[], int], said: str) -> None:
+    code = "from meshwright.runtime.agent import die_with_parent; die_with_parent(); print('alive', flush=True)"
+    env = environment({PARENT: str(parent())})
+    assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout == said
 
 
 def test_a_worker_loads_no_catalogue_and_no_solver() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from meshwright.planner import api
 from meshwright.runtime import dry_run
-from meshwright.runtime.job import Job
+from meshwright.runtime.job import Job, job_of
 from meshwright.runtime.parity import compare_memory
 from meshwright.runtime.pricing import predicted_bytes
 from meshwright.runtime.scale import scale_down
@@ -27,6 +28,7 @@ def rehearsal(layout_id: str, kind: str = "llama") -> Job:
     [
         "dp2-mbs1-z0-rnone", "dp2-mbs1-z1-rnone", "dp2-mbs1-z2-rsel(norm)", "dp4-sh2-mbs1-z3-rnone",
         "tp2-dp1-mbs1-z0-rnone", "pp2-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "tp2-pp2-dp1-mbs2-z0-rnone",
+        "dp1-mbs1-z0-rnone-oopt", "dp2-mbs1-z1-rnone-oopt",
         "dp2-mbs1-z3-rfull", "pp2-gpipe-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rsel(act)",
     ],
 )  # fmt: skip
@@ -35,6 +37,13 @@ def test_within_ten_percent(layout_id: str) -> None:
     _, peaks = run(wanted)
     for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
         assert row.within, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
+
+
+def test_offloaded_states_of_sharded_weights_within_three_percent() -> None:
+    """Traced: gloo's thread lets go of what it scatters now before the next part is gathered, now after."""
+    wanted = rehearsal("dp2-mbs1-z3-rfull-oopt")
+    (planned,), traced = predicted_bytes(wanted), dry_run.trace(wanted, 0)
+    assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.03), traced
 
 
 @pytest.mark.parametrize("recompute", ["rnone", "rfull", "rsel(norm+act)"])
@@ -47,9 +56,22 @@ def test_split_backward_passes_within_three_percent(schedule: str, recompute: st
         assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.03), traced
 
 
-@pytest.mark.parametrize("layout_id", ["dp2-mbs1-z3-rsel(act+moe)", "dp2-ep2-mbs1-z1-rnone"])
-def test_experts_within_ten_percent(layout_id: str) -> None:
+@pytest.mark.parametrize(
+    ("layout_id", "tolerance"),
+    [("dp2-mbs1-z3-rsel(act+moe)", 0.1),  # gloo scatters the sum of a copy of a layer's gradients
+     ("dp2-ep2-mbs1-z1-rnone", 0.05), ("tp2-dp1-ep2-mbs1-z0-rnone", 0.05)],
+)  # fmt: skip
+def test_experts(layout_id: str, tolerance: float) -> None:
     wanted = rehearsal(layout_id, "moe")
     _, peaks = run(wanted)
     (row,) = compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)])
-    assert row.within, f"{row.difference:+.1%}"
+    assert abs(row.difference) <= tolerance, f"{row.difference:+.1%}"
+
+
+@pytest.mark.parametrize("layout_id", ["tp2-pp2-dp2-ep2-mbs1-z1-rsel(act+mla)", "pp2-dp4-ep4-mbs1-z1-rfull"])
+def test_deepseek_within_five_percent(layout_id: str) -> None:
+    """Traced: with latents, groups of experts and a prediction beside the head."""
+    plan = api.evaluate(None, layout_id, model="deepseek-v3", cluster="dgx-h100:1", seq_len=4096, global_batch=64)
+    wanted, _ = scale_down(job_of(plan, 1))
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        assert planned["allocated"] == pytest.approx(dry_run.trace(wanted, stage).allocated_bytes, rel=0.05), stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,9 @@ from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, M
 from meshwright.profiles.huggingface import read_config
 from meshwright.runtime.model import DecoderChunk
 from meshwright.runtime.reference import whole_model
-from torch import nn
+from torch import Tensor, nn
 
-from .jobs import attention, gpt, job, llama, moe
+from .jobs import attention, deepseek, gpt, job, llama, moe
 
 
 def qwen3() -> ModelSpec:
@@ -34,10 +35,20 @@ def biased_experts() -> ModelSpec:
     return llama(kinds=(Layer(attention=attention(output_bias=True), feed_forward=block),))
 
 
-@pytest.mark.parametrize("spec", [llama(), gpt(), moe(), qwen3(), qwen_moe(), biased_experts()])
+def direct_queries() -> ModelSpec:
+    """As DeepSeek-V2-Lite, with biases."""
+    latent = attention(kv_heads=4, head_dim=12, rope_head_dim=4, kv_lora_rank=8, norm_parameters=8, qkv_bias=True,
+                       output_bias=True)  # fmt: skip
+    return llama(kinds=(Layer(attention=latent, feed_forward=FeedForward(inner=64)),))
+
+
+@pytest.mark.parametrize(
+    "spec", [llama(), gpt(), moe(), qwen3(), qwen_moe(), biased_experts(), deepseek(), direct_queries()]
+)
 def test_parameters_are_those_of_the_cost_model(spec: ModelSpec) -> None:
     model = whole_model(job("dp1-mbs1-z0-rnone", spec))
-    assert sum(p.numel() for p in model.parameters()) == params.total_parameters(spec)
+    total = params.total_parameters(spec) + params.mtp_parameters(spec)
+    assert sum(p.numel() for p in model.parameters()) == total
     for name, layer in model.layers.items():
         kind = spec.kinds[spec.pattern[int(name)]]
         assert sum(p.numel() for p in layer.parameters()) == sum(params.layer_parameters(spec, kind).values())
@@ -56,14 +67,13 @@ def logits_of(model: DecoderChunk, tokens: torch.Tensor) -> torch.Tensor:
     found: list[torch.Tensor] = []
     head = model.head
     assert head is not None
-    head.loss = lambda x, targets: found.append(head.logits(x)) or x.sum()  # type: ignore[method-assign, func-returns-value]
+    head.loss = lambda x, targets, norm=None: found.append(head.logits(x)) or x.sum()  # type: ignore[method-assign, func-returns-value]
     model(tokens, tokens)
     return found[0]
 
 
-def fill(target: DecoderChunk, source: nn.Module, names: dict[str, str]) -> None:
+def fill(target: DecoderChunk, theirs: Mapping[str, Tensor], names: dict[str, str]) -> None:
     """Copies Hugging Face's weights: `names` maps the ends of our names to theirs, {} stands for the layer."""
-    theirs = dict(source.named_parameters())
     with torch.no_grad():
         for name, parameter in target.named_parameters():
             layer = name.split(".")[1] if name.startswith("layers.") else ""
@@ -103,10 +113,67 @@ def test_llama_is_that_of_hugging_face(theta: float, epsilon: float, activation:
     # Both read the same config, so that no default of ours can stand in for a field that was not read.
     spec, _ = read_config(theirs.config.to_dict(), "tiny")
     ours = whole_model(job("dp1-mbs1-z0-rnone", spec))
-    fill(ours, theirs, LLAMA)
+    fill(ours, dict(theirs.named_parameters()), LLAMA)
     tokens = torch.arange(32).view(2, 16) % 61
     # Hugging Face rounds its rotary tables to float32.
     torch.testing.assert_close(logits_of(ours, tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-6)
+
+
+LATENT = {
+    "q": "q_proj", "q_down": "q_a_proj", "q_norm.weight": "q_a_layernorm", "q_up": "q_b_proj", "o": "o_proj",
+    "kv_down": "kv_a_proj_with_mqa", "kv_norm.weight": "kv_a_layernorm", "k_up": "k_up", "v_up": "v_up",
+}  # fmt: skip
+
+
+EXPERTS = {
+    "feed_forward.router": "model.layers.{}.mlp.gate.weight",
+    **{f"feed_forward.shared.{n}": f"model.layers.{{}}.mlp.shared_experts.{n}_proj.weight"
+       for n in ("gate", "up", "down")},
+}  # fmt: skip
+
+
+def apart(state: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """Theirs has keys and values of a head side by side, `rows` of keys, and gates beside what they open."""
+    for name, weight in list(state.items()):
+        layer, _, end = name.rpartition(".self_attn.") if ".self_attn." in name else name.rpartition(".mlp.")
+        if end == "kv_b_proj.weight":
+            both = weight.view(4, -1, weight.shape[1])
+            state[f"{layer}.self_attn.k_up.weight"] = both[:, :rows].flatten(0, 1)
+            state[f"{layer}.self_attn.v_up.weight"] = both[:, rows:].flatten(0, 1)
+        elif end == "experts.gate_up_proj":
+            halves = zip(("gate", "up"), weight.chunk(2, dim=1), strict=True)
+            state.update({f"{layer}.mlp.{half}_proj.weight": each for half, each in halves})
+            state[f"{layer}.mlp.down_proj.weight"] = state[f"{layer}.mlp.experts.down_proj"]
+    return state
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("version", "q_rank"), [(3, 16), (3, None), (2, 16)])
+def test_deepseek_is_that_of_hugging_face(version: int, q_rank: int | None) -> None:
+    groups = {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"} if version == 2 else {
+        "n_group": 4, "topk_group": 2, "rope_interleave": False, "num_nextn_predict_layers": 0}  # fmt: skip
+    theirs = hugging_face(
+        f"DeepseekV{version}", vocab_size=61, hidden_size=32, intermediate_size=64, moe_intermediate_size=24,
+        num_hidden_layers=2, first_k_dense_replace=1, num_attention_heads=4, num_key_value_heads=4, n_routed_experts=8,
+        n_shared_experts=1, num_experts_per_tok=4, q_lora_rank=q_rank, kv_lora_rank=8, qk_nope_head_dim=8,
+        qk_rope_head_dim=4, v_head_dim=6, max_position_embeddings=16, rope_theta=100.0, routed_scaling_factor=1.7,
+        experts_implementation="eager", **groups,
+    )  # fmt: skip
+    spec, _ = read_config(theirs.config.to_dict(), "tiny")
+    ours = whole_model(job("dp1-mbs1-z0-rnone", spec))
+    state = apart({name: 5 * each.detach() for name, each in theirs.named_parameters()}, rows=8)
+    theirs.load_state_dict({name: state.get(name, each) for name, each in theirs.state_dict().items()})
+    if version == 2:  # it turns neighbours, not halves
+        order = torch.tensor([0, 2, 1, 3])
+        for name in list(state):
+            if name.endswith(("q_b_proj.weight", "kv_a_proj_with_mqa.weight")):
+                heads = state[name].view(4 if "q_b" in name else 1, -1, state[name].shape[1])
+                turned = torch.cat([heads[:, :8], heads[:, 8:][:, order]], dim=1)
+                state[name] = turned.flatten(0, 1)
+    attention = {f"attention.{a}": f"model.layers.{{}}.self_attn.{b}.weight" for a, b in LATENT.items()}
+    fill(ours, state, {**LLAMA, **attention, **EXPERTS})
+    tokens = torch.arange(32).view(2, 16) % 61
+    torch.testing.assert_close(logits_of(ours, tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from meshwright.cost_models.specs import ModelSpec
-from meshwright.runtime import reference, split_backward
+from meshwright.runtime import reference, split_backward, tensor_parallel
 from meshwright.runtime.experts import Dispatch
 from meshwright.runtime.job import Job
 from meshwright.runtime.model import DecoderChunk, DecoderLayer
@@ -22,9 +22,9 @@ from meshwright.runtime.schedules import own_order
 from meshwright.runtime.trainer import Step, Trainer
 
 from .fork import Break, run
-from .jobs import gpt, job, llama, moe, shared_experts
+from .jobs import deepseek, gpt, job, llama, moe, shared_experts
 
-MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts}
+MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek}
 
 
 def model_for(name: str, layout_id: str) -> ModelSpec:
@@ -60,7 +60,10 @@ OTHERS = [
     "moe:pp2-dp1-mbs1-z0-rnone",
     "moe:dp2-ep2-mbs1-z0-rnone", "moe:dp2-ep2-mbs1-z3-rsel(act+moe)", "moe:tp2-dp1-ep2-mbs1-z0-rnone",
     "gpt:pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "moe:pp2-zbv-vpp2-dp1-mbs1-z0-rnone",
+    "llama:dp1-mbs1-z0-rnone-oopt", "llama:tp2-dp2-mbs1-z1-rnone-oopt", "gpt:pp2-dp2-mbs1-z3-rnone-oopt",
     "moe:tp2-dp2-ep4-mbs1-z1-rnone", "moe:pp2-dp2-ep2-mbs1-z2-rnone", "shared:tp2-dp2-ep2-mbs1-z3-rnone",
+    "deepseek:dp1-mbs1-z0-rsel(attn+norm+mla)", "deepseek:dp2-ep2-mbs1-z3-rnone", "deepseek:cp2u-dp1-mbs1-z0-rsel(mla)",
+    "deepseek:tp2-pp2-zbv-vpp2-dp1-ep2-mbs1-z0-rsel(act+mla)",
 ]  # fmt: skip
 
 
@@ -200,7 +203,28 @@ def untied(trainer: Trainer, rank: int) -> None:
 
 def stale_recipe(trainer: Trainer, rank: int) -> None:
     before = _Recipe.cook
-    _Recipe.cook = lambda self: before(self) * 1.001  # type: ignore[method-assign]
+    _Recipe.cook = lambda self, index: before(self, index) * 1.001  # type: ignore[method-assign]
+
+
+def shared_keys_of_one_rank(trainer: Trainer, rank: int) -> None:
+    """The gradient of the key part that all heads share is that of this rank's heads."""
+    def own(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0].chunk(ctx.group.size, 1)[ctx.group.rank], None
+
+    tensor_parallel._GatherSum.backward = staticmethod(own)  # type: ignore[method-assign]
+
+
+def predictions_of_the_same_token(trainer: Trainer, rank: int) -> None:
+    """They see the token that they have to predict."""
+    before = DecoderChunk._predicted
+    DecoderChunk._predicted = (  # type: ignore[method-assign]
+        lambda self, head, module, x, tokens, targets: before(self, head, module, x, targets, targets)
+    )
+
+
+def copies_apart(trainer: Trainer, rank: int) -> None:
+    """The stages with the two copies of the token table do not add up its gradients."""
+    trainer.mesh["tied"].all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
 
 
 def tokens_from_another_rank(trainer: Trainer, rank: int) -> None:
@@ -272,6 +296,10 @@ def layer_of(trainer: Trainer) -> DecoderLayer:
         ("llama:pp2-zbh1-dp1-mbs1-z0-rnone", weights_after_the_optimizer),
         ("gpt:pp2-dp1-mbs1-z0-rnone", untied),
         ("llama:dp1-mbs1-z0-rsel(norm)", stale_recipe),
+        ("deepseek:dp1-mbs1-z0-rsel(mla)", stale_recipe),
+        ("deepseek:tp2-dp1-mbs1-z0-rnone", shared_keys_of_one_rank),
+        ("deepseek:dp1-mbs1-z0-rnone", predictions_of_the_same_token),
+        ("deepseek:pp2-dp1-mbs1-z0-rnone", copies_apart),
     ],
 )
 def test_planted_faults_are_noticed(text: str, broken: Break) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from meshwright.cost_models.specs import FeedForward, ModelSpec
-from meshwright.runtime.job import Job
+from meshwright.cost_models.specs import FeedForward, MixtureOfExperts, ModelSpec
+from meshwright.planner import api
+from meshwright.runtime.job import Job, job_of
 from meshwright.runtime.scale import scale_down
 
 from .jobs import attention, gpt, job, llama, moe
@@ -64,6 +65,17 @@ def test_heads_tying_and_kinds_stay(model: ModelSpec) -> None:
     assert one.heads // one.kv_heads == other.heads // other.kv_heads
     assert (found.tied_embeddings, found.is_moe) == (wide.tied_embeddings, wide.is_moe)
     assert found.hidden <= 128
+
+
+def test_latents_and_groups_of_experts_stay() -> None:
+    plan = api.evaluate(None, "tp2-pp2-dp4-ep4-mbs1-z1-rsel(mla)", model="deepseek-v3", cluster="dgx-h100:2",
+                        seq_len=4096, global_batch=64)  # fmt: skip
+    found = scale_down(job_of(plan, 1))[0].model
+    latent, block = found.kinds[1].attention, found.kinds[1].feed_forward
+    assert isinstance(block, MixtureOfExperts)
+    assert (latent.q_lora_rank, latent.kv_lora_rank, latent.head_dim, latent.rope_head_dim) == (24, 8, 32, 8)
+    assert (block.groups, block.top_groups, block.top_k, block.router_scores) == (4, 2, 4, "sigmoid")
+    assert (found.mtp_layers, set(found.pattern)) == (1, {0, 1})
 
 
 def test_recompute_of_a_part_stays_a_part() -> None:

@@ -1,0 +1,203 @@
+"""`make closed-loop`: is a plan that was made from measurements the best on the cluster that was measured?
+
+Emulates small clusters on this machine (network namespaces, shaped links, a CPU quota per rank), profiles each by
+`meshwright profile`, plans on that profile, and trains the plan beside a sample of other layouts that was fixed before:
+the predicted best, naive choices and some drawn by seed. Predicted and measured step times go to OUT.json and OUT.md.
+
+    python benchmarks/closed_loop.py -o /tmp/results           # needs root, iproute2 and control groups
+    python benchmarks/closed_loop.py --quick                   # one cluster, 8 layouts
+    python benchmarks/closed_loop.py --clusters mine.yaml --only slow-link --keep /tmp/profiles
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # the optimizer imports it: once here, and not in every rank
+import yaml
+from loop import choices, profiling, sample, self_test, tables, trials
+from loop.cases import Case, Model, read_cases
+from loop.emulated import CannotEmulate, Emulated, emulated, missing
+from meshwright.profiles.profilers import environment
+
+from meshwright._version import __version__
+from meshwright.errors import InputError
+
+CASES = Path(__file__).with_name("closed_loop.yaml")
+PORT = 29500
+QUICK_BEST, QUICK_MOST = 4, 8
+
+
+@dataclass(frozen=True)
+class Effort:
+    """rounds of `steps` timed steps after `warm_up` others; most: layouts of a sample; best: of them, predicted best;
+    drawn: by seed."""
+
+    rounds: int
+    steps: int
+    warm_up: int
+    most: int
+    best: int
+    drawn: int
+
+
+FULL = Effort(3, 10, 1, sample.MOST, sample.BEST, sample.DRAWN)
+QUICK = Effort(2, 10, 1, QUICK_MOST, QUICK_BEST, 2)
+
+
+def main(argv: Sequence[str]) -> int:
+    given = _arguments(argv)
+    if lacks := missing():
+        return _refuse(f"this machine cannot emulate a cluster: it lacks {lacks}")
+    effort, results = QUICK if given.quick else FULL, list[tables.Result]()
+    about = {"date": datetime.now(UTC).date().isoformat(), "seed": given.seed, "rounds": effort.rounds,
+             "steps": effort.steps, "environment": _environment()}  # fmt: skip
+    try:
+        cases = _wanted(read_cases(given.clusters), given.only, quick=given.quick)
+        for result in _results(cases, effort, given.seed, given.keep):
+            results.append(result)
+            _write(results, about, given.out)
+    except (InputError, CannotEmulate) as error:
+        return _refuse(str(error), getattr(error, "hint", ""))
+    except (profiling.StepFailed, trials.TrialFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left behind", file=sys.stderr)
+        return 130
+    print(tables.tables(results, about))
+    return 0
+
+
+def _write(results: Sequence[tables.Result], about: Mapping[str, Any], out: Path | None) -> None:
+    """What there is so far: a run that is stopped has its first clusters."""
+    if out is not None:
+        text = json.dumps(tables.document(results, about)) + "\n"
+        out.with_suffix(".json").write_text(text, encoding="utf-8")
+        out.with_suffix(".md").write_text(tables.tables(results, about), encoding="utf-8")
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("-o", "--out", type=Path, help="write OUT.json and OUT.md, too")
+    parser.add_argument("--clusters", type=Path, default=CASES, metavar="FILE", help="what to emulate")
+    parser.add_argument("--only", action="append", default=[], metavar="CLUSTER", help="of the file's clusters")
+    parser.add_argument("--quick", action="store_true", help="one cluster and model, 8 layouts, 2 rounds")
+    parser.add_argument("--seed", type=int, default=0, help="of the layouts that are drawn, and of the order of rounds")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep profiles, plans and logs there")
+    return parser.parse_args(argv)
+
+
+def _wanted(cases: list[Case], only: Sequence[str], *, quick: bool) -> list[Case]:
+    if unknown := [name for name in only if name not in {case.name for case in cases}]:
+        raise InputError(f"no cluster `{unknown[0]}`", hint=f"the file has {', '.join(case.name for case in cases)}")
+    found = [case for case in cases if case.name in only or not only]
+    return [Case(found[0].name, found[0].hosts, found[0].models[:1])] if quick else found
+
+
+def _refuse(message: str, hint: str = "") -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"\nhint: {hint}", file=sys.stderr)
+    return 2
+
+
+def _results(cases: Sequence[Case], effort: Effort, seed: int, keep: Path | None) -> Iterator[tables.Result]:
+    with ExitStack() as stack:
+        top = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshwright-loop-")))
+        devices: dict[tuple[object, ...], list[Path]] = {}  # that were profiled already: clusters may have the same
+        for case in cases:
+            folder = top / case.name
+            folder.mkdir(parents=True)
+            with emulated(case.hosts) as cluster:
+                yield from _case(cluster, case, effort, seed, folder, devices)
+
+
+def _case(
+    cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path, known: dict[tuple[object, ...], list[Path]]
+) -> Iterator[tables.Result]:
+    say = _Log(case.name)
+    found = self_test.ratios(cluster, folder / "self-test")
+    if refusal := self_test.refusal(found):
+        raise CannotEmulate(refusal)
+    say(self_test.told(found))
+    links = profiling.links(cluster, folder, PORT)
+    slow = (yaml.safe_load(links.read_text(encoding="utf-8"))["measured"]).get("slow", [])
+    say("links", *slow)
+    for model in case.models:
+        same = (model.name, cluster.num_ranks, *case.speeds)
+        if same not in known:
+            known[same] = profiling.kernels(cluster, model, folder, PORT)
+            say(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
+        devices = [Path(shutil.copy(file, folder)) if file.parent != folder else file for file in known[same]]
+        result = _result(cluster, case, model, profiling.cluster_file(case, model, links, devices), effort, seed, say)
+        result.told = [self_test.told(found), *(f"profiled: {each}" for each in slow), *result.told]
+        yield result
+
+
+def _result(
+    cluster: Emulated, case: Case, model: Model, file: Path, effort: Effort, seed: int, say: _Log
+) -> tables.Result:
+    """Plans one model, trains the sample and keeps what it took."""
+    given = choices.find(case, model, file)
+    picked = sample.chosen(given.best[: effort.best], given.naive, given.others, seed=seed, drawn=effort.drawn,
+                           most=effort.most)  # fmt: skip
+    say(f"{model.name}: {len(picked)} layouts, the best predicted to take {picked[0].predicted_s:.3f} s")
+    outputs = file.parent / f"trials-{model.name}"
+    outputs.mkdir()
+    with ExitStack() as stack:
+        stack.enter_context(trials.meeting_point(cluster, PORT, outputs))
+        cluster.quotas.lift()
+        built: dict[str, tuple[sample.Entry, trials.Trial]] = {}
+        for number, entry in enumerate(picked):
+            started = stack.enter_context(
+                trials.trial(cluster, entry, number, PORT, outputs / str(number)))
+            try:
+                started.wait_until_built()
+                built[entry.layout_id] = entry, started
+            except trials.TrialFailed as error:
+                entry.failed = str(error).splitlines()[-1]
+                say(f"{entry.layout_id}: {entry.failed}")
+        say(f"{model.name}: {len(built)} layouts are built")
+        cluster.quotas.limit()
+        for name in trials.rounds(list(built), effort.rounds, seed):
+            entry, started = built[name]
+            entry.rounds.append(started.round(effort.warm_up, effort.steps))
+            say(f"{model.name}: {name}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
+    return tables.Result(case, model, picked, choices.avoided(given.best[0]))
+
+
+class _Log:
+    """Lines on stderr: seconds since the start, and the cluster."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.started = name, time.monotonic()
+
+    def __call__(self, *lines: str) -> None:
+        for line in lines:
+            print(f"[{time.monotonic() - self.started:4.0f} s] {self.name}: {line}", file=sys.stderr, flush=True)
+
+
+def _environment() -> dict[str, str]:
+    """The machine and the versions."""
+    about = environment.environment(torch.device("cpu"))
+    return {"meshwright": __version__, "torch": about["torch"], "python": about["python"],
+            "kernel": platform.release(), "CPU": about["device"]}  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,108 @@
+"""The layouts that could be measured: what `plan` finds best, what one would take without it, and others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cases import Case, Model
+from .profiling import StepFailed, asked
+from .sample import BEST, Entry
+
+LISTED = 30  # layouts that others are drawn from
+NO_LAYOUT = 1  # exit code of `plan`: nothing legal, or nothing fits
+
+
+@dataclass(frozen=True)
+class Choices:
+    """best: in the order of the plan; naive: without planning; others: further layouts, in the order of their time."""
+
+    best: list[Entry]
+    naive: list[Entry]
+    others: list[Entry]
+
+
+def find(case: Case, model: Model, cluster: Path) -> Choices:
+    """Plans the model on the cluster of the file, by the command line, into files beside it."""
+    folder, per_host = cluster.parent, case.hosts[0].ranks
+    best = _plan(model, cluster, folder / f"best-{model.name}.json", ["--top", str(BEST)])
+    others = _plan(model, cluster, folder / f"others-{model.name}.json", ["--top", str(LISTED)])
+    naive = []
+    if _is_placed(_read(best)):
+        naive += _entries(_in_listed_order(best, only_first=True), "default order")
+    fixes = {"all dp": ["dp=" + str(case.num_ranks)], "tp = host": [f"tp={per_host}", "pp=1", "cp=1"]}
+    for role, fixed in fixes.items():
+        words = [word for each in fixed for word in ("--fix", each)]
+        found = _plan(model, cluster, folder / f"{role.replace(' ', '')}-{model.name}.json", [*words, "--top", "1"])
+        if found.exists():
+            naive += _entries(_in_listed_order(found), role)
+    if len(case.speeds) > 1:
+        even = _plan(model, cluster, folder / f"even-{model.name}.json", ["--stages", "even", "--top", "1"])
+        naive += _entries(even, "even stages")
+    top = _entries(best, "best")
+    for number, entry in enumerate(top, 1):
+        entry.roles = [f"best {number}"]
+    return Choices(top, naive, _entries(others, "drawn"))
+
+
+def _plan(model: Model, cluster: Path, out: Path, words: list[str]) -> Path:
+    """The plan in `out`, which is not there if no layout fits. Raises StepFailed where `plan` fails otherwise."""
+    line = ["plan", *asked(model, cluster.parent), "--cluster", str(cluster), "--target", "meshwright", *words,
+            "-o", str(out), "--force", "--no-progress"]  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "meshwright", *line], capture_output=True, text=True)
+    out.with_suffix(".txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode not in (0, NO_LAYOUT):
+        raise StepFailed(f"`meshwright {' '.join(line)}` failed ({done.returncode})\n{done.stderr[-2000:]}")
+    return out
+
+
+def _read(plan: Path) -> Any:
+    return json.loads(plan.read_text(encoding="utf-8"))
+
+
+def _entries(plan: Path, role: str) -> list[Entry]:
+    """The candidates of a plan; without its rank map, at the price that the plan gives for the order of the list."""
+    document = _read(plan)
+    everywhere, found = document["resolved"]["cluster"]["hosts"], []
+    for each in document["candidates"]:
+        placement, name, step_s = each["placement"], each["layout_id"], each["step_s"]
+        if placement.get("order") and placement["logical_of_rank"] is None:
+            name, step_s = f"{name}, hosts as listed", placement["order"]["step_listed_s"]
+        found.append(Entry(name, plan, each["choice"], step_s, [role], tuple(placement["hosts"] or everywhere)))
+    return found
+
+
+def _is_placed(plan: Any) -> bool:
+    """Whether links differ, so that the plan has an order of the hosts."""
+    return all(candidate["placement"].get("order") for candidate in plan["candidates"])
+
+
+def _in_listed_order(plan: Path, *, only_first: bool = False) -> Path:
+    """The plan without its rank map, so that its hosts hold the ranks as they are listed; itself where it has none."""
+    document = _read(plan)
+    if not _is_placed(document):
+        return plan
+    kept = document["candidates"][:1] if only_first else document["candidates"]
+    for candidate in kept:
+        candidate["placement"] |= {"logical_of_rank": None}
+    out = plan.with_name(f"{plan.stem}-listed.json")
+    out.write_text(json.dumps({**document, "candidates": kept}), encoding="utf-8")
+    return out
+
+
+def avoided(best: Entry) -> list[str]:
+    """How the plan's choice treats hosts and links that are slower than others."""
+    candidate = _read(best.plan)["candidates"][best.choice - 1]
+    found, order = [], candidate["placement"].get("order")
+    for slow in order["slow"] if order else ():
+        found.append(f"planned: {slow['host']} has {slow['share']:.2f} of the others' links, and sends "
+                     f"{slow['sent_bytes'] / 1e6:.1f} MB a step ({slow['sent_listed_bytes'] / 1e6:.1f} MB in the order "
+                     "of the hosts)")  # fmt: skip
+    for island in (candidate.get("spread") or {}).get("islands", ()):
+        found.append(f"planned: {island['layers']} layers on {island['name']}")
+    found += [f"planned: {name} stays unused" for name in (candidate.get("spread") or {}).get("unused", ())]
+    return found

@@ -1,0 +1,78 @@
+"""An emulated cluster, profiled under its quotas by `meshwright profile`, as a cluster file that `plan` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from meshwright.cli.main import main as meshwright
+
+from .cases import Case, Model
+from .emulated import Emulated
+
+LARGEST = "1 MiB"  # message of the links: what one layer sends
+DTYPE = "fp32"
+
+
+class StepFailed(Exception):
+    """A command that failed on some rank: says which, and its last words."""
+
+
+def links(cluster: Emulated, folder: Path, port: int) -> Path:
+    """`profile links` on all ranks; the cluster file that the first one writes."""
+    file = folder / "links.yaml"
+    words = ["profile", "links", "--device", "cpu", "--quick", "--largest", LARGEST, "-o", str(file)]
+    _all_ranks(cluster, words, folder / "links", port)
+    return file
+
+
+def kernels(cluster: Emulated, model: Model, folder: Path, port: int) -> list[Path]:
+    """`profile kernels` on all ranks at once; the file of every speed of ranks."""
+    file = folder / f"kernels-{model.name}.yaml"
+    words = ["profile", "kernels", "--device", "cpu", "--quick", "--gpus", str(cluster.num_ranks),
+             *asked(model, folder), "-o", str(file)]  # fmt: skip
+    _all_ranks(cluster, words, folder / f"kernels-{model.name}", port)
+    return sorted(folder.glob(f"kernels-{model.name}*.yaml"))
+
+
+def asked(model: Model, folder: Path) -> list[str]:
+    """The options that say what is trained."""
+    file = folder / f"{model.name}.yaml"
+    file.write_text(yaml.safe_dump({"name": model.name, **model.fields}), encoding="utf-8")
+    return ["--model", str(file), "--seq-len", str(model.seq_len), "--global-batch", str(model.global_batch),
+            "--dtype", DTYPE]  # fmt: skip
+
+
+def cluster_file(case: Case, model: Model, measured: Path, devices: list[Path]) -> Path:
+    """The file of the links, with the devices that were profiled: a group for every run of hosts that are alike."""
+    document = yaml.safe_load(measured.read_text(encoding="utf-8"))
+    names = [yaml.safe_load(file.read_text(encoding="utf-8"))["device"]["name"] for file in devices]
+    groups: list[dict[str, Any]] = []
+    for before, host in zip((None, *case.hosts), case.hosts, strict=False):
+        if before is not None and before.cores == host.cores:
+            groups[-1]["count"] += 1
+        else:
+            groups.append({"gpu": _named(names, host.cores), "gpus_per_node": host.ranks, "count": 1})
+    document |= {"name": case.name, "groups": groups, "profiles": [file.name for file in devices]}
+    out = measured.with_name(f"cluster-{model.name}.yaml")
+    out.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return out
+
+
+def _named(names: Sequence[str], cores: float) -> str:
+    """The device of a rank with so many cores: profiles call it `cpu-0.21-cores`."""
+    if (name := f"cpu-{cores:.3g}-cores") not in names:
+        raise StepFailed(f"no profile of {name}: there are {', '.join(names)}")
+    return name
+
+
+def _all_ranks(cluster: Emulated, words: Sequence[str], outputs: Path, port: int) -> None:
+    """A command line of meshwright on every rank, all at once."""
+    outputs.mkdir()
+    codes = cluster.run(lambda rank: meshwright([*words, "--force", "--no-progress"]), outputs, port)
+    for rank, code in enumerate(codes):
+        if code > 0:
+            said = (outputs / f"rank-{rank}.log").read_text(encoding="utf-8").strip()
+            raise StepFailed(f"rank {rank}: `meshwright {' '.join(words[:2])}` failed ({code})\n{said[-2000:]}")

@@ -1,0 +1,153 @@
+"""A share of a core for every rank, of which it loses what it does not use, as a GPU does.
+
+The kernel looks at a quota when it next has reason to: every 4 ms at HZ=250, so that a rank could compute 4 ms at the
+full speed of the core and pay by waiting 16. A ticker per core gives it reason every millisecond. All groups are below
+one whose weight is the highest there is: what else runs on this machine gets what they leave.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.runtime.agent import die_with_parent
+
+MOST_OF_A_CORE = 0.85  # the quotas on a core, added up: the rest is for the kernel and the shapers
+LEAST_QUOTA_S = 0.001  # the kernel takes none below it
+TICK_S = 0.001
+_ROOT = Path("/sys/fs/cgroup")
+_WEIGHTS = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by version: the highest
+_TICKER_PRIORITY = 50
+
+
+def cpu_controller() -> tuple[Path, int] | None:
+    """The folder in which groups with CPU quotas can be made, and its version of control groups."""
+    first = _ROOT / "cpu"
+    if (first / "cpu.cfs_quota_us").exists() and os.access(first, os.W_OK):
+        return first, 1
+    control = _ROOT / "cgroup.subtree_control"
+    if control.exists() and "cpu" in control.read_text().split() and os.access(control, os.W_OK):
+        return _ROOT, 2
+    return None
+
+
+def cores_of(asked: Sequence[float], cores: Sequence[int]) -> tuple[int, ...] | str:
+    """A core for every rank, the largest shares first, each to the core with the most left; or why they do not fit."""
+    total, most = sum(asked), MOST_OF_A_CORE * len(cores)
+    left = dict.fromkeys(cores, MOST_OF_A_CORE)
+    found = dict[int, int]()
+    for rank in sorted(range(len(asked)), key=lambda rank: (-asked[rank], rank)):
+        found[rank] = max(left, key=lambda core: (round(left[core], 9), -core))
+        left[found[rank]] -= asked[rank]
+    if min(left.values()) < -1e-9:
+        return (f"quotas of {total:g} cores in all do not fit: {MOST_OF_A_CORE:.0%} of {len(cores)} cores are "
+                f"{most:g}, and the fullest core would have {MOST_OF_A_CORE - min(left.values()):g}")  # fmt: skip
+    return tuple(found[rank] for rank in range(len(asked)))
+
+
+def period_s(asked: Sequence[float]) -> float:
+    """The shortest in which every quota is still one that the kernel takes: the shorter, the less of its time can a
+    rank save up."""
+    return LEAST_QUOTA_S / min(asked)
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """The groups of a cluster's ranks, below one of their own. asked: cores of every rank; tickers: processes."""
+
+    folder: Path
+    version: int
+    asked: tuple[float, ...]
+    tickers: tuple[int, ...] = ()
+
+    @classmethod
+    def make(cls, mark: str, asked: Sequence[float], cores: Sequence[int]) -> Quotas:
+        """Makes the groups, with their quotas, and starts the tickers."""
+        where = cpu_controller()
+        if where is None:
+            raise OSError(f"no `cpu` controller under {_ROOT}")
+        made = cls(where[0] / mark, where[1], tuple(asked), tuple(_ticker(core) for core in sorted(set(cores))))
+        made.folder.mkdir()
+        name, value = _WEIGHTS[made.version]
+        (made.folder / name).write_text(value)
+        if made.version == 2:
+            (made.folder / "cgroup.subtree_control").write_text("+cpu")
+        for rank in range(len(asked)):
+            made._group(rank).mkdir()
+        made.limit()
+        return made
+
+    def _group(self, rank: int) -> Path:
+        return self.folder / f"rank{rank}"
+
+    def join(self, rank: int) -> None:
+        """Puts this process into the group of that rank."""
+        (self._group(rank) / "cgroup.procs").write_text(str(os.getpid()))
+
+    def limit(self) -> None:
+        """The quotas hold."""
+        period = period_s(self.asked)
+        for rank, cores in enumerate(self.asked):
+            self._write(rank, round(cores * period * 1e6), round(period * 1e6))
+
+    def lift(self) -> None:
+        """Every rank as fast as it can: for what is no part of a measurement."""
+        for rank in range(len(self.asked)):
+            self._write(rank, None, round(period_s(self.asked) * 1e6))
+
+    def stop(self) -> None:
+        """Ends the tickers."""
+        for pid in self.tickers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _write(self, rank: int, quota_us: int | None, period_us: int) -> None:
+        group = self._group(rank)
+        if self.version == 2:
+            (group / "cpu.max").write_text(f"{quota_us or 'max'} {period_us}")
+            return
+        (group / "cpu.cfs_quota_us").write_text("-1")  # a period that is set must suit the quota before
+        (group / "cpu.cfs_period_us").write_text(str(period_us))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us or -1))
+
+    @classmethod
+    def end(cls, mark: str) -> None:
+        """Kills whatever is in the groups with this mark, and removes them."""
+        if (where := cpu_controller()) is None or not (folder := where[0] / mark).is_dir():
+            return
+        for group in [*(each for each in folder.iterdir() if each.is_dir()), folder]:
+            for _ in range(100):
+                _kill_all(group)
+                with suppress(OSError):
+                    group.rmdir()
+                    break
+                time.sleep(0.02)
+
+
+def _kill_all(group: Path) -> None:
+    for pid in (group / "cgroup.procs").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def _ticker(core: int) -> int:
+    """A process that wakes every millisecond on `core`, before all others: then the kernel looks at its quotas. In no
+    group of ours: where real-time time is dealt out to groups, a new one has none."""
+    parent = os.getpid()
+    if pid := os.fork():
+        return pid
+    try:
+        die_with_parent(parent)
+        os.closerange(3, 1024)
+        os.setsid()
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_TICKER_PRIORITY))
+        while True:
+            time.sleep(TICK_S)
+    finally:
+        os._exit(1)

@@ -1,0 +1,84 @@
+"""Which layouts are measured, and what is made of the measurements."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+BEST, DRAWN, MOST = 6, 6, 15  # the predicted best, of all others by seed; together with naive choices at most
+SLOWEST = 3.0  # what is predicted to take so many times the best is not drawn: its steps would take all the time
+
+
+@dataclass
+class Entry:
+    """One layout of the sample: the choice-th of the plan in a file. roles: why it is in the sample; hosts: names of
+    those that it runs on."""
+
+    layout_id: str
+    plan: Path
+    choice: int
+    predicted_s: float
+    roles: list[str]
+    hosts: tuple[str, ...] = ()
+    rounds: list[list[float]] = field(default_factory=list)  # seconds of every step that was timed
+    failed: str = ""  # why it was not measured
+
+    @property
+    def medians(self) -> list[float]:
+        """Seconds of a step, by round."""
+        return [float(np.median(each)) for each in self.rounds]
+
+    @property
+    def measured_s(self) -> float:
+        """The best of the rounds' medians: what disturbs a round only makes it slower."""
+        return min(self.medians)
+
+    @property
+    def spread(self) -> float:
+        """How far the slowest round is from the best, relative to that."""
+        return max(self.medians) / self.measured_s - 1.0
+
+    @property
+    def error(self) -> float:
+        """Of the prediction: relative to what was measured."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def chosen(
+    best: Sequence[Entry], naive: Sequence[Entry], others: Iterable[Entry], *, seed: int, drawn: int = DRAWN,
+    most: int = MOST,
+) -> list[Entry]:
+    """The sample: the predicted best, the naive choices, and `drawn` of the others, each once, `most` in all."""
+    found: dict[str, Entry] = {}
+    for entry in (*best, *naive):
+        if entry.layout_id in found:
+            found[entry.layout_id].roles += entry.roles
+        else:
+            found[entry.layout_id] = entry
+    limit = SLOWEST * min(entry.predicted_s for entry in best)
+    rest = {each.layout_id: each for each in others if each.layout_id not in found and each.predicted_s <= limit}
+    number = min(drawn, most - len(found), len(rest))
+    picked = random.Random(seed).sample(sorted(rest), max(number, 0))
+    return [*found.values(), *(rest[name] for name in sorted(picked, key=lambda name: rest[name].predicted_s))]
+
+
+def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float:
+    """Kendall's tau-b: pairs in the same order less pairs in the other, over all pairs that are no ties (M. G.
+    Kendall, The treatment of ties in ranking problems, 1945). nan where all are ties."""
+    x, y = (np.sign(np.subtract.outer(values, values)) for values in (predicted, measured))
+    scale = float(np.sqrt((x**2).sum() * (y**2).sum()))
+    return float((x * y).sum() / scale) if scale else float("nan")
+
+
+def regret(measured: Sequence[float], choice: int) -> float:
+    """What the choice takes longer than the best of the sample, relative to that."""
+    return measured[choice] / min(measured) - 1.0
+
+
+def median_error(entries: Sequence[Entry]) -> float:
+    """Median of the absolute relative errors."""
+    return float(np.median([abs(entry.error) for entry in entries]))

@@ -1,0 +1,114 @@
+"""What was measured, as a document and as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .cases import Case, Model
+from .sample import Entry, kendall_tau, median_error, regret
+
+REACH = {"regret": 0.03, "median error": 0.12, "tau": 0.75}  # at most, at most, at least
+NAIVE = ("default order", "all dp", "tp = host", "even stages")
+
+
+@dataclass
+class Result:
+    """One model on one cluster. sample: the first entry is the plan's choice; told: what was said of the cluster."""
+
+    case: Case
+    model: Model
+    sample: list[Entry]
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def measured(self) -> list[Entry]:
+        return [entry for entry in self.sample if not entry.failed]
+
+    def figures(self) -> dict[str, float]:
+        """Regret of the choice, errors and order over the sample, and the gain over each naive choice."""
+        done = self.measured
+        times = [entry.measured_s for entry in done]
+        choice = done.index(self.sample[0]) if self.sample[0] in done else -1
+        found = {"regret": regret(times, choice) if choice >= 0 else math.nan, "median error": median_error(done),
+                 "tau": kendall_tau([entry.predicted_s for entry in done], times)}  # fmt: skip
+        for role in NAIVE:
+            for entry in done:
+                if role in entry.roles and choice >= 0:
+                    found[f"gain over {role}"] = entry.measured_s / times[choice]
+                    found[f"gain over {role}, predicted"] = entry.predicted_s / done[choice].predicted_s
+        drawn = [entry for entry in done if "drawn" in entry.roles]
+        if drawn:
+            found["median error of the drawn"] = median_error(drawn)
+        return found
+
+    def reached(self) -> bool:
+        figures = self.figures()
+        return (figures["regret"] <= REACH["regret"] and figures["median error"] <= REACH["median error"]
+                and figures["tau"] >= REACH["tau"])  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        hosts = [{"name": host.name, "ranks": host.ranks, "cores": host.cores,
+                  "link_bytes_per_s": host.link_bytes_per_s} for host in self.case.hosts]  # fmt: skip
+        rows = [{"layout": entry.layout_id, "roles": entry.roles, "predicted_s": entry.predicted_s,
+                 "measured_s": None if entry.failed else entry.measured_s, "failed": entry.failed or None,
+                 "rounds_s": entry.rounds} for entry in self.sample]  # fmt: skip
+        return {"cluster": self.case.name, "hosts": hosts, "model": {"name": self.model.name, **self.model.fields},
+                "seq_len": self.model.seq_len, "global_batch": self.model.global_batch, "figures": self.figures(),
+                "layouts": rows, "told": self.told}  # fmt: skip
+
+
+def document(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "closed-loop", "reach": REACH, **about, "results": [result.document() for result in results]}
+
+
+def tables(results: Sequence[Result], about: Mapping[str, Any]) -> str:
+    """Markdown: a table per cluster and model, and one of all."""
+    return "\n".join([*_head(about), *_summary(results), *(line for each in results for line in _one(each))]) + "\n"
+
+
+def _head(about: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# Plans and what they took, {about['date']}"
+    yield ""
+    yield "By `make closed-loop`: emulated hosts on one machine, profiled, planned and trained on. Best of the medians "
+    yield f"of {about['rounds']} rounds of {about['steps']} steps; the sample was fixed before, seed {about['seed']}."
+    yield ""
+    yield "; ".join(f"{name} {value}" for name, value in about["environment"].items())
+    yield ""
+
+
+def _summary(results: Sequence[Result]) -> Iterator[str]:
+    head = ["cluster", "model", "layouts", "regret", "median error", "Kendall tau", *(f"over {role}" for role in NAIVE)]
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    yield (f"| to reach | | | <= {REACH['regret']:.0%} | <= {REACH['median error']:.0%} | >= {REACH['tau']:g} |"
+           + " |" * len(NAIVE))  # fmt: skip
+    for result in results:
+        figures = result.figures()
+        gains = [f"{figures[f'gain over {role}']:.2f}x" if f"gain over {role}" in figures else "-" for role in NAIVE]
+        cells = [result.case.name, result.model.name, str(len(result.measured)), f"{figures['regret']:.1%}",
+                 f"{figures['median error']:.1%}", f"{figures['tau']:.2f}", *gains]  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _one(result: Result) -> Iterator[str]:
+    model = result.model
+    yield f"## {result.case.name}, {model.name}: {model.global_batch} x {model.seq_len} tokens"
+    yield ""
+    for host in result.case.hosts:
+        link = f"{8e-6 * host.link_bytes_per_s:.0f} Mb/s" if host.link_bytes_per_s else "not shaped"
+        yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
+    yield from (f"- {line}" for line in result.told)
+    yield ""
+    yield "| layout | why | predicted s | measured s | error | rounds apart |"
+    yield "|---|---|---|---|---|---|"
+    for entry in result.sample:
+        if entry.failed:
+            yield f"| `{entry.layout_id}` | {', '.join(entry.roles)} | {entry.predicted_s:.3f} | {entry.failed} | | |"
+            continue
+        yield (f"| `{entry.layout_id}` | {', '.join(entry.roles)} | {entry.predicted_s:.3f} | {entry.measured_s:.3f} | "
+               f"{entry.error:+.1%} | {entry.spread:.1%} |")  # fmt: skip
+    yield ""

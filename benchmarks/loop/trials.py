@@ -1,0 +1,159 @@
+"""Layouts of a plan, trained for some steps by the real runtime on an emulated cluster.
+
+The ranks of every layout are processes of their own, forked from this one (so that torch is imported once), which
+build it as `launch` does and then wait: rounds of steps can follow one another in any order, and nothing is built
+twice. Quotas are lifted while they build.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from meshwright.runtime import worker
+from meshwright.runtime.settings import Settings
+from meshwright.runtime.status import Status
+from meshwright.runtime.trainer import Trainer
+
+from .emulated import Emulated
+from .sample import Entry
+
+BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and for a round
+
+
+class TrialFailed(Exception):
+    """A layout that did not train: says what its ranks said."""
+
+
+@dataclass
+class Trial:
+    """The ranks of one layout. ends: to tell each of them what to do; answers: from the first rank."""
+
+    pids: list[int]
+    ends: list[int]
+    answers: int
+    outputs: Path
+
+    def round(self, warm_up: int, steps: int) -> list[float]:
+        """Trains some steps: seconds of each but the first `warm_up`."""
+        for end in self.ends:
+            os.write(end, f"{warm_up + steps}\n".encode())
+        found: list[float] = json.loads(self._answer(STEPS_S))
+        return found[warm_up:]
+
+    def wait_until_built(self) -> None:
+        self._answer(BUILD_S)
+
+    def _answer(self, longest_s: float) -> str:
+        """A line of the first rank. Raises TrialFailed where a rank ends, or the time is up."""
+        os.set_blocking(self.answers, False)
+        text, until = b"", time.monotonic() + longest_s
+        while not text.endswith(b"\n"):
+            try:
+                text += os.read(self.answers, 1 << 16)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TrialFailed(f"no answer within {longest_s:.0f} s\n{self._said()}") from None
+                if ended := [pid for pid in self.pids if os.waitpid(pid, os.WNOHANG)[0]]:
+                    self.pids = [pid for pid in self.pids if pid not in ended]
+                    raise TrialFailed(self._said()) from None
+                time.sleep(0.01)
+        return text.decode()
+
+    def _said(self) -> str:
+        """The last words of every rank."""
+        logs = [(path.stem, path.read_text(errors="replace").strip()) for path in sorted(self.outputs.glob("*.log"))]
+        return "\n".join(f"{name}: {said.splitlines()[-1]}" for name, said in logs if said)
+
+    def end(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.pids:
+            os.waitpid(pid, 0)
+        for end in (*self.ends, self.answers):
+            os.close(end)
+
+
+@contextmanager
+def trial(cluster: Emulated, entry: Entry, number: int, port: int, outputs: Path) -> Iterator[Trial]:
+    """The ranks of a layout, on the hosts that its plan uses, started but not yet built. number: of the trial, all
+    different; port: of the store at which ranks meet."""
+    outputs.mkdir()
+    ranks = [rank for rank in range(cluster.num_ranks) if cluster.hosts[cluster.host_of(rank)[0]].name in entry.hosts]
+    pipes = [os.pipe() for _ in ranks]
+    answers = os.pipe()
+    settings = Settings(plan=str(entry.plan), choice=entry.choice, device="cpu", timeout_s=STEPS_S)
+    started = Trial([], [end for _, end in pipes], answers[0], outputs)
+    try:
+        for position, (rank, (told, _)) in enumerate(zip(ranks, pipes, strict=True)):
+            # torchrun's way to tell attempts apart whose ranks meet at one store.
+            variables = {"RANK": position, "WORLD_SIZE": len(ranks), "TORCHELASTIC_USE_AGENT_STORE": True,
+                         "TORCHELASTIC_RESTART_COUNT": number}  # fmt: skip
+            train = functools.partial(_train, settings, variables, told, answers[1])
+            started.pids.append(cluster.start(rank, train, outputs / f"rank-{rank}.log", port))
+    finally:
+        for told, _ in pipes:
+            os.close(told)
+        os.close(answers[1])
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def _train(settings: Settings, variables: Mapping[str, object], told: int, answers: int) -> int:
+    """One rank: builds its part, and trains as many steps as it is told to, until nobody tells it any more."""
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    job, _, device, mesh = worker.meet(settings, Status(rank=int(os.environ["RANK"])))
+    trainer = Trainer(job, mesh, device)
+    mesh["world"].all_reduce(torch.zeros(1))
+    first = mesh.rank == 0
+    if first:
+        os.write(answers, b"built\n")
+    done = 0
+    with os.fdopen(told) as commands:
+        for line in commands:
+            seconds = []
+            for index in range(done, done + int(line)):
+                started = time.perf_counter()
+                trainer.step(index)
+                seconds.append(time.perf_counter() - started)
+            done += int(line)
+            if first:
+                os.write(answers, json.dumps(seconds).encode() + b"\n")
+    return 0
+
+
+@contextmanager
+def meeting_point(cluster: Emulated, port: int, outputs: Path) -> Iterator[None]:
+    """The store at which the ranks of all trials meet, on the first host."""
+    pid = cluster.start(0, functools.partial(_store, port), outputs / "store.log", port)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _store(port: int) -> int:
+    address = os.environ["MASTER_ADDR"]
+    kept = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    signal.pause()
+    return kept.port
+
+
+def rounds(names: Sequence[str], number: int, seed: int) -> Iterator[str]:
+    """Every name once a round, in another order each time."""
+    chance = random.Random(seed)
+    for _ in range(number):
+        yield from chance.sample(names, len(names))

@@ -1,0 +1,57 @@
+"""Sets of recomputed modules that no search needs to look at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...cost_models.layouts import RECOMPUTE_MODES, Layout
+from ...cost_models.rates import Rates
+from ...cost_models.tables import build
+from ..space import Space
+
+_SELECTIVE = RECOMPUTE_MODES.index("selective")
+
+
+def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
+    """(mode, modules) that the ledger orders behind another: recomputes no less, keeps no byte less.
+
+    Compared on the quantities of every layer kind: which operations are redone, which saved tensors are dropped.
+    Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
+    the dominated one then never changes an answer.
+    """
+    one = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
+    tables = build(space.problem, {name: np.array([value]) for name, value in one.items()}, rates)
+    layers = list(zip(tables.operations, tables.seconds, strict=True))[: space.problem.num_kinds]
+    masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
+    better = [mask for mask in masks if _always_allowed(space, mask)]
+    redone, dropped = {}, {}
+    for mask in masks:
+        redone[mask] = {(i, tag) for i, (_, seconds) in enumerate(layers) for tag in seconds.redo if tag & mask}
+        dropped[mask] = {
+            (i, saved.tag)
+            for i, (ops, _) in enumerate(layers)
+            for saved in ops.saved
+            if saved.tag & mask and float(saved.num_bytes[0]) > 0
+        }
+    return frozenset(
+        (_SELECTIVE, mask)
+        for mask in masks
+        for other in better
+        if _by_id(other) < _by_id(mask) and redone[other] <= redone[mask] and dropped[other] >= dropped[mask]
+    )
+
+
+def _always_allowed(space: Space, mask: int) -> bool:
+    """Whether no rule can exclude this set of modules where it lets another set pass: only then may it dominate."""
+    option = {"recompute": _SELECTIVE, "recompute_modules": mask, "recompute_layers": 0}
+    columns = {name: np.array([value]) for name, value in option.items()}
+    for rule in space.rules:
+        if "recompute_modules" not in rule.fields:
+            continue  # sees the mode at most, which is the same for all sets
+        if not set(rule.fields) <= set(option) or not bool(rule.allows(columns, space.problem)[0]):
+            return False
+    return True
+
+
+def _by_id(mask: int) -> str:
+    return str(Layout(recompute=_SELECTIVE, recompute_modules=mask))

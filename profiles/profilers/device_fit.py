@@ -1,0 +1,131 @@
+"""From kernels and layers, timed on a device that no catalogue knows, to the `device` of their profile. No torch here.
+
+A kernel takes what a call takes whatever its data, timed on hardly any (`kernels.hardly_any`), and its work. Rates are
+fitted to work alone, weighted as the layouts run it: `latency` of a layer has the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ...cost_models.specs import GpuSpec
+from ...cost_models.surfaces import GemmSurface, gemm_seconds
+from .. import measured_device
+from .kernels import Kernel, Need, hardly_any
+from .samples import Spread
+
+LEAST_WORK = 0.1  # of what a kernel takes: a call that hides its work still has some
+_WIDTH = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
+# Fitted: share of the peak, columns that filling and draining costs, share of the memory bandwidth.
+_START, _LOW, _HIGH = (0.9, 16.0, 1.0), (0.05, 0.0, 0.05), (1.5, 512.0, 20.0)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was timed: spread of every kernel, of the kernels with hardly any data among them; (forward, backward)
+    seconds of every part of a model that has hardly any data."""
+
+    spreads: Mapping[Kernel, Spread]
+    latency_s: Mapping[str, tuple[float, float]]
+
+    def work(self, kernel: Kernel) -> float | None:
+        """Seconds of a kernel beyond its call; None where one of the two was not timed."""
+        call = self.spreads.get(hardly_any(kernel))
+        if kernel not in self.spreads or call is None:
+            return None
+        whole = self.spreads[kernel].median
+        return max(whole - call.median, LEAST_WORK * whole)
+
+
+def weights(needs: Sequence[Need]) -> dict[Kernel, float]:
+    """Calls of every kernel, over all layouts."""
+    calls: dict[Kernel, float] = {}
+    for need in needs:
+        for kernel, number in need.calls.items():
+            calls[kernel] = calls.get(kernel, 0.0) + number
+    return calls
+
+
+def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory_bytes: float) -> dict[str, Any]:
+    """`device` of a profile, in base units; a section whose kernels were not timed is left out, and `plan` says so.
+    residual: median relative distance of products from their surface."""
+    calls = {kernel: number for kernel, number in weights(needs).items() if timed.work(kernel) is not None}
+    work = {kernel: float(timed.work(kernel) or 0.0) for kernel in calls}
+    passes = _passes(calls, work)
+    sums = [pair for kind in ("residuals", "norms", "accumulation") if (pair := passes.get(kind))]
+    found: dict[str, Any] = {"name": name, "memory_bytes": memory_bytes}
+    if sums:
+        found["memory_bw_bytes_per_s"] = sums[0][0]
+        found |= _products(calls, work, sums[0][0], dtype)
+    attention = _attention(calls, work, found["peak_flops_per_s"]) if "gemm" in found else {}
+    found |= {"attention": attention} if attention else {}
+    return {**found, "passes": passes, "latency": dict(timed.latency_s)}
+
+
+def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict[str, tuple[float, float]]:
+    """Bytes/s of memory-bound operations by the cost model's names: forward and backward, of all shapes together."""
+    moved: dict[tuple[str, bool], list[float]] = {}
+    for kernel, number in calls.items():
+        if kernel.num_bytes:
+            one = moved.setdefault((kernel.name, kernel.direction == "backward"), [0.0, 0.0])
+            one[0] += number * kernel.num_bytes
+            one[1] += number * work[kernel]
+    rates = {key: num_bytes / seconds for key, (num_bytes, seconds) in moved.items()}
+    found = {name: (rates[name, False], rates.get((name, True), rates[name, False]))
+             for name, backward in rates if not backward}  # fmt: skip
+    if "norms" in found:  # equal shapes are timed under one name
+        found.setdefault("final norm", found["norms"])
+    return found
+
+
+def _attention(calls: Mapping[Kernel, float], work: Mapping[Kernel, float], peak: float) -> dict[str, float]:
+    """Shares of the peak, at the context of the workload."""
+    shares = {}
+    for direction in measured_device.DIRECTIONS:
+        chosen = [k for k in calls if k.kind == "attention" and k.direction == direction]
+        if not chosen:
+            return {}
+        flops = sum(calls[k] * k.flops for k in chosen)
+        shares[f"{direction}_efficiency"] = flops / sum(calls[k] * work[k] for k in chosen) / peak
+    return {**shares, "half_context": 0.0}
+
+
+def _products(
+    calls: Mapping[Kernel, float], work: Mapping[Kernel, float], bandwidth: float, dtype: str
+) -> dict[str, Any]:  # fmt: skip
+    """Peak (the best product) and the surface through all of them; together they take what was measured."""
+    products = [kernel for kernel in calls if kernel.kind == "gemm"]
+    if not products:
+        return {}
+    seconds = np.array([work[each] for each in products])
+    flops = np.array([each.flops for each in products])
+    share = np.array([calls[each] for each in products]) * seconds
+    share /= share.sum()
+    peak = float(np.max(flops / seconds))
+    m, n, k = np.array([each.product for each in products], dtype=float).T
+    spec = GpuSpec(name="", vendor="", arch="", peak_flops_per_s={dtype: peak}, memory_bytes=1.0,
+                   memory_bw_bytes_per_s=bandwidth, link_bw_bytes_per_s=1.0, pcie_bw_bytes_per_s=1.0)  # fmt: skip
+
+    def surface(values: NDArray[np.float64]) -> GemmSurface:
+        constants = dict(zip(measured_device.GEMM, map(float, values), strict=True))
+        return measured_device.gemm(replace(spec, measured={"gemm": constants}))[dtype]
+
+    def predicted(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return gemm_seconds(surface(values), m, n, k, _WIDTH[dtype])
+
+    def off(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.sqrt(share) * np.log(predicted(values) / seconds))
+
+    best = least_squares(off, _START, bounds=(_LOW, _HIGH), x_scale=(0.1, 16.0, 0.5)).x
+    fitted = np.array(best)
+    ratio = float(np.sum(share * predicted(fitted) / seconds))  # of all seconds together
+    fitted[0], fitted[2] = fitted[0] * ratio, fitted[2] * ratio
+    residual = float(np.median(np.abs(predicted(fitted) / seconds - 1.0)))
+    constants = dict(zip(measured_device.GEMM, map(float, fitted), strict=True))
+    return {"peak_flops_per_s": peak, "gemm": constants, "residual": residual}

@@ -1,0 +1,200 @@
+"""What `profile kernels` times on a device that only this runtime trains on: its own operations, and its own layers.
+
+The makers take the place of torch's fused kernels in `profiles/profilers/runners.py`, where the runtime runs something
+else. `latencies` times layers that have hardly any data: what is left is what calls, autograd and Python take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ..planner.plan import Chunk
+from . import tensor_parallel as tp
+from .blocks import ACTIVATIONS, Context, Norm, gated, rotate
+from .comm import Group
+from .model import DecoderChunk, materialise
+from .sharding import Gatherer, Groups, Unit, squared_norm
+from .status import Status
+from .trainer import DTYPES, optimizer_of
+
+Action = Callable[[], object]
+Seconds = Callable[[Action], float]  # of one call
+_LAYERS = 4  # of the model whose layers are timed
+_HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
+
+
+class Kernel(Protocol):
+    """As profiles.profilers.kernels.Kernel."""
+
+    @property
+    def direction(self) -> str: ...
+    def __getitem__(self, dim: str) -> int: ...
+
+
+Maker = Callable[[Kernel, torch.dtype, torch.device], Action]
+
+
+def _alone() -> Group:
+    return Group("world", [0], 0, None, Status())
+
+
+def _context(dtype: torch.dtype, device: torch.device, activation: str = "silu", epsilon: float = 1e-5) -> Context:
+    alone = _alone()
+    return Context(alone, alone, dtype, device, epsilon, activation, fused=device.type == "cuda")
+
+
+def _either(kernel: Kernel, forward: Callable[[], Tensor], *inputs: Tensor) -> Action:
+    """The forward pass, or the backward pass alone from a graph that is kept."""
+    if kernel.direction == "forward":
+        return forward
+    out = forward()
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
+
+
+def _random(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, device=device).requires_grad_()
+
+
+def _norm(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+    norm = Norm(_context(dtype, device), kernel["hidden"], bool(kernel["bias"]))
+    for parameter in norm.parameters():
+        parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+        parameter.data.fill_(1.0)
+    x = _random(kernel["tokens"], kernel["hidden"], dtype=dtype, device=device)
+    return _either(kernel, lambda: norm(x), x, *norm.parameters())
+
+
+def _rotary(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+    x = _random(1, kernel["tokens"], kernel["heads"], kernel["head_dim"], dtype=dtype, device=device)
+    cos, sin = (torch.randn(kernel["tokens"], kernel["head_dim"] // 2, dtype=dtype, device=device) for _ in range(2))
+    return _either(kernel, lambda: rotate(x, cos, sin), x)
+
+
+def _activation(activation: str) -> Maker:
+    def make(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+        inputs = [_random(kernel["tokens"], kernel["inner"], dtype=dtype, device=device)
+                  for _ in range(1 + kernel["gated"])]  # fmt: skip
+        if kernel["gated"]:
+            return _either(kernel, lambda: gated(activation, *inputs), *inputs)
+        return _either(kernel, lambda: ACTIVATIONS[activation](*inputs), *inputs)
+
+    return make
+
+
+def _loss(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+    logits = _random(1, kernel["tokens"], kernel["vocab"], dtype=dtype, device=device)
+    targets = torch.randint(kernel["vocab"], (1, kernel["tokens"]), device=device)
+    alone = _alone()
+
+    def forward() -> Tensor:
+        return tp.cross_entropy(logits, targets, 0, alone)
+
+    if kernel.direction == "forward":
+        return forward
+    return lambda: torch.autograd.grad(forward(), logits)
+
+
+def _update(optimizer: str) -> Maker:
+    """Norm of the gradient, the optimizer's step, the weights in the compute dtype, and gradients back to zero."""
+
+    def make(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+        master = torch.nn.Parameter(torch.randn(kernel["parameters"], device=device))
+        gradient = torch.randn(kernel["parameters"], device=device)
+        weights = torch.empty(kernel["parameters"], dtype=dtype, device=device)
+        stepped = optimizer_of(optimizer, [master], 1e-4, fused=device.type == "cuda")
+
+        @torch.no_grad()
+        def update() -> None:
+            master.grad = gradient
+            float(squared_norm(gradient))
+            gradient.mul_(0.5)  # clipped
+            stepped.step()
+            if weights.dtype != master.dtype:
+                weights.copy_(master)
+            gradient.zero_()
+
+        return update
+
+    return make
+
+
+# Kinds whose backward pass uses up what the forward pass kept: each is timed behind its own forward pass.
+WITH_FORWARD = ("loss",)
+
+
+def makers(activation: str, optimizer: str) -> Mapping[str, Maker]:
+    """By kind of kernel: what the runtime runs that torch's fused kernels are not."""
+    return {"norm": _norm, "rotary": _rotary, "activation": _activation(activation), "loss": _loss,
+            "update": _update(optimizer)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds that a part of a model takes whatever its data: forward and backward."""
+
+    forward: float
+    backward: float
+
+
+def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Seconds) -> dict[str, Latency]:
+    """By names of LayerOperations: of every kind of layer, the embedding and the head. `seconds` times an action."""
+    found = {}
+    for kind in model.kinds:
+        name = "moe layer" if kind.is_moe else "layer"
+        one = _timed(_chunk(model, kind, dtype, device), dtype, device, seconds)
+        found[name] = Latency(one.forward / _LAYERS, one.backward / _LAYERS)
+    for name in ("embedding", "head"):
+        found[name] = _timed(_chunk(model, model.kinds[0], dtype, device, end=name), dtype, device, seconds)
+    return found
+
+
+def _chunk(model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "") -> DecoderChunk:
+    """_LAYERS small layers, or an end of a small model."""
+    attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM)
+    if attention.is_mla:
+        rank = _INNER if attention.q_lora_rank else None
+        attention = replace(attention, rope_head_dim=_HEAD_DIM // 2, kv_lora_rank=_INNER, q_lora_rank=rank)
+    block = kind.feed_forward
+    small = (replace(block, expert_inner=_INNER, shared_inner=_INNER if block.shared_inner else 0)
+             if isinstance(block, MixtureOfExperts) else FeedForward(inner=_INNER, gated=block.gated, bias=block.bias))
+    spec = replace(model, hidden=_HEAD_DIM * kind.attention.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
+                   kinds=(replace(kind, attention=attention, feed_forward=small),))  # fmt: skip
+    context = _context(DTYPES[dtype], device, model.activation, model.norm_epsilon)
+    part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
+                 head=end == "head", gpu="", recompute_layers=0)  # fmt: skip
+    chunk = DecoderChunk(context, spec, part, _TOKENS)
+    materialise(chunk, 0)
+    chunk.run = Gatherer({part: [_unit(part, device)] for _, part in chunk.parts()})
+    return chunk
+
+
+def _unit(part: torch.nn.Module, device: torch.device) -> Unit:
+    alone = _alone()
+    return Unit("", list(part.parameters()), Groups(alone, alone, None, None, 1), 0, device, lambda: None)
+
+
+def _timed(chunk: DecoderChunk, dtype: str, device: torch.device, seconds: Seconds) -> Latency:
+    if chunk.embedding is not None:
+        x = torch.zeros(1, _TOKENS, dtype=torch.long, device=device)
+    else:
+        x = torch.randn(1, _TOKENS, chunk.spec.hidden, dtype=DTYPES[dtype], device=device).requires_grad_()
+    targets = torch.zeros(1, _TOKENS, dtype=torch.long, device=device) if chunk.head is not None else None
+
+    def forward() -> Tensor:
+        return chunk(x, targets)  # type: ignore[no-any-return]
+
+    def both() -> None:
+        out = forward()
+        out.backward(torch.ones_like(out))  # type: ignore[no-untyped-call]
+        x.grad = None
+
+    once = seconds(forward)
+    return Latency(once, max(seconds(both) - once, 0.0))
+

@@ -1,0 +1,184 @@
+"""benchmarks/closed_loop.py: which layouts are measured, what is made of the times, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import kendalltau
+
+from meshwright.errors import InputError
+
+from .snapshots import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import closed_loop
+from loop import cases, emulated, quotas, sample, self_test
+
+CHAIN = ROOT / "benchmarks" / "closed_loop.py"
+
+
+def entries(role: str, *times: float) -> list[sample.Entry]:
+    return [sample.Entry(f"{role}-{n}", Path("plan.json"), n + 1, s, [role]) for n, s in enumerate(times)]
+
+
+def measured(predicted: float, *rounds: list[float]) -> sample.Entry:
+    return sample.Entry("l", Path("plan.json"), 1, predicted, ["best 1"], rounds=list(rounds))
+
+
+class TestSample:
+    def test_holds_the_best_the_naive_and_as_many_others_as_asked_for(self) -> None:
+        best, naive, others = entries("best", 1, 2, 3), entries("naive", 9), entries("drawn", 1.5, 2, 2.5)
+        found = sample.chosen(best, naive, others, seed=0, drawn=2)
+        assert [each.layout_id for each in found[:4]] == ["best-0", "best-1", "best-2", "naive-0"]
+        assert [each.roles for each in found[4:]] == [["drawn"]] * 2
+
+    def test_a_naive_choice_among_the_best_is_measured_once(self) -> None:
+        best = entries("best", 1, 2)
+        naive = [sample.Entry("best-1", Path("other.json"), 1, 2, ["all dp"])]
+        found = sample.chosen(best, naive, [], seed=0)
+        assert [each.roles for each in found] == [["best"], ["best", "all dp"]]
+
+    def test_the_same_seed_draws_the_same_whatever_their_order(self) -> None:
+        others = entries("drawn", *(1.5 + n / 100 for n in range(40)))
+        drawn = [[each.layout_id for each in sample.chosen(entries("best", 1), [], given, seed=3)]
+                 for given in (others, others[::-1])]  # fmt: skip
+        assert drawn[0] == drawn[1]
+        assert drawn[0] != [each.layout_id for each in sample.chosen(entries("best", 1), [], others, seed=4)]
+
+    def test_what_is_already_in_it_or_far_too_slow_is_not_drawn(self) -> None:
+        best = entries("best", 1)
+        others = [*entries("best", 1), *entries("drawn", sample.SLOWEST * 1.01, 2)]
+        assert [each.layout_id for each in sample.chosen(best, [], others, seed=0)] == ["best-0", "drawn-1"]
+
+    def test_is_never_larger_than_the_most(self) -> None:
+        others = entries("drawn", *[2] * 9)
+        found = sample.chosen(entries("best", *[1] * 6), entries("naive", 2), others, seed=0, most=9)
+        assert len(found) == 9
+
+
+class TestFigures:
+    def test_measured_is_the_best_of_the_rounds_medians(self) -> None:
+        one = measured(1.1, [1.0, 9.0, 1.2], [1.5, 1.0, 1.1], [2.0, 2.0, 2.0])
+        assert one.medians == [1.2, 1.1, 2.0]
+        assert one.measured_s == 1.1
+        assert one.error == pytest.approx(0.0)
+        assert one.spread == pytest.approx(2.0 / 1.1 - 1)
+
+    def test_the_error_is_relative_to_what_was_measured(self) -> None:
+        assert measured(0.8, [1.0]).error == pytest.approx(-0.2)
+        assert sample.median_error([measured(0.8, [1.0]), measured(1.1, [1.0]), measured(1.0, [1.0])]) == (
+            pytest.approx(0.1))  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("predicted", "times", "tau"),
+        [((1, 2, 3, 4), (1, 2, 3, 4), 1.0), ((1, 2, 3, 4), (4, 3, 2, 1), -1.0), ((1, 2, 3), (1, 3, 2), 1 / 3)],
+    )
+    def test_tau_counts_pairs_in_order(self, predicted: Any, times: Any, tau: float) -> None:
+        assert sample.kendall_tau(predicted, times) == pytest.approx(tau)
+
+    def test_tau_with_ties_is_that_of_scipy(self) -> None:
+        predicted, times = (1, 1, 2, 3, 3, 5), (2, 1, 2, 2, 4, 3)
+        assert sample.kendall_tau(predicted, times) == pytest.approx(kendalltau(predicted, times).statistic)
+
+    def test_regret_is_what_the_choice_takes_longer_than_the_best(self) -> None:
+        assert sample.regret([1.1, 1.0, 3.0], 0) == pytest.approx(0.1)
+        assert sample.regret([1.0, 1.1], 0) == 0.0
+
+
+class TestRefusals:
+    def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic(self) -> None:
+        found = quotas.cores_of([0.3] * 6, [0, 1])
+        assert found == ("quotas of 1.8 cores in all do not fit: 85% of 2 cores are 1.7, and the fullest core would "
+                         "have 0.9")  # fmt: skip
+
+    def test_ranks_of_two_speeds_share_the_cores_evenly(self) -> None:
+        found = quotas.cores_of([0.28] * 4 + [0.14] * 4, [0, 1])
+        assert found == (0, 1, 0, 1, 0, 1, 0, 1)
+
+    def test_the_period_is_the_shortest_whose_quotas_the_kernel_takes(self) -> None:
+        period_s = quotas.period_s([0.28, 0.14])
+        assert min(0.28, 0.14) * period_s == pytest.approx(quotas.LEAST_QUOTA_S)
+
+    def test_ranks_that_hinder_one_another_are_refused(self) -> None:
+        assert self_test.refusal([1.0, 0.9, 0.95]) == ""
+        assert self_test.refusal([1.0, 0.5, 0.9]).startswith(
+            "3 ranks at once do 2.40 times what one does alone: less than 0.85 x 3 = 2.55 (rank 1: 0.50)")  # fmt: skip
+
+    def test_without_root_it_says_so_and_exits_2(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        assert closed_loop.main(["-o", str(tmp_path / "out")]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: this machine cannot emulate a cluster: it lacks root: network namespaces")
+        assert not list(tmp_path.iterdir())
+
+    def test_all_that_is_wrong_with_a_file_is_said_at_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "clusters.yaml"
+        path.write_text("clusters:\n  a:\n    models: [big]\n    hosts:\n      h0: {ranks: 0, cores: 0.2}\n"
+                        "      h1: {ranks: 2, cores: 2, link: 200}\nmodels:\n  m: {seq_len: 64}\n")  # fmt: skip
+        with pytest.raises(InputError) as error:
+            cases.read_cases(path)
+        for said in ("`big` is no model", "`0` must be a whole number", "`2` must be a share", "200 has no unit",
+                     "`global_batch` is missing", "must be a mapping, as in a model file"):  # fmt: skip
+            assert said in str(error.value)
+
+    def test_the_clusters_that_are_shipped_can_be_read(self) -> None:
+        found = cases.read_cases(CHAIN.with_suffix(".yaml"))
+        assert [case.num_ranks for case in found] == [8, 8, 8]
+        for case in found:
+            assert isinstance(quotas.cores_of([host.cores for host in case.hosts] * 4, [0, 1, 2, 3, 4, 5]), tuple)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+_MAKES_A_CLUSTER = """
+import sys, time
+sys.path.insert(0, "benchmarks")
+from pathlib import Path
+from loop.emulated import Host, emulated
+with emulated([Host("a", 1, 0.2, 25e6), Host("b", 1, 0.2)]) as cluster:
+    pid = cluster.start(1, lambda: time.sleep(600), Path(sys.argv[1]), 0)
+    print(cluster.mark, pid, *cluster.quotas.tickers, flush=True)
+    if sys.argv[2] == "fails":
+        raise ValueError
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
+class TestNothingIsLeft:
+    @pytest.mark.parametrize("end", ["fails", signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_however_it_ends(self, end: Any, tmp_path: Path) -> None:
+        words = [sys.executable, "-c", _MAKES_A_CLUSTER, str(tmp_path / "log"), str(end)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
+                              env=_environment()) as process:  # fmt: skip
+            mark, *pids = (process.stdout.readline() if process.stdout else "").split()
+            assert all(Path(f"/proc/{pid}").exists() for pid in pids) or end == "fails"
+            if end != "fails":
+                process.send_signal(end)
+            process.wait()
+        left = list(_until_nothing(mark, pids))
+        assert not left
+
+
+def _until_nothing(mark: str, pids: list[str]) -> Iterator[str]:
+    """What is still there after a minute: who cleans up is a process of its own."""
+    for _ in range(600):
+        left = [str(path) for folder in ("/run/netns", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
+                if Path(folder).is_dir() for path in Path(folder).iterdir() if path.name.startswith(mark)]  # fmt: skip
+        left += [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        if not left:
+            return
+        time.sleep(0.1)
+    yield from left

@@ -1,0 +1,265 @@
+"""A device that no catalogue knows: its profile prices plans, and what is missing or strange in it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.surfaces import gemm_seconds
+from meshwright.planner import api
+from meshwright.planner.plan import Plan
+from meshwright.planner.request import load_request
+from meshwright.planner.resolve import unplaced
+from meshwright.planner.shardings import shardings
+from meshwright.profiles import measured_device
+from meshwright.profiles.cluster import cluster_from_dict, cluster_to_dict, load_cluster
+from meshwright.profiles.profilers import device_fit, environment, timing
+from meshwright.profiles.profilers.kernels import Kernel, Need, hardly_any, needs
+from meshwright.profiles.profilers.overlap import Overlap
+from meshwright.profiles.profilers.samples import Spread
+from meshwright.profiles.stacks import load_stack, rates_for
+
+from meshwright.errors import InputError
+
+from .snapshots import run_here
+
+TINY = {"hidden": 128, "layers": 4, "heads": 4, "kv_heads": 4, "ffn_hidden": 256, "vocab": 512, "max_positions": 256}
+WORK = {"seq_len": 128, "global_batch": 8, "dtype": "fp32", "target": "meshwright"}
+DEVICE: dict[str, Any] = {
+    "name": "cpu-0.5-cores", "peak": "40 GFLOP/s", "memory": "4 GiB", "memory_bandwidth": "20 GB/s",
+    "gemm": {"efficiency": 0.9, "ramp_k": 10.0, "memory_efficiency": 1.0},
+    "attention": {"forward_efficiency": 0.4, "backward_efficiency": 0.3, "half_context": 0},
+    "passes": {"norms": {"forward": "4 GB/s", "backward": "2 GB/s"}, "update": {"forward": "5 GB/s",
+               "backward": "5 GB/s"}},
+    "latency": {"layer": {"forward": "1 ms", "backward": "2 ms"}, "head": {"forward": "0.5 ms", "backward": "1 ms"}},
+}  # fmt: skip
+LINKS = {"intra_node": {"bandwidth": "1 GB/s", "latency": "100 us"}}
+
+
+def profile(**changes: Any) -> dict[str, Any]:
+    return {"kind": "kernel-profile", "dtype": "fp32", "gpu": "cpu-0.5-cores", "device": {**DEVICE, **changes}}
+
+
+def cluster(folder: Path, document: Mapping[str, Any], ranks: int = 1, **more: Any) -> Path:
+    (folder / "cpu.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    groups = [{"gpu": "cpu-0.5-cores", "gpus_per_node": ranks, "count": 1}]
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump({"groups": groups, "profiles": ["cpu.yaml"], **more}), encoding="utf-8")
+    return path
+
+
+def priced(path: Path, layout: str = "dp1-mbs1-z0-rnone-fp32") -> Plan:
+    return api.evaluate(None, layout, model=TINY, cluster=str(path), **WORK)
+
+
+def terms(path: Path) -> dict[str, float]:
+    return {term.name: term.seconds for term in priced(path).candidates[0].terms}
+
+
+def test_a_step_is_the_work_at_the_rates_of_the_device_and_the_latency_of_its_layers(tmp_path: Path) -> None:
+    found = terms(cluster(tmp_path, profile()))
+    # 4 layers of 3 ms and a head of 1.5 ms, 8 micro-batches; the embedding's three kernels are launched as on a GPU.
+    assert found["kernel launches"] == pytest.approx(8 * (4 * 3e-3 + 1.5e-3), rel=0.02)
+    faster = terms(cluster(tmp_path, profile(peak="80 GFLOP/s")))
+    assert faster["matmul"] < 0.75 * found["matmul"]
+    slow = {**DEVICE["passes"], "norms": {"forward": "0.4 GB/s", "backward": "0.2 GB/s"}}
+    slower = terms(cluster(tmp_path, profile(passes=slow)))
+    # 8 micro-batches, 4 layers, 2 norms: [128, 128] in fp32 moved twice forward, four times backward.
+    more = 8 * (4 * 2) * 4 * 128 * 128 * (2 / 0.4e9 + 4 / 0.2e9 - 2 / 4e9 - 4 / 2e9)
+    assert slower["norms, elementwise"] - found["norms, elementwise"] == pytest.approx(more, rel=1e-6)
+    assert slower["matmul"] == found["matmul"]
+
+
+def test_every_second_of_a_device_is_measured(tmp_path: Path) -> None:
+    sources = {term.name: term.source for term in priced(cluster(tmp_path, profile())).candidates[0].terms}
+    assert {sources[name] for name in ("matmul", "attention", "norms, elementwise", "kernel launches")} == {"measured"}
+
+
+def test_a_plan_keeps_its_device(tmp_path: Path) -> None:
+    spec = load_cluster(str(cluster(tmp_path, profile())))
+    assert cluster_from_dict(cluster_to_dict(spec)) == spec
+    assert "measured" not in cluster_to_dict(load_cluster("dgx-h100:1"))["groups"][0]["gpu"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"passes": None}, "`passes` is missing: its kernels were not timed"),
+        ({"gemm": {"efficiency": 0.9, "ramp_k": -1, "memory_efficiency": 1}}, "`-1` must be a number of at least 0"),
+        ({"peak": "40"}, "40 has no unit"),
+        ({"speed": 3}, "speed"),
+    ],
+)
+def test_what_is_wrong_with_a_device_is_said(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load_cluster(str(cluster(tmp_path, profile(**changes))))
+    assert said in raised.value.message + raised.value.hint
+
+
+def test_ranks_need_links(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"how 2 x cpu-0\.5-cores are joined is not known"):
+        load_cluster(str(cluster(tmp_path, profile(), ranks=2)))
+    spec = load_cluster(str(cluster(tmp_path, profile(), ranks=2, links=LINKS)))
+    assert spec.levels[-1].bw_bytes_per_s == 1e9
+    assert not spec.warnings
+
+
+def test_other_dtypes_than_the_measured_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cpu-0\.5-cores has no bf16 matrix units"):
+        api.evaluate(None, "dp1-mbs1-z0-rnone", model=TINY, cluster=str(cluster(tmp_path, profile())), seq_len=128,
+                     global_batch=8, target="meshwright")  # fmt: skip
+
+
+def test_what_runs_side_by_side_slows_both_as_measured(tmp_path: Path) -> None:
+    beside = {**profile(), "overlap": {"compute": 1.25, "communication": 3.0}}
+    spec = load_cluster(str(cluster(tmp_path, beside)))
+    rates = rates_for(spec, load_stack("meshwright"), "fp32")
+    assert rates.stack.contention == pytest.approx(3.0 * (1 - 1 / 1.25))
+    assert Overlap(1.25, 3.0).contention == pytest.approx(rates.stack.contention)
+    assert Overlap(4.0, 3.0).contention == 1.0  # never worse than one after the other
+    none = rates_for(load_cluster(str(cluster(tmp_path, profile()))), load_stack("meshwright"), "fp32")
+    assert none.stack.contention == load_stack("meshwright").contention
+
+
+def test_the_memory_of_a_cpu_rank_is_its_process(tmp_path: Path) -> None:
+    measured = {"kind": "memory-profile", "gpu": "cpu-0.5-cores", "overheads": {"reserve_share": 0.0,
+                "context": "300 MiB"}}  # fmt: skip
+    (tmp_path / "memory.yaml").write_text(yaml.safe_dump(measured), encoding="utf-8")
+    path = cluster(tmp_path, profile(), ranks=2, links=LINKS)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("- cpu.yaml", "- cpu.yaml\n- memory.yaml"), encoding="utf-8")
+    (stage,) = priced(path, "dp2-mbs1-z1-rnone-fp32").candidates[0].memory
+    assert stage.device_bytes - stage.allocated_bytes == pytest.approx(300 * 2**20, rel=1e-6)
+    assert not load_cluster(str(path)).warnings
+
+
+def test_profiles_of_other_hardware_are_named_and_not_used(tmp_path: Path) -> None:
+    other = {**profile(name="cpu-0.25-cores"), "gpu": "cpu-0.25-cores"}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other), encoding="utf-8")
+    mine = {**profile(), "environment": {"device": "Xeon, 8 cores"}}
+    path = cluster(tmp_path, mine, measured={"gpu": "", "device": "EPYC, 2 cores"})
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("- cpu.yaml", "- cpu.yaml\n- other.yaml"), encoding="utf-8")
+    links, unused = load_cluster(str(path)).warnings
+    assert "measured on Xeon, 8 cores, the links of" in links
+    assert "on EPYC, 2 cores" in links
+    assert "measured on cpu-0.25-cores, the cluster has cpu-0.5-cores: not used" in unused
+
+
+@pytest.mark.slow
+def test_a_cpu_is_measured_in_one_go_and_planned_on(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    asked = ["--model", str(tmp_path / "tiny.yaml"), "--dtype", "fp32", "--seq-len", "64", "--global-batch", "2"]
+    out = tmp_path / "node.yaml"
+    words = ["profile", "all", "--device", "cpu", "--gpus", "1", *asked, "--quick", "-o", str(out)]
+    done = run_here(*words)
+    assert done.code == 0, done
+    assert "profiles: [node.kernels.yaml, node.memory.yaml]" in out.read_text(encoding="utf-8")
+    kernels = tmp_path / "node.kernels.samples.csv"
+    before = kernels.read_text(encoding="utf-8")
+    (tmp_path / "node.kernels.yaml").unlink()  # as if interrupted: the samples are there
+    assert run_here(*words, "--resume").code == 0
+    assert kernels.read_text(encoding="utf-8") == before
+    planned = run_here("plan", "--cluster", str(out), *asked, "--target", "meshwright", "--fix", "offload=none")
+    assert planned.code == 0, planned
+    assert "Sources of this time: 100 % measured" in planned.out
+
+
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl"])
+def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
+    import torch
+    from meshwright.profiles.models import load_model
+    from meshwright.runtime.own_kernels import latencies
+
+    spec, calls = load_model(model)[0], list[int]()
+
+    def seconds(action: timing.Action) -> float:
+        action()
+        calls.append(1)
+        return float(len(calls))  # 1 s for the first, 2 s for the second, ...
+
+    found = latencies(spec, "fp32", torch.device("cpu"), seconds)
+    assert set(found) == {"embedding", "head"} | {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
+    assert all(one.backward > 0 for one in found.values())
+    first = next(iter(found.values()))
+    assert (first.forward, first.backward) == (0.25, 0.25)  # of 4 layers: forward 1 s, both 2 s
+
+
+def wanted(ranks: int = 2) -> list[Need]:
+    request = load_request(None, {"model": TINY, "gpu": "h200", "gpus": ranks, **WORK})
+    problem, target = unplaced(request, ranks)
+    return needs(problem, shardings(problem, target))
+
+
+def test_every_sharding_of_the_ranks_is_timed() -> None:
+    keys = {(need.layout.tp, need.layout.micro_batch) for need in wanted(4)}
+    assert {tp for tp, _ in keys} == {1, 2, 4}
+    assert {mbs for tp, mbs in keys if tp == 1} == {1, 8}
+
+
+def test_planted_rates_come_back_whatever_a_call_takes() -> None:
+    found = wanted()
+    constants = {"efficiency": 0.8, "ramp_k": 30.0, "memory_efficiency": 0.7}
+    spec = load_cluster({"groups": [{"gpu": "cpu-0.5-cores", "gpus_per_node": 1, "count": 1}],
+                         "profiles": [profile(gemm=constants)]}).gpu  # fmt: skip
+    surface = measured_device.gemm(spec)["fp32"]
+
+    def work(kernel: Kernel) -> float:
+        if kernel.kind == "gemm":
+            m, n, k = kernel.product
+            return float(gemm_seconds(surface, m, n, k, 4.0))
+        if kernel.kind == "attention":
+            return kernel.flops / (40e9 * (0.4 if kernel.direction == "forward" else 0.3))
+        return kernel.num_bytes / (2e9 if kernel.direction == "backward" else 4e9 if kernel.kind == "norm" else 20e9)
+
+    kernels = {kernel for need in found for kernel in need.calls}
+    spreads = {kernel: 30e-6 + work(kernel) for kernel in kernels}
+    spreads |= {hardly_any(kernel): 30e-6 for kernel in kernels}
+    timed = device_fit.Timed({k: Spread(s, s, s, 3) for k, s in spreads.items()}, {"layer": (1e-3, 2e-3)})
+    told = device_fit.device(timed, found, name="cpu-0.5-cores", dtype="fp32", memory_bytes=4.0 * 2**30)
+    assert told["passes"]["norms"] == pytest.approx((4e9, 2e9))
+    assert told["passes"]["final norm"] == told["passes"]["norms"]
+    assert told["memory_bw_bytes_per_s"] == pytest.approx(20e9)
+    rate = told["peak_flops_per_s"] * told["gemm"]["efficiency"]
+    assert rate == pytest.approx(0.8 * 40e9, rel=0.02)
+    assert told["residual"] < 0.01
+    assert told["attention"]["backward_efficiency"] * told["peak_flops_per_s"] == pytest.approx(0.3 * 40e9, rel=1e-6)
+
+
+def test_what_was_not_timed_is_missing_and_not_guessed() -> None:
+    found = wanted(1)
+    spreads = {k: Spread(1e-3, 1e-3, 1e-3, 3) for need in found for k in need.calls if k.kind != "gemm"}
+    spreads |= {hardly_any(k): Spread(1e-5, 1e-5, 1e-5, 3) for k in list(spreads)}
+    told = device_fit.device(device_fit.Timed(spreads, {}), found, name="x", dtype="fp32", memory_bytes=1.0)
+    assert "gemm" not in told
+    assert "peak_flops_per_s" not in told
+
+
+def test_the_tightest_quota_holds(tmp_path: Path) -> None:
+    for name, quota in (("outer", "20000"), ("outer/inner", "3000")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "cpu.cfs_quota_us").write_text(quota)
+        (folder / "cpu.cfs_period_us").write_text("10000")
+    assert environment._quota_of(tmp_path / "outer/inner") == environment.Quota(0.3, 0.01)
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert environment._quota_of(tmp_path) is None
+
+
+def test_under_a_quota_short_calls_are_repeated_and_cost_their_share() -> None:
+    import torch
+
+    x = torch.randn(8, 8)
+    pace = timing.Pace(least_s=0.02, share=0.5, found=0.5)
+    halved = timing.sample(lambda: lambda: x @ x, 1.0, torch.device("cpu"), timing.Effort(3, 0.0, 1e9, pace))
+    assert len(halved) == timing.LEAST_SAMPLES
+    assert np.median(halved) < 1e-3  # many calls in a sample, each its own part
+
+
+def test_layouts_of_the_grammar() -> None:
+    assert all(str(parse(str(need.layout))) == str(need.layout) for need in wanted(4))
