@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,8 @@ def measure(
                                     measured.skipped)  # fmt: skip
     document = kernel_profile.document(shown, wanted, about, model=model.name, dtype=dtype, gpu=name, rates=None,
                                        num_micro_batches=batches)  # fmt: skip
+    if (factor := _in_place(request, document, device, wanted, where, effort, kept, ranks)) is not None:
+        device = device_fit.in_place(device, factor)
     beside = {"overlap": asdict(overlap.measure(where))} if len(ranks.devices) > 1 else {}
     return {**document, **beside, "device": device}
 
@@ -94,6 +97,49 @@ def _latency(
     return {name: (one.forward, one.backward) for name, one in found.items()}
 
 
+def _in_place(
+    request: Request, document: Mapping[str, Any], device: Mapping[str, Any], wanted: list[Need], where: Any,
+    effort: Any, kept: Samples, ranks: Ranks,
+) -> float | None:  # fmt: skip
+    """What a whole model takes over what its parts are priced at, over the smallest and the largest micro-batch of a
+    rank that has all of it; None where some part was not timed, or nobody trains it whole."""
+    from ..planner.resolve import unplaced
+    from ..profiles.profilers import timing
+    from ..profiles.profilers.samples import Spread
+    from ..runtime import own_kernels
+
+    problem, _ = unplaced(request, 1)
+    alone = [n.layout.micro_batch for n in wanted if n.layout.tp * n.layout.cp * n.layout.ep * n.layout.etp == 1]
+    if problem.model.mtp_layers or not alone or not {"gemm", "attention", "passes", "latency"} <= device.keys():
+        return None
+    measured_s = priced_s = 0.0
+    for size in dict.fromkeys((min(alone), max(alone))):
+        key = f"whole model micro_batch={size}"
+        if key not in kept.found:
+            make = partial(own_kernels.whole, problem.model, size, problem.workload.seq_len,
+                           request.workload.precision, where)  # fmt: skip
+            ranks.agree("")
+            kept.add(key, timing.sample(make, float("inf"), where, effort))
+        measured_s += Spread.of(kept.found[key]).median
+        priced_s += _priced(request, {**document, "device": device}, size)
+    return measured_s / priced_s
+
+
+def _priced(request: Request, document: Mapping[str, Any], micro_batch: int) -> float:
+    """Seconds of both passes of a micro-batch through the whole model, as `plan` prices them on the device."""
+    import yaml
+
+    from ..planner.api import evaluate
+    from ..planner.request import changed_request
+    from ..profiles.profilers.kernel_file import profile_text
+
+    profile = yaml.safe_load(profile_text(document, "2000-01-01", ""))
+    cluster = {"groups": [{"gpu": document["device"]["name"], "gpus_per_node": 1, "count": 1}], "profiles": [profile]}
+    asked = changed_request(request, {("cluster",): cluster, ("workload", "global_batch"): micro_batch})
+    (only,) = evaluate(asked, f"dp1-mbs{micro_batch}-z0-rnone-{request.workload.precision}").candidates
+    return sum(term.seconds for term in only.terms if term.name != "optimizer")
+
+
 def device_screen(document: Mapping[str, Any], saved_as: str | None) -> Iterator[RenderableType]:
     """The device as the planner prices it."""
     device = document["device"]
@@ -110,6 +156,9 @@ def device_screen(document: Mapping[str, Any], saved_as: str | None) -> Iterator
     for name, (forward, backward) in device["latency"].items():
         rows.append((f"{name} by itself, ms", text.significant(1e3 * forward), text.significant(1e3 * backward)))
     yield table("", "forward", "backward", rows=rows, right=("forward", "backward"))
+    if "in_place" in device:
+        yield text.wrapped(f"All of the model at once takes {device['in_place']:.2f} times what its parts take by "
+                           "themselves; the numbers above are of all at once.")  # fmt: skip
     if beside := document.get("overlap"):
         yield text.wrapped(f"side by side: computing takes {beside['compute']:.2f} times as long, communicating "
                            f"{beside['communication']:.2f} times")  # fmt: skip

@@ -34,8 +34,9 @@ def hop_curve(ledger: Ledger, rates: Rates, group: str, hop: Hop, groups: Groups
 
 
 def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
-    """`total_bytes` in `calls` equal pieces."""
-    return collectives.seconds(curve, total_bytes / calls, calls)
+    """`total_bytes` in `calls` equal pieces; without calls, as more bytes of others."""
+    start, transfer = calls * curve.latency_s, curve.s_per_byte * total_bytes
+    return np.asarray(np.where(total_bytes > 0, start + transfer + curve.ramp * np.sqrt(start * transfer), 0.0))
 
 
 def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:
@@ -45,7 +46,8 @@ def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, 
     most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
     """
     x = ledger.layouts
-    if not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups)):
+    alone = not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups))
+    if alone and not of_whole_weights_s(ledger, rates).any():
         return np.zeros(len(x))
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     window = np.minimum(window, ledger.m)
@@ -61,7 +63,17 @@ def once_per_step_s(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Arr
     reduce_s, gather_s = _within_shards(ledger, rates, traffic)
     if traffic.period == 1:
         reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
-    return reduce_s, gather_s
+    return reduce_s + of_whole_weights_s(ledger, rates), gather_s
+
+
+def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of summing over tp the gradients of weights that it does not split, part by part. Where gradients are
+    in buckets these go in one call, of some megabytes inside a node, which is not counted."""
+    tp = ledger.layouts["tp"]
+    if ledger.problem.stack.reduces == "buckets" or not (tp > 1).any():
+        return np.zeros(len(tp))
+    curve = group_curve(rates, "tp", "all_reduce", tp, np.ones_like(tp))
+    return in_pieces(curve, ledger.trained_whole * ledger.problem.state_bytes.gradient, ledger.whole_parts)
 
 
 def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
@@ -84,18 +96,18 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Arra
     gathers: Op = "broadcast" if broadcasts else "all_gather"
     plan, apart = ledger.exchanges, ledger.layouts["zero"] == 3
     for part, largest, groups in _largest_parts(ledger):
-        gradients, weights = largest * traffic.scattered, largest * traffic.gathered
+        gradients, weights, buckets = largest * traffic.scattered, largest * traffic.gathered, ledger.reductions[part]
         for hop in plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, gradients, ledger.buckets), 0.0)
+            reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, gradients, buckets), 0.0)
         for hop in plan.to_optimizer:
             there = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            reduce_s += apart * in_pieces(there, gradients, ledger.buckets)
+            reduce_s += apart * in_pieces(there, gradients, buckets)
         for hop in plan.from_optimizer:
             back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            gather_s += apart * in_pieces(back, weights, ledger.buckets)
+            gather_s += apart * in_pieces(back, weights, buckets)
         gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
-        calls = groups.shard.astype(np.float64) if broadcasts else ledger.buckets
+        calls = groups.shard.astype(np.float64) if broadcasts else buckets
         gather_s += np.where(ledger.gathers_once, in_pieces(gather, weights, calls), 0.0)
     return reduce_s, gather_s
 
@@ -103,8 +115,9 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: Traffic) -> tuple[Arra
 def _between_copies(ledger: Ledger, rates: Rates, traffic: Traffic, pieces: float = 1.0) -> Array:
     """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
     seconds = np.zeros(len(ledger.layouts))
-    calls = np.maximum(ledger.buckets / pieces, 1.0)
     for part, largest, groups in _largest_parts(ledger):
+        calls = ledger.reductions[part]
+        calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)
         copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
         seconds += in_pieces(copies, largest * traffic.replicated / groups.shard / pieces, calls)
     return seconds

@@ -6,7 +6,7 @@ they are lists over J of [n].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -193,11 +193,36 @@ class Ledger:
         return [d / dense + e / experts for d, e in self.trained]
 
     @cached_property
-    def buckets(self) -> Array:
-        """[n] calls of a bucketed gradient reduction."""
-        size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * self.layouts["dp"])
-        largest = np.max([dense + experts for dense, experts in self.trained], axis=0)
-        return np.asarray(np.maximum(np.ceil(largest / size), 1.0))
+    def reductions(self) -> tuple[Array, Array]:
+        """[n] calls in which the gradients of the fullest stage are reduced: dense, of experts (StackSpec.reduces)."""
+        x = self.layouts
+        if self.problem.stack.reduces == "buckets":
+            size = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * x["dp"])
+            largest = np.max([dense + experts for dense, experts in self.trained], axis=0)
+            buckets = np.asarray(np.maximum(np.ceil(largest / size), 1.0))
+            return buckets, buckets
+        moe = [k for k, variant in enumerate(self.problem.variants) if self.problem.model.kinds[variant.kind].is_moe]
+        experts = self._most_parts(moe)
+        # Experts that every rank has whole are reduced with the other weights of their layer.
+        apart = np.maximum(x["tp"], x["ep"]) > 1
+        return self._most_parts() + np.where(x["tp"] > 1, self.whole_parts, 0.0), np.where(apart, experts, 0.0)
+
+    def _most_parts(self, kinds: Collection[int] | None = None) -> Array:
+        """[n] layers and ends of the model, of these kinds, on the stage that has most of them."""
+        each = [sum((counts[k] for k in self.kinds if kinds is None or k in kinds), np.zeros(len(self.layouts)))
+                for counts in self.counts]  # fmt: skip
+        return np.asarray(np.max(each, axis=0))
+
+    @cached_property
+    def whole_parts(self) -> Array:
+        """[n] of them, those with trained weights that tp does not split."""
+        return self._most_parts(np.flatnonzero(self.tables.parameters["trained_whole"].any(axis=1)).tolist())
+
+    @cached_property
+    def trained_whole(self) -> Array:
+        """[n] trained parameters of the fullest stage that tp does not split."""
+        rows = self.per_kind(self.tables.parameters["trained_whole"])
+        return np.asarray(np.max([self.on_profile(j, rows) for j in range(self.num_profiles)], axis=0))
 
     @cached_property
     def offloads_optimizer(self) -> NDArray[np.bool_]:

@@ -415,6 +415,10 @@ class StackSpec:
     saves_fp8_activations: bool = False  # in fp8 training, what an activation function takes is kept in fp8
     # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
     weighs_activations: bool = False
+    # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
+    # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
+    reduces: Literal["buckets", "parts"] = "buckets"
+    step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property
     def is_fsdp2(self) -> bool:
@@ -424,7 +428,7 @@ class StackSpec:
 
 # Fields that came after the first plans, with the value at which they say nothing.
 _SILENT = {"groups": 1, "top_groups": 1, "router_scores": "softmax", "router_normalised": True, "router_scale": 1.0,
-           "saves_fp8_activations": False, "weighs_activations": False}
+           "saves_fp8_activations": False, "weighs_activations": False, "reduces": "buckets", "step_reductions": 0}
 
 
 def told(spec: ModelSpec | StackSpec) -> dict[str, Any]:

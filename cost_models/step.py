@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
-from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve
+from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve, in_pieces
 from .layouts import SCHEDULES
 from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
@@ -27,6 +27,7 @@ from .stores import ADAM_BYTES
 
 Array = NDArray[np.float64]
 
+_NUMBER_BYTES = 8.0  # in double precision
 # name -> (words for people, what it may hide behind)
 TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "matmul": ("matmul", ()),
@@ -264,7 +265,7 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
 def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
     """Seconds of the optimizer where it is."""
     if ledger.store is not None and ledger.store.optimizer:
-        return ledger.store.update_s(ledger, rates) + _extra_s(ledger, rates)
+        return ledger.store.update_s(ledger, rates) + _extra_s(ledger, rates) + _reductions_s(ledger, rates)
     on_gpu, on_host = _optimizer_places(ledger, rates)
     return np.asarray(np.where(ledger.offloads_optimizer, on_host, on_gpu))
 
@@ -274,7 +275,7 @@ def _optimizer_places(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
     cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
-    extra = _extra_s(ledger, rates)
+    extra = _extra_s(ledger, rates) + _reductions_s(ledger, rates)
     on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
     return on_gpu, over_pcie + cast + extra + updated * ADAM_BYTES / rates.host_memory_bw_bytes_per_s
@@ -290,6 +291,15 @@ def _extra_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of what techniques move in GPU memory beside the optimizer."""
     moved = sum(each.share * each.moved for each in ledger.traffic)
     return np.asarray(moved * np.max(ledger.updated, axis=0) / rates.memory_bw_bytes_per_s)
+
+
+def _reductions_s(ledger: Ledger, rates: Rates) -> float:
+    """Seconds of summing single numbers over all ranks (StackSpec.step_reductions)."""
+    calls = ledger.problem.stack.step_reductions
+    if not calls:
+        return 0.0
+    world = group_curve(rates, "world", "all_reduce", np.array([ledger.problem.num_gpus]), np.array([1]))
+    return float(in_pieces(world, np.array([_NUMBER_BYTES * calls]), np.array([calls]))[0])
 
 
 def bound(

@@ -219,8 +219,8 @@ class Tables:
 
     @cached_property
     def parameters(self) -> dict[str, Array]:
-        """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each; and their weights'
-        bytes at rest (an fp8 copy included) and as they are gathered."""
+        """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each, of them what tp does
+        not split; and their weights' bytes at rest (an fp8 copy included) and as they are gathered."""
         tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
                             (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
         rows, states = self.problem.parameters, self.problem.state_bytes
@@ -241,6 +241,7 @@ class Tables:
                 p.trained_sharded / n + p.trained_replicated for p, n in zip(rows, parts, strict=True)
             ]),
             "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
+            "trained_whole": np.array([np.full(len(tp), p.trained_replicated) for p in rows]),
             "dense_bytes": dense * held,
             "experts_bytes": experts * held,
             "dense_gathered_bytes": dense * gathered,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..cost_models import collectives, ledger, schedule, step, tables
 from ..cost_models.collectives import Op
+from ..cost_models.data_parallel import in_pieces, of_whole_weights_s
 from ..cost_models.layouts import SCHEDULES, Layout, Layouts
 from ..cost_models.ledger import Groups, Ledger
 from ..cost_models.schedule import Costs, Schedule, Timeline
@@ -167,7 +168,7 @@ class Staged:
             forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
             input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
             forward_hop_s=hop, backward_hop_s=hop, reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
-            buckets=round(float(batch.buckets[0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
+            buckets=round(float(batch.reductions[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
             overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
             optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
             activation_bytes=tuple(activations.tolist()), stash_bytes=tuple((rows @ priced.waiting[:, key]).tolist()),
@@ -252,16 +253,18 @@ def _seconds(
     """[chunk] seconds of a collective of `num_bytes` in `calls` pieces, in a kind of group (rates.GROUPS)."""
     levels = found.rates.levels_of(group)
     curve = collectives.curve(found.rates.collectives, levels, op, np.array([size]), np.array([stride]))
-    return np.where(num_bytes > 0, collectives.seconds(curve, num_bytes / calls, calls), 0.0)
+    return in_pieces(curve, num_bytes, np.array(calls))
 
 
 def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, Array]:
     """[chunk] seconds to reduce the gradients and to gather the weights of each chunk, as in `step`."""
     states = found.problem.state_bytes
     reduce_s, gather_s = np.zeros((2, len(rows)))
-    calls = max(float(batch.buckets[0]) * int(batch.layouts["pp"][0]) / len(rows), 1.0)
+    per_chunk = int(batch.layouts["pp"][0]) / len(rows)
     parts: list[tuple[str, Groups]] = [("trained_dense", batch.dense_groups), ("trained_experts", batch.expert_groups)]
-    for (name, groups), prefix in zip(parts[: 1 + found.model.is_moe], ("", "expert_"), strict=False):
+    for (name, groups), prefix, total in zip(parts[: 1 + found.model.is_moe], ("", "expert_"), batch.reductions,
+                                             strict=False):  # fmt: skip
+        calls = max(float(total[0]) * per_chunk, 1.0) if total[0] else 0.0
         trained = rows @ batch.tables.parameters[name][:, int(batch.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
         gradient, weight = trained * states.gradient, trained * states.weight
@@ -274,4 +277,4 @@ def _data_parallel(found: Resolved, batch: Ledger, rows: Array) -> tuple[Array, 
             op: Op = "broadcast" if one_by_one else "all_gather"
             pieces = float(shard) if one_by_one else calls
             gather_s += _seconds(found, f"{prefix}shard", op, shard, stride, weight, pieces)
-    return reduce_s, gather_s
+    return reduce_s + float(of_whole_weights_s(batch, found.rates)[0]) * per_chunk, gather_s

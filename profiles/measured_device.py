@@ -9,6 +9,7 @@
       attention: {forward_efficiency: 0.4, backward_efficiency: 0.3, half_context: 40}    # AttentionSurface
       passes: {norms: {forward: 2 GB/s, backward: 3 GB/s}, ...}     # bytes as the cost model counts them
       latency: {layer: {forward: 1.1 ms, backward: 2.3 ms}, ...}    # of a layer that has hardly any data
+      in_place: 1.2             # a model takes so many times what its parts take by themselves; it is in the others
 
 A call's own time is in `latency`, once for all calls of a layer; the other constants are of work alone.
 """
@@ -33,7 +34,7 @@ DIRECTIONS = ("forward", "backward")
 PASSES = ("norms", "residuals", "positions", "activation", "embedding", "final norm", "loss", "update", "accumulation")
 LATENCIES = ("layer", "moe layer", "embedding", "head")
 TILES = ((16, 16),)  # rows and columns of a block in a CPU's registers: products are cut this fine
-_KEYS = ("name", "peak", "memory", "memory_bandwidth", "gemm", "attention", "passes", "latency")
+_KEYS = ("name", "peak", "memory", "memory_bandwidth", "gemm", "attention", "passes", "latency", "in_place")
 _CUT_EVENLY: Mapping[str, float] = {"num_sms": 1.0, "small_tile_factor": 1.0, "wave_quantisation": 0.0, "fixed_s": 0.0}
 
 
@@ -51,6 +52,9 @@ def entry(facts: Facts) -> GpuEntry | None:
     for section, names, unit in (("passes", PASSES, "B/s"), ("latency", LATENCIES, "s")):
         for direction in DIRECTIONS:
             measured[f"{section} {direction}"] = _quantities(facts, section, names, direction, unit)
+    in_place = facts.value((*PATH, "in_place"))  # for people: the other numbers have it in them
+    if in_place is not None and (isinstance(in_place, bool) or not isinstance(in_place, int | float) or in_place <= 0):
+        facts.fail((*PATH, "in_place"), f"`{in_place}` must be a number above 0")
     if len(facts.problems) > before or not (dtype and name and peak and memory and bandwidth):
         return None
     # Its links come with the cluster file; to itself it copies within its memory.

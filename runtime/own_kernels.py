@@ -155,6 +155,15 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Secon
     return found
 
 
+def whole(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: torch.device) -> Action:
+    """Both passes of a micro-batch through all of the model, with weights and sums of gradients as a rank has them."""
+    part = Chunk(stage=0, chunk=0, layers=(0, model.num_layers - 1), embedding=True, head=True, gpu="",
+                 recompute_layers=0)  # fmt: skip
+    chunk = _built(replace(model, mtp_layers=0), part, seq_len, dtype, device)
+    tokens, targets = torch.randint(model.vocab, (2, micro_batch, seq_len), device=device)
+    return lambda: chunk(tokens, targets).backward()
+
+
 def _chunk(model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "") -> DecoderChunk:
     """_LAYERS small layers, or an end of a small model."""
     attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM)
@@ -166,12 +175,17 @@ def _chunk(model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end:
              if isinstance(block, MixtureOfExperts) else FeedForward(inner=_INNER, gated=block.gated, bias=block.bias))
     spec = replace(model, hidden=_HEAD_DIM * kind.attention.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
                    kinds=(replace(kind, attention=attention, feed_forward=small),))  # fmt: skip
-    context = _context(DTYPES[dtype], device, model.activation, model.norm_epsilon)
     part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
                  head=end == "head", gpu="", recompute_layers=0)  # fmt: skip
-    chunk = DecoderChunk(context, spec, part, _TOKENS)
+    return _built(spec, part, _TOKENS, dtype, device)
+
+
+def _built(spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device) -> DecoderChunk:
+    """A chunk of a rank that is alone, with weights."""
+    context = _context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
+    chunk = DecoderChunk(context, spec, part, seq_len)
     materialise(chunk, 0)
-    chunk.run = Gatherer({part: [_unit(part, device)] for _, part in chunk.parts()})
+    chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})
     return chunk
 
 

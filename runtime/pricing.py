@@ -26,11 +26,15 @@ def predicted_bytes(job: Job) -> list[dict[str, float]]:
     problem = _problem(job)
     if job.strategies is not None:
         return [_scaled(job, held) for held in _held_by(job.strategies, job, problem)]
-    columns = Layouts.of([job.layout])
-    keys, index = index_keys(columns)
-    batch = ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
-    memory = [batch.memory(stage) for stage in range(job.layout.pp)]
+    memory = [ledger_of(job).memory(stage) for stage in range(job.layout.pp)]
     return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in memory]
+
+
+def ledger_of(job: Job) -> ledger.Ledger:
+    """The quantities of the job, whose layers all have one strategy."""
+    problem, columns = _problem(job), Layouts.of([job.layout])
+    keys, index = index_keys(columns)
+    return ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
 
 
 def _scaled(job: Job, held: Mapping[str, float]) -> dict[str, float]:

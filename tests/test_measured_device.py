@@ -19,6 +19,7 @@ from meshwright.planner.shardings import shardings
 from meshwright.profiles import measured_device
 from meshwright.profiles.cluster import cluster_from_dict, cluster_to_dict, load_cluster
 from meshwright.profiles.profilers import device_fit, environment, timing
+from meshwright.profiles.profilers.kernel_file import profile_text
 from meshwright.profiles.profilers.kernels import Kernel, Need, hardly_any, needs
 from meshwright.profiles.profilers.overlap import Overlap
 from meshwright.profiles.profilers.samples import Spread
@@ -92,6 +93,7 @@ def test_a_plan_keeps_its_device(tmp_path: Path) -> None:
         ({"passes": None}, "`passes` is missing: its kernels were not timed"),
         ({"gemm": {"efficiency": 0.9, "ramp_k": -1, "memory_efficiency": 1}}, "`-1` must be a number of at least 0"),
         ({"peak": "40"}, "40 has no unit"),
+        ({"in_place": 0}, "`0` must be a number above 0"),
         ({"speed": 3}, "speed"),
     ],
 )
@@ -229,6 +231,25 @@ def test_planted_rates_come_back_whatever_a_call_takes() -> None:
     assert rate == pytest.approx(0.8 * 40e9, rel=0.02)
     assert told["residual"] < 0.01
     assert told["attention"]["backward_efficiency"] * told["peak_flops_per_s"] == pytest.approx(0.3 * 40e9, rel=1e-6)
+
+
+def test_a_device_in_place_takes_so_many_times_what_its_parts_take(tmp_path: Path) -> None:
+    """Products, attention, passes and calls; not updates and sums, which are timed as a step runs them."""
+    alone = {"name": "cpu-0.5-cores", "peak_flops_per_s": 40e9, "memory_bytes": 4.0 * 2**30,
+             "memory_bw_bytes_per_s": 20e9, "gemm": {"efficiency": 0.9, "ramp_k": 10.0, "memory_efficiency": 1.0},
+             "attention": {"forward_efficiency": 0.4, "backward_efficiency": 0.3, "half_context": 0.0},
+             "passes": {name: (4e9, 2e9) for name in measured_device.PASSES},
+             "latency": {name: (1e-3, 2e-3) for name in measured_device.LATENCIES}}  # fmt: skip
+
+    def told(device: dict[str, Any]) -> dict[str, float]:
+        document = {"model": "", "dtype": "fp32", "gpu": "", "environment": {}, "efficiencies": {}, "layouts": [],
+                    "kernels": [], "skipped": [], "device": device}  # fmt: skip
+        return terms(cluster(tmp_path, yaml.safe_load(profile_text(document, "2026-11-22", ""))))
+
+    before, after = told(alone), told(device_fit.in_place(alone, 1.25))
+    same = ("optimizer", "gradient accumulation")
+    assert min(before[name] for name in same) > 0
+    assert after == pytest.approx({name: (1 if name in same else 1.25) * s for name, s in before.items()}, rel=1e-3)
 
 
 def test_what_was_not_timed_is_missing_and_not_guessed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,38 @@ def test_optimizer_by_hand() -> None:
         assert terms["optimizer"] == pytest.approx(moved / rates.memory_bw_bytes_per_s, rel=1e-9)
 
 
+def test_parts_of_a_model_are_reduced_by_themselves() -> None:
+    """34 parts: 32 layers and both ends. Under tp the norms of 33 go apart, and are summed over tp as well."""
+    (buckets, ledger, rates), (parts, _, _) = (
+        step_of(LLAMA, stack_of(reduces=how, dp_overlap=0.0), Layout(dp=16)) for how in ("buckets", "parts")
+    )
+    num_bytes, calls = 4 * total_parameters(LLAMA), float(ledger.reductions[0][0])
+    assert calls == math.ceil(total_parameters(LLAMA) / 40e6)
+
+    def seconds(group: int, stride: int, calls: float, num_bytes: float) -> float:
+        curve = collectives.curve(rates.collectives, rates.levels, "all_reduce", group, stride)
+        return calls * float(collectives.seconds(curve, num_bytes / calls)[0])
+
+    assert buckets["dp"] == pytest.approx(seconds(16, 1, calls, num_bytes), rel=1e-9)
+    assert parts["dp"] == pytest.approx(seconds(16, 1, 34, num_bytes), rel=1e-9)
+    stack, norms = stack_of(reduces="parts", dp_overlap=0.0), 65 * 4096
+    under_tp = step_of(LLAMA, stack, Layout(tp=2, sequence_parallel=1, dp=8))[0]["dp"]
+    own = (total_parameters(LLAMA) - norms) / 2 + norms
+    expected = seconds(8, 2, 34 + 33, 4 * own) + seconds(2, 1, 33, 4 * norms)
+    assert under_tp == pytest.approx(expected, rel=1e-9)
+    alone = step_of(LLAMA, stack, Layout(tp=2, sequence_parallel=1))[0]["dp"]
+    assert alone == pytest.approx(seconds(2, 1, 33, 4 * norms), rel=1e-9)
+
+
+def test_numbers_that_all_ranks_sum_up() -> None:
+    """The norm of the gradient and the loss: eight bytes over all ranks, whatever the layout, one after the other."""
+    for layout in (Layout(dp=16), Layout(dp=2, pp=8)):
+        none, two = (step_of(LLAMA, stack_of(step_reductions=n), layout)[0]["optimizer"] for n in (0, 2))
+        rates = step_of(LLAMA, stack_of(), layout)[2]
+        curve = collectives.curve(rates.collectives, rates.levels, "all_reduce", 16, 1)
+        assert two - none == pytest.approx(2 * float(collectives.seconds(curve, 8.0)[0]), rel=1e-6)
+
+
 def test_updated_weights_are_gathered_or_broadcast() -> None:
     """16 ranks broadcast a sixteenth each, one after the other: as many starts, and hops along both nodes each time."""
     layout = Layout(dp=16, shard=16, zero=1)
@@ -136,7 +169,7 @@ def test_updated_weights_are_gathered_or_broadcast() -> None:
         each = collectives.seconds(curve, total_parameters(LLAMA) * 2 / 16)
     assert found["broadcasts"] == pytest.approx(float(16 * each[0]), rel=1e-9)
     gather = collectives.curve(rates.collectives, rates.levels, "all_gather", 16, 1)
-    buckets = float(ledger.buckets[0])
+    buckets = float(ledger.reductions[0][0])
     expected = buckets * collectives.seconds(gather, total_parameters(LLAMA) * 2 / buckets)
     assert found["all_gather"] == pytest.approx(float(expected[0]), rel=1e-9)
     hidden = stack_of(dp_overlap=1.0, dp_gather_overlap=1.0, contention=0.0)

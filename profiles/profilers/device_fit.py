@@ -21,6 +21,7 @@ from .kernels import Kernel, Need, hardly_any
 from .samples import Spread
 
 LEAST_WORK = 0.1  # of what a kernel takes: a call that hides its work still has some
+_AT_ONCE = ("update", "accumulation")
 _WIDTH = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 # Fitted: share of the peak, columns that filling and draining costs, share of the memory bandwidth.
 _START, _LOW, _HIGH = (0.9, 16.0, 1.0), (0.05, 0.0, 0.05), (1.5, 512.0, 20.0)
@@ -66,6 +67,20 @@ def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory
     attention = _attention(calls, work, found["peak_flops_per_s"]) if "gemm" in found else {}
     found |= {"attention": attention} if attention else {}
     return {**found, "passes": passes, "latency": dict(timed.latency_s)}
+
+
+def in_place(device: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """`device` where parts of a model take `factor` times as long as by themselves: behind one another they find caches
+    that the others have filled. Updates and sums run through all parameters at once, as they were timed."""
+    slower = dict(device)
+    slower["gemm"] = {name: value / factor if name.endswith("efficiency") else value
+                      for name, value in device["gemm"].items()}  # fmt: skip
+    slower["attention"] = {name: value / factor if name.endswith("efficiency") else value
+                           for name, value in device["attention"].items()}  # fmt: skip
+    slower["passes"] = {name: pair if name in _AT_ONCE else (pair[0] / factor, pair[1] / factor)
+                        for name, pair in device["passes"].items()}  # fmt: skip
+    slower["latency"] = {name: (there * factor, back * factor) for name, (there, back) in device["latency"].items()}
+    return {**slower, "in_place": factor}
 
 
 def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict[str, tuple[float, float]]:

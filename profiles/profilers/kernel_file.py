@@ -65,6 +65,8 @@ def _device(device: Mapping[str, Any]) -> Iterator[str]:
         for key, pair in device[section].items():
             both = [f"{way}: {value / scale:.4g} {unit}" for way, value in zip(_WAYS, pair, strict=True)]
             yield f"    {key}: {{{', '.join(both)}}}"
+    if "in_place" in device:
+        yield f"  in_place: {device['in_place']:.4g}"
 
 
 _WAYS = ("forward", "backward")

@@ -15,13 +15,16 @@ from meshwright.cost_models.specs import ModelSpec
 from meshwright.runtime import reference, split_backward, tensor_parallel
 from meshwright.runtime.experts import Dispatch
 from meshwright.runtime.job import Job
+from meshwright.runtime.mesh import build_mesh
 from meshwright.runtime.model import DecoderChunk, DecoderLayer
 from meshwright.runtime.parity import LEAST_CHANGE, Parity, compare
+from meshwright.runtime.pricing import ledger_of
 from meshwright.runtime.recompute import _Recipe
 from meshwright.runtime.schedules import own_order
+from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 
-from .fork import Break, run
+from .fork import Break, fork, run
 from .jobs import deepseek, gpt, job, llama, moe, shared_experts
 
 MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek}
@@ -126,6 +129,23 @@ def test_bf16_is_near() -> None:
     for step, other in zip(steps, expected, strict=True):
         assert step.loss == pytest.approx(other.loss, rel=0.02)
         assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=0.1)
+
+
+@pytest.mark.parametrize(("layout_id", "model"), [
+    ("dp2-mbs1-z0-rnone", llama()), ("tp2-dp2-mbs1-z1-rnone", llama()), ("pp2-dp2-mbs1-z0-rnone", llama(3)),
+    ("dp2-ep2-mbs1-z0-rnone", moe()), ("tp2-dp2-ep2-mbs1-z0-rnone", shared_experts()), ("dp2-mbs1-z0-rnone", moe()),
+])  # fmt: skip
+def test_gradients_are_reduced_in_as_many_calls_as_the_ledger_counts(layout_id: str, model: ModelSpec) -> None:
+    wanted = job(layout_id, model)
+
+    def units(rank: int) -> tuple[int, int]:
+        trainer = Trainer(wanted, build_mesh(wanted.layout, rank, Status(), 60.0), torch.device("cpu"))
+        experts = sum(unit.name.endswith(" expert") for unit in trainer.units)
+        return len(trainer.units) - experts, experts
+
+    found = fork(wanted.world_size, units)
+    dense, experts = ledger_of(wanted).reductions
+    assert (max(each[0] for each in found), max(each[1] for each in found)) == (int(dense[0]), int(experts[0]))
 
 
 # ---- planted faults: each is one line of a real mistake
