@@ -9,8 +9,9 @@ q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -44,12 +45,13 @@ class ContextParallel:
         """What attention runs on: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
         if self.algorithm != "ulysses":
             return q, k, v
-        return _deal(q, 1, 2, self.group), _deal(k, 1, 2, self.group), _deal(v, 1, 2, self.group)
+        q, k, v = _deal(1, 2, self.group, q, k, v)
+        return q, k, v
 
     def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of what was `dealt`, for this rank's queries: [b, heads, s/cp, d]."""
         if self.algorithm == "ulysses":
-            return _deal(causal(q, k, v), 2, 1, self.group)
+            return _deal(2, 1, self.group, causal(q, k, v))[0]
         route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
         kernel = flash.GPU if self.fused else flash.CPU
         out: Tensor = _Balanced.apply(q, k, v, route, kernel)  # type: ignore[no-untyped-call]
@@ -163,25 +165,34 @@ class _Balanced(torch.autograd.Function):
 
 
 class _Deal(torch.autograd.Function):
-    """Splits one dim over the ranks and joins the parts of another; backward the other way round."""
+    """Splits one dim of every tensor over the ranks and joins the parts of another; backward the other way round."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, split: int, joined: int, group: Group) -> Tensor:
+    def forward(ctx: Any, split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.how = split, joined, group
-        return _dealt(x, split, joined, group)
+        return _dealt(tensors, split, joined, group)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         split, joined, group = ctx.how
-        return _dealt(grads[0], joined, split, group), None, None, None
+        return None, None, None, *_dealt(grads, joined, split, group)
 
 
-def _deal(x: Tensor, split: int, joined: int, group: Group) -> Tensor:
-    out: Tensor = _Deal.apply(x, split, joined, group)  # type: ignore[no-untyped-call]
+def _deal(split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+    out: tuple[Tensor, ...] = _Deal.apply(split, joined, group, *tensors)  # type: ignore[no-untyped-call]
     return out
 
 
-def _dealt(x: Tensor, split: int, joined: int, group: Group) -> Tensor:
-    sent = torch.stack(x.chunk(group.size, dim=split))
+def _dealt(tensors: Sequence[Tensor], split: int, joined: int, group: Group) -> tuple[Tensor, ...]:
+    """All tensors in one message per rank."""
+    parts = [x.chunk(group.size, dim=split) for x in tensors]
+    ends = list(accumulate(each[0].numel() for each in parts))
+    sent = tensors[0].new_empty(group.size, ends[-1])
+    for each, end in zip(parts, ends, strict=True):
+        for row, part in zip(sent, each, strict=True):
+            row[end - part.numel() : end].view(part.shape).copy_(part)
     one = [1] * group.size
-    return torch.cat(group.all_to_all(torch.empty_like(sent), sent, one, one).unbind(), dim=joined)
+    got = group.all_to_all(torch.empty_like(sent), sent, one, one)
+    columns = got.tensor_split(ends[:-1], dim=1)
+    return tuple(torch.cat([row.view(each[0].shape) for row in column], dim=joined)
+                 for column, each in zip(columns, parts, strict=True))  # fmt: skip

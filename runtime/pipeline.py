@@ -59,7 +59,7 @@ class Pipeline:
         self.num_micro_batches, self.tokens_per_step = num_micro_batches, tokens_per_step
         self.numbers = [number for number, device in enumerate(devices) if device == mesh.place.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
-        self._late: dict[tuple[int, int], list[Tensor]] = {}  # roots of weights' gradients that were put off
+        self._late: dict[tuple[int, int], split_backward.Late] = {}
         self._here: dict[tuple[str, int, int], Tensor] = {}  # between two chunks of this stage
         self._sending: list[tuple[Work, Tensor]] = []
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,20 @@ from .comm import Group, gather_sequence
 Products = Callable[..., Sequence[Tensor]]
 
 
+@dataclass(frozen=True)
+class Late:
+    """Gradients of weights that were put off. direct: what makes them, of which parameters, from what; roots: of those
+    of parts of parameters, such as of one expert, which autograd puts together."""
+
+    direct: list[tuple[Products, Sequence[Tensor], Sequence[Tensor]]] = field(default_factory=list)
+    roots: list[Tensor] = field(default_factory=list)
+
+
 class _State:
     """One per process, as a rank is one; not per thread, since autograd runs a GPU's backward passes in its own."""
 
     splits = False
-    roots: list[Tensor] | None = None
+    late: Late | None = None
 
 
 @contextmanager
@@ -41,30 +51,44 @@ def splitting(splits: bool) -> Iterator[None]:
 
 
 @contextmanager
-def put_off() -> Iterator[list[Tensor]]:
-    """Around a backward pass: collects, instead of gradients of weights, the roots that `make` gets them from."""
-    roots: list[Tensor] = []
-    _State.roots = roots
+def put_off() -> Iterator[Late]:
+    """Around a backward pass: collects, instead of gradients of weights, what `make` makes them from."""
+    _State.late = late = Late()
     try:
-        yield roots
+        yield late
     finally:
-        _State.roots = None
+        _State.late = None
 
 
-def make(roots: Sequence[Tensor]) -> None:
-    """Gradients of weights that were put off."""
-    if roots:
-        torch.autograd.backward(roots)
+def make(late: Late) -> None:
+    """Gradients of weights that were put off, the last ones first; what they needed is let go one by one."""
+    with torch.no_grad():
+        while late.direct:
+            products, weights, kept = late.direct.pop()
+            for weight, gradient in zip(weights, products(*kept), strict=True):
+                _accumulate(weight, gradient)
+    if late.roots:
+        torch.autograd.backward(late.roots)
+
+
+def _accumulate(weight: Tensor, gradient: Tensor) -> None:
+    """As the end of a backward pass does, without the tenth of a millisecond that autograd takes for each."""
+    weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+    for hook in (weight._post_accumulate_grad_hooks or {}).values():
+        hook(weight)
 
 
 def later(products: Products, weights: Sequence[Tensor], *kept: Tensor) -> bool:
     """Puts off the gradients of `weights`, which are `products(*kept)`; False where they have to be made now."""
-    if _State.roots is None:
+    if _State.late is None:
         return False
+    held = [each.detach() for each in kept]
+    if all(weight.is_leaf for weight in weights):
+        _State.late.direct.append((products, weights, held))
+        return True
     with torch.enable_grad():
-        held = [each.detach() for each in kept]
         root: Tensor = _Later.apply(products, len(weights), *weights, *held)  # type: ignore[no-untyped-call]
-    _State.roots.append(root)
+    _State.late.roots.append(root)
     return True
 
 
@@ -105,7 +129,7 @@ class _Weighed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
         (x,), (grad,) = ctx.kept.saved_tensors, grads
-        if _State.roots is None:
+        if _State.late is None:
             return grad, None, _product(x, grad)[0], None
         if ctx.group is None:
             later(_product, [ctx.weight], x, grad)

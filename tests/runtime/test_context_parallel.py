@@ -5,7 +5,7 @@ planner counts and holds what it predicts; planted faults are noticed; what cann
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,9 +120,9 @@ def swapped_heads(trainer: Trainer, rank: int) -> None:
     """Ulysses: what comes back is joined in the wrong order of the ranks."""
     before = context_parallel._dealt
 
-    def dealt(x: Tensor, split: int, joined: int, group: Group) -> Tensor:
-        found = before(x, split, joined, group)
-        return found.roll(found.shape[1] // 2, 1) if joined == 1 else found
+    def dealt(tensors: Sequence[Tensor], split: int, joined: int, group: Group) -> tuple[Tensor, ...]:
+        found = before(tensors, split, joined, group)
+        return tuple(each.roll(each.shape[1] // 2, 1) for each in found) if joined == 1 else found
 
     context_parallel._dealt = dealt
 
