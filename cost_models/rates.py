@@ -69,7 +69,8 @@ class Rates:
     wide_element_bytes: float = 2.0
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
-    # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name.
+    # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;
+    # "split": that a layer takes more where its backward pass comes in two parts.
     passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     latency_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed

@@ -156,6 +156,8 @@ class Staged:
         rows, redone, devices = self.rows, self.redone, np.array(self.devices)
         forward, weight = rows @ priced.forward_s[:, key], rows @ priced.weight_s[:, key]
         backward = rows @ priced.backward_s[:, key] + redone @ priced.redo(*code).sum(axis=1)[:, key]
+        split = step.split_s(batch, rates)[:, devices, 0] / np.bincount(devices)[devices]
+        forward, backward = forward + split[0], backward + split[1]
         # What is neither computed nor sent goes with the backward pass, in equal parts to the chunks of a device.
         exposed = step.exposed_s(batch, rates)[devices, 0] / np.bincount(devices)[devices]
         dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]

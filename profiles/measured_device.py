@@ -8,7 +8,8 @@
       gemm: {efficiency: 0.97, ramp_k: 9.1, memory_efficiency: 0.8}                       # GemmSurface
       attention: {forward_efficiency: 0.4, backward_efficiency: 0.3, half_context: 40}    # AttentionSurface
       passes: {norms: {forward: 2 GB/s, backward: 3 GB/s}, ...}     # bytes as the cost model counts them
-      latency: {layer: {forward: 1.1 ms, backward: 2.3 ms}, ...}    # of a layer that has hardly any data
+      latency: {layer: {forward: 1.1 ms, backward: 2.3 ms}, ...}    # of a layer that has hardly any data;
+                                # split: what it takes more in a schedule that splits the backward pass
       in_place: 1.2             # a model takes so many times what its parts take by themselves; it is in the others
 
 A call's own time is in `latency`, once for all calls of a layer; the other constants are of work alone.
@@ -32,7 +33,7 @@ DIRECTIONS = ("forward", "backward")
 # Operations of the cost model that move bytes and that a profile has rates of: traffic of a layer and of the ends of a
 # model, the optimizer's step and the sum of gradients.
 PASSES = ("norms", "residuals", "positions", "activation", "embedding", "final norm", "loss", "update", "accumulation")
-LATENCIES = ("layer", "moe layer", "embedding", "head")
+LATENCIES = ("layer", "moe layer", "embedding", "head", "split")
 TILES = ((16, 16),)  # rows and columns of a block in a CPU's registers: products are cut this fine
 _KEYS = ("name", "peak", "memory", "memory_bandwidth", "gemm", "attention", "passes", "latency", "in_place")
 _CUT_EVENLY: Mapping[str, float] = {"num_sms": 1.0, "small_tile_factor": 1.0, "wave_quantisation": 0.0, "fixed_s": 0.0}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..planner.plan import Chunk
+from . import split_backward
 from . import tensor_parallel as tp
 from .blocks import ACTIVATIONS, Context, Norm, gated, rotate
 from .comm import Group
@@ -144,7 +145,8 @@ class Latency:
 
 
 def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Seconds) -> dict[str, Latency]:
-    """By names of LayerOperations: of every kind of layer, the embedding and the head. `seconds` times an action."""
+    """By names of LayerOperations: of every kind of layer, the embedding and the head; and what a layer of the first
+    kind takes more where its backward pass is split. `seconds` times an action."""
     found = {}
     for kind in model.kinds:
         name = "moe layer" if kind.is_moe else "layer"
@@ -152,6 +154,11 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Secon
         found[name] = Latency(one.forward / _LAYERS, one.backward / _LAYERS)
     for name in ("embedding", "head"):
         found[name] = _timed(_chunk(model, model.kinds[0], dtype, device, end=name), dtype, device, seconds)
+    with split_backward.splitting(True):
+        two = _timed(_chunk(model, model.kinds[0], dtype, device), dtype, device, seconds)
+    one = found["moe layer" if model.kinds[0].is_moe else "layer"]
+    found["split"] = Latency(*(max(more / _LAYERS - whole, 0.0) for more, whole in
+                               ((two.forward, one.forward), (two.backward, one.backward))))  # fmt: skip
     return found
 
 
@@ -206,7 +213,9 @@ def _timed(chunk: DecoderChunk, dtype: str, device: torch.device, seconds: Secon
 
     def both() -> None:
         out = forward()
-        out.backward(torch.ones_like(out))  # type: ignore[no-untyped-call]
+        with split_backward.put_off() as late:  # puts off nothing but where it is told to split
+            out.backward(torch.ones_like(out))  # type: ignore[no-untyped-call]
+        split_backward.make(late)
         x.grad = None
 
     once = seconds(forward)

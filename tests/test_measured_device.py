@@ -47,6 +47,7 @@ def profile(**changes: Any) -> dict[str, Any]:
 
 
 def cluster(folder: Path, document: Mapping[str, Any], ranks: int = 1, **more: Any) -> Path:
+    folder.mkdir(exist_ok=True)
     (folder / "cpu.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     groups = [{"gpu": "cpu-0.5-cores", "gpus_per_node": ranks, "count": 1}]
     path = folder / "cluster.yaml"
@@ -74,6 +75,24 @@ def test_a_step_is_the_work_at_the_rates_of_the_device_and_the_latency_of_its_la
     more = 8 * (4 * 2) * 4 * 128 * 128 * (2 / 0.4e9 + 4 / 0.2e9 - 2 / 4e9 - 4 / 2e9)
     assert slower["norms, elementwise"] - found["norms, elementwise"] == pytest.approx(more, rel=1e-6)
     assert slower["matmul"] == found["matmul"]
+
+
+def test_layers_take_more_where_their_backward_pass_is_split(tmp_path: Path) -> None:
+    """2 of 4 layers on a rank, 8 micro-batches: 8 x 2 x (0.3 + 0.5) ms beside what 1F1B launches."""
+    split = {"latency": {**DEVICE["latency"], "split": {"forward": "0.3 ms", "backward": "0.5 ms"}}}
+    plain, measured = (cluster(tmp_path / name, profile(**changes), 2, links=LINKS)
+                       for name, changes in (("plain", {}), ("split", split)))  # fmt: skip
+
+    def launches(path: Path, schedule: str) -> tuple[float, float]:
+        found = priced(path, f"pp2{schedule}-dp1-mbs1-z0-rnone-fp32").candidates[0]
+        assert sum(term.seconds for term in found.terms) == pytest.approx(found.step_s, rel=1e-6)
+        return next(term.seconds for term in found.terms if term.name == "kernel launches"), found.step_s
+
+    assert launches(measured, "") == launches(plain, "")
+    for schedule in ("-zbh1", "-zbv-vpp2"):
+        (before, slow), (after, slower) = launches(plain, schedule), launches(measured, schedule)
+        assert after - before == pytest.approx(8 * 2 * 0.8e-3, rel=1e-6)
+        assert slower - slow > 0.99 * 8 * 2 * 0.8e-3
 
 
 def test_every_second_of_a_device_is_measured(tmp_path: Path) -> None:
@@ -186,7 +205,10 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
         return float(len(calls))  # 1 s for the first, 2 s for the second, ...
 
     found = latencies(spec, "fp32", torch.device("cpu"), seconds)
-    assert set(found) == {"embedding", "head"} | {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
+    kinds = {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
+    assert set(found) == {"embedding", "head", "split"} | kinds
+    more = found.pop("split")
+    assert (more.forward, more.backward) == (2 * len(found) / 4, 0.0)  # its two are timed last
     assert all(one.backward > 0 for one in found.values())
     first = next(iter(found.values()))
     assert (first.forward, first.backward) == (0.25, 0.25)  # of 4 layers: forward 1 s, both 2 s

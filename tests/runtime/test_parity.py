@@ -5,7 +5,6 @@ Three axes at once and the remaining combinations are in parity_all.py (`make pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -259,9 +258,12 @@ def weights_dropped(trainer: Trainer, rank: int) -> None:
 
 
 def weights_twice(trainer: Trainer, rank: int) -> None:
-    def twice(roots: Sequence[torch.Tensor]) -> None:
-        torch.autograd.backward(roots, retain_graph=True)
-        torch.autograd.backward(roots)
+    before = split_backward.make
+
+    def twice(late: split_backward.Late) -> None:
+        again = list(late.direct)
+        before(late)
+        before(split_backward.Late(again))
 
     split_backward.make = twice
 
@@ -269,13 +271,15 @@ def weights_twice(trainer: Trainer, rank: int) -> None:
 def weights_after_the_optimizer(trainer: Trainer, rank: int) -> None:
     """Those of the last micro-batch come after the new weights, and are taken for the next step's."""
     before, last = split_backward.make, trainer.job.num_micro_batches - 1
-    waiting: list[Any] = []
+    waiting: list[split_backward.Late] = []
 
-    def later(roots: Sequence[torch.Tensor]) -> None:
+    def later(late: split_backward.Late) -> None:
         if f"micro-batch {last}," in trainer.mesh["world"].status.doing:
-            waiting.append(roots)
-        else:
-            before([*roots, *(waiting.pop() if waiting else ())])
+            waiting.append(late)
+            return
+        for each in (late, *waiting):
+            before(each)
+        waiting.clear()
 
     split_backward.make = later
 
