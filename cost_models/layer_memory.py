@@ -13,10 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .held import in_flight
 from .ledger import BUFFERS, LASTING, Ledger
 from .liveness import TRANSIENT, moments, unusable
 from .memory import flat_buffer_bytes
-from .stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Splits, in_flight, split_rows
+from .stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Splits, split_rows
 from .tables import Problem
 
 Array = NDArray[np.float64]

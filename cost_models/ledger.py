@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .exchanges import PLAIN, Exchanges, neighbours
+from .held import held_bytes, splits_backward
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
 from .memory import flat_buffer_bytes
 from .operations import activation_bytes
 from .rates import Rates
-from .stages import Partition, Splits, build_splits, held_bytes, mean_splits, own_splits, splits_backward
+from .stages import Partition, Splits, build_splits, mean_splits, own_splits
 from .stores import Store
 from .tables import Problem, Tables
 from .techniques import registry
@@ -124,7 +125,18 @@ class Ledger:
     @cached_property
     def counts(self) -> list[dict[int, Array]]:
         """Per profile: kind -> [n] layers of that kind on the device."""
-        return [{k: self.splits.counts[:, j, k][self.split] for k in self.kinds} for j in range(self.num_profiles)]
+        return [self._of_split(self.splits.counts, j) for j in range(self.num_profiles)]
+
+    def _of_split(self, counts: Array, j: int) -> dict[int, Array]:
+        """Kind -> [n] of [split, J, kind] counts those of profile j."""
+        return {k: counts[:, j, k][self.split] for k in self.kinds}
+
+    @cached_property
+    def back(self) -> list[dict[int, Array]]:
+        """Per profile: kind -> [n] what of `counts` is on the chunk that a V comes back through; {} without a V."""
+        if self.splits.back is None:
+            return [{}] * self.num_profiles
+        return [self._of_split(self.splits.back, j) for j in range(self.num_profiles)]
 
     @cached_property
     def totals(self) -> dict[int, Array]:
@@ -144,11 +156,25 @@ class Ledger:
         """Sum over the layers of profile j that are under recompute: [n]. All of them; n of them, of average kind; or
         those that the split names."""
         if self.splits.redone is not None:
-            return _weighted({k: self.splits.redone[:, j, k][self.split] for k in self.kinds}, rows)
-        wanted, total = self.layouts["recompute_layers"], self.on_profile(j, rows)
+            return _weighted(self._of_split(self.splits.redone, j), rows)
+        return self._first_layers(self.counts[j], rows, self.layouts["recompute_layers"])
+
+    def _redone_back(self, j: int, rows: dict[int, Array]) -> Array:
+        """The same of the chunk that comes back through a V: what is left of n layers for it."""
+        if self.splits.redone_back is not None:
+            return _weighted(self._of_split(self.splits.redone_back, j), rows)
+        wanted, back = self.layouts["recompute_layers"], self.back[j]
+        before = self.layers[j] - _layers(back, self.problem.num_kinds)
+        left = np.where((wanted > 0) & (wanted <= before), -1, np.where(wanted > 0, wanted - before, 0))
+        return self._first_layers(back, rows, left)
+
+    def _first_layers(self, counts: dict[int, Array], rows: dict[int, Array], wanted: Array) -> Array:
+        """[n] sum over so many layers of these, of average kind; 0: all of them, -1: none."""
+        total = _weighted(counts, rows)
         if not wanted.any():
             return total
-        return np.asarray(np.where(wanted > 0, np.minimum(wanted / np.maximum(self.layers[j], 1.0), 1.0), 1.0) * total)
+        layers = np.maximum(_layers(counts, self.problem.num_kinds), 1.0)
+        return np.asarray(np.where(wanted != 0, np.clip(wanted / layers, 0.0, 1.0), 1.0) * total)
 
     def per_kind(self, table: Array) -> dict[int, Array]:
         """Rows of a [kind, key] table for the batch: kind -> [n]."""
@@ -250,17 +276,38 @@ class Ledger:
     def saved(self) -> list[Array]:
         """Per profile: bytes of activations per micro-batch."""
         rows = self.per_code(self.saved_tables)
-        if self.splits.redone is None and not self.layouts["recompute_layers"].any():
+        if not self._redoes_some:
             return [self.on_profile(j, rows) for j in range(self.num_profiles)]
-        kept = self.per_kind(self.tables.saved(0, 0))
-        dropped = {kind: kept[kind] - row for kind, row in rows.items()}
+        kept, dropped = self._kept_and_dropped
         return [self.on_profile(j, kept) - self.redone(j, dropped) for j in range(self.num_profiles)]
 
     @cached_property
+    def saved_back(self) -> list[Array]:
+        """Per profile: what of `saved` is on the chunk that a V comes back through."""
+        rows = self.per_code(self.saved_tables)
+        if not self._redoes_some:
+            return [_weighted(counts, rows) for counts in self.back]
+        kept, dropped = self._kept_and_dropped
+        return [_weighted(counts, kept) - self._redone_back(j, dropped) for j, counts in enumerate(self.back)]
+
+    @property
+    def _redoes_some(self) -> bool:
+        """Whether any row recomputes some layers of a stage and others not."""
+        return self.splits.redone is not None or bool(self.layouts["recompute_layers"].any())
+
+    @cached_property
+    def _kept_and_dropped(self) -> tuple[dict[int, Array], dict[int, Array]]:
+        """Kind -> [n] bytes that a layer saves, and how much less under recompute."""
+        rows, kept = self.per_code(self.saved_tables), self.per_kind(self.tables.saved(0, 0))
+        return kept, {kind: kept[kind] - row for kind, row in rows.items()}
+
+    @cached_property
     def waiting(self) -> list[Array]:
-        """Per profile: bytes of a micro-batch that wait for its W, of schedules that split the backward pass."""
+        """Per profile: [2, n] bytes of a micro-batch that wait for its W, of schedules that split the backward pass: on
+        the chunk that a V comes back through, and on all others."""
         rows = self.per_kind(self.tables.waiting)
-        return [self.on_profile(j, rows) for j in range(self.num_profiles)]
+        back = [_weighted(counts, rows) + np.zeros(len(self.layouts)) for counts in self.back]
+        return [np.array([self.on_profile(j, rows) - back[j], back[j]]) for j in range(self.num_profiles)]
 
     def memory(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
         """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one
@@ -405,8 +452,9 @@ class Ledger:
         def on(at: Array) -> Array:
             output = np.where(at < x["pp"] - 1, self.kept_output, 0.0)
             at = at - more  # as many micro-batches as a stage that is so many further to the front
-            kept = self.saved[j] + output
-            waiting = self.waiting[j] + output if apart else kept
+            back = self.saved_back[j] if apart else 0.0
+            kept = np.array([self.saved[j] + output - back, back + np.zeros_like(output)])
+            waiting = self.waiting[j] + output * _THERE if apart else kept
             return held_bytes(x["schedule"], x["pp"], x["vpp"], self.m, at, kept, waiting)
 
         held = on(splits.first[:, j][self.split] if device is None else device)
@@ -457,6 +505,14 @@ class Ledger:
         """[n] process groups with buffers of their own."""
         x = self.layouts
         return np.asarray(sum((x[name] > 1).astype(np.float64) for name in ("tp", "cp", "pp", "dp", "ep", "etp")))
+
+
+_THERE = np.array([[1.0], [0.0]])  # of the two chunks of a V, the one that has a stage behind it
+
+
+def _layers(counts: dict[int, Array], num_kinds: int) -> Array:
+    """[n] layers among these."""
+    return np.asarray(sum((count for kind, count in counts.items() if kind < num_kinds), start=np.zeros(1)))
 
 
 def _weighted(counts: dict[int, Array], rows: dict[int, Array]) -> Array:

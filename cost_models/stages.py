@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .layouts import SCHEDULES, V_SCHEDULES
+from .layouts import V_SCHEDULES
 
 Array = NDArray[np.float64]
 
@@ -45,7 +45,9 @@ class Splits:
     that profile; devices: [split, J] how many have it (0: padding); total: [split, kind]. redone: [split, J, kind]
     layers under recompute, where they are chosen stage by stage; None: as the layout says, in every stage alike.
     last: [split, J] highest device index with the profile; None: there is no other. least: a profile stands for any of
-    the devices from one to the other, and needs what the one that holds least does.
+    the devices from one to the other, and needs what the one that holds least does. back, redone_back: [split, J, kind]
+    what of counts and of redone is on the chunk that a V comes back through, which holds other numbers of micro-batches
+    (held.py); None: there is none.
     """
 
     counts: Array
@@ -55,6 +57,8 @@ class Splits:
     redone: Array | None = None
     last: Array | None = None
     least: bool = False
+    back: Array | None = None
+    redone_back: Array | None = None
 
     @cached_property
     def layers(self) -> Array:
@@ -79,12 +83,15 @@ class Edges:
 @lru_cache(maxsize=4096)
 def _profiles(
     pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str
-) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]:
-    """Distinct rows of a split, the first and last device of each, how many have it, and the sum over devices."""
+) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]:
+    """Distinct rows of a split and what of them comes back through a V, the first and last device of each, how many
+    have it, and the sum over devices."""
     rows = split_rows(pattern, num_kinds, edges, pp, vpp, schedule)
-    distinct, first, devices = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    _, from_the_end = np.unique(rows[::-1], axis=0, return_index=True)
-    return distinct, first, pp - 1 - from_the_end, devices, rows.sum(axis=0)
+    back = back_rows(pattern, num_kinds, edges, pp, schedule)
+    both = np.hstack([rows, back])
+    distinct, first, devices = np.unique(both, axis=0, return_index=True, return_counts=True)
+    _, from_the_end = np.unique(both[::-1], axis=0, return_index=True)
+    return *np.hsplit(distinct, 2), first, pp - 1 - from_the_end, devices, rows.sum(axis=0)
 
 
 def split_rows(
@@ -121,19 +128,21 @@ def build_splits(
 ) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys`."""
     found = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
-    profiles, firsts, lasts, shared_by, totals = zip(*found, strict=True)
+    profiles, coming_back, firsts, lasts, shared_by, totals = zip(*found, strict=True)
     width = max(len(rows) for rows in profiles)
-    counts = np.zeros((len(keys), width, num_kinds + EXTRA_KINDS))
+    counts, back = np.zeros((2, len(keys), width, num_kinds + EXTRA_KINDS))
     first_device, last_device, devices = np.zeros((3, len(keys), width))
-    for i, (rows, first, last, number) in enumerate(zip(profiles, firsts, lasts, shared_by, strict=True)):
-        counts[i, : len(rows)] = rows
-        counts[i, len(rows) :] = rows[-1]  # padding repeats a real profile: maxima do not change
+    for i, (rows, mine, first, last, number) in enumerate(
+        zip(profiles, coming_back, firsts, lasts, shared_by, strict=True)
+    ):
+        counts[i, : len(rows)], back[i, : len(rows)] = rows, mine
+        counts[i, len(rows) :], back[i, len(rows) :] = rows[-1], mine[-1]  # padding repeats a real profile: maxima stay
         first_device[i, : len(rows)] = first
         first_device[i, len(rows) :] = first[-1]
         last_device[i, : len(rows)] = last
         last_device[i, len(rows) :] = last[-1]
         devices[i, : len(rows)] = number
-    return Splits(counts, first_device, devices, np.array(totals), last=last_device)
+    return Splits(counts, first_device, devices, np.array(totals), last=last_device, back=back if back.any() else None)
 
 
 def mean_splits(
@@ -141,10 +150,15 @@ def mean_splits(
 ) -> Splits:
     """Splits for each (pp, vpp, schedule) of `keys` into equal parts, of fractions of layers: one profile, which holds
     what the last or the first device does, whichever is less. No split into layers has a lesser maximum of what is
-    linear."""
+    linear. In a V as many layers come back as go there, the most that `partition_ilp` lets come back: they are held for
+    fewer micro-batches than the others."""
     total = np.array([split_rows(pattern, num_kinds, edges, *key).sum(axis=0) for key in keys])
     pp = np.array([[float(key[0])] for key in keys])
-    return Splits((total / pp)[:, None], pp - 1.0, pp, total, last=np.zeros_like(pp), least=True)
+    counts = (total / pp)[:, None]
+    folded = np.array([key[2] in V_SCHEDULES for key in keys])
+    coming = counts * np.where(np.arange(counts.shape[2]) < num_kinds, 0.5, 1.0)
+    back = np.where(folded[:, None, None], coming, 0.0) if folded.any() else None
+    return Splits(counts, pp - 1.0, pp, total, last=np.zeros_like(pp), least=True, back=back)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +179,16 @@ def chunk_rows(
     if devices[0] == devices[-1]:
         rows[-1, EMBEDDING_COPY] = 0.0
     return rows
+
+
+def back_rows(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, schedule: str, sizes: Sequence[int] | None = None
+) -> Array:
+    """[pp, num_kinds + EXTRA_KINDS] what of `split_rows` is on the chunk that a V comes back through; else nothing."""
+    if schedule not in V_SCHEDULES:
+        return np.zeros((pp, num_kinds + EXTRA_KINDS))
+    sizes = sizes or chunk_sizes(len(pattern), 2 * pp)
+    return chunk_rows(pattern, num_kinds, edges, pp, 2, schedule, sizes)[: pp - 1 : -1]
 
 
 def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
@@ -200,70 +224,16 @@ def own_splits(
     pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, partition: Partition
 ) -> Splits:
     """The split of one layout, every device a profile of its own: profile j is device j."""
-    devices = chunk_devices(pp, vpp, schedule)
-    rows = on_devices(chunk_rows(pattern, num_kinds, edges, pp, vpp, schedule, partition.sizes), devices)
-    redone = None
+    devices, folded = chunk_devices(pp, vpp, schedule), schedule in V_SCHEDULES
+
+    def by_device(chunks: Array) -> tuple[Array, Array | None]:
+        """Sums, and what of them comes back."""
+        return on_devices(chunks, devices)[None], chunks[: pp - 1 : -1][None] if folded else None
+
+    rows, back = by_device(chunk_rows(pattern, num_kinds, edges, pp, vpp, schedule, partition.sizes))
+    redone = redone_back = None
     if partition.redone is not None:
-        redone = on_devices(redone_rows(pattern, num_kinds, edges, partition), devices)[None]
+        redone, redone_back = by_device(redone_rows(pattern, num_kinds, edges, partition))
     number = np.arange(pp, dtype=np.float64)[None]
-    return Splits(rows[None], number, np.ones_like(number), rows.sum(axis=0)[None], redone)
-
-
-def in_flight(schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, device: Array) -> Array:
-    """Micro-batches whose activations device `device` holds at its peak, in units of all its chunks.
-
-    gpipe m; 1f1b min(m, p-i); interleaved min(m v, 2(p-i-1) + (v-1)p + 1)/v (stage 0: p(1 + (p-1)/(p v)), Megatron-LM
-    theoretical_memory_usage.py); zb-h1 and zb-v p (zero-bubble README); dualpipe-v (2p+1)/2 (DualPipe README, PP = 2p).
-    """
-    code = {name: i for i, name in enumerate(SCHEDULES)}
-    one_f_one_b = pp - device
-    held = np.where(schedule == code["gpipe"], m, one_f_one_b)
-    held = np.where(schedule == code["interleaved"], (2 * (one_f_one_b - 1) + (vpp - 1) * pp + 1) / vpp, held)
-    held = np.where((schedule == code["zb-h1"]) | (schedule == code["zb-v"]), pp, held)
-    held = np.where(schedule == code["dualpipe-v"], pp + 0.5, held)
-    return np.asarray(np.minimum(held, m))
-
-
-def held_bytes(
-    schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, device: Array, saved: Array, waiting: Array
-) -> Array:
-    """[2, ...] bytes of activations of device `device` at its fullest after an F and after an I: of `saved` bytes per
-    micro-batch, all its chunks together, and `waiting` bytes of one between I and W (Tables.waiting). Without a split
-    backward pass the second is 0.
-
-    (micro-batches held from F to I, from I to W), out of the orders of schedule_orders.py and schedule_v.py: zb-h1
-    (p-d, d) and (p-d-1, d+1); zb-v (p, 0) and (p-1, 1), or ((p-d-1)/2, d+1) as it drains; dualpipe-v (p+1/2, 0) and
-    (p-1/2, 1/2), or ((p-d-1)/2, (d+1)/2).
-    """
-    held = np.zeros((2, *np.broadcast(schedule, saved).shape))
-    held[0] = saved * in_flight(schedule, pp, vpp, m, device)
-    apart = splits_backward(schedule)
-    if apart.any():
-        columns = np.broadcast_arrays(schedule, pp, m, device, saved, waiting, held[0])
-        held[:, apart] = _held_apart(*(column[apart] for column in columns))
-    return held
-
-
-def _held_apart(
-    schedule: NDArray[np.int64], pp: Array, m: Array, device: Array, saved: Array, waiting: Array, forward: Array
-) -> Array:
-    """`held_bytes` under schedules whose backward pass is split. forward: what is held where nothing waits."""
-    code = {name: i for i, name in enumerate(SCHEDULES)}
-    late, most = device + 1, np.minimum(pp, m)
-
-    def handed_over(number: Array) -> Array:
-        number = np.minimum(number, most)
-        return (most - number) * saved + number * waiting
-
-    forward = np.where(schedule == code["zb-h1"], handed_over(late - 1), forward)
-    draining = np.maximum(np.minimum((pp - late) / 2, m - np.minimum(late, m)), 0.0) * saved
-    of_v = np.maximum(handed_over(np.ones_like(pp)), draining + np.minimum(late, m) * waiting)
-    of_pairs = np.maximum(np.minimum(pp, m) - 0.5, (pp - late) / 2) * saved + 0.5 * waiting
-    of_pairs = np.maximum(of_pairs, (pp - late) / 2 * saved + late / 2 * waiting)
-    split = [schedule == code[name] for name in ("zb-h1", "zb-v", "dualpipe-v")]
-    return np.array([forward, np.select(split, [handed_over(late), of_v, of_pairs], 0.0)])
-
-
-def splits_backward(schedule: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Schedules whose I and W come apart."""
-    return np.asarray(schedule >= SCHEDULES.index("zb-h1"))
+    return Splits(rows, number, np.ones_like(number), rows[0].sum(axis=0)[None], redone, back=back,
+                  redone_back=redone_back)  # fmt: skip

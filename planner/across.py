@@ -19,7 +19,7 @@ from ..cost_models.layouts import Layout, Layouts
 from ..cost_models.ledger import Ledger
 from ..cost_models.schedule import Costs
 from ..cost_models.specs import Bridge
-from ..cost_models.stages import Partition, Splits
+from ..cost_models.stages import Partition
 from ..cost_models.tables import Tables, index_keys
 from .islands import OnIslands, Part, bridge_between, bridged, crossing_s, joined
 from .resolve import Resolved
@@ -172,6 +172,7 @@ class Across(OnIslands):
 def _only(batch: Ledger, devices: list[int]) -> Ledger:
     """The ledger of one layout (profile j is device j) on some of its devices."""
     splits = batch.splits
-    redone = None if splits.redone is None else splits.redone[:, devices]
-    some = Splits(splits.counts[:, devices], splits.first[:, devices], splits.devices[:, devices], splits.total, redone)
-    return replace(batch, splits=some)
+    names = ("counts", "first", "devices", "redone", "back", "redone_back")
+    columns = {name: getattr(splits, name) for name in names}
+    mine = {name: column[:, devices] for name, column in columns.items() if column is not None}
+    return replace(batch, splits=replace(splits, **mine))

@@ -19,7 +19,7 @@ from ..cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
 from ..cost_models.ledger import Ledger
 from ..cost_models.rates import STACK_FIELDS, Rates
 from ..cost_models.specs import StackSpec
-from ..cost_models.stages import Splits, chunk_devices
+from ..cost_models.stages import Partition, Splits, chunk_devices, own_splits
 from ..cost_models.tables import Problem, index_keys
 from ..profiles.calibration import Calibration
 from ..profiles.stacks import rates_for, stack_for
@@ -49,8 +49,10 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
     even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
     num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
-    schedule = V_SCHEDULES[0] if SCHEDULES[layout.schedule] in V_SCHEDULES else "1f1b"
-    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, schedule)
+    if SCHEDULES[layout.schedule] in V_SCHEDULES:
+        ends = (pattern, num_kinds, ledger.problem.edges)
+        return own_splits(*ends, layout.pp, 2, V_SCHEDULES[0], Partition(tuple(sizes)))
+    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, "1f1b")
     rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
     for device, size in zip(devices, sizes, strict=True):
         for kind in pattern[start : start + size]:

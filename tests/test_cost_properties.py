@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models import ledger, step
+from meshwright.cost_models.held import in_flight, splits_backward
 from meshwright.cost_models.layouts import (
     CP_ALGORITHMS,
     FIELDS,
@@ -40,7 +41,7 @@ from meshwright.cost_models.params import layer_parameters, mtp_parameters, tota
 from meshwright.cost_models.pipeline import bubble_s, even_step_s, exposed_hop_s
 from meshwright.cost_models.rates import Rates
 from meshwright.cost_models.specs import Lora, ModelSpec, Workload
-from meshwright.cost_models.stages import chunk_devices, chunk_sizes, in_flight, splits_backward
+from meshwright.cost_models.stages import chunk_devices, chunk_sizes
 from meshwright.cost_models.surfaces import AttentionSurface, UnfusedSurface, at_training_factor
 from meshwright.cost_models.tables import Problem, build, index_keys
 from meshwright.planner.census import Census

@@ -14,7 +14,9 @@ the order of the model, on device d(c):
   sum_{b<=c} n[b, r+1] <= L[r+1] z[c, r]                       has ended
   sum_r n[c, r] >= 1                                         only the first and the last chunk,       _fill
                                                                with embedding and head, may be empty
-  fixed[d] + sum_{c on d, r} (held[d, r] n - dropped[d, r] q) <= memory       every GPU               _fit
+  sum_r n[c, r] >= sum_r n[2p-1-c, r]                        in a V of p devices no more layers come  _fill
+                                                               back to c than went there (num_folded)
+  fixed[d] + sum_{c on d, r} (held[c, r] n - dropped[c, r] q) <= memory       every GPU               _fit
   U >= sum_{c on d, r} update[d, r] n + fixed_update[d]      the optimizer of every device            _update
   T >= U + hops(P) + sum_c F_P[c] f_c + I_P[c] i_c + W_P[c] w_c   every path P through the schedule   _add_path
 
@@ -51,7 +53,7 @@ class Stages:
 
     runs: layers of each. devices: [chunk]. forward_s, input_s, weight_s, redo_s: [chunk, run]; edge_*: [chunk] of
     embedding, head and MTP modules. hop_s: [2, chunk] of the messages that bring its input and its gradient.
-    held_bytes, dropped_bytes: [device, run] kept by a layer, and how much less if recomputed; fixed_bytes,
+    held_bytes, dropped_bytes: [chunk, run] kept by a layer, and how much less if recomputed; fixed_bytes,
     memory_bytes: [device]. update_s: [device, run] and fixed_update_s: [device] of the optimizer. chooses_recompute:
     whether q is free. fixed_s: seconds of every step outside the pipeline; growth: factor on all (stragglers).
     """
@@ -83,6 +85,14 @@ class Stages:
         forward, weights = ((n * each).sum(axis=-1) for each in (self.forward_s, self.weight_s))
         return self.edge_forward_s + forward, inputs, self.edge_weight_s + weights
 
+    @property
+    def num_folded(self) -> int:
+        """Devices, from the first, to which no more layers may come back than went there: those of a V. Chunks that
+        come back are held for less long, so without this no bound of memory would hold many splits off. Where zb-v
+        turns, both are held alike."""
+        pp = max(self.devices) + 1
+        return pp - (self.order.name == "zb-v") if len(self.devices) > pp and self.devices[pp] == pp - 1 else 0
+
     def step_s(self, paths: Sequence[Path], n: Array, q: Array) -> Array:
         """[...] seconds of a step as long as the longest of `paths`, for splits of [..., chunk, run] layers; without
         what collectives of data parallelism add."""
@@ -99,7 +109,7 @@ class Stages:
 
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
         """[...] whether every device has the memory for a split."""
-        held = (self._on_devices(n) * self.held_bytes - self._on_devices(q) * self.dropped_bytes).sum(axis=-1)
+        held = self._on_devices(n * self.held_bytes - q * self.dropped_bytes).sum(axis=-1)
         return np.asarray((held + self.fixed_bytes <= self.memory_bytes).all(axis=-1))
 
     def _on_devices(self, values: Array) -> Array:
@@ -180,16 +190,18 @@ class Program:
     def _fill(self) -> None:
         for c in self.chunks[1:-1]:
             self.problem += pulp.lpSum(self.n[c]) >= 1
+        for c in range(self.stages.num_folded):
+            self.problem += pulp.lpSum(self.n[c]) >= pulp.lpSum(self.n[-1 - c])
 
     def _fit(self) -> None:
         stages = self.stages
         for device, fixed in enumerate(stages.fixed_bytes.tolist()):
             scale = 1.0 / float(stages.memory_bytes[device])  # near 1, as solvers compare with absolute tolerances
             mine = [c for c in self.chunks if stages.devices[c] == device]
-            held, dropped = stages.held_bytes[device] * scale, stages.dropped_bytes[device] * scale
-            total = pulp.lpSum(held[r] * self.n[c][r] for c in mine for r in self.runs)
+            held, dropped = stages.held_bytes * scale, stages.dropped_bytes * scale
+            total = pulp.lpSum(held[c, r] * self.n[c][r] for c in mine for r in self.runs)
             if self.q:
-                total -= pulp.lpSum(dropped[r] * self.q[c][r] for c in mine for r in self.runs)
+                total -= pulp.lpSum(dropped[c, r] * self.q[c][r] for c in mine for r in self.runs)
             self.problem += total <= 1.0 - fixed * scale
 
     def _update(self) -> None:

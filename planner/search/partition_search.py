@@ -127,7 +127,9 @@ class _Search:
         sizes = np.array(partition.sizes, dtype=np.float64) + np.eye(chunks)[targets] - np.eye(chunks)[sources]
         least = np.ones(chunks)
         least[[0, -1]] = 0.0
-        sizes = sizes[(sizes >= least).all(axis=1) & (sources != targets)]
+        possible = (sizes >= least).all(axis=1) & (sources != targets)
+        possible &= (sizes >= sizes[:, ::-1])[:, : self.stages.num_folded].all(axis=1)
+        sizes = sizes[possible]
         redone = None if partition.redone is None else np.minimum(np.array(partition.redone, dtype=np.float64), sizes)
         n, q = counts(self.stages, sizes, redone)
         if not self.stages.chooses_recompute:

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models import collectives, ledger, shared, step
+from ...cost_models.held import in_flight
 from ...cost_models.layouts import SCHEDULES, Layouts
 from ...cost_models.ledger import LASTING, Ledger
 from ...cost_models.specs import Bridge
-from ...cost_models.stages import EMBEDDING, EMBEDDING_COPY, HEAD, MTP, in_flight
+from ...cost_models.stages import EMBEDDING, EMBEDDING_COPY, HEAD, MTP
 from ...cost_models.tables import Problem, Tables, build, index_keys
 from ..constraints import Columns as Fields
 from ..constraints import Mask, Rule
@@ -159,9 +160,12 @@ class SharedPipelines(_Shared, AnySplit):
 def _of_kinds(batch: Ledger, kinds: NDArray[np.int64], *, whole: bool = False) -> Ledger:
     """A ledger of mean stages without all other kinds of layers. whole: all of them on one device."""
     splits = batch.splits
-    counts = np.zeros_like(splits.counts)
+    counts, back = np.zeros_like(splits.counts), None
     counts[:, :, kinds] = splits.total[:, None, kinds] if whole else splits.counts[:, :, kinds]
-    return replace(batch, splits=replace(splits, counts=counts))
+    if splits.back is not None:
+        back = counts * (splits.back.any(axis=2, keepdims=True) if whole else splits.back > 0)
+        back = back if whole else np.minimum(back, splits.back)
+    return replace(batch, splits=replace(splits, counts=counts, back=back))
 
 
 class SharedReplicas(_Shared):

@@ -37,8 +37,9 @@ def shared_stages(one: Across, every: Mapping[int, Stages] | None = None) -> Sta
     def rows(name: str, places: list[int]) -> Array:
         return np.array([getattr(alone[part], name)[row] for row, part in enumerate(places)])
 
-    by_chunk = ("forward_s", "input_s", "weight_s", "redo_s", "edge_forward_s", "edge_input_s", "edge_weight_s")
-    by_device = ("held_bytes", "dropped_bytes", "fixed_bytes", "memory_bytes", "update_s", "fixed_update_s")
+    by_chunk = ("forward_s", "input_s", "weight_s", "redo_s", "edge_forward_s", "edge_input_s", "edge_weight_s",
+                "held_bytes", "dropped_bytes")  # fmt: skip
+    by_device = ("fixed_bytes", "memory_bytes", "update_s", "fixed_update_s")
     own: dict[str, Any] = {name: rows(name, chunks) for name in by_chunk}
     own |= {name: rows(name, devices) for name in by_device}
     return replace(alone[0], **own, hop_s=np.array(one.hops_s))
@@ -56,16 +57,22 @@ def by_speed(stages: Stages) -> Partition | None:
     held = stages.held_bytes @ part
     devices, last = stages.devices, len(stages.devices) - 1
     sizes = [0 if chunk in (0, last) else 1 for chunk in range(last + 1)]
-    room = stages.memory_bytes - stages.fixed_bytes - held * on_devices(np.array(sizes, dtype=np.float64), devices)
+    room = stages.memory_bytes - stages.fixed_bytes - on_devices(held * np.array(sizes), devices)
+
+    def takes_one_more(chunk: int) -> bool:
+        there = last - chunk  # in a V
+        too_many_back = there < stages.num_folded and sizes[there] <= sizes[chunk]
+        return bool(room[devices[chunk]] >= held[chunk]) and not too_many_back
+
     queue = [(float(edge_s[c] + (sizes[c] + 1) * layer_s[c]), c) for c in range(last + 1)]
     heapq.heapify(queue)
     for _ in range(int(runs.sum()) - sum(sizes)):
-        while queue and room[devices[queue[0][1]]] < held[devices[queue[0][1]]]:
+        while queue and not takes_one_more(queue[0][1]):
             heapq.heappop(queue)
         if not queue:
             return None
         seconds, chunk = heapq.heappop(queue)
         sizes[chunk] += 1
-        room[devices[chunk]] -= held[devices[chunk]]
+        room[devices[chunk]] -= held[chunk]
         heapq.heappush(queue, (seconds + float(layer_s[chunk]), chunk))
     return Partition(tuple(sizes)) if (room >= 0).all() else None

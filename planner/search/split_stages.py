@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models import step
-from ...cost_models.layouts import RECOMPUTE_MODES
+from ...cost_models.held import held_bytes
+from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES
 from ...cost_models.ledger import LASTING, Ledger
 from ...cost_models.liveness import unusable
-from ...cost_models.stages import HEAD, Splits, chunk_rows, held_bytes, on_devices
+from ...cost_models.stages import HEAD, Splits, chunk_rows, on_devices
 from ..simulation import Staged, chunks_per_stage
 from .partition_ilp import Stages
 
@@ -57,7 +58,8 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     if like is None:
         state, fixed, held = _state_bytes(single), _passing_bytes(one, edges), _held(one, kept if chooses else saved)
         per_layer = growth * (state[kinds] + held[:, kinds])
-        fixed_bytes = growth * (fixed + on_gpu @ state + (on_gpu * held).sum(axis=1) + _outputs(one))
+        at_ends = on_devices((edges * held).sum(axis=1), one.devices)
+        fixed_bytes = growth * (fixed + on_gpu @ state + at_ends + _outputs(one))
         dropped_bytes = growth * (_held(one, kept) - _held(one, saved))[:, kinds]
         fixed_bytes = fixed_bytes + _unusable(one, on_gpu) + float(step.fixed_bytes(batch, rates)[0])
     else:
@@ -111,8 +113,10 @@ def _transient(batch: Ledger, rows: Array) -> Array:
 
 def _outputs(one: Staged) -> Array:
     """[device] bytes that it keeps of what it hands on, of all micro-batches in flight."""
-    kept = np.where(np.arange(one.layout.pp) < one.layout.pp - 1, one.batch.kept_output[0], 0.0)
-    return np.asarray(held_bytes(*_pipeline(one), kept, kept).max(axis=0))
+    devices = np.arange(one.layout.pp, dtype=np.float64)
+    kept = np.where(devices < one.layout.pp - 1, one.batch.kept_output[0], 0.0)
+    chunks = np.array([kept, np.zeros_like(kept)])
+    return np.asarray(held_bytes(*_pipeline(one, devices), chunks, chunks).max(axis=0))
 
 
 def _unusable(one: Staged, on_gpu: Array) -> Array:
@@ -122,14 +126,18 @@ def _unusable(one: Staged, on_gpu: Array) -> Array:
 
 
 def _held(one: Staged, saved: Array) -> Array:
-    """[device, kind] bytes of activations at the peak of a device, of a layer that saves `saved` [kind]."""
-    waiting = one.batch.tables.waiting[:, int(one.batch.key[0])]
-    rows = [held_bytes(*_pipeline(one), *each).max(axis=0) for each in zip(saved, waiting, strict=True)]
-    return np.stack(rows, axis=1)
+    """[chunk, kind] bytes of activations at the peak of its device, of a layer that saves `saved` [kind]."""
+    waiting, devices = one.batch.tables.waiting[:, int(one.batch.key[0])], np.array(one.devices, dtype=np.float64)
+    folded = SCHEDULES[one.layout.schedule] in V_SCHEDULES
+    back = np.arange(len(devices)) >= len(devices) // 2 if folded else np.zeros(len(devices), dtype=bool)
+    chunks = np.array([~back, back], dtype=np.float64)[:, :, None]
+    pipeline = _pipeline(one, devices[:, None])
+    return np.asarray(held_bytes(*pipeline, chunks * saved, chunks * waiting).max(axis=0))
 
 
-def _pipeline(one: Staged) -> tuple[NDArray[np.int64], Array, Array, Array, Array]:
-    """Schedule, stages, chunks, micro-batches and number of every device: what `held_bytes` asks for."""
-    x, pp = one.batch.layouts, one.layout.pp
-    schedule, stages, chunks = (np.repeat(x[name], pp) for name in ("schedule", "pp", "vpp"))
-    return schedule, stages, chunks, np.repeat(one.batch.m, pp), np.arange(pp, dtype=np.float64)
+def _pipeline(one: Staged, devices: Array) -> tuple[NDArray[np.int64], Array, Array, Array, Array]:
+    """Schedule, stages, chunks, micro-batches and number of these devices: what `held_bytes` asks for."""
+    x = one.batch.layouts
+    schedule, pp, vpp, m = (np.broadcast_to(column, devices.shape)
+                            for column in (x["schedule"], x["pp"], x["vpp"], one.batch.m))  # fmt: skip
+    return schedule, pp, vpp, m, devices
