@@ -159,6 +159,11 @@ class GpuSpec:
     unconfirmed: tuple[str, ...] = ()
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
+    @property
+    def is_host(self) -> bool:
+        """Whether its memory is that of the host: a CPU rank, the only kind of device that is measured so."""
+        return bool(self.measured)
+
 
 Topology = Literal["switch", "mesh", "torus", "pcie"]
 

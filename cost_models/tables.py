@@ -33,13 +33,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is priced: model, workload, software and number of GPUs. No rate is in it."""
+    """What is priced: model, workload, software and number of GPUs. No rate is in it. on_host: the devices are ranks of
+    CPUs, whose memory is that of the host."""
 
     model: ModelSpec
     workload: Workload
     stack: StackSpec
     num_gpus: int
     gpus_per_node: int
+    on_host: bool = False
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..cost_models.layouts import (
     CP_ALGORITHMS,
     MODULES,
+    OFFLOADS,
     PRECISIONS,
     SCHEDULES,
     V_SCHEDULES,
@@ -55,7 +56,7 @@ class Rule:
             **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads,
             kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
             global_batch=workload.global_batch, schedule_name=SCHEDULES[layout.schedule],
-            algorithm=CP_ALGORITHMS[layout.cp_algorithm],
+            algorithm=CP_ALGORITHMS[layout.cp_algorithm], offload_name=OFFLOADS[layout.offload],
             precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
             experts=block.experts if block else 0,
             expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
@@ -181,6 +182,8 @@ RULES: tuple[Rule, ...] = (
          "dualpipe-v needs at least 2 x pp {pp} micro-batches, and there are {m:g}"),
     Rule("expert shards", ("tp", "cp", "ep", "etp", "zero", "shard"), _expert_shards,
          "shard {shard} x cp {cp} x tp {tp} is not a multiple of ep {ep} x etp {etp}: expert shards would straddle"),
+    Rule("offload", ("offload",), lambda x, p: np.asarray((x["offload"] == OFFLOADS.index("none")) | (not p.on_host)),
+         "offload {offload_name} moves tensors to host memory, where a CPU rank has all of its own already"),
 )  # fmt: skip
 
 

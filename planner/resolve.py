@@ -51,7 +51,8 @@ class Resolved:
     @cached_property
     def problem(self) -> Problem:
         num_gpus = self.job_gpus or self.cluster.num_gpus
-        return Problem(self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node)
+        on_host = any(group.gpu.is_host for group in self.cluster.groups)
+        return Problem(self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node, on_host)
 
     @cached_property
     def rates(self) -> Rates:

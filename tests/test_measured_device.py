@@ -95,6 +95,16 @@ def test_layers_take_more_where_their_backward_pass_is_split(tmp_path: Path) -> 
         assert slower - slow > 0.99 * 8 * 2 * 0.8e-3
 
 
+def test_nothing_is_offloaded_from_host_memory_to_host_memory(tmp_path: Path) -> None:
+    path = cluster(tmp_path, profile())
+    found = api.plan(model=TINY, cluster=str(path), **WORK)
+    assert {candidate.layout["offload"] for candidate in found.candidates} == {"none"}
+    with pytest.raises(InputError, match="offload opt moves tensors to host memory, where a CPU rank has all of its own"):
+        priced(path, "dp1-mbs1-z0-rnone-oopt-fp32")
+    on_gpu = {"model": TINY, "gpu": "h200", "gpus": 1, **WORK}
+    assert api.evaluate(None, "dp1-mbs1-z0-rnone-oopt-fp32", **on_gpu).best.memory[0].host_bytes > 0
+
+
 def test_every_second_of_a_device_is_measured(tmp_path: Path) -> None:
     sources = {term.name: term.source for term in priced(cluster(tmp_path, profile())).candidates[0].terms}
     assert {sources[name] for name in ("matmul", "attention", "norms, elementwise", "kernel launches")} == {"measured"}
@@ -186,7 +196,7 @@ def test_a_cpu_is_measured_in_one_go_and_planned_on(tmp_path: Path) -> None:
     (tmp_path / "node.kernels.yaml").unlink()  # as if interrupted: the samples are there
     assert run_here(*words, "--resume").code == 0
     assert kernels.read_text(encoding="utf-8") == before
-    planned = run_here("plan", "--cluster", str(out), *asked, "--target", "meshwright", "--fix", "offload=none")
+    planned = run_here("plan", "--cluster", str(out), *asked, "--target", "meshwright")
     assert planned.code == 0, planned
     assert "Sources of this time: 100 % measured" in planned.out
 

@@ -254,7 +254,7 @@ def tokens_from_another_rank(trainer: Trainer, rank: int) -> None:
 
 
 def weights_dropped(trainer: Trainer, rank: int) -> None:
-    split_backward.make = lambda roots: None
+    split_backward.make = lambda late: None
 
 
 def weights_twice(trainer: Trainer, rank: int) -> None:
