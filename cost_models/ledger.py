@@ -494,11 +494,25 @@ class Ledger:
         """Bytes of activations of one layout on device `device`, whose layers are those of profile j."""
         return float(self._activations(j, np.full(len(self.layouts), float(device)))[:, row].max())
 
+    def workspace(self, j: int) -> Array:
+        """[n] bytes of the widest product's gradients, and of what one layer recomputes. It does so when the layers of
+        its chunk that are not recomputed, which come last, have let go of theirs; in a split backward pass they keep as
+        much for their W."""
+        redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])[self.code, self.key]
+        if self._redoes_some:
+            dropped = self._kept_and_dropped[1]
+            of_chunk = self.on_profile(j, dropped) / self._chunks
+            here = self.redone(j, dropped)
+            let_go = np.where(splits_backward(self.layouts["schedule"]) & (here > 0), 0.0, of_chunk - here)
+            redone = np.maximum(redone - np.maximum(let_go, 0.0), 0.0)
+        return np.asarray(self.tables.workspace[self.key] + redone)
+
     @cached_property
-    def workspace(self) -> Array:
-        """[n] bytes of the widest product's gradients, and of what one layer recomputes."""
-        redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])
-        return np.asarray(self.tables.workspace[self.key] + redone[self.code, self.key])
+    def _chunks(self) -> Ints:
+        """[n] chunks of a stage."""
+        x = self.layouts
+        of_pipeline = np.where(np.isin(x["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES]), 2, x["vpp"])
+        return np.where(x["pp"] > 1, of_pipeline, 1)
 
     @cached_property
     def communicators(self) -> Array:

@@ -53,7 +53,7 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
         "gathered": np.array([part * head_weights, part * (head_weights + head_gradients),
                               has_layers * (layer_weights + layer_gradients), zero]),
         "exchange": arrived + np.array([zero, 2 * last * gathered_input, 2 * has_layers * own, zero]),
-        "workspace": np.array([zero + kept, made + kept, has_layers * ledger.workspace + kept, zero]),
+        "workspace": np.array([zero + kept, made + kept, has_layers * ledger.workspace(j) + kept, zero]),
     }  # fmt: skip
 
 

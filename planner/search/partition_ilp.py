@@ -17,6 +17,9 @@ the order of the model, on device d(c):
   sum_r n[c, r] >= sum_r n[2p-1-c, r]                        in a V of p devices no more layers come  _fill
                                                                back to c than went there (num_folded)
   fixed[d] + sum_{c on d, r} (held[c, r] n - dropped[c, r] q) <= memory       every GPU               _fit
+  fixed[d] + sum_{c on d, r} (held[c, r] - dropped[c, r]) n + redo <= memory  what a layer that is    _fit
+                                                               recomputed needs for a while counts
+                                                               where none holds more for longer
   U >= sum_{c on d, r} update[d, r] n + fixed_update[d]      the optimizer of every device            _update
   T >= U + hops(P) + sum_c F_P[c] f_c + I_P[c] i_c + W_P[c] w_c   every path P through the schedule   _add_path
 
@@ -54,8 +57,9 @@ class Stages:
     runs: layers of each. devices: [chunk]. forward_s, input_s, weight_s, redo_s: [chunk, run]; edge_*: [chunk] of
     embedding, head and MTP modules. hop_s: [2, chunk] of the messages that bring its input and its gradient.
     held_bytes, dropped_bytes: [chunk, run] kept by a layer, and how much less if recomputed; fixed_bytes,
-    memory_bytes: [device]. update_s: [device, run] and fixed_update_s: [device] of the optimizer. chooses_recompute:
-    whether q is free. fixed_s: seconds of every step outside the pipeline; growth: factor on all (stragglers).
+    memory_bytes: [device]; redo_bytes: of what one layer recomputes. update_s: [device, run] and fixed_update_s:
+    [device] of the optimizer. chooses_recompute: whether q is free. fixed_s: seconds of every step outside the
+    pipeline; growth: factor on all (stragglers).
     """
 
     runs: tuple[int, ...]
@@ -76,6 +80,7 @@ class Stages:
     update_s: Array
     fixed_update_s: Array
     chooses_recompute: bool
+    redo_bytes: float = 0.0
     fixed_s: float = 0.0
     growth: float = 1.0
 
@@ -110,6 +115,9 @@ class Stages:
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
         """[...] whether every device has the memory for a split."""
         held = self._on_devices(n * self.held_bytes - q * self.dropped_bytes).sum(axis=-1)
+        if self.chooses_recompute:
+            least = self._on_devices(n * (self.held_bytes - self.dropped_bytes)).sum(axis=-1) + self.redo_bytes
+            held = np.maximum(held, np.where(self._on_devices(n).any(axis=-1), least, 0.0))
         return np.asarray((held + self.fixed_bytes <= self.memory_bytes).all(axis=-1))
 
     def _on_devices(self, values: Array) -> Array:
@@ -201,7 +209,11 @@ class Program:
             held, dropped = stages.held_bytes * scale, stages.dropped_bytes * scale
             total = pulp.lpSum(held[c, r] * self.n[c][r] for c in mine for r in self.runs)
             if self.q:
+                least = total - pulp.lpSum(dropped[c, r] * self.n[c][r] for c in mine for r in self.runs)
                 total -= pulp.lpSum(dropped[c, r] * self.q[c][r] for c in mine for r in self.runs)
+                with_redo = (fixed + stages.redo_bytes) * scale
+                if with_redo <= 1.0:  # else the stage may still be empty
+                    self.problem += least <= 1.0 - with_redo
             self.problem += total <= 1.0 - fixed * scale
 
     def _update(self) -> None:

@@ -56,7 +56,8 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
     on_gpu, growth = on_devices(edges, one.devices), 1.0 + rates.overheads.reserve_share
     if like is None:
-        state, fixed, held = _state_bytes(single), _passing_bytes(one, edges), _held(one, kept if chooses else saved)
+        state, held = _state_bytes(single), _held(one, kept if chooses else saved)
+        fixed = _passing_bytes(one, edges, none_redone=chooses)
         per_layer = growth * (state[kinds] + held[:, kinds])
         at_ends = on_devices((edges * held).sum(axis=1), one.devices)
         fixed_bytes = growth * (fixed + on_gpu @ state + at_ends + _outputs(one))
@@ -73,7 +74,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     return Stages(
         runs=tuple(length for _, length in runs), devices=tuple(one.devices), order=one.schedule,
         forward_s=each(tables.forward_s[:, key], chunks), input_s=each(always, chunks), weight_s=each(weight, chunks),
-        redo_s=each(redo, chunks),
+        redo_s=each(redo, chunks), redo_bytes=growth * float(tables.working(*code)[key]) if chooses else 0.0,
         edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
         hop_s=np.full((2, chunks), float(step.hop_s(batch, rates)[0])),
         held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
@@ -90,14 +91,16 @@ def _state_bytes(single: Ledger) -> Array:
     return np.asarray(total[:-1] - total[-1])
 
 
-def _passing_bytes(one: Staged, edges: Array) -> Array:
-    """[device] bytes of what comes and goes, at least: beside a layer, or none where a stage may be empty."""
+def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool) -> Array:
+    """[device] bytes of what comes and goes, at least: beside a layer, or none where a stage may be empty. none_redone:
+    as if no layer were recomputed."""
     on_gpu = on_devices(edges, one.devices)
     variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.found.problem.num_kinds)]
-    held = [_transient(one.batch, rows) for rows in variants]
+    batch = replace(one.batch, code=one.batch.code * 0, codes=((0, 0),)) if none_redone else one.batch
+    held = [_transient(batch, rows) for rows in variants]
     least = np.min(held, axis=0)
     empty = [device for device in {one.devices[0], one.devices[-1]} if one.devices.count(device) == 1]
-    least[empty] = np.minimum(least, _transient(one.batch, on_gpu))[empty]
+    least[empty] = np.minimum(least, _transient(batch, on_gpu))[empty]
     return np.asarray(least)
 
 
