@@ -90,10 +90,10 @@ def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workl
     sharded = sum(named.values()) - experts - replicated
     if trains == "all":
         return KindParameters(sharded, replicated, experts, sharded, replicated, experts, False)
-    adapters = 0.0
+    split, whole = 0.0, 0.0
     if trains == "lora" and workload.lora is not None:
-        adapters = float(params.lora_parameters(model, kind, workload.lora.rank, workload.lora.targets))
-    return KindParameters(sharded, replicated, experts, adapters, 0.0, 0.0, True)
+        split, whole = map(float, params.lora_parameters(model, kind, workload.lora.rank, workload.lora.targets))
+    return KindParameters(sharded, replicated, experts, split, whole, 0.0, True)
 
 
 def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, ...]:

@@ -109,9 +109,16 @@ class LayerOperations:
     exchanges: list[Exchange] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     waiting: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
+    unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     kernels: Array | float = 0.0  # launched per forward pass
     host_waits: bool = False  # the host reads a result of the forward pass back before it can launch the rest
+    adapted: frozenset[str] = frozenset()  # projections with adapters
+
+    def keeps_input(self, *projections: str) -> bool:
+        """Whether the input of any of these projections (none: of products that take no adapters) is kept: only the
+        gradient of what trains needs it."""
+        return self.trains == "all" or not self.adapted.isdisjoint(projections)
 
 
 def tag(*modules: str) -> int:
@@ -196,7 +203,9 @@ class Builder:
 
     def layer(self, kind: Layer, trains: Trains = "all") -> LayerOperations:
         """Operations of one decoder layer of `kind`."""
-        ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains)
+        lora = self.workload.lora if trains == "lora" else None
+        adapted = frozenset(lora_shapes(self.model, kind, lora.targets)) if lora is not None else frozenset()
+        ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains, adapted=adapted)
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
         ops.input_bytes = w * h * shard.sp_tokens
         ops.kernels = self.stack.kernels_per_layer
@@ -230,9 +239,13 @@ class Builder:
     def _norms(self, ops: LayerOperations, kind: Layer) -> None:
         # Each block's norm keeps its input (the residual stream) and its output (the input of the next product).
         h, w, tokens = self.model.hidden, activation_bytes(self.workload), self.shard.sp_tokens
-        for block in ("attention", "feed-forward"):
+        down = kind.attention.is_mla  # key, value and mostly query come out of latents
+        inputs = {"attention": () if kind.attention.q_lora_rank else ("q",) if down else ("q", "k", "v"),
+                  "feed-forward": ("gate", "up")}  # fmt: skip
+        for block, projections in inputs.items():
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
-            ops.saved.append(Saved(f"{block} norm output", self.kept_input * h * tokens, tag("norm")))
+            if ops.keeps_input(*projections):
+                ops.saved.append(Saved(f"{block} norm output", self.kept_input * h * tokens, tag("norm")))
             ops.waiting.append(self.kept_input * h * tokens)
         one = w * h * tokens
         ops.traffic.append(Traffic("norms", kind.num_norms * 2 * one, kind.num_norms * 4 * one, tag("norm")))
@@ -258,11 +271,13 @@ class Builder:
         if attention.norm_parameters and not attention.is_mla:
             # Norms of heads keep what goes in; what comes out, turned to its positions, is what attention keeps.
             ops.saved.append(Saved("input of query and key norms", w * tokens * (a + g) * d))
-        out = w * tokens * a * dv
-        ops.saved.append(Saved("attention output", out))
+        out, projected = w * tokens * a * dv, ops.keeps_input("o")
+        if projected:
+            ops.saved.append(Saved("attention output", out))
         # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
-        ops.saved.append(Saved("attention output by heads", np.where(shard.ulysses > 1, out, 0.0), tag("attn")))
-        if self.kept_input < w:  # the core keeps it too, as it made it
+        apart = np.where(shard.ulysses > 1, out, 0.0) if projected else out
+        ops.saved.append(Saved("attention output by heads", apart, tag("attn")))
+        if self.kept_input < w and projected:  # the core keeps it too, as it made it
             ops.saved.append(Saved("quantised attention output", self.kept_input * tokens * a * dv))
         if not self.model.learned_positions:
             ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
@@ -299,7 +314,10 @@ class Builder:
         ops.waiting += [w * shard.sp_tokens * (2 * rank + rope), w * shard.tokens * a * nope_and_value]
         self._gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
         self._gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
-        ops.saved.append(Saved("latent", 2 * w * shard.sp_tokens * latent))
+        ops.saved.append(Saved("latent", w * shard.sp_tokens * latent))
+        inputs = {("q",): attention.q_lora_rank or 0, ("k", "v"): rank + rope}  # of the up projections: normed latents
+        normed = sum(width for names, width in inputs.items() if ops.keeps_input(*names))
+        ops.saved.append(Saved("latent norm output", w * shard.sp_tokens * normed))
 
     def context(self, attention: Attention) -> float:
         """Mean causal span in tokens: a query sees half of it. A window W of a long context C counts 2W - W^2/C."""
@@ -337,15 +355,20 @@ class Builder:
         self._gemm(ops, "up", tokens, f * (2 if gated else 1), h)
         self._gemm(ops, "down", tokens, h, f, LAST)
         ops.waiting.append((w * (2 if gated else 1) + self.kept_input) * tokens * f + w * h * shard.sp_tokens)
-        self._activation(ops, tokens * f, gated, tag("act"), w)
+        self._activation(ops, tokens * f, gated, tag("act"), w, ops.keeps_input("down"))
 
-    def _activation(self, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float) -> None:
+    def _activation(
+        self, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float, keeps_output: bool
+    ) -> None:
         parts = 2 if gated else 1
         # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
         outer = tags & ~tag("act")
         kept = min(w, self.kept_input) if self.stack.saves_fp8_activations else w
         ops.saved.append(Saved("activation input", parts * kept * elements, outer))
-        ops.saved.append(Saved("activation output", self.kept_input * elements, tags))
+        if keeps_output:
+            ops.saved.append(Saved("activation output", self.kept_input * elements, tags))
+        else:
+            ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
         if gated and not self.stack.fused_activation:
             ops.saved.append(Saved("activation of the gate", w * elements, tags))
         moved = (parts + 1) * w * elements
@@ -365,8 +388,9 @@ class Builder:
         self._gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
         ops.waiting.append((w * parts + self.kept_input) * rows * inner + (w + self.kept_input) * rows * h)
         ops.waiting.append(w * local * block.experts)
-        self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w)
-        ops.saved.append(Saved("dispatched tokens", self.kept_input * rows * h, moe))
+        self._activation(ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input())
+        if ops.keeps_input():
+            ops.saved.append(Saved("dispatched tokens", self.kept_input * rows * h, moe))
         if not self.stack.weighs_activations:
             ops.saved.append(Saved("expert outputs", w * routed * h, moe))
         ops.saved.append(Saved("router", 4.0 * local * block.experts))
@@ -419,17 +443,24 @@ class Builder:
             ops.kernels = ops.kernels + self.stack.kernels_per_cast * gemm.count
 
     def _adapters(self, ops: LayerOperations, kind: Layer) -> None:
-        """LoRA: two thin products beside each targeted projection; their inputs are saved already."""
-        lora, shard = self.workload.lora, self.shard
+        """LoRA: two thin products beside each targeted projection, of which the second keeps its input, too."""
+        lora, shard, w = self.workload.lora, self.shard, activation_bytes(self.workload)
         if lora is None:
             return
         ones = np.ones_like(shard.tokens)
         rank = lora.rank * ones
+        ops.waiting.clear()  # of weights that are frozen
         for name, (inputs, outputs, splits_outputs) in lora_shapes(self.model, kind, lora.targets).items():
             width_in = inputs * ones / (1.0 if splits_outputs else shard.tp)
             width_out = outputs * ones / (shard.tp if splits_outputs else 1.0)
             ops.gemms.append(Gemm(f"adapter in {name}", shard.tokens, rank, width_in, ones, wide=True))
             ops.gemms.append(Gemm(f"adapter out {name}", shard.tokens, width_out, rank, ones, wide=True))
+            ops.saved.append(Saved(f"adapter {name}", w * shard.tokens * lora.rank))
+            # A rank keeps its part of what all have: the input of a product split by outputs, the gradient of one
+            # split by inputs.
+            whole, part = (outputs, inputs) if splits_outputs else (inputs, outputs)
+            ops.waiting.append(w * (shard.tokens * whole / shard.tp + shard.sp_tokens * part))
+            ops.waiting.append(2 * w * shard.tokens * lora.rank)
         dequantised = {"bf16": 0.0, "int8": 3.0, "nf4": 2.5}[lora.base_dtype]  # read packed, write bf16
         if dequantised:
             elements = sum(g.count * g.n * g.k for g in ops.gemms if not g.name.startswith("adapter"))
@@ -461,7 +492,7 @@ class Builder:
         if not self.stack.split_logits:  # made in parts, but the loss takes them whole
             joined = np.where(parts > 1, w * whole, 0.0)
             ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
-        ops.saved.append(Saved("final norm", 2 * w * h * shard.sp_tokens))
+        ops.saved.append(Saved("final norm", (1 + ops.keeps_input()) * w * h * shard.sp_tokens))
         ops.traffic.append(Traffic("final norm", 2 * w * h * shard.sp_tokens, 4 * w * h * shard.sp_tokens))
         self._tensor_parallel(ops, np.minimum(parts - 1, 1.0))
 
@@ -470,7 +501,7 @@ class Builder:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
         ops = LayerOperations(name="mtp", trains=trains, kernels=16.0)
         self._gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h, wide=True)
-        ops.saved.append(Saved("mtp input", 4 * w * h * shard.sp_tokens))
+        ops.saved.append(Saved("mtp input", (2 + 2 * ops.keeps_input()) * w * h * shard.sp_tokens))
         self._head(ops)
         return ops
 

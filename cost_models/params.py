@@ -217,6 +217,10 @@ def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict
     return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
 
 
-def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> int:
-    """Adapter elements of one layer: rank x (inputs + outputs) per targeted projection (LoRA, arXiv 2106.09685)."""
-    return rank * sum(inputs + outputs for inputs, outputs, _ in lora_shapes(model, kind, targets).values())
+def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:
+    """Adapter elements of one layer, rank x (inputs + outputs) per targeted projection (LoRA, arXiv 2106.09685): those
+    that tensor parallelism splits, on the side that it splits of the projection, and those that every rank has."""
+    shapes = lora_shapes(model, kind, targets).values()
+    split = sum(outputs if splits_outputs else inputs for inputs, outputs, splits_outputs in shapes)
+    whole = sum(inputs if splits_outputs else outputs for inputs, outputs, splits_outputs in shapes)
+    return rank * split, rank * whole

@@ -299,12 +299,15 @@ def _peak(peaks: Mapping[str, float]) -> float:
 OptimizerName = Literal["adamw", "adamw-bf16", "adamw-8bit", "sgd"]
 
 
+LoraTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lora:
     """Low-rank adapters of `rank` on the named projections; the base weights are frozen in `base_dtype`."""
 
     rank: int
-    targets: tuple[str, ...]  # of: q k v o gate up down
+    targets: tuple[str, ...]  # of LoraTarget
     base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"
 
 

@@ -154,9 +154,9 @@ class Tables:
     @cached_property
     def waiting(self) -> Array:
         """[kind, key] bytes of a micro-batch between I and W: inputs and output gradients of the products whose weights
-        train, recomputed or not. The head's product is made in I. Where not all weights train, all that is saved stays.
+        train, recomputed or not. The head's product is made in I. Where not all layers train, all that is saved stays.
         """
-        rows = [sum(ops.waiting) + np.zeros(self.num_keys) if ops.trains == "all" else saved
+        rows = [sum(ops.waiting) + np.zeros(self.num_keys) if ops.trains in ("all", "lora") else saved
                 for ops, saved in zip(self.operations, self.saved(0, 0), strict=True)]  # fmt: skip
         return np.array(rows)
 
@@ -211,12 +211,14 @@ class Tables:
 
     @cached_property
     def workspace(self) -> Array:
-        """[key] bytes of the gradients of the widest product's input and output, alive at once in the backward pass."""
+        """[key] bytes of the gradients of the widest product's input and output, alive at once in the backward pass.
+        That of an activation's output is alive beside those of its inputs; where the output itself was kept, it is gone
+        by then, and is as large."""
         w = activation_bytes(self.problem.workload)
         widest = np.zeros(self.num_keys)
         for ops in self.operations[: self.problem.num_kinds]:
             for gemm in ops.gemms:
-                widest = np.maximum(widest, w * gemm.count * gemm.m * (gemm.n + gemm.k))
+                widest = np.maximum(widest, w * gemm.count * gemm.m * (gemm.n + gemm.k) + ops.unkept_output)
         return widest
 
     @cached_property
@@ -261,14 +263,19 @@ class Tables:
 def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates) -> Tables:
     """Operations and seconds for every shard key (columns KEY_FIELDS)."""
     keys = {name: np.asarray(keys[name], dtype=np.int64) for name in KEY_FIELDS}
-    shard = Shard.of(keys, problem.model, problem.workload)
-    builder = Builder(problem.model, problem.workload, problem.stack, shard)
+    ops = operations(problem, keys)
+    return Tables(problem, keys, _seconds(ops, rates, len(keys["tp"])), ops)
+
+
+def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple[LayerOperations, ...]:
+    """Of every kind, for every shard key."""
+    builder = Builder(problem.model, problem.workload, problem.stack, Shard.of(keys, problem.model, problem.workload))
     ops = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
     edge: Trains = "all" if problem.trains_everything else "passes"
     ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge)]
     ops.append(builder.mtp(edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
-    return Tables(problem, keys, _seconds(ops, rates, len(shard.tp)), tuple(ops))
+    return tuple(ops)
 
 
 def _seconds(ops: Sequence[LayerOperations], rates: Rates, num_keys: int) -> tuple[LayerSeconds, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_args
 
 from ..cost_models.specs import (
     Attention,
     FeedForward,
     Layer,
     Lora,
+    LoraTarget,
     MixtureOfExperts,
     ModelSpec,
     StackSpec,
@@ -82,12 +83,26 @@ def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any
     return {"activation": "silu" if gated else "gelu", "assumed": names}
 
 
+def lora_of(workload: Mapping[str, Any], name: str) -> Lora | None:
+    """The adapters of the workload of a plan."""
+    data, where = workload.get("lora"), "resolved.workload.lora"
+    if data is None:
+        return None
+    if not isinstance(data, dict):
+        raise InputError.of([Problem("not an object", file=name, field=where)])
+    lora: Lora = build(Lora, {**data, "targets": tuple(data.get("targets", ()))}, where, name)
+    _positive(vars(lora), ("rank",), where, name)
+    known = get_args(LoraTarget)
+    if not lora.targets or (unknown := [each for each in lora.targets if each not in known]):
+        text = f"`{unknown[0]}` is none of {', '.join(known)}" if lora.targets else "names no projection"
+        raise InputError.of([Problem(text, file=name, field=f"{where}.targets")])
+    return lora
+
+
 def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:
     """The workload of a plan."""
     data = dict(part(resolved, "workload", name))
-    if isinstance(data.get("lora"), dict):
-        targets = tuple(data["lora"].get("targets", ()))
-        data["lora"] = build(Lora, {**data["lora"], "targets": targets}, "resolved.workload.lora", name)
+    data["lora"] = lora_of(data, name)
     data["lengths"] = tuple((int(length), float(share)) for length, share in data.get("lengths", ()))
     asked = ((name, tuple((knob, value) for knob, value in knobs)) for name, knobs in data.get("techniques", ()))
     data["techniques"] = tuple(asked)

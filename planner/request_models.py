@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
-from ..cost_models.specs import Lora, OptimizerName, Precision, Workload
+from ..cost_models.specs import Lora, LoraTarget, OptimizerName, Precision, Workload
 from ..cost_models.techniques import registry as techniques
 from ..errors import InputError
 from .request_values import (
@@ -19,7 +19,6 @@ from .request_values import (
     Bytes,
     Fix,
     Lengths,
-    LoraTarget,
     Positive,
     Techniques,
     Tokens,

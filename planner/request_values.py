@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..cost_models import layouts
+from ..cost_models.specs import LoraTarget
 from ..cost_models.techniques import registry as techniques
 from ..cost_models.units import Dimension, parse
 from ..errors import InputError
 from ..profiles.reader import read_document
 
-LoraTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
 
 

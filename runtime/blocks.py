@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
 from . import tensor_parallel as tp
+from .adapters import Adapters, of_input, of_output
 from .comm import Group
 from .context_parallel import ContextParallel, causal
 from .experts import Dispatch, combine
@@ -35,7 +36,8 @@ _FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 class Split:
     """How this rank's part of a parameter lies in the whole one. dim None: every tp rank holds all of it.
 
-    expert: a routed expert's weight, which each tp rank applies to its own tokens. start: initial value, None: random.
+    expert: a routed expert's weight, which each tp rank applies to its own tokens. start: initial value, None: random,
+    with the standard deviation `std` (None: that of the model's weights).
     """
 
     shape: tuple[int, ...]
@@ -43,12 +45,13 @@ class Split:
     first: int = 0
     expert: bool = False
     start: float | None = None
+    std: float | None = None
 
 
 @dataclass(frozen=True)
 class Context:
     """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name.
-    cp: None where every rank has whole sequences."""
+    cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen."""
 
     group: Group
     experts: Group
@@ -59,6 +62,7 @@ class Context:
     recompute: Recompute = field(default_factory=Recompute)
     fused: bool = False
     cp: ContextParallel | None = None
+    adapters: Adapters | None = None
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""
@@ -94,16 +98,56 @@ class Block(nn.Module):
         self.context = context
         self.splits: dict[str, Split] = {}
 
-    def add(self, name: str, shape: Sequence[int], dim: int | None = None, **how: Any) -> None:
-        """A parameter of the whole `shape`; along `dim` this rank holds its part."""
+    def add(
+        self, name: str, shape: Sequence[int], dim: int | None = None, *, trains: bool | None = None, **how: Any
+    ) -> None:
+        """A parameter of the whole `shape`; along `dim` this rank holds its part. trains: None where all of the model
+        does, or nothing but adapters."""
         local, first = list(shape), 0
         if dim is not None:
             first, local[dim] = self.context.part(shape[dim], expert=how.get("expert", False))
         value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
         # Given back at once: a rank that shards its weights never holds all of them (sharding.Unit).
         value.untyped_storage().resize_(0)
-        self.register_parameter(name, nn.Parameter(value))
+        trains = self.context.adapters is None if trains is None else trains
+        self.register_parameter(name, nn.Parameter(value, requires_grad=trains))
         self.splits[name] = Split(tuple(shape), dim, first, **how)
+
+    def add_product(self, name: str, shape: Sequence[int], dim: int, target: str) -> None:
+        """A weight [out, in] with the adapter that it has as `target`, if it has one: A is split where the weight's
+        inputs are, B where its outputs are."""
+        self.add(name, shape, dim)
+        adapters = self.context.adapters
+        if adapters is None or target not in adapters.targets:
+            return
+        (outputs, inputs), rank = shape, adapters.rank
+        # B starts at zero, so that nothing changes at first; A as wide as PyTorch's linear layers.
+        self.add(of_input(name), [rank, inputs], 1 if dim == 1 else None, trains=True, std=inputs**-0.5)
+        self.add(of_output(name), [outputs, rank], 0 if dim == 0 else None, trains=True, start=0.0)
+
+    def columns(self, x: Tensor, *names: str) -> list[Tensor]:
+        """Products of x [b, s/tp, in] with weights split by outputs -> [b, s, out / tp] each."""
+        adapted = [name for name in names if of_input(name) in self.splits]
+        every = [*names, *map(of_input, adapted)]
+        outs = tp.column(x, [self.tensor(name) for name in every], [self.maybe(f"{name}_bias") for name in every],
+                         self.context.group)  # fmt: skip
+        thin = dict(zip(adapted, outs[len(names) :], strict=True))
+        return [out + self._widened(name, thin[name]) if name in thin else out
+                for name, out in zip(names, outs, strict=False)]  # fmt: skip
+
+    def row(self, x: Tensor, name: str) -> Tensor:
+        """The product of x [b, s, in / tp] with a weight split by inputs -> [b, s/tp, out]."""
+        beside = None
+        if of_input(name) in self.splits:
+            beside = self._widened(name, linear(x, self.tensor(of_input(name))), self.context.group)
+        return tp.row(x, self.tensor(name), self.maybe(f"{name}_bias"), self.context.group, beside)
+
+    def _widened(self, name: str, thin: Tensor, group: Group | None = None) -> Tensor:
+        """(alpha / r) B of A x [b, s, r]; the narrow one is scaled."""
+        if self.context.adapters is None:
+            raise RuntimeError(f"{name} has an adapter and the model has none")
+        group = None if group is None or group.size == 1 else group
+        return linear(thin * self.context.adapters.scale, self.tensor(of_output(name)), group=group)
 
     def maybe(self, name: str) -> Tensor | None:
         return self._parameters.get(name)
@@ -127,14 +171,14 @@ class _RmsNorm(torch.autograd.Function):
         return (wide * scale).to(x.dtype) * weight
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
         normal = x.to(scale.dtype) * scale
         grad = grads[0].to(scale.dtype)
-        grad_weight = (grad * normal).flatten(0, -2).sum(0)
+        grad_weight = (grad * normal).flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
         grad = grad * weight
         grad_x = (grad - normal * (grad * normal).mean(-1, keepdim=True)) * scale
-        return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None
+        return grad_x.to(x.dtype), grad_weight, None
 
 
 class Norm(Block):
@@ -172,18 +216,17 @@ class SelfAttention(Block):
         widths = {"q": spec.heads * spec.head_dim, "k": spec.kv_heads * spec.head_dim,
                   "v": spec.kv_heads * spec.value_head_dim}  # fmt: skip
         for name, width in widths.items():
-            self.add(name, [width, hidden], 0)
+            self.add_product(name, [width, hidden], 0, name)
             if spec.qkv_bias:
                 self.add(f"{name}_bias", [width], 0, start=0.0)
-        self.add("o", [hidden, spec.heads * spec.value_head_dim], 1)
+        self.add_product("o", [hidden, spec.heads * spec.value_head_dim], 1, "o")
         if spec.output_bias:
             self.add("o_bias", [hidden], start=0.0)
         self.q_norm = Norm(context, spec.head_dim, bias=False) if spec.norm_parameters else None
         self.k_norm = Norm(context, spec.head_dim, bias=False) if spec.norm_parameters else None
 
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        biases = [self.maybe(f"{name}_bias") for name in "qkv"]
-        parts = tp.column(x, [self.tensor(name) for name in "qkv"], biases, self.context.group)
+        parts = self.columns(x, "q", "k", "v")
         q, k, v = (part.view(*part.shape[:-1], -1, width) for part, width in zip(parts, self._head_dims(), strict=True))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -191,7 +234,7 @@ class SelfAttention(Block):
             q, k = rotate(q, *positions), rotate(k, *positions)
         heads = [each.transpose(1, 2) for each in (q, k, v)]
         out = self.context.recompute.region("attn", self.context.attention, *heads).transpose(1, 2).flatten(2)
-        return tp.row(out, self.tensor("o"), self.maybe("o_bias"), self.context.group)
+        return self.row(out, "o")
 
     def _head_dims(self) -> tuple[int, int, int]:
         return self.spec.head_dim, self.spec.head_dim, self.spec.value_head_dim
@@ -240,18 +283,16 @@ class Mlp(Block):
         super().__init__(context)
         self.names = ("gate", "up") if spec.gated else ("up",)
         for name in self.names:
-            self.add(name, [spec.inner, hidden], 0)
+            self.add_product(name, [spec.inner, hidden], 0, name)
             if spec.bias:
                 self.add(f"{name}_bias", [spec.inner], 0, start=0.0)
-        self.add("down", [hidden, spec.inner], 1)
+        self.add_product("down", [hidden, spec.inner], 1, "down")
         if spec.bias:
             self.add("down_bias", [hidden], start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        biases = [self.maybe(f"{name}_bias") for name in self.names]
-        inner = tp.column(x, [self.tensor(name) for name in self.names], biases, self.context.group)
-        out = activated(self.context.recompute, self.context.activation, *inner)
-        return tp.row(out, self.tensor("down"), self.maybe("down_bias"), self.context.group)
+        out = activated(self.context.recompute, self.context.activation, *self.columns(x, *self.names))
+        return self.row(out, "down")
 
 
 class Experts(Block):

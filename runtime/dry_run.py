@@ -90,10 +90,11 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
             with host.memory(unit.states_on_host):
                 self.own("optimizer", [unit.master])
             self.own("gradients", [unit.gradient])
-            self.own("weights", [unit.weights])
-            if unit.zero == 3:
-                self.own("gathered", [unit.flat])
             unit._this_micro_batch = self._owning("gathered", unit._this_micro_batch)  # type: ignore[method-assign]
+        for held in (*trainer.units, *trainer.frozen):
+            self.own("weights", [held.weights])
+            if held.zero == 3:
+                self.own("gathered", [held.flat])
         for chunk in trainer.chunks:
             chunk.run = _Parts(self, chunk)
         self.kind = "optimizer"

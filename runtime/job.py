@@ -23,11 +23,12 @@ from ..cost_models.layouts import (
 )
 from ..cost_models.schedule import Schedule, make
 from ..cost_models.schedule_orders import W
-from ..cost_models.specs import Layer, MixtureOfExperts, ModelSpec, StackSpec
+from ..cost_models.specs import Layer, Lora, MixtureOfExperts, ModelSpec, StackSpec
 from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
 from ..planner.plan import Candidate, Chunk, Plan
-from ..planner.plan_parts import model_of, part, stack_of
+from ..planner.plan_parts import lora_of, model_of, part, stack_of
+from .adapters import Adapters
 from .strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
@@ -38,8 +39,9 @@ RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model. own_order:
-    what the stages do when, where it is not the layout's schedule. strategies: where parts of the model have their own;
-    `layout` is then that of most layers, and chunks do not say what is recomputed."""
+    what the stages do when, where it is not the layout's schedule. lora: where only adapters train, scaled by
+    lora_alpha over their rank (None: by 1). strategies: where parts of the model have their own; `layout` is then that
+    of most layers, and chunks do not say what is recomputed."""
 
     plan_id: str
     choice: int
@@ -55,6 +57,8 @@ class Job:
     logical_of_rank: tuple[int, ...] | None = None
     strategies: Strategies | None = None
     own_order: Schedule | None = None
+    lora: Lora | None = None
+    lora_alpha: float | None = None
     steps: int = 10
     seed: int = 0
     learning_rate: float = 3e-4
@@ -98,6 +102,11 @@ class Job:
         and then stages 2 and 3 hold and move what stage 1 does (StackSpec.sharded_states)."""
         whole = layout.pp > 1 and self.stack.is_fsdp2
         return min(layout.zero, 1) if whole else layout.zero
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """What trains beside frozen weights; None where they train themselves."""
+        return None if self.lora is None else Adapters.of(self.lora, self.lora_alpha)
 
     @property
     def schedule(self) -> str:
@@ -152,7 +161,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     candidate = plan.candidates[choice - 1]
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
     workload = part(plan.resolved, "workload", name)
-    layout = candidate.to_layout()
+    layout, lora = candidate.to_layout(), lora_of(workload, name)
     _check(candidate, layout, model, workload, plan, name)
     own = strategies_of(candidate, layout, model, int(workload["seq_len"]), name)
     reasons = (unsupported(each, model, workload) for each in (own.distinct if own is not None else (layout,)))
@@ -166,6 +175,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         stack=stack, seq_len=int(workload["seq_len"]), global_batch=int(workload["global_batch"]),
         optimizer=str(workload["optimizer"]), dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
         predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank, strategies=own,
+        lora=lora,
     )  # fmt: skip
     job.check_states()
     return job
@@ -232,6 +242,7 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
     """Why this runtime cannot execute the layout (the first reason), or None."""
     algorithm = CP_ALGORITHMS[layout.cp_algorithm]
     by_parts = layout.cp > 1 and algorithm != "ulysses"
+    lora = workload.get("lora") or {}
     reasons = {
         f"it has no {algorithm} attention yet": layout.cp > 1 and algorithm not in RUNNABLE_CP,
         f"{algorithm} needs the flash kernel, which has no {PRECISIONS[layout.precision]}":
@@ -242,8 +253,9 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         "it does not offload activations yet": "act" in OFFLOADS[layout.offload],
         f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
         "it trains by none of the techniques": bool(workload.get("techniques")),
-        "it trains no adapters": workload.get("lora") is not None,
-        "it trains all layers or none": workload.get("trains_layers") is not None,
+        f"it keeps frozen weights in bf16, not in {lora.get('base_dtype')}": lora.get("base_dtype", "bf16") != "bf16",
+        "it trains all layers, or nothing but adapters":
+            workload.get("trains_layers") not in ((0, None) if lora else (None,)),
         f"it has no optimizer {workload.get('optimizer')}": workload.get("optimizer") not in ("adamw", "sgd"),
         f"it has no activation {model.activation}": model.activation not in RUNNABLE_ACTIVATIONS,
         "it has no ALiBi positions": model.rope_theta is None and not model.learned_positions,

@@ -31,17 +31,17 @@ class LatentAttention(Block):
         self.nope = spec.head_dim - self.rope
         self.q_norm = None
         if spec.q_lora_rank is None:
-            self.add("q", [spec.heads * spec.head_dim, hidden], 0)
+            self.add_product("q", [spec.heads * spec.head_dim, hidden], 0, "q")
         else:
             self._down("q", spec.q_lora_rank, hidden)
             self.q_norm = Norm(context, spec.q_lora_rank, bias=False)
-            self.add("q_up", [spec.heads * spec.head_dim, spec.q_lora_rank], 0)
+            self.add_product("q_up", [spec.heads * spec.head_dim, spec.q_lora_rank], 0, "q")
         self._down("kv", self.rank + self.rope, hidden)
         self.kv_norm = Norm(context, self.rank, bias=False)
         # Apart, so that no value keeps the keys alive that it was made beside.
-        self.add("k_up", [spec.heads * self.nope, self.rank], 0)
-        self.add("v_up", [spec.heads * spec.value_head_dim, self.rank], 0)
-        self.add("o", [hidden, spec.heads * spec.value_head_dim], 1)
+        self.add_product("k_up", [spec.heads * self.nope, self.rank], 0, "k")
+        self.add_product("v_up", [spec.heads * spec.value_head_dim, self.rank], 0, "v")
+        self.add_product("o", [hidden, spec.heads * spec.value_head_dim], 1, "o")
         if spec.output_bias:
             self.add("o_bias", [hidden], start=0.0)
 
@@ -51,13 +51,13 @@ class LatentAttention(Block):
             self.add(f"{name}_down_bias", [rank], start=0.0)
 
     def forward(self, x: Tensor, positions: Positions) -> Tensor:
-        context, query = self.context, x
+        query = x
         if self.q_norm is not None:
             query = self.q_norm(linear(x, self.tensor("q_down"), self.maybe("q_down_bias")))
         compressed = linear(x, self.tensor("kv_down"), self.maybe("kv_down_bias"))
         latent, shared = torch.split(compressed, [self.rank, self.rope], dim=-1)
         out = self._core(positions, query, self.kv_norm(latent), shared).transpose(1, 2).flatten(2)
-        return tp.row(out, self.tensor("o"), self.maybe("o_bias"), context.group)
+        return self.row(out, "o")
 
     def _core(self, positions: Positions, *latents: Tensor) -> Tensor:
         """Attention of what the latents unfold to; where `mla` is recomputed, they are all that is kept of it."""
@@ -73,8 +73,8 @@ class LatentAttention(Block):
         """Latents [b, s/tp, rank] of queries, and of keys and values, and the shared part of the keys [b, s/tp, rope]
         -> queries, keys [b, n, s, d] and values [b, n, s, value dim]."""
         group, up = self.context.group, "q" if self.q_norm is None else "q_up"
-        (q,) = tp.column(query, [self.tensor(up)], [None], group)
-        k, v = tp.column(latent, [self.tensor("k_up"), self.tensor("v_up")], [None, None], group)
+        (q,) = self.columns(query, up)
+        k, v = self.columns(latent, "k_up", "v_up")
         widths = self.spec.head_dim, self.nope, self.spec.value_head_dim
         q, k, v = (each.view(*each.shape[:2], -1, width) for each, width in zip((q, k, v), widths, strict=True))
         turned = tp.from_sequence_parts(shared, group)[:, :, None]

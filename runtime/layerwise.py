@@ -44,7 +44,7 @@ class Parts:
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
         recompute = Recompute(dropped_modules(layout), entire=entire)
         return Context(mesh["tp"], mesh["ep"], dtype, device, model.norm_epsilon, model.activation,
-                       recompute, fused, cp)  # fmt: skip
+                       recompute, fused, cp, job.adapters)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
         layout = self.job.strategy(part)

@@ -109,10 +109,12 @@ def saved_in(folder: Path) -> list[Path]:
 def run_of(job: Job) -> dict[str, Any]:
     """What decides the weights after each step, whatever the layout, as JSON has it."""
     model = {key: value for key, value in told(job.model).items() if key not in _WORDS}
-    found = {
+    found: dict[str, Any] = {
         "model": model, "seq_len": job.seq_len, "global_batch": job.global_batch, "optimizer": job.optimizer,
         "dtype": job.dtype, "seed": job.seed,
     }  # fmt: skip
+    if job.adapters is not None:
+        found["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
 

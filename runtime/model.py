@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -124,6 +125,18 @@ def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) 
     return function(x)
 
 
+def _start(x: Tensor) -> Tensor:
+    """What a frozen embedding has made, as the input of a layer like any other: its backward pass ends in a gradient of
+    its input. That one is for nobody."""
+    x.requires_grad_()
+    x.register_post_accumulate_grad_hook(_dropped)  # type: ignore[no-untyped-call]
+    return x
+
+
+def _dropped(x: Tensor) -> None:
+    x.grad = None
+
+
 class DecoderChunk(nn.Module):
     """A run of layers of one pipeline stage, with the embedding or the head where the chunk has them.
 
@@ -160,6 +173,8 @@ class DecoderChunk(nn.Module):
         context, spec = self.context, self.spec
         number = spec.mtp_layers if chunk.head else 0
         kind = spec.kinds[spec.pattern[-1]]
+        adapters = context.adapters
+        context = context if adapters is None else replace(context, adapters=adapters.without())
         self.predictions = nn.ModuleList([
             Prediction(context, spec, DecoderLayer(context, kind, spec.hidden)) for _ in range(number)
         ])  # fmt: skip
@@ -188,6 +203,7 @@ class DecoderChunk(nn.Module):
         targets: the tokens one further [b, s], and for each prediction those one further still."""
         if self.embedding is not None:
             x = self.run(self.embedding, self.embedding, x)
+            x = x if x.requires_grad else _start(x)
         for name, layer in self.layers.items():
             x = self.run(layer, self._layer(name, layer), self._moved(f"layers.{name}", x))
         if self.head is None:
@@ -284,7 +300,7 @@ def draw(parameter: Tensor, name: str, split: Split, seed: int, *, tied: bool) -
     drawn = torch.empty(split.shape, dtype=torch.float32)
     digest = hashlib.sha256(f"{seed}/{same_weight(name, tied=tied)}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    drawn.normal_(std=INITIAL_STD, generator=generator)
+    drawn.normal_(std=split.std or INITIAL_STD, generator=generator)
     if split.dim is not None:
         drawn = drawn.narrow(split.dim, split.first, parameter.shape[split.dim])
     parameter.copy_(drawn)

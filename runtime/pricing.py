@@ -10,10 +10,9 @@ import numpy as np
 from ..cost_models import ledger
 from ..cost_models.layer_memory import Bytes, Stages
 from ..cost_models.layouts import RECOMPUTE_MODES, Layouts
-from ..cost_models.operations import Builder, LayerOperations, Shard
 from ..cost_models.specs import Workload
 from ..cost_models.stages import Partition
-from ..cost_models.tables import Problem, Tables, index_keys
+from ..cost_models.tables import Problem, Tables, index_keys, operations
 from .job import Job
 from .strategies import Strategies
 
@@ -61,7 +60,8 @@ def _partition(job: Job) -> Partition:
 def _problem(job: Job) -> Problem:
     workload = Workload(
         seq_len=job.seq_len, global_batch=job.global_batch, precision="bf16" if job.dtype == "bf16" else "fp32",
-        optimizer="sgd" if job.optimizer == "sgd" else "adamw",
+        optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
+        trains_layers=None if job.lora is None else 0,
     )  # fmt: skip
     # Imbalance is between the ranks of an expert group: one rank has all experts and gets every token.
     stack = replace(job.stack, moe_imbalance=1.0) if job.layout.ep == 1 else job.stack
@@ -70,7 +70,4 @@ def _problem(job: Job) -> Problem:
 
 def _tables(problem: Problem, keys: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]) -> Tables:
     """As `tables.build`, without seconds: those would need the rates of a GPU."""
-    builder = Builder(problem.model, problem.workload, problem.stack, Shard.of(keys, problem.model, problem.workload))
-    layers = [builder.layer(problem.model.kinds[variant.kind], variant.trains) for variant in problem.variants]
-    edges = [builder.embedding(), builder.head(), builder.mtp(), LayerOperations(name="embedding copy")]
-    return Tables(problem, keys, (), tuple(layers + edges))
+    return Tables(problem, keys, (), operations(problem, keys))

@@ -26,7 +26,7 @@ def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
     alone = Group("world", [0], 0, None, Status())
     context = Context(alone, alone, DTYPES[job.dtype], torch.device("cpu"),
-                      job.model.norm_epsilon, job.model.activation)  # fmt: skip
+                      job.model.norm_epsilon, job.model.activation, adapters=job.adapters)  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)
@@ -37,7 +37,7 @@ def whole_model(job: Job) -> DecoderChunk:
 def train(job: Job) -> list[Step]:
     """Losses and gradient norms of all steps, on one core and without a process group."""
     model = whole_model(job)
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = build_optimizer(job, parameters)
     further = 1 + job.model.mtp_layers
     source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further)

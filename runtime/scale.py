@@ -23,10 +23,13 @@ from .strategies import Strategies, parts_of
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
 MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
+MOST_LORA_RANK = 8
 
 
 def scale_down(job: Job) -> tuple[Job, list[str]]:
     """The rehearsal of a job and what was shrunk, a line each."""
+    if job.lora is not None:
+        job = replace(job, lora=replace(job.lora, rank=min(job.lora.rank, MOST_LORA_RANK)))
     if job.strategies is not None:
         return _with_strategies(job, job.strategies)
     layout = _layout(job.layout)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,36 +33,24 @@ class Groups:
     copies: int
 
 
-class Unit:
-    """Parameters that are gathered, reduced and updated as one flat buffer. They come without memory, and `fill` draws
-    their weights."""
+class Weights:
+    """Parameters that are gathered as one flat buffer; by itself, frozen ones. They come without memory, and `fill`
+    draws their weights."""
 
     def __init__(
         self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int, device: torch.device,
-        fill: Callable[[], None], *, states_on_host: bool = False,
+        fill: Callable[[], None],
     ) -> None:  # fmt: skip
         self.name, self.parameters, self.groups, self.zero = name, list(parameters), groups, zero
-        self.states_on_host = states_on_host
         self.sizes = [p.numel() for p in parameters]
         self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
         self.part = self.length // groups.shard.size
-        first = parameters[0]
-        self.wide = torch.float64 if first.dtype == torch.float64 else torch.float32
-        self.flat = torch.zeros(self.length, dtype=first.dtype, device=device)
+        self.flat = torch.zeros(self.length, dtype=self.parameters[0].dtype, device=device)
         self._num_bytes = self.flat.untyped_storage().nbytes()
         self._adopt()
         fill()
         mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
         self.weights = mine.clone() if zero == 3 else mine
-        self._apart = first.dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
-        make = host.copy if states_on_host else torch.Tensor.to
-        self.master = nn.Parameter(make(self.weights, self.wide) if self._apart else self.weights)
-        self._reduced: Tensor | None = None  # on its way to the optimizer's states
-        self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
-        self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
-        self._arrived = 0
-        for index, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._taker(index))  # type: ignore[no-untyped-call]
         self.release()
 
     def _adopt(self) -> None:
@@ -81,6 +70,27 @@ class Unit:
         """Stage 3: frees the whole weights."""
         if self.zero == 3:
             self.flat.untyped_storage().resize_(0)
+
+
+class Unit(Weights):
+    """Parameters that train: gathered, reduced and updated as one flat buffer."""
+
+    def __init__(
+        self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int, device: torch.device,
+        fill: Callable[[], None], *, states_on_host: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(name, parameters, groups, zero, device, fill)
+        self.states_on_host, dtype = states_on_host, self.flat.dtype
+        self.wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self._apart = dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
+        make = host.copy if states_on_host else torch.Tensor.to
+        self.master = nn.Parameter(make(self.weights, self.wide) if self._apart else self.weights)
+        self._reduced: Tensor | None = None  # on its way to the optimizer's states
+        self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
+        self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
+        self._arrived = 0
+        for index, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._taker(index))  # type: ignore[no-untyped-call]
 
     def _taker(self, index: int) -> Callable[[Tensor], None]:
         start = sum(self.sizes[:index])
@@ -144,16 +154,35 @@ class Unit:
         self.gradient.zero_()
 
 
+class _Input(torch.autograd.Function):
+    """The input of a part whose frozen weights are gathered: its gradient is the last thing that the backward pass of
+    the part makes, and nothing else tells that it has ended."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, frozen: list[Weights]) -> Tensor:
+        ctx.frozen = frozen
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        for unit in ctx.frozen:
+            unit.release()
+        return grads[0], None
+
+
 class Gatherer:
     """Runs each part of a model with its weights at hand, and has them back before its backward pass."""
 
-    def __init__(self, units_of: dict[nn.Module, list[Unit]]) -> None:
+    def __init__(self, units_of: dict[nn.Module, list[Weights]]) -> None:
         self.units_of = units_of
 
     def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         units = [unit for unit in self.units_of[module] if unit.zero == 3]
         for unit in units:
             unit.gather()
+        frozen = [unit for unit in units if not isinstance(unit, Unit)]
+        if frozen and x.requires_grad:
+            x = _Input.apply(x, frozen)  # type: ignore[no-untyped-call]
         out = function(x)
         for unit in units:
             unit.release()
@@ -162,7 +191,7 @@ class Gatherer:
         return out
 
     @staticmethod
-    def _again(units: list[Unit]) -> None:
+    def _again(units: list[Weights]) -> None:
         for unit in units:
             unit.gather()
 

@@ -150,7 +150,7 @@ def _gathered_product(group: Group, x: Tensor, part: Tensor) -> list[Tensor]:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: Group | None = None) -> Tensor:
     """torch's `linear`, whose weight's gradient can be put off. group: ranks that all have the gradient of the output,
     [b, s, out]; each keeps its part of s, and they gather it again."""
-    if not (_State.splits and x.requires_grad):
+    if not (_State.splits and x.requires_grad and weight.requires_grad):
         return F.linear(x, weight, bias)
     kept: Tensor = _Kept.apply(x)  # type: ignore[no-untyped-call]
     product = F.linear(kept, weight.detach(), bias)

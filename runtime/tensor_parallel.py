@@ -35,8 +35,12 @@ class _Column(torch.autograd.Function):
         ctx: Any, x: Tensor, group: Group, waits: bool, num_weights: int, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
         weights, biases = tensors[:num_weights], tensors[num_weights:]
-        ctx.group, ctx.waits, ctx.has_bias = group, waits, [bias is not None for bias in biases]
-        ctx.save_for_backward(x, *weights)
+        ctx.group, ctx.waits = group, waits
+        # Of needs_input_grad: x, then behind three that are no tensors the weights, then the biases.
+        needs = ctx.needs_input_grad
+        ctx.trains, ctx.trains_bias = needs[4 : 4 + num_weights], needs[4 + num_weights :]
+        # Frozen weights leave only the gradient of the input, which asks for no input.
+        ctx.save_for_backward(x if any(ctx.trains) else None, *weights)
         whole = gather_sequence(x, group)
         return tuple(F.linear(whole, w, b) for w, b in zip(weights, biases, strict=True) if w is not None)
 
@@ -45,11 +49,13 @@ class _Column(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         if not weights:
             raise RuntimeError("a column-parallel product without weights")
-        made: Sequence[Tensor | None] = [None] * len(weights)
-        products = partial(_column_weights, ctx.group)
-        if not (ctx.waits and later(products, weights, x, *grads)):
-            made = products(x, *grads)
-        biases = [grad.flatten(0, 1).sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)]
+        made: list[Tensor | None] = [None] * len(weights)
+        trained = [index for index, trains in enumerate(ctx.trains) if trains]
+        products, theirs = partial(_column_weights, ctx.group), [grads[index] for index in trained]
+        if trained and not (ctx.waits and later(products, [weights[index] for index in trained], x, *theirs)):
+            for index, grad in zip(trained, products(x, *theirs), strict=True):
+                made[index] = grad
+        biases = [grad.flatten(0, 1).sum(0) if has else None for grad, has in zip(grads, ctx.trains_bias, strict=True)]
         grad_x = grads[0] @ weights[0]
         for grad, weight in zip(grads[1:], weights[1:], strict=True):
             grad_x.add_(grad @ weight)
@@ -106,11 +112,15 @@ def from_sequence_parts(x: Tensor, group: Group) -> Tensor:
     return result
 
 
-def row(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
-    """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once."""
-    if group.size == 1:
-        return linear(x, weight, bias)
-    out = to_sequence_parts(linear(x, weight, group=group), group)
+def row(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, beside: Tensor | None = None) -> Tensor:
+    """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once. beside:
+    [b, s, out] of this rank that is summed with it."""
+    alone = group.size == 1
+    out = linear(x, weight, bias if alone else None, group=None if alone else group)
+    out = out if beside is None else out + beside
+    if alone:
+        return out
+    out = to_sequence_parts(out, group)
     return out if bias is None else out + bias
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from .model import DecoderChunk, Draw, draw, named_splits
 from .pipeline import Batch, Pipeline
 from .resharding import Resharding
 from .schedules import actions
-from .sharding import Gatherer, Groups, Unit, gradient_norm
+from .sharding import Gatherer, Groups, Unit, Weights, gradient_norm
 from .strategies import EMBEDDING, HEAD
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -62,6 +62,7 @@ class Trainer:
             chunk.moves.update(ways)
             self.chunks.append(chunk)
         self.contents: list[tuple[Unit, Named]] = []
+        self.frozen: list[Weights] = []
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk))
         self._norm = torch.zeros(1, dtype=torch.float64, device=device)
@@ -69,17 +70,17 @@ class Trainer:
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.place.stage),
                                  job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
 
-    def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Unit]]:
+    def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Weights]]:
         """Units of every part of a chunk; what two stages hold is its own, so that their shards line up."""
-        found: dict[nn.Module, list[Unit]] = {}
+        found: dict[nn.Module, list[Weights]] = {}
         for name, part in chunk.parts():
-            kinds: dict[str, Named] = {}
+            kinds: dict[tuple[bool, str], Named] = {}
             for each in named_splits(part, name):
-                kinds.setdefault(self._kind(name, each[0], each[2]), []).append(each)
-            found[part] = [self._unit(name, kind, named) for kind, named in kinds.items()]
-            self.contents += zip(found[part], kinds.values(), strict=True)
+                kinds.setdefault((each[1].requires_grad, self._kind(name, each[0], each[2])), []).append(each)
+            found[part] = [(self._unit if trains else self._frozen)(name, kind, named)
+                           for (trains, kind), named in kinds.items()]  # fmt: skip
         heads = [] if chunk.head is None else found[chunk.head]
-        tables = [unit for unit in self.units if unit.name == "embedding tied"]
+        tables = [unit for unit in (*self.units, *self.frozen) if unit.name == "embedding tied"]
         if self.job.model.tied_embeddings:
             heads += tables
         for module in chunk.predictions:
@@ -93,13 +94,27 @@ class Trainer:
         return [unit for unit, _ in self.contents]
 
     def _unit(self, part: str, kind: str, named: Named) -> Unit:
+        zero = self.job.sharding(self.job.strategy(part))
+        if self.job.lora is not None:
+            zero = min(zero, 2)  # adapters are small: whole on every rank, as the planner has them
+        unit = Unit(f"{part} {kind}", [parameter for _, parameter, _ in named], self._groups(part, kind), zero,
+                    self.device, self._fill(named), states_on_host=self.job.offloads_states)  # fmt: skip
+        self.contents.append((unit, named))
+        return unit
+
+    def _frozen(self, part: str, kind: str, named: Named) -> Weights:
+        zero = self.job.sharding(self.job.strategy(part))
+        unit = Weights(f"{part} {kind}", [parameter for _, parameter, _ in named], self._groups(part, kind), zero,
+                       self.device, self._fill(named))  # fmt: skip
+        self.frozen.append(unit)
+        return unit
+
+    def _fill(self, named: Named) -> Callable[[], None]:
         def fill() -> None:
             for each, parameter, split in named:
                 self.draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
 
-        parameters, zero = [parameter for _, parameter, _ in named], self.job.sharding(self.job.strategy(part))
-        return Unit(f"{part} {kind}", parameters, self._groups(part, kind), zero, self.device, fill,
-                    states_on_host=self.job.offloads_states)  # fmt: skip
+        return fill
 
     def _kind(self, part: str, name: str, split: Split) -> str:
         model, mesh = self.job.model, self.parts.mesh(part)
@@ -173,8 +188,9 @@ class Trainer:
 
     def tensors(self) -> Iterator[Tensor]:
         """All that lives on the device between steps."""
-        for unit in self.units:
-            yield from (unit.flat, unit.weights, unit.gradient)
+        for held in (*self.units, *self.frozen):
+            yield from (held.flat, held.weights)
+        yield from (unit.gradient for unit in self.units)
         if self.job.offloads_states:
             return
         yield from (unit.master for unit in self.units)
@@ -211,9 +227,10 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:  # fmt: skip
     """That of a job, by its name."""
     how: dict[str, Any] = {"lr": learning_rate, "foreach": False, "fused": fused}
+    groups = [{"params": list(parameters)}]  # a stage without layers has no adapters, either
     if name == "sgd":
-        return torch.optim.SGD(parameters, momentum=MOMENTUM, **how)
-    return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.1, **how)
+        return torch.optim.SGD(groups, momentum=MOMENTUM, **how)
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.1, **how)
 
 
 def clip_(gradients: Iterable[Tensor], norm: float, limit: float | None) -> None:

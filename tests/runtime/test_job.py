@@ -135,7 +135,8 @@ def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        (("resolved", "workload", "lora"), {"rank": 8, "targets": ["q"]}, "adapters"),
+        (("resolved", "workload", "lora"), {"rank": 8, "targets": ["q"], "base_dtype": "nf4"}, "in bf16, not in nf4"),
+        (("resolved", "workload", "trains_layers"), 2, "nothing but adapters"),
         (("resolved", "workload", "optimizer"), "adamw-8bit", "optimizer"),
         (("resolved", "model", "activation"), "relu2", "activation relu2"),
         (("resolved", "model", "rope_theta"), None, "ALiBi"),
