@@ -23,7 +23,7 @@ class Adapters:
     @classmethod
     def of(cls, lora: Lora, alpha: float | None) -> Adapters:
         """alpha None: the rank (section 4.1 of the paper), so that what they make is not scaled."""
-        return cls(lora.rank, (alpha or lora.rank) / lora.rank, frozenset(lora.targets))
+        return cls(lora.rank, (lora.rank if alpha is None else alpha) / lora.rank, frozenset(lora.targets))
 
     def without(self) -> Adapters:
         """For a part of the model that is frozen and has none."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..errors import InputError
 from ..planner.plan import load_plan
 from .job import Job, job_of
 from .scale import scale_down
@@ -32,6 +33,7 @@ class Settings:
     seed: int = 0
     learning_rate: float = 3e-4
     clip: float = 1.0  # 0: gradients are not clipped
+    lora_alpha: float | None = None  # None: the rank
     device: str = "auto"
     timeout_s: float | None = None
     scale_down: bool = False
@@ -71,7 +73,8 @@ class Settings:
         return out + [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(self, name)]
 
 
-_VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float, "device": str,
+_VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float,
+           "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("scale_down", "check_parity", "checkpoint_async", "resume", "events")
@@ -87,8 +90,13 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.order is not None:
         job = replace(job, own_order=own_order(settings.order, job), predicted_step_s=None)
         job.check_states()
+    if settings.lora_alpha is not None and settings.lora_alpha <= 0:
+        raise InputError(f"--lora-alpha {settings.lora_alpha:g} is not above 0", hint="leave it out: the rank")
+    if settings.lora_alpha is not None and job.lora is None:
+        raise InputError(f"--lora-alpha {settings.lora_alpha:g}: this plan trains no adapters",
+                         hint="plan with `--lora RANK`, or leave it out")  # fmt: skip
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
-                  clip=settings.clip or None, data=settings.data)  # fmt: skip
+                  clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha)  # fmt: skip
     if settings.check_parity:
         job = replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None,
                       steps=max(settings.steps, PARITY_STEPS))  # fmt: skip

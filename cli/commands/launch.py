@@ -34,6 +34,9 @@ def command(
     seed: Annotated[int, _number("--seed", metavar="N", text="Of weights and synthetic tokens [0].")] = 0,
     learning_rate: Annotated[float, _number("--lr", metavar="RATE", text="Learning rate [3e-4].")] = 3e-4,
     clip: Annotated[float, _number("--clip", metavar="NORM", text="Clip gradients to this norm, 0: do not [1].")] = 1.0,
+    lora_alpha: Annotated[
+        float | None, _number("--lora-alpha", metavar="ALPHA", text="Adapters count alpha/rank times [the rank].")
+    ] = None,
     nnodes: Annotated[int | None, _number("--nnodes", metavar="N", text="Nodes [those of the plan].")] = None,
     nproc_per_node: Annotated[
         int | None, _number("--nproc-per-node", metavar="N", text="Ranks on a node [GPUs of the plan's nodes].")
@@ -108,8 +111,9 @@ def command(
                      max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
-        learning_rate=learning_rate, clip=clip, device=device, timeout_s=timeout, scale_down=scale_down,
-        check_parity=check_parity, order=_absolute(order) if order and Path(order).exists() else order, **saving,
+        learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
+        scale_down=scale_down, check_parity=check_parity,
+        order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     found = load_plan(plan)
     job, notes = prepare(settings)

@@ -24,6 +24,11 @@ def _flash(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
 
 
+def _frozen(columns: Columns, problem: Problem) -> Mask:
+    lora = problem.workload.lora
+    return np.full(len(columns["tp"]), lora is None or lora.base_dtype == "bf16")
+
+
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """The worker reads everything from the plan."""
     return Job(
@@ -55,6 +60,7 @@ TARGET = Target(
             _flash,
             "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
         ),
+        Rule(f"{_N}: lora", ("tp",), _frozen, "the runtime keeps frozen weights in bf16, not in int8 or nf4"),
         only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
         only(_N, "offload", ("none", "opt"), "the runtime does not offload activations yet"),
         only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),

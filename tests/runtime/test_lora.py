@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 import torch
 from meshwright.cost_models.specs import Lora
+from meshwright.planner import api
 from meshwright.runtime import reference
 from meshwright.runtime.adapters import of_input, of_output
 from meshwright.runtime.data import open_source
 from meshwright.runtime.job import Job
 from meshwright.runtime.parity import compare, compare_memory
 from meshwright.runtime.pricing import predicted_bytes
+from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.trainer import MOMENTUM, Trainer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from meshwright.errors import InputError, NoFeasibleLayoutError
 
 from .fork import run
 from .jobs import deepseek, job, llama, mixed
@@ -251,3 +255,35 @@ def test_other_adapters_do_not_go_on(tmp_path: Path) -> None:
     trained(wanted, tmp_path, 1, resume=False)
     with pytest.raises(RuntimeError, match=r"lora\.rank: 4 in the checkpoint, 2 now"):
         trained(replace(wanted, lora=replace(LORA, rank=2)), tmp_path, 2, resume=True)
+
+
+# ---- from a plan
+
+
+def planned(lora: str, folder: Path, **changes: Any) -> Path:
+    """The file of a plan for our own runtime."""
+    path = folder / "plan.json"
+    plan = api.plan(model="llama-3.2-1b", cluster="8xrtx-4090", lora=lora, seq_len=2048, global_batch=32,
+                    target="meshwright", **changes)  # fmt: skip
+    path.write_text(plan.to_json())
+    return path
+
+
+def test_a_plan_is_rehearsed(tmp_path: Path) -> None:
+    """As `launch --scale-down --check-parity --lora-alpha 32` does it: rank 64 of a model of 2,048 becomes 8."""
+    path = planned("64:q,v,down", tmp_path)
+    wanted, _ = prepare(Settings(str(path), scale_down=True, check_parity=True, lora_alpha=32.0))
+    assert (wanted.lora, wanted.lora_alpha) == (Lora(rank=8, targets=("q", "v", "down")), 32.0)
+    assert parity_of(wanted).agrees
+
+
+@pytest.mark.parametrize(("alpha", "lora", "words"), [(16.0, None, "trains no adapters"), (0.0, "8", "not above 0")])
+def test_an_alpha_that_cannot_be(alpha: float, lora: str, words: str, tmp_path: Path) -> None:
+    path = planned(lora, tmp_path)
+    with pytest.raises(InputError, match=words):
+        prepare(Settings(str(path), lora_alpha=alpha))
+
+
+def test_quantised_weights_are_not_planned_for_it() -> None:
+    with pytest.raises(NoFeasibleLayoutError, match="meshwright: lora"):
+        planned("8:q,v:nf4", Path())
