@@ -20,7 +20,7 @@ from . import tensor_parallel as tp
 from .adapters import Adapters, of_input, of_output
 from .comm import Group
 from .context_parallel import ContextParallel, causal
-from .experts import Dispatch, combine
+from .experts import Cell, Dispatch, combine
 from .recompute import Recompute
 from .router import route
 from .split_backward import linear
@@ -34,15 +34,15 @@ _FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 
 @dataclass(frozen=True)
 class Split:
-    """How this rank's part of a parameter lies in the whole one. dim None: every tp rank holds all of it.
+    """How this rank's part of a parameter lies in the whole one. firsts: (dim, index) where it starts, one for each dim
+    that is split; none: every tp rank holds all of it.
 
     expert: a routed expert's weight, which each tp rank applies to its own tokens. start: initial value, None: random,
     with the standard deviation `std` (None: that of the model's weights).
     """
 
     shape: tuple[int, ...]
-    dim: int | None = None
-    first: int = 0
+    firsts: tuple[tuple[int, int], ...] = ()
     expert: bool = False
     start: float | None = None
     std: float | None = None
@@ -54,7 +54,7 @@ class Context:
     cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen."""
 
     group: Group
-    experts: Group
+    experts: Cell
     dtype: torch.dtype
     device: torch.device
     norm_epsilon: float
@@ -79,10 +79,10 @@ class Context:
         """Causal attention of this rank's queries, [b, heads, s, d], over whole sequences."""
         return self.core(*self.dealt(q, k, v))
 
-    def part(self, size: int, *, expert: bool = False) -> tuple[int, int]:
-        """(first, number) of this rank's rows of `size`, out of those of its tp ranks (expert: of its ep ranks); the
-        first ranks take one more where it does not divide."""
-        group = self.experts if expert else self.group
+    def part(self, size: int, group: Group | None = None) -> tuple[int, int]:
+        """(first, number) of this rank's rows of `size`, out of those of a group (None: its tp ranks); the first ranks
+        take one more where it does not divide."""
+        group = group or self.group
         base, extra = divmod(size, group.size)
         rank = group.rank
         return rank * base + min(rank, extra), base + (rank < extra)
@@ -98,20 +98,25 @@ class Block(nn.Module):
         self.context = context
         self.splits: dict[str, Split] = {}
 
-    def add(
-        self, name: str, shape: Sequence[int], dim: int | None = None, *, trains: bool | None = None, **how: Any
+    def add(self, name: str, shape: Sequence[int], dim: int | None = None, **how: Any) -> None:
+        """A parameter of the whole `shape`; along `dim` this rank holds its part."""
+        self.add_split(name, shape, {} if dim is None else {dim: self.context.group}, **how)
+
+    def add_split(
+        self, name: str, shape: Sequence[int], over: Mapping[int, Group], *, trains: bool | None = None, **how: Any
     ) -> None:
-        """A parameter of the whole `shape`; along `dim` this rank holds its part. trains: None where all of the model
-        does, or nothing but adapters."""
-        local, first = list(shape), 0
-        if dim is not None:
-            first, local[dim] = self.context.part(shape[dim], expert=how.get("expert", False))
+        """A parameter of the whole `shape`, of which the ranks of a group each hold a part along its dim. trains: None
+        where all of the model does, or nothing but adapters."""
+        local, firsts = list(shape), []
+        for dim, group in over.items():
+            first, local[dim] = self.context.part(shape[dim], group)
+            firsts.append((dim, first))
         value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
         # Given back at once: a rank that shards its weights never holds all of them (sharding.Unit).
         value.untyped_storage().resize_(0)
         trains = self.context.adapters is None if trains is None else trains
         self.register_parameter(name, nn.Parameter(value, requires_grad=trains))
-        self.splits[name] = Split(tuple(shape), dim, first, **how)
+        self.splits[name] = Split(tuple(shape), tuple(firsts), **how)
 
     def add_product(self, name: str, shape: Sequence[int], dim: int, target: str) -> None:
         """A weight [out, in] with the adapter that it has as `target`, if it has one: A is split where the weight's
@@ -296,7 +301,8 @@ class Mlp(Block):
 
 
 class Experts(Block):
-    """Routed experts; the ranks of an ep group hold a part of them each, and every tp rank routes its own tokens.
+    """Routed experts; the ranks of an ep group hold a part of them each, those of an etp group a part of every one, and
+    every tp rank routes its own tokens.
 
     Shared experts are one dense block that sees every token.
     """
@@ -308,17 +314,20 @@ class Experts(Block):
         if spec.router_bias:
             self.add("router_bias", [spec.experts], start=0.0)
         for name in self.names:
-            self._expert(name, [spec.expert_inner, hidden])
-        self._expert("down", [hidden, spec.expert_inner])
+            self._expert(name, [spec.expert_inner, hidden], 1)
+        self._expert("down", [hidden, spec.expert_inner], 2)
         shared = FeedForward(inner=spec.shared_inner, gated=spec.gated)
         self.shared = Mlp(context, shared, hidden) if spec.shared_inner else None
         if spec.shared_gate:
             self.add("shared_gate", [1, hidden])
 
-    def _expert(self, name: str, shape: list[int]) -> None:
-        self.add(name, [self.spec.experts, *shape], 0, expert=True)
+    def _expert(self, name: str, shape: list[int], inner: int) -> None:
+        """`inner`: the dim of an expert's inner width."""
+        cell = self.context.experts
+        self.add_split(name, [self.spec.experts, *shape], {0: cell.ep, inner: cell.etp}, expert=True)
         if self.spec.expert_bias:
-            self.add(f"{name}_bias", [self.spec.experts, shape[0]], 0, expert=True, start=0.0)
+            bias = [self.spec.experts, shape[0]]
+            self.add_split(f"{name}_bias", bias, {0: cell.ep, 1: cell.etp}, expert=True, start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
@@ -366,4 +375,13 @@ class Experts(Block):
         # Inside a recomputed block nothing is kept anyway.
         lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
         out = activated(lean, self.context.activation, *inner)
-        return linear(out, weights["down"], weights.get("down_bias"))
+        return linear(out, weights["down"], self._down_bias(weights))
+
+    def _down_bias(self, weights: Mapping[str, Tensor]) -> Tensor | None:
+        """In the columns that this rank has a part of: the sum over etp has all of it, once."""
+        bias = weights.get("down_bias")
+        if bias is None or self.context.experts.etp.size == 1:
+            return bias
+        width = weights["down"].shape[0]
+        first, number = self.context.part(width, self.context.experts.etp)
+        return F.pad(bias, (first, width - first - number))

@@ -237,8 +237,8 @@ def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -
         for offsets, sizes in boxes(parameter.shape, start - begin, stop - begin):
             length = int(torch.Size(sizes).numel())
             where = list(offsets)
-            if split.dim is not None:
-                where[split.dim] += split.first
+            for dim, offset in split.firsts:
+                where[dim] += offset
             yield Piece(name, split.shape, tuple(where), flat[at : at + length].view(sizes))
             at += length
         begin += size

@@ -65,6 +65,37 @@ class Group:
             _REDUCE_SCATTER(out, tensor, group=self.handle)
         return out
 
+    def all_gather_rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """The rows of all ranks one after the other, `sizes[i]` of the i-th."""
+        out = tensor.new_empty(sum(sizes), *tensor.shape[1:])
+        if len(set(sizes)) == 1:
+            return self.all_gather(out, tensor)
+        parts = torch.split(out, list(sizes))
+        with self._named("all_gather of rows"):
+            if dist.get_backend(self.handle) == "nccl":
+                dist.all_gather(list(parts), tensor, group=self.handle)
+                return out
+            parts[self.rank].copy_(tensor)
+            for source, part in zip(self.ranks, parts, strict=True):  # gloo gathers equal sizes only
+                if part.numel():
+                    dist.broadcast(part, source, group=self.handle)
+        return out
+
+    def reduce_scatter_rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """This rank's rows of the sum over the group, `sizes[i]` for the i-th rank. `tensor` is used up."""
+        out = tensor.new_empty(sizes[self.rank], *tensor.shape[1:])
+        if len(set(sizes)) == 1:
+            return self.reduce_scatter(out, tensor)
+        parts = torch.split(tensor, list(sizes))
+        with self._named("reduce_scatter of rows"):
+            if dist.get_backend(self.handle) == "nccl":
+                dist.reduce_scatter(out, list(parts), group=self.handle)
+                return out
+            for to, part in zip(self.ranks, parts, strict=True):  # gloo scatters equal sizes only
+                if part.numel():
+                    dist.reduce(part, to, group=self.handle)
+            return out.copy_(parts[self.rank])
+
     def all_to_all(
         self, out: torch.Tensor, tensor: torch.Tensor, received: Sequence[int], sent: Sequence[int]
     ) -> torch.Tensor:

@@ -1,11 +1,16 @@
 """Tokens to the ranks that hold their experts, and back; no token is dropped.
 
-The ranks that share one copy of the experts form groups of ep; each holds experts / ep of them, in rank order.
+The ranks that share one copy of the experts form cells of ep x etp ranks, each of which hold one copy of the experts'
+weights: ep blocks of etp neighbours, each block experts / ep of them in rank order, each rank of a block a part of the
+inner width of every one. Tokens are sent over ep to their block, gathered there over etp, and the parts of the results
+summed on the rank that each token came by, from where they go back (Megatron Core, token_dispatcher.py: allgather and
+all-to-all of MoEAlltoAllTokenDispatcher).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +19,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .comm import Group
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The ranks that hold one copy of the routed experts together, as this one meets them: over ep they have other
+    experts, over etp other parts of the same ones."""
+
+    ep: Group
+    etp: Group
+
+    @property
+    def size(self) -> int:
+        return self.ep.size * self.etp.size
 
 
 class _AllToAll(torch.autograd.Function):
@@ -56,38 +74,86 @@ def _exchange(x: Tensor, group: Group, received: Sequence[int], sent: Sequence[i
     return group.all_to_all(out, x.contiguous(), received, sent)
 
 
+class _Spread(torch.autograd.Function):
+    """Rows that have arrived at each rank of an etp group -> those of all, in `order`; `inverse` of it leads back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.etp, ctx.shares = etp, shares
+        ctx.save_for_backward(inverse)
+        return _gathered(x, etp, shares)[order]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return _summed(grads[0][inverse], ctx.etp, ctx.shares), None, None, None, None
+
+
+class _Collect(torch.autograd.Function):
+    """The way back of `_Spread`: the sums of what the ranks of the group have made of the rows of this one."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.etp, ctx.shares = etp, shares
+        ctx.save_for_backward(order)
+        return _summed(out[inverse], etp, shares)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (order,) = ctx.saved_tensors
+        return _gathered(grads[0], ctx.etp, ctx.shares)[order], None, None, None, None
+
+
+def _gathered(x: Tensor, etp: Group, shares: Sequence[int]) -> Tensor:
+    return x if etp.size == 1 else etp.all_gather_rows(x.contiguous(), shares)
+
+
+def _summed(rows: Tensor, etp: Group, shares: Sequence[int]) -> Tensor:
+    return rows if etp.size == 1 else etp.reduce_scatter_rows(rows, shares)
+
+
 class Dispatch:
     """Where the tokens of a micro-batch go. counts[e]: how many of this rank go to expert e, out of all experts;
-    `counts` of the dispatch: how many arrive here for each expert of this rank."""
+    `counts` of the dispatch: how many arrive for each expert of this rank, at all ranks of its etp group."""
 
-    def __init__(self, group: Group, counts: Sequence[int], tokens: Tensor) -> None:
-        self.group, self.local = group, len(counts) // group.size
+    def __init__(self, cell: Cell, counts: Sequence[int], tokens: Tensor) -> None:
+        self.cell, self.local = cell, len(counts) // cell.ep.size
         self.sent = [sum(counts[first : first + self.local]) for first in range(0, len(counts), self.local)]
         table = self._table(counts, tokens)
-        self.received = [sum(row) for row in table]
-        self.counts = [sum(column) for column in zip(*table, strict=True)]
-        self.order = _by_expert(table, tokens.device)
+        arrived = [[sum(row) for row in rows] for rows in table]
+        self.received = arrived[cell.etp.rank]
+        shares = [sum(each) for each in arrived]
+        flat = [row for rows in table for row in rows]
+        self.counts = [sum(column) for column in zip(*flat, strict=True)]
+        order = _by_expert(flat, tokens.device)
+        self._ways = cell.etp, shares, order, order.argsort()
 
-    def _table(self, counts: Sequence[int], tokens: Tensor) -> list[list[int]]:
-        """[rank][expert of this rank]: tokens that arrive. Tokens without values: every rank sends as this one does."""
+    def _table(self, counts: Sequence[int], tokens: Tensor) -> list[list[list[int]]]:
+        """[etp rank][ep rank][expert of this rank]: tokens that arrive there from there. Tokens without values: every
+        rank sends as this one does."""
+        ep, etp = self.cell.ep, self.cell.etp
         if isinstance(tokens, FakeTensor):
-            first = self.group.rank * self.local
-            return [list(counts[first : first + self.local])] * self.group.size
+            first = ep.rank * self.local
+            return [[list(counts[first : first + self.local])] * ep.size] * etp.size
         mine = torch.tensor(counts, device=tokens.device)
-        each = [self.local] * self.group.size
-        found: list[list[int]] = _exchange(mine, self.group, each, each).view(self.group.size, self.local).tolist()
+        each = [self.local] * ep.size
+        arrived = _exchange(mine, ep, each, each)
+        every = etp.all_gather(arrived.new_empty(etp.size * len(arrived)), arrived)
+        found: list[list[list[int]]] = every.view(etp.size, ep.size, self.local).tolist()
         return found
 
     def there(self, tokens: Tensor) -> Tensor:
         """Tokens [n, h] by expert, out of all -> those that arrive here, by expert of this rank."""
-        arrived: Tensor = _AllToAll.apply(tokens, self.group, self.received, self.sent)  # type: ignore[no-untyped-call]
-        return arrived[self.order]
+        if self.cell.ep.size > 1:
+            tokens = _AllToAll.apply(tokens, self.cell.ep, self.received, self.sent)  # type: ignore[no-untyped-call]
+        found: Tensor = _Spread.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
+        return found
 
     def back(self, out: Tensor) -> Tensor:
-        """The way back of `there`."""
-        result: Tensor = _AllToAll.apply(  # type: ignore[no-untyped-call]
-            out[self.order.argsort()], self.group, self.sent, self.received
-        )
+        """The way back of `there`; the parts of a result that the ranks of an etp group have are summed."""
+        result: Tensor = _Collect.apply(out, *self._ways)  # type: ignore[no-untyped-call]
+        if self.cell.ep.size > 1:
+            result = _AllToAll.apply(result, self.cell.ep, self.sent, self.received)  # type: ignore[no-untyped-call]
         return result
 
 

@@ -247,8 +247,8 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         f"it has no {algorithm} attention yet": layout.cp > 1 and algorithm not in RUNNABLE_CP,
         f"{algorithm} needs the flash kernel, which has no {PRECISIONS[layout.precision]}":
             by_parts and PRECISIONS[layout.precision] != "bf16",
-        f"it has no expert-tensor parallelism yet (etp {layout.etp})": layout.etp > 1,
-        f"ep {layout.ep} does not divide the ranks that share one copy of the experts": _straddles(layout),
+        f"ep {layout.ep} x etp {layout.etp} does not divide the ranks that share one copy of the experts":
+            _straddles(layout),
         "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
         "it does not offload activations yet": "act" in OFFLOADS[layout.offload],
         f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
@@ -269,12 +269,12 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
 
 
 def _straddles(layout: Layout) -> bool:
-    return (layout.shard if layout.zero else layout.dp) * layout.cp * layout.tp % layout.ep != 0
+    return (layout.shard if layout.zero else layout.dp) * layout.cp * layout.tp % (layout.ep * layout.etp) != 0
 
 
 def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
     attention, block = kind.attention, kind.feed_forward
-    experts = block.experts if isinstance(block, MixtureOfExperts) else 0
+    experts, inner = (block.experts, block.expert_inner) if isinstance(block, MixtureOfExperts) else (0, 0)
     ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
     latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
     reasons = {
@@ -284,6 +284,7 @@ def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
             not attention.is_mla and attention.norm_parameters not in (0, 2 * attention.head_dim),
         "its norms of latents have one weight per rank": attention.is_mla and attention.norm_parameters != latents,
         f"ep {layout.ep} does not divide the {experts} experts": experts % layout.ep != 0,
+        f"etp {layout.etp} does not divide the {inner} units of an expert": inner % layout.etp != 0,
         f"it has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
         f"tp {layout.tp} is more than the {attention.kv_heads} key/value heads": attention.kv_heads % layout.tp != 0,
         f"ulysses deals out key/value heads: cp {layout.cp} x tp {layout.tp} does not divide {attention.kv_heads}":

@@ -13,6 +13,7 @@ from ..cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
 from ..planner.plan import Chunk
 from .blocks import Context
 from .context_parallel import ContextParallel
+from .experts import Cell
 from .job import Job, dropped_modules
 from .mesh import Mesh
 from .recompute import Recompute
@@ -43,7 +44,7 @@ class Parts:
         cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
         recompute = Recompute(dropped_modules(layout), entire=entire)
-        return Context(mesh["tp"], mesh["ep"], dtype, device, model.norm_epsilon, model.activation,
+        return Context(mesh["tp"], Cell(mesh["ep"], mesh["etp"]), dtype, device, model.norm_epsilon, model.activation,
                        recompute, fused, cp, job.adapters)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:

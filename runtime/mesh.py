@@ -35,10 +35,11 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
 
     shard: ranks that share one copy of the states (1 without ZeRO), cp ranks included: to the weights, their tokens are
     more data; replicate: those that hold copies of it;
-    ep: ranks that hold one copy of the routed experts together, out of those that share the states of one, tp ranks
-    included; expert_shard, expert_replicate: as shard and replicate, for routed experts.
+    etp, ep: ep x etp ranks hold one copy of the routed experts together, out of those that share the states of one, tp
+    ranks included: etp neighbours a part of every expert that they have, ep of such experts of their own;
+    expert_shard, expert_replicate: as shard and replicate, for routed experts.
     """
-    tp, cp, pp, ep = layout.tp, layout.cp, layout.pp, layout.ep
+    tp, cp, pp, etp, cell = layout.tp, layout.cp, layout.pp, layout.etp, layout.ep * layout.etp
     dp = layout.dp * cp
     shard = layout.shard * cp if layout.zero else 1
 
@@ -51,14 +52,16 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
     all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
     together = wide if layout.zero else all_data
-    same = [ranks[first::ep] for ranks in together for first in range(ep)]  # hold the same experts
+    same = [ranks[first::cell] for ranks in together for first in range(cell)]  # hold the same of the experts
+    cells = [ranks[first : first + cell] for ranks in together for first in range(0, len(ranks), cell)]
     return {
         "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
         "cp": [[at(p, d + c, t) for c in range(cp)] for p in stages for d in range(0, dp, cp) for t in range(tp)],
         "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
         "shard": inside,
         "replicate": across,
-        "ep": [ranks[first : first + ep] for ranks in together for first in range(0, len(ranks), ep)],
+        "ep": [ranks[first::etp] for ranks in cells for first in range(etp)],
+        "etp": [ranks[first : first + etp] for ranks in cells for first in range(0, cell, etp)],
         "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
         "expert_replicate": across if layout.zero else same,
         "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],

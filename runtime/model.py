@@ -68,10 +68,11 @@ class TokenTable(Block):
     def __init__(self, context: Context, spec: ModelSpec) -> None:
         super().__init__(context)
         self.add("tokens", [spec.vocab, spec.hidden], 0)
+        self.first, _ = context.part(spec.vocab)
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """[b, s] -> [b, s/tp, h]."""
-        return tp.embed(tokens, self.tensor("tokens"), self.splits["tokens"].first, self.context.group)
+        return tp.embed(tokens, self.tensor("tokens"), self.first, self.context.group)
 
 
 class Embedding(TokenTable):
@@ -301,6 +302,6 @@ def draw(parameter: Tensor, name: str, split: Split, seed: int, *, tied: bool) -
     digest = hashlib.sha256(f"{seed}/{same_weight(name, tied=tied)}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     drawn.normal_(std=split.std or INITIAL_STD, generator=generator)
-    if split.dim is not None:
-        drawn = drawn.narrow(split.dim, split.first, parameter.shape[split.dim])
+    for dim, first in split.firsts:
+        drawn = drawn.narrow(dim, first, parameter.shape[dim])
     parameter.copy_(drawn)

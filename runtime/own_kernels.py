@@ -19,6 +19,7 @@ from . import split_backward
 from . import tensor_parallel as tp
 from .blocks import ACTIVATIONS, Context, Norm, gated, rotate
 from .comm import Group
+from .experts import Cell
 from .model import DecoderChunk, materialise
 from .sharding import Gatherer, Groups, Unit, squared_norm
 from .status import Status
@@ -47,7 +48,7 @@ def _alone() -> Group:
 
 def _context(dtype: torch.dtype, device: torch.device, activation: str = "silu", epsilon: float = 1e-5) -> Context:
     alone = _alone()
-    return Context(alone, alone, dtype, device, epsilon, activation, fused=device.type == "cuda")
+    return Context(alone, Cell(alone, alone), dtype, device, epsilon, activation, fused=device.type == "cuda")
 
 
 def _either(kernel: Kernel, forward: Callable[[], Tensor], *inputs: Tensor) -> Action:

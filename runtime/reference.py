@@ -15,6 +15,7 @@ from ..planner.plan import Chunk
 from .blocks import Context
 from .comm import Group
 from .data import open_source
+from .experts import Cell
 from .job import Job
 from .model import DecoderChunk, materialise
 from .settings import Settings, prepare
@@ -25,7 +26,7 @@ from .trainer import DTYPES, Step, build_optimizer, clip_
 def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
     alone = Group("world", [0], 0, None, Status())
-    context = Context(alone, alone, DTYPES[job.dtype], torch.device("cpu"),
+    context = Context(alone, Cell(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
                       job.model.norm_epsilon, job.model.activation, adapters=job.adapters)  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip

@@ -1,13 +1,14 @@
 """`--scale-down`: the same layout on a small model, so that a plan for a cluster can be rehearsed on two cores.
 
-Kept: every axis above 1 (at 2), vpp, schedule, which chunks are longer, heads per key/value head, tying, kinds of
-layers, recompute, that the plan renumbers ranks. Shrunk: GPUs, width, depth, vocabulary, tokens, micro-batches (to
-pp + 2).
+Kept: every axis above 1 (at 2; at 4 one that ep and etp share), vpp, schedule, which chunks are longer, heads per
+key/value head, tying, kinds of layers, recompute, that the plan renumbers ranks. Shrunk: GPUs, width, depth,
+vocabulary, tokens, micro-batches (to pp + 2).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from .scale_layers import kept_layers, rehearsed, shrunk
 from .strategies import Strategies, parts_of
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
+_FOLDED = ("shard", "cp", "tp")  # axes that experts are folded over
 MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
 MOST_LORA_RANK = 8
 
@@ -90,12 +92,14 @@ def _shape(layout: Layout) -> tuple[int, ...]:
 
 
 def _layout(layout: Layout) -> Layout:
-    two = {name: min(getattr(layout, name), 2) for name in ("tp", "cp", "pp", "ep")}
-    replicas, shard = layout.dp // layout.shard, layout.shard
-    shard, replicas = min(shard, 2), min(replicas, 2)
+    two = {name: min(getattr(layout, name), 2) for name in ("tp", "cp", "pp", "ep", "etp", "shard")}
+    # ep and etp of 2 need 4 ranks that share one copy of the experts: the first axis that has as many.
+    if math.prod(two[name] for name in _FOLDED) % (two["ep"] * two["etp"]):
+        two[next(name for name in _FOLDED if getattr(layout, name) > 2)] = 4
+    replicas = min(layout.dp // layout.shard, 2)
     micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
     layers = min(layout.recompute_layers, 1)
-    return replace(layout, **two, dp=shard * replicas, shard=shard, micro_batch=micro_batch, recompute_layers=layers)
+    return replace(layout, **two, dp=two["shard"] * replicas, micro_batch=micro_batch, recompute_layers=layers)
 
 
 def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:

@@ -122,11 +122,11 @@ class Trainer:
             name == "head.projection" and model.tied_embeddings
         ):
             return "tied"
-        if split.expert and max(mesh["tp"].size, mesh["ep"].size) > 1:
+        if split.expert and max(mesh[axis].size for axis in ("tp", "ep", "etp")) > 1:
             return "expert"
         if mesh["tp"].size == 1:
             return "split"
-        return "split" if split.dim is not None else "shared"
+        return "split" if split.firsts else "shared"
 
     def _groups(self, part: str, kind: str) -> Groups:
         prefix, mesh = "expert_" if kind == "expert" else "", self.parts.mesh(part)

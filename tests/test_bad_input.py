@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
         ("link-bare", ["--model", "llama-3.1-8b", "--cluster", "bare.yaml"], 2),
         ("cluster-zero", ["--model", "llama-3.1-8b", "--cluster", "zero.yaml"], 2),
         ("fixes-conflict", ["--model", "llama-3.1-8b", *CLUSTER, "--fix", "tp=8", "--fix", "pp=4"], 1),
-        ("fix-of-target", ["--model", "mixtral-8x7b", *CLUSTER, "--fix", "etp=2"], 1),
+        ("fix-of-target", ["--model", "gpt2", *CLUSTER, "--fix", "sequence_parallel=false", "--fix", "tp=2"], 1),
         ("length-negative", ["--model", "llama-3.1-8b", *CLUSTER, "--seq-len", "-8"], 2),
         ("lora-on-experts", ["--model", "mixtral-8x7b", *CLUSTER, "--lora", "16:gate,up"], 2),
         ("no-fp8", ["--model", "llama-3.1-8b", "--cluster", "dgx-a100:2", "--dtype", "fp8"], 2),

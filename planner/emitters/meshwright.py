@@ -61,7 +61,6 @@ TARGET = Target(
             "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
         ),
         Rule(f"{_N}: lora", ("tp",), _frozen, "the runtime keeps frozen weights in bf16, not in int8 or nf4"),
-        only(_N, "etp", (1,), "the runtime has no expert-tensor parallelism yet (etp {etp})"),
         only(_N, "offload", ("none", "opt"), "the runtime does not offload activations yet"),
         only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     ),

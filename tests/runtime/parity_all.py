@@ -53,7 +53,8 @@ EXPERTS = [
     for name in ("moe", "shared")
     for each in ("tp2-dp4-sh2-ep4-mbs1-z3-rnone", "tp2-pp2-dp2-ep2-mbs1-z1-rsel(act+moe)", "dp4-ep4-mbs1-z2-rfull",
                  "tp2-pp2-vpp2-dp2-ep4-mbs1-z0-rnone", "dp8-sh4-ep2-mbs1-z3-rsel(moe)",
-                 "pp2-gpipe-dp2-ep2-mbs2-z3-rnone")
+                 "pp2-gpipe-dp2-ep2-mbs2-z3-rnone", "dp8-sh4-ep2-etp2-mbs1-z3-rsel(moe)",
+                 "tp2-pp2-dp2-ep2-etp2-mbs1-z0-rfull")
 ]  # fmt: skip
 
 
@@ -147,7 +148,8 @@ WITH_CONTEXT = [
 ]  # fmt: skip
 SIXTEEN = [
     "llama:tp2-cp2r-pp2-dp2-mbs1-z1-rnone", "gpt:tp2-cp2u-pp2-dp2-mbs1-z3-rnone", "llama:tp2-cp4g-dp2-mbs1-z3-rsel",
-    "moe:tp2-cp2g-pp2-dp2-ep4-mbs1-z1-rnone", "moe:tp2-cp2r-dp4-sh2-ep4-mbs1-z2-rfull", "gpt:cp8r-dp2-mbs1-z1-rnone",
+    "moe:tp2-cp2g-pp2-dp2-ep4-mbs1-z1-rnone", "moe:tp2-cp2r-pp2-dp2-ep2-etp4-mbs1-z1-rnone",
+    "moe:tp2-cp2r-dp4-sh2-ep4-mbs1-z2-rfull", "gpt:cp8r-dp2-mbs1-z1-rnone",
     "gpt:cp4u-pp2-vpp2-dp2-mbs1-z1-rnone",
 ]  # fmt: skip
 

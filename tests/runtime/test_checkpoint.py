@@ -88,6 +88,7 @@ def saved_twice(wanted: Job, folder: Path) -> None:
         ("llama", "dp2-mbs1-z3-rnone-oopt", "tp2-pp2-dp1-mbs1-z0-rnone"),
         ("gpt", "tp2-pp2-dp1-mbs1-z1-rnone", "dp4-sh2-mbs2-z2-rnone-oopt"),
         ("moe", "tp2-dp2-ep4-mbs1-z1-rnone", "pp2-dp2-ep2-mbs1-z3-rnone"),
+        ("moe", "dp4-ep2-etp2-mbs1-z3-rnone", "tp2-dp1-etp2-mbs2-z0-rnone"),
         ("llama", "cp2r-dp2-mbs1-z3-rnone", "tp2-cp2g-dp1-mbs2-z1-rnone"),
         ("gpt", "cp4u-dp1-mbs1-z1-rnone", "cp2r-pp2-dp1-mbs1-z0-rnone"),
         ("llama", f"{OWN} tp2-dp1-mbs2-z0-rnone cp2u-dp1-mbs2-z2-rfull {OWN} {OWN} tp2-dp1-mbs2-z1-rnone",
