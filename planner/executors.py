@@ -159,6 +159,11 @@ def _ray(where: str) -> Iterator[Executor]:
     try:
         with warnings.catch_warnings(action="ignore"):
             ray.init(f"ray://{where}", log_to_driver=False, logging_level="ERROR")
+    except ConnectionAbortedError as error:  # it answered, and its process for this client did not start
+        reason = str(error).strip().splitlines()
+        raise InputError(f"the Ray cluster at {where} could not start its server for this client: {reason[-1]}",
+                         hint="try again; a head node that runs with GRPC_ENABLE_FORK_SUPPORT=0 starts them all "
+                              "(ray-project/ray#63202)") from None  # fmt: skip
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _absent("Ray cluster", where, error) from None
     try:
