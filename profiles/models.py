@@ -38,7 +38,8 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
     """
     text = str(reference)
     if isinstance(reference, str) and (found := _entry(text)):
-        return found
+        spec, warnings = found
+        return spec, list(warnings)
     path = Path(reference).expanduser()
     if path.is_dir() and (isinstance(reference, Path) or os.sep in text or (path / "config.json").exists()):
         path = path / "config.json"
@@ -78,18 +79,18 @@ def _index() -> dict[str, tuple[str, Path]]:
     return index
 
 
-def _entry(reference: str) -> tuple[ModelSpec, list[str]] | None:
-    """The catalogue entry of that name or alias; the common case of a file's own name reads that file only."""
+@cache
+def _entry(reference: str) -> tuple[ModelSpec, tuple[str, ...]] | None:
+    """The catalogue entry of that name or alias; the common case of a file's own name reads that file only. Read once:
+    a sweep asks for its model at every point."""
     name = _normal(reference)
     path = _CATALOGUE / f"{reference.lower()}.yaml"
-    if os.sep not in reference and path.is_file() and path != _SHAPES:
-        return _read_file(path)
-    if name not in _index():
-        return None
-    canonical, path = _index()[name]
-    if path != _SHAPES:
-        return _read_file(path)
-    return _read_entry(read_document(path), (canonical,), canonical)
+    if os.sep in reference or not path.is_file() or path == _SHAPES:
+        if name not in _index():
+            return None
+        name, path = _index()[name]
+    found = _read_entry(read_document(path), (name,), name) if path == _SHAPES else _read_file(path)
+    return found[0], tuple(found[1])
 
 
 def _read_file(path: Path) -> tuple[ModelSpec, list[str]]:
