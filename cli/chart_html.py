@@ -45,14 +45,14 @@ def chart_page(result: Json, header: str) -> str:
 
 def page(title: str, body: str, script: str = "") -> str:
     """A whole HTML document; everything it needs is in it."""
+    behaviour = f"<script>\n{script}</script>" if script else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><link rel="icon" href="data:,">
 <style>
 {part("style.css")}</style></head><body>
 {body}
-<script>
-{script}</script></body></html>
+{behaviour}</body></html>
 """
 
 

@@ -147,8 +147,8 @@ def _bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
 
 def _time(candidate: Json) -> str:
     terms = sorted((t for t in candidate["terms"] if t["exposed"]), key=lambda t: -t["seconds"])
-    longest, places = terms[0]["seconds"], text.decimals([candidate["step_s"]])
-    rows = [(t["name"], t["seconds"] / longest, f"{text.fixed(t['seconds'], places)} s", t["source"]) for t in terms]
+    longest = terms[0]["seconds"]
+    rows = [(t["name"], t["seconds"] / longest, text.duration(t["seconds"]), t["source"]) for t in terms]
     key = "; ".join(f"{name}: {_SOURCES[name]}" for name in dict.fromkeys(t["source"] for t in terms))
     title = f"Where the {text.significant(candidate['step_s'])} s go"
     return section(title, _bars(rows), f"<p class=soft>{esc(key)}</p>")
@@ -180,8 +180,8 @@ def _pipeline(pipeline: Json | None) -> str:
              for name, window in zip(names, pipeline["windows"], strict=True)]  # fmt: skip
     letters = {op["letter"] for window in pipeline["windows"] for op in window["operations"]}
     named = [("F", "forward"), ("B", "backward"), ("I", "backward, inputs"), ("W", "backward, weights")]
-    key = "".join(f"<span class=key style='background:{_COLORS[letter]}'></span>{word} "
-                  for letter, word in named if letter in letters)  # fmt: skip
+    key = " ".join(f"<span class=key style='background:{_COLORS[letter]}'></span>{word}"
+                   for letter, word in named if letter in letters)  # fmt: skip
     return section("Pipeline", paragraph(line), *drawn, f"<p class=soft>{key}; gaps are idle</p>")
 
 

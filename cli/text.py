@@ -81,11 +81,14 @@ def share(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`33.4 s`, `5.2 h`, `12.3 days`."""
+    """`0 s`, `67 us`, `33.4 s`, `5.2 h`, `12.3 days`."""
+    if not seconds:
+        return "0 s"
     for scale, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * scale:
             return f"{significant(seconds / scale)} {unit}"
-    return f"{significant(seconds)} s" if seconds >= 1 else f"{significant(seconds * 1e3)} ms"
+    scale, unit = (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+    return f"{significant(seconds * scale)} {unit}"
 
 
 _SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

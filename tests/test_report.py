@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from meshwright.cli.report_page import report_page
+from meshwright.cli.text import duration
 from meshwright.planner.plan import Plan
 from meshwright.planner.report import Report, report
 
@@ -69,6 +70,14 @@ def test_it_is_one_whole_file(page: str) -> None:
     assert parser.open == []
     assert not re.search(r"(?:src|href)=[\"'](?!data:)|@import|url\(|https?://", page.split("<body>")[0])
     assert len(page.encode()) < 3_000_000
+    assert "<script" not in page
+
+
+def test_no_time_is_shown_as_nothing(plan: Plan, page: str) -> None:
+    bars = page.split("<h2>Where the")[1]
+    shown = re.findall(r"<span class=n>([\d.]+) (?:s|ms|us)</span>", bars)
+    assert len(shown) == sum(term.exposed for term in plan.best.terms)
+    assert all(float(each) > 0 for each in shown)
 
 
 def test_what_a_user_wrote_cannot_become_markup(plan: Plan, made: Report) -> None:
@@ -112,6 +121,12 @@ def test_seats_cover_every_coordinate_once(plan: Plan, made: Report) -> None:
     assert len({(s.tp, s.cp, s.dp, s.pp) for s in made.seats}) == len(made.seats) == 8
     assert [stage.ranks for stage in made.stages] == [(4 * s, 4 * s + 3) for s in range(layout.pp)]
     assert made.stages[-1].nodes == (1, 1)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, "0 s"), (6.68e-5, "66.8 us"), (0.0302, "30.2 ms"),
+                                               (119.0, "119 s"), (3600.0, "60.0 min"), (1e6, "11.6 days")])  # fmt: skip
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
 
 
 def test_ranks_run_along_tp_then_cp_dp_and_pp() -> None:
