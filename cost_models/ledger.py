@@ -230,7 +230,7 @@ class Ledger:
         moe = [k for k, variant in enumerate(self.problem.variants) if self.problem.model.kinds[variant.kind].is_moe]
         experts = self._most_parts(moe)
         # Experts that every rank has whole are reduced with the other weights of their layer.
-        apart = np.maximum(x["tp"], x["ep"]) > 1
+        apart = (x["tp"] > 1) | (x["ep"] * x["etp"] > 1)
         return self._most_parts() + np.where(x["tp"] > 1, self.whole_parts, 0.0), np.where(apart, experts, 0.0)
 
     def _most_parts(self, kinds: Collection[int] | None = None) -> Array:

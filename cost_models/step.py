@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve, in_pieces
+from .held import splits_backward
 from .layouts import SCHEDULES
 from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
@@ -22,7 +23,7 @@ from .pipeline import bubble_s, exposed_hop_s
 from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
 from .sharded_states import exchange
-from .stages import EMBEDDING, splits_backward
+from .stages import EMBEDDING
 from .stores import ADAM_BYTES
 
 Array = NDArray[np.float64]

@@ -30,7 +30,7 @@ from meshwright.errors import InputError
 from .snapshots import run_here
 
 TINY = {"hidden": 128, "layers": 4, "heads": 4, "kv_heads": 4, "ffn_hidden": 256, "vocab": 512, "max_positions": 256}
-WORK = {"seq_len": 128, "global_batch": 8, "dtype": "fp32", "target": "meshwright"}
+WORK: dict[str, Any] = {"seq_len": 128, "global_batch": 8, "dtype": "fp32", "target": "meshwright"}
 DEVICE: dict[str, Any] = {
     "name": "cpu-0.5-cores", "peak": "40 GFLOP/s", "memory": "4 GiB", "memory_bandwidth": "20 GB/s",
     "gemm": {"efficiency": 0.9, "ramp_k": 10.0, "memory_efficiency": 1.0},

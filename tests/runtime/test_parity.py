@@ -133,6 +133,7 @@ def test_bf16_is_near() -> None:
 @pytest.mark.parametrize(("layout_id", "model"), [
     ("dp2-mbs1-z0-rnone", llama()), ("tp2-dp2-mbs1-z1-rnone", llama()), ("pp2-dp2-mbs1-z0-rnone", llama(3)),
     ("dp2-ep2-mbs1-z0-rnone", moe()), ("tp2-dp2-ep2-mbs1-z0-rnone", shared_experts()), ("dp2-mbs1-z0-rnone", moe()),
+    ("dp2-etp2-mbs1-z0-rnone", moe()),
 ])  # fmt: skip
 def test_gradients_are_reduced_in_as_many_calls_as_the_ledger_counts(layout_id: str, model: ModelSpec) -> None:
     wanted = job(layout_id, model)
