@@ -127,13 +127,12 @@ def _in_place(
 
 def _priced(request: Request, document: Mapping[str, Any], micro_batch: int) -> float:
     """Seconds of both passes of a micro-batch through the whole model, as `plan` prices them on the device."""
-    import yaml
-
     from ..planner.api import evaluate
     from ..planner.request import changed_request
     from ..profiles.profilers.kernel_file import profile_text
+    from ..profiles.reader import read_document
 
-    profile = yaml.safe_load(profile_text(document, "2000-01-01", ""))
+    profile = read_document("profile", text=profile_text(document, "2000-01-01", "")).data
     cluster = {"groups": [{"gpu": document["device"]["name"], "gpus_per_node": 1, "count": 1}], "profiles": [profile]}
     asked = changed_request(request, {("cluster",): cluster, ("workload", "global_batch"): micro_batch})
     (only,) = evaluate(asked, f"dp1-mbs{micro_batch}-z0-rnone-{request.workload.precision}").candidates
