@@ -13,11 +13,13 @@ import pytest
 from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.runtime import dry_run
 from meshwright.runtime.pricing import predicted_bytes
+from meshwright.runtime.scale import scale_down
 from meshwright.runtime.schedules import own_order
 
 from .fork import run
 from .jobs import gpt, job, llama, mixed
 from .test_memory import rehearsal
+from .test_parity import MODELS as MODELS_BY_NAME
 from .test_parity import agreement, model_for, parity_of
 from .test_scale import large
 
@@ -65,8 +67,11 @@ LATENT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [*(f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE + SPLIT_GRID),
-                                  *SPLIT_MORE, *MODELS, *EXPERTS, *LATENT])  # fmt: skip
+EVERY = [*(f"llama:{each}" for each in GRID + TENSOR + THREE + HYBRID + MORE + SPLIT_GRID), *SPLIT_MORE, *MODELS,
+         *EXPERTS, *LATENT]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", EVERY)
 @pytest.mark.filterwarnings("default")
 def test_trains_the_same_model(text: str) -> None:
     name, _, layout_id = text.partition(":")
@@ -76,6 +81,24 @@ def test_trains_the_same_model(text: str) -> None:
                  extra=4 if layout_id.startswith("pp4-vpp") else 2)  # fmt: skip
     verdict = parity_of(wanted)
     assert verdict.agrees, verdict.as_dict()
+
+
+DENSE = [each for each in EVERY if not each.startswith(("moe", "shared", "deepseek"))]
+# Of the two layers of its last stage one is recomputed; when the other is differentiated, half of it is gone: + 6 %.
+HALF_GONE = "llama:tp2-pp2-dp2-mbs2-z3-rfull1"
+
+
+@pytest.mark.parametrize("text", [*(each for each in DENSE if each != HALF_GONE),
+                                  pytest.param(HALF_GONE, marks=pytest.mark.xfail(strict=True))])  # fmt: skip
+def test_peak_memory_within_five_percent(text: str) -> None:
+    """Traced, at the size of a rehearsal: of few layers, where a buffer that is forgotten is a large part. With experts
+    that is too small: what they hold for a moment is priced for those of real models (test_dry_run.py)."""
+    name, _, layout_id = text.partition(":")
+    model = replace(large(MODELS_BY_NAME[name]()), learned_positions=8192 if name == "gpt" else 0)
+    wanted, _ = scale_down(job(layout_id, model, seq_len=8192, stack_changes={"sharded_states": "zero"}))
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        traced = dry_run.trace(wanted, stage)
+        assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.05), traced
 
 
 @pytest.mark.parametrize("schedule", SPLIT)
