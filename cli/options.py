@@ -82,7 +82,7 @@ GlobalBatch = Annotated[
     str | None,
     _option("--global-batch", metavar="N|'N tokens'", text="Sequences, or tokens, per step [about 4M tokens]."),
 ]
-Dtype = Annotated[str | None, _option("--dtype", metavar="bf16|fp16|fp8|fp32", text="Compute precision [bf16].")]
+Dtype = Annotated[str | None, _option("--dtype", metavar="bf16|fp16|fp8|fp4|fp32", text="Compute precision [bf16].")]
 Optimizer = Annotated[
     str | None,
     _option("--optimizer", metavar="NAME", text="adamw, adamw-bf16, adamw-8bit or sgd [adamw]."),

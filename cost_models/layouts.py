@@ -21,7 +21,7 @@ CP_ALGORITHMS = ("ring", "allgather", "ulysses", "ring+ulysses")
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
 RECOMPUTE_MODES = ("none", "selective", "full")
 OFFLOADS = ("none", "opt", "act", "opt+act")
-PRECISIONS = ("bf16", "fp16", "fp8", "fp32")
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "fp4")
 # What selective recompute drops: core attention, norm outputs, outputs of activation functions, expert blocks, and
 # the up-projections of latent attention.
 MODULES = ("attn", "norm", "act", "moe", "mla")
@@ -197,7 +197,7 @@ _ID = re.compile(  # of an id with a hyphen before its first token too
     r"(?:-(?P<schedule>1f1b|gpipe|int|zbh1|zbv|dpv))?(?:-vpp(?P<vpp>\d+))?-dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
     r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
-    r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp8|fp16|fp32|bf16))?"
+    r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp4|fp8|fp16|fp32|bf16))?"
 )
 
 

@@ -19,7 +19,7 @@ from .held import held_bytes, splits_backward
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from .liveness import TRANSIENT, moments
 from .memory import flat_buffer_bytes
-from .operations import activation_bytes
+from .operations import activation_bytes, cast_bytes
 from .rates import Rates
 from .stages import Partition, Splits, build_splits, mean_splits, own_splits
 from .stores import Store
@@ -399,13 +399,13 @@ class Ledger:
         return np.asarray(np.where(self.m > 1, moved, 0.0))
 
     def cast_bytes(self, j: int) -> Array:
-        """[n] bytes per step of quantising a rank's weights to fp8, where that is kept over the micro-batches."""
+        """[n] bytes per step of quantising a rank's weights, where that is kept over the micro-batches."""
         stack, layers = self.problem.stack, self.problem.num_kinds
-        if self.problem.workload.precision != "fp8" or not stack.caches_fp8_weights:
+        if not (self.problem.workload.is_quantised and stack.caches_fp8_weights):
             return np.zeros(len(self.layouts))
         matrices = self.tables.parameters["dense"] + self.tables.parameters["experts"]
         rows = {kind: row for kind, row in self.per_kind(matrices).items() if kind < layers}
-        return stack.cast_bytes * _weighted({kind: self.counts[j][kind] for kind in rows}, rows)
+        return cast_bytes(self.problem.workload, stack) * _weighted({kind: self.counts[j][kind] for kind in rows}, rows)
 
     @cached_property
     def whole_in_pipeline(self) -> NDArray[np.bool_]:

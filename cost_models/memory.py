@@ -34,23 +34,24 @@ class StateBytes:
     frozen_weight: float
     gradient: float
     optimizer: float
-    fp8_copy: float
+    quantised_copy: float
 
     @classmethod
     def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
-        fp32, fp8 = workload.precision == "fp32", workload.precision == "fp8"
+        fp32 = workload.precision == "fp32"
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
         moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or stack.master_weights else 2.0)
-        # An fp8 weight and its transpose beside the bf16 one; in TransformerEngine, where weights are gathered in fp8,
-        # they are all that there is.
-        copies = fp8 and not (stack.caches_fp8_weights and stack.fp8_gather)
+        # A quantised weight and its transpose beside the bf16 one; in TransformerEngine, where weights are gathered in
+        # fp8, they are all that there is.
+        only = workload.precision == "fp8" and stack.caches_fp8_weights and stack.fp8_gather
+        copies = workload.is_quantised and not only
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
             gradient=4.0 if fp32 else float(stack.gradient_bytes),
             optimizer=moments + (0.0 if fp32 or not stack.master_weights else MASTER_BYTES),
-            fp8_copy=2.0 if copies else 0.0,
+            quantised_copy=2 * workload.operand_bytes if copies else 0.0,
         )
 
 

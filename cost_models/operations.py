@@ -45,7 +45,7 @@ class Gemm:
     count: Array
     tag: int = 0
     has_wgrad: bool = True
-    wide: bool = False  # stays in bf16 when the rest is fp8: head, router, MTP projection
+    wide: bool = False  # stays in bf16 when the rest is fp8 or fp4: head, router, MTP projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,15 @@ def ulysses_degree(model: ModelSpec, keys: Mapping[str, NDArray[np.int64]]) -> A
 
 
 def activation_bytes(workload: Workload) -> float:
-    """Bytes per activation element: 2, or 4 in fp32 training (fp8 training keeps activations in bf16)."""
+    """Bytes per activation element: 2, or 4 in fp32 training (fp8 and fp4 training keep activations in bf16)."""
     return 4.0 if workload.precision == "fp32" else 2.0
+
+
+def cast_bytes(workload: Workload, stack: StackSpec) -> float:
+    """Moved to quantise one element in both layouts that products read. In fp4 (NVFP4BlockScaling of TransformerEngine;
+    arXiv 2509.25149, section 4) a tensor is scaled as a whole and by blocks: read for its maximum (2), read (2),
+    written twice. The Hadamard transform of one layout happens on the way, its maximum in the first pass."""
+    return stack.cast_bytes if workload.precision == "fp8" else 2.0 + 2.0 + 2 * workload.operand_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +205,8 @@ class Builder:
     @property
     def kept_input(self) -> float:
         """Bytes per element that a product keeps of its input."""
-        quantised = self.workload.precision == "fp8" and self.stack.saves_fp8_inputs
-        return 1.0 if quantised else activation_bytes(self.workload)
+        quantised = self.workload.is_quantised and self.stack.saves_fp8_inputs
+        return self.workload.operand_bytes if quantised else activation_bytes(self.workload)
 
     def layer(self, kind: Layer, trains: Trains = "all") -> LayerOperations:
         """Operations of one decoder layer of `kind`."""
@@ -227,7 +234,7 @@ class Builder:
             self._tensor_parallel(ops, inputs=inputs, last=LAST)
             projections += inputs + 1
         ops.kernels = ops.kernels + np.where(shard.tp > 1, self.stack.kernels_per_projection * projections, 0.0)
-        if self.workload.precision == "fp8":
+        if self.workload.is_quantised:
             self._casts(ops)
         if trains == "lora" and self.workload.lora is not None:
             self._adapters(ops, kind)
@@ -363,7 +370,7 @@ class Builder:
         parts = 2 if gated else 1
         # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
         outer = tags & ~tag("act")
-        kept = min(w, self.kept_input) if self.stack.saves_fp8_activations else w
+        kept = 1.0 if self.stack.saves_fp8_activations and self.workload.is_quantised else w
         ops.saved.append(Saved("activation input", parts * kept * elements, outer))
         if keeps_output:
             ops.saved.append(Saved("activation output", self.kept_input * elements, tags))
@@ -412,7 +419,7 @@ class Builder:
         once_per_node = dispatch.startswith("deduplicated")
         groups = (block.groups, block.top_groups)
         reach = (float(block.top_k), groups) if once_per_node else (1.0, (1, 1))
-        quantised = dispatch.endswith("fp8") and self.workload.precision == "fp8"
+        quantised = dispatch.endswith("fp8") and self.workload.is_quantised
         for num_bytes, calls in ((1.0, 1), (w, 1)) if quantised else ((w, 2),):
             sent = num_bytes * elements
             ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, calls, calls, moe, *reach))
@@ -432,14 +439,14 @@ class Builder:
         ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, back, last))
 
     def _casts(self, ops: LayerOperations) -> None:
-        """fp8: the operands of a product are quantised, and the gradient of its output; weights once per step (step.py)
-        or in every forward pass."""
-        stack = self.stack
+        """The operands of a product are quantised, and the gradient of its output; weights once per step (step.py) or
+        in every forward pass."""
+        stack, moved = self.stack, cast_bytes(self.workload, self.stack)
         for gemm in [g for g in ops.gemms if not g.wide]:
             weights = 0.0 if stack.caches_fp8_weights else gemm.n * gemm.k
-            forward = stack.cast_bytes * gemm.count * (gemm.m * gemm.k + weights)
-            backward = stack.cast_bytes * gemm.count * gemm.m * gemm.n
-            ops.traffic.append(Traffic(f"fp8 casts of {gemm.name}", forward, backward, gemm.tag, fusable=False))
+            forward = moved * gemm.count * (gemm.m * gemm.k + weights)
+            backward = moved * gemm.count * gemm.m * gemm.n
+            ops.traffic.append(Traffic(f"casts of {gemm.name}", forward, backward, gemm.tag, fusable=False))
             ops.kernels = ops.kernels + self.stack.kernels_per_cast * gemm.count
 
     def _adapters(self, ops: LayerOperations, kind: Layer) -> None:

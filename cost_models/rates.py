@@ -55,7 +55,7 @@ class Rates:
     """
 
     gemm: GemmSurface
-    wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8
+    wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8 or fp4
     attention: AttentionSurface | UnfusedSurface
     memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
     peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU

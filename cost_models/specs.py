@@ -11,7 +11,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+Precision = Literal["bf16", "fp16", "fp8", "fp32", "fp4"]
+# Bytes of an element of a product's operands. fp4 with the scales of its blocks: a byte per 16 elements (NVFP4; MXFP4:
+# per 32). Those of fp8 are fewer than one in 32 elements and left out.
+OPERAND_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp32": 4.0, "fp4": 0.5 + 1 / 16}
 AttentionKernel = Literal["unfused", "triton", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
 
 
@@ -338,6 +341,15 @@ class Workload:
     techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
 
     @property
+    def is_quantised(self) -> bool:
+        """Operands of the layers' products are narrower than what is kept and sent between them."""
+        return self.precision in ("fp8", "fp4")
+
+    @property
+    def operand_bytes(self) -> float:
+        return OPERAND_BYTES[self.precision]
+
+    @property
     def tokens_per_step(self) -> float:
         """Useful tokens per step: padding does not count."""
         if self.packed or self.mean_len is None:
@@ -375,7 +387,8 @@ class StackSpec:
     # [0, 4]; out of the gradients, as they are computed, into the buffer to scatter, in the reduced dtype [0, 14].
     gather_copy_bytes: float
     scatter_copy_bytes: float
-    fp8_gather: bool  # in fp8 training, sharded weights of layers are quantised before they are gathered
+    # Training in fp8. Where a line does not say `fp8 alone`, fp4 training has it too.
+    fp8_gather: bool  # sharded weights of layers are quantised before they are gathered (fp8 alone)
     cp_overlap: float
     ep_overlap: float
     offload_overlap: float  # of the compute beside them, what copies to the host may hide behind
@@ -385,13 +398,13 @@ class StackSpec:
     optimizer_extra_bytes: float  # moved per updated parameter beyond gradient, states and weight [0, 120]
     logit_bytes: float  # held per logit at the loss, all copies together
     loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, both passes [8, 80]
-    cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read [2, 8]
+    cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read [2, 8] (fp8 alone)
     caches_fp8_weights: bool  # weights are quantised once per step, not in every forward pass
     saves_fp8_inputs: bool  # what a product keeps for its backward pass is its quantised input
     kernels_per_layer: float  # launched per dense layer and forward pass, twice that backward [5, 60]
     kernels_per_expert_block: float  # more in a layer with experts: router, dispatch, combination [20, 200]
     kernels_per_expert: float  # and per expert of a rank: its products are launched one by one [0, 6]
-    kernels_per_cast: float  # per product of operands that are quantised to fp8, and per expert [0, 6]
+    kernels_per_cast: float  # per product of operands that are quantised, and per expert [0, 6]
     kernels_per_projection: float  # that a projection split over tp costs the host beside its own [0, 100]
     host_s_per_kernel: float  # [1e-6, 80e-6]
     straggler_share: float  # added to a step per doubling of the GPUs above 8: all wait for the slowest [0, 0.02]
@@ -420,7 +433,7 @@ class StackSpec:
     dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
     moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
     sources: Mapping[str, str] = field(default_factory=dict)
-    saves_fp8_activations: bool = False  # in fp8 training, what an activation function takes is kept in fp8
+    saves_fp8_activations: bool = False  # what an activation function takes is kept in fp8
     # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
     weighs_activations: bool = False
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end

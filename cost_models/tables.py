@@ -224,7 +224,7 @@ class Tables:
     @cached_property
     def parameters(self) -> dict[str, Array]:
         """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each, of them what tp does
-        not split; and their weights' bytes at rest (an fp8 copy included) and as they are gathered."""
+        not split; and their weights' bytes at rest (a quantised copy included) and as they are gathered."""
         tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
                             (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
         rows, states = self.problem.parameters, self.problem.state_bytes
@@ -232,10 +232,11 @@ class Tables:
         parts = [tp] * num_layers + self._edge_parts(tp)
         dense = np.array([p.sharded / n + p.replicated for p, n in zip(rows, parts, strict=True)])
         experts = np.array([p.experts / expert_ranks for p in rows])
-        # Quantisation of a frozen base and copies in fp8 concern the matrices of layers, not embedding and head.
+        # Quantisation of a frozen base and copies for products concern the matrices of layers, not embedding and head.
         gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
                              for i, p in enumerate(rows)])[:, None]  # fmt: skip
-        held = gathered + np.array([states.fp8_copy if i < num_layers else 0.0 for i in range(len(rows))])[:, None]
+        copies = [states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))]
+        held = gathered + np.array(copies)[:, None]
         if self.problem.workload.precision == "fp8" and self.problem.stack.fp8_gather:
             gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
         return {

@@ -26,7 +26,7 @@ _MOE_FIELDS = ("experts", "topk", "expert_ffn", "shared", "shared_ffn", "moe_lay
 _MLA_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _PRECISIONS: Mapping[str, tuple[Precision, bool]] = {
     "bf16": ("bf16", True), "fp16": ("fp16", True), "fp32": ("fp32", True), "fp8": ("fp8", True),
-    "mxfp8": ("fp8", True), "tf32": ("fp32", False), "nvfp4": ("fp8", False), "fp4": ("fp8", False),
+    "mxfp8": ("fp8", True), "tf32": ("fp32", False), "nvfp4": ("fp4", True), "fp4": ("fp4", True),
     "bfloat16": ("bf16", True), "float16": ("fp16", True), "half": ("fp16", True),
 }  # fmt: skip
 

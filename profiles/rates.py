@@ -37,7 +37,7 @@ _DONORS: dict[str, tuple[str, float, float, float]] = {
 }
 _DONOR_VENDOR = "nvidia"
 # Blocks of assumptions.yaml that the efficiencies of a device rest on.
-_DEVICE_BLOCKS = ("training_factor", "memory_efficiency", "fp8_factor", "unaligned", "attention")
+_DEVICE_BLOCKS = ("training_factor", "memory_efficiency", "fp8_factor", "fp4_factor", "unaligned", "attention")
 _ELDERS = {"volta": "ampere", "turing": "ampere", "pascal": "ampere"}  # generations that no table has
 _CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb"}
 
@@ -123,7 +123,7 @@ def _surfaces_for(gpu_key: tuple[Any, ...], fitted: str) -> DeviceRates:
         fused_memory_efficiency=value_of(assumed["memory_efficiency"], "fused", gpu.name, name),
         provenance=provenance,
         sources={
-            key: assumed[key]["source"] for key in ("training_factor", "memory_efficiency", "fp8_factor", "unaligned")
+            key: assumed[key]["source"] for key in _DEVICE_BLOCKS if key != "attention"
         },
     )
 
@@ -171,7 +171,8 @@ def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any])
     source = _TABLES if provenance == "measured" else provenance
     surfaces = {}
     for dtype, peak in gpu.peak_flops_per_s.items():
-        factor = float(_entry(assumed["fp8_factor"], gpu.name, name)) if dtype in ("fp8", "fp4") else 1.0
+        narrow = dtype in ("fp8", "fp4")
+        factor = float(_entry(assumed[f"{dtype}_factor"], gpu.name, name)) if narrow else 1.0
         surfaces[dtype] = GemmSurface(
             peak_flops_per_s=peak,
             memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s,
@@ -184,6 +185,7 @@ def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any])
             wave_quantisation=fitted["wave_quantisation"],
             memory_efficiency=fitted["memory_efficiency"],
             # fp8 products run further from the power limit: published fp8 runs show no loss against the benchmark.
+            # fp4: assumed alike.
             training_factor=1.0 if factor != 1.0 else value_of(assumed["training_factor"], "gemm", gpu.name, name),
             source=source if dtype in ("bf16", "fp16") else f"{source}, {dtype} from its peak",
             **aligned,

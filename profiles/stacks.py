@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ..cost_models import units
 from ..cost_models.rates import MemoryOverheads, Rates
-from ..cost_models.specs import ClusterSpec, Precision, StackSpec
+from ..cost_models.specs import OPERAND_BYTES, ClusterSpec, Precision, StackSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface, UnfusedSurface
 from ..errors import InputError, UnknownNameError
 from . import device_files, measured_device
@@ -154,7 +154,6 @@ def _with_fitted(facts: dict[str, Any], name: str, fitted: Calibration) -> dict[
 
 
 _Surface = TypeVar("_Surface", GemmSurface, AttentionSurface)
-_ELEMENT_BYTES = {"fp8": 1.0, "fp32": 4.0}
 
 
 def rates_for(
@@ -170,10 +169,10 @@ def rates_for(
         stack = replace(stack, contention=cluster.measured["contention"])
     dtype = precision if precision in device.gemm else ("bf16" if precision == "fp16" else precision)
     if dtype not in device.gemm:
-        known = ", ".join(sorted(set(device.gemm) & {"bf16", "fp16", "fp8", "fp32"}))
+        known = ", ".join(sorted(set(device.gemm) & set(OPERAND_BYTES)))
         raise InputError(f"{gpu.name} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
-    wide = "bf16" if dtype == "fp8" and "bf16" in device.gemm else dtype  # head, router and so on stay in bf16
-    element_bytes, wide_bytes = (_ELEMENT_BYTES.get(name, 2.0) for name in (dtype, wide))
+    wide = "bf16" if dtype in ("fp8", "fp4") and "bf16" in device.gemm else dtype  # head, router and so on stay in bf16
+    element_bytes, wide_bytes = (OPERAND_BYTES[name] for name in (dtype, wide))
     gemm, wide_gemm = (_sustained(device.gemm[name], stack) for name in (dtype, wide))
     memory_bw = gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput
     attention: AttentionSurface | UnfusedSurface

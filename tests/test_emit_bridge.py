@@ -97,6 +97,7 @@ def test_defaults_are_those_of_bridge() -> None:
     overlapped = TABLE.read({**said, "comm_overlap.tp_comm_overlap": False})
     assert not [name for name in overlapped if name.startswith("switched")]
     assert TABLE.read({**said, "mixed_precision": "bf16-with-mxfp8-mixed"})["precision"] == "fp8"
+    assert TABLE.read({**said, "mixed_precision": "bf16-with-nvfp4-mixed"})["precision"] == "fp4"
 
 
 def test_positions_and_moments_that_bridge_cannot_have() -> None:

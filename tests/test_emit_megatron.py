@@ -143,6 +143,17 @@ def test_optimizer_on_the_host_and_replicas_of_shards() -> None:
         assert line in lines
 
 
+@pytest.mark.parametrize(("dtype", "flags"), [("fp8", ["--fp8-format hybrid", "--fp8-recipe mxfp8"]),
+                                              ("fp4", ["--fp4-format e2m1", "--fp4-recipe nvfp4"])])  # fmt: skip
+def test_recipes_of_blackwell(dtype: str, flags: list[str]) -> None:
+    workload = {"seq_len": 8192, "global_batch": 512, "precision": dtype}
+    asked = {**DENSE, "cluster": "dgx-b200:8", "workload": workload}
+    lines = arguments(plan_of(asked, f"tp8-dp8-mbs1-z1-rfull-{dtype}"))
+    assert {"--bf16", *flags} <= set(lines)
+    given = read_arguments("\n".join(lines), option_list("megatron")[0], "megatron.args")
+    assert TABLE.read(given.settings)["precision"] == dtype
+
+
 def test_uneven_stages_are_written_out() -> None:
     plan = plan_of({**DENSE, "cluster": "dgx-h100:6", "workload": {"seq_len": 8192, "global_batch": 96}},
                    "tp8-pp6-dp1-mbs1-z0-rfull")  # fmt: skip

@@ -108,7 +108,9 @@ def test_fp8_weights(caches: int, gathers: int, weight: int) -> None:
     """bf16 weights with an fp8 copy and its transpose; these alone where TransformerEngine's weights are fp8."""
     stack = replace(load_stack("generic"), caches_fp8_weights=bool(caches), fp8_gather=bool(gathers))
     states = StateBytes.of(Workload(seq_len=1, global_batch=1, precision="fp8"), stack)
-    assert states.weight + states.fp8_copy == weight
+    assert states.weight + states.quantised_copy == weight
+    fp4 = StateBytes.of(Workload(seq_len=1, global_batch=1, precision="fp4"), stack)
+    assert fp4.weight + fp4.quantised_copy == 2 + 2 * 9 / 16  # both layouts, a byte of scale for 16 elements
 
 
 def test_a_table_that_tensor_parallelism_leaves_whole() -> None:

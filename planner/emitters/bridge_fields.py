@@ -116,6 +116,8 @@ _TWINS = (
     _flag("--fp16", "mixed_precision.fp16"),
     _same("--fp8-format", "mixed_precision.fp8"),
     _same("--fp8-recipe", "mixed_precision.fp8_recipe"),
+    _same("--fp4-format", "mixed_precision.fp4"),
+    _same("--fp4-recipe", "mixed_precision.fp4_recipe"),
     _same("--optimizer", "optimizer.optimizer"),
     _dtype("--exp-avg-dtype", "optimizer.exp_avg_dtype"),
     _dtype("--exp-avg-sq-dtype", "optimizer.exp_avg_sq_dtype"),
@@ -178,6 +180,8 @@ def _precision(recipe: Any) -> Settings:
     if not name.endswith("_mixed"):
         return {}
     out: Settings = {"--fp16" if name.startswith("fp16") else "--bf16": True}
+    if "fp4" in name:
+        return out | {"--fp4-format": "e2m1"}
     return out | ({"--fp8-format": "hybrid"} if "fp8" in name else {})
 
 

@@ -22,6 +22,7 @@ _NEEDS = (
     ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"), ("--tp-comm-overlap", "--sequence-parallel"),
     ("--exp-avg-dtype", "--use-precision-aware-optimizer"), ("--num-query-groups", "--group-query-attention"),
     ("--use-megatron-fsdp", "--ckpt-format"), ("--fp8-recipe", "--fp8-format"), ("--fp8-format", "--bf16"),
+    ("--fp4-recipe", "--fp4-format"), ("--fp4-format", "--bf16"),
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip
 

@@ -125,12 +125,15 @@ def _precision_write(setup: Setup) -> Settings:
     if setup.precision == "fp8":
         recipe = "mxfp8" if (setup.capability or 0.0) >= _BLACKWELL else "tensorwise"
         return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": recipe}
+    if setup.precision == "fp4":
+        return {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}
     return {} if setup.precision == "fp32" else {f"--{setup.precision}": True}
 
 
 def _precision_read(settings: Settings, facts: Facts) -> Facts:
-    if settings.get("--fp8-format") is not None:
-        return {"precision": "fp8"}
+    for name in ("fp8", "fp4"):
+        if settings.get(f"--{name}-format") is not None:
+            return {"precision": name}
     return {"precision": next((name for name in ("bf16", "fp16") if settings.get(f"--{name}")), "fp32")}
 
 
@@ -219,7 +222,8 @@ LAYOUT = (
     Entry(("recompute", "recompute_modules", "recompute_layers"),
           ("--recompute-granularity", "--recompute-modules", "--recompute-method", "--recompute-num-layers",
            "--recompute-activations"), _recompute_write, _recompute_read),
-    Entry(("precision",), ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe"), _precision_write, _precision_read),
+    Entry(("precision",), ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe"),
+          _precision_write, _precision_read),
     Entry(("offload", "workload.optimizer"),
           ("--optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--optimizer-cpu-offload",
            "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
