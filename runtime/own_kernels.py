@@ -28,6 +28,7 @@ from .trainer import DTYPES, optimizer_of
 Action = Callable[[], object]
 Seconds = Callable[[Action], float]  # of one call
 _LAYERS = 4  # of the model whose layers are timed
+_NO_TIME = 1e-9  # seconds: a profile holds nothing that is zero
 _HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
 
 
@@ -158,7 +159,7 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Secon
     with split_backward.splitting(True):
         two = _timed(_chunk(model, model.kinds[0], dtype, device), dtype, device, seconds)
     one = found["moe layer" if model.kinds[0].is_moe else "layer"]
-    found["split"] = Latency(*(max(more / _LAYERS - whole, 0.0) for more, whole in
+    found["split"] = Latency(*(max(more / _LAYERS - whole, _NO_TIME) for more, whole in
                                ((two.forward, one.forward), (two.backward, one.backward))))  # fmt: skip
     return found
 

@@ -218,7 +218,7 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     kinds = {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
     assert set(found) == {"embedding", "head", "split"} | kinds
     more = found.pop("split")
-    assert (more.forward, more.backward) == (2 * len(found) / 4, 0.0)  # its two are timed last
+    assert (more.forward, more.backward) == (2 * len(found) / 4, 1e-9)  # its two are timed last
     assert all(one.backward > 0 for one in found.values())
     first = next(iter(found.values()))
     assert (first.forward, first.backward) == (0.25, 0.25)  # of 4 layers: forward 1 s, both 2 s
