@@ -472,15 +472,18 @@ class Ledger:
         return np.asarray(self.tables.operations[0].input_bytes + np.zeros(self.tables.num_keys))[self.key]
 
     def _activations(self, j: int, device: Array | None = None) -> Array:
-        """The same on the GPU; where activations are offloaded, those of two layers (double buffer)."""
+        """The same on the GPU; where activations are offloaded, those of one layer, or of two where one moves while the
+        other is computed. If only some layers are recomputed, of these: what they make again is in `workspace`."""
         held = self._held(j, device)
         if not self.offloads_activations.any():
             return held
-        two_layers = 2 * self.saved[j] / np.maximum(self.layers[j], 1.0)
-        return np.asarray(np.where(self.offloads_activations, np.minimum(held, two_layers), held))
+        buffers = 2 if self.problem.stack.offload_overlap > 0 else 1
+        alike = self.on_profile(j, self.per_code(self.saved_tables))
+        here = buffers * alike / np.maximum(self.layers[j], 1.0)
+        return np.asarray(np.where(self.offloads_activations, np.minimum(held, here), held))
 
     def host_bytes(self, j: int, device: Array | None = None) -> Array:
-        """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations beyond two layers."""
+        """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations of other layers."""
         kept = self.updated[j] * max(each.kept_on_host for each in self.traffic)
         kept = kept + (0.0 if self.store is None else self.store.pinned_bytes)
         if not self.layouts["offload"].any():

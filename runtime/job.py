@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from ..cost_models.layouts import (
     CP_ALGORITHMS,
     OFFLOADS,
@@ -24,7 +26,7 @@ from ..cost_models.layouts import (
 from ..cost_models.schedule import Schedule, make
 from ..cost_models.schedule_orders import W
 from ..cost_models.specs import Layer, Lora, MixtureOfExperts, ModelSpec, StackSpec
-from ..cost_models.stages import chunk_devices
+from ..cost_models.stages import chunk_devices, splits_backward
 from ..errors import InputError, Problem, UnsupportedError
 from ..planner.plan import Candidate, Chunk, Plan
 from ..planner.plan_parts import lora_of, model_of, part, stack_of
@@ -32,6 +34,7 @@ from .adapters import Adapters
 from .strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
+_WAITING = "what waits for the gradients of weights stays on the GPU"
 RUNNABLE_CP = ("ring", "allgather", "ulysses")
 RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
@@ -131,7 +134,10 @@ class Job:
         return bool((self.order.kind == W).any())
 
     def check_states(self) -> None:
-        """Raises UnsupportedError for a split backward pass on weights that are not always there."""
+        """Raises UnsupportedError for a split backward pass on weights or activations that are not always there."""
+        if self.splits_backward and self.offloads_activations:
+            raise UnsupportedError(f"{self.order.name} splits the backward pass: {_WAITING}, not in host memory",
+                                   hint="plan again with `--fix offload=none`, or another `--order`")  # fmt: skip
         sharding = max(self.sharding(layout) for layout in self.layouts)
         if self.splits_backward and sharding > 1:
             raise UnsupportedError(
@@ -141,9 +147,18 @@ class Job:
             )
 
     @property
+    def offloads_activations(self) -> bool:
+        """Whether what layers save for their backward passes goes to host memory."""
+        return _sends_activations(self.layout)
+
+    @property
     def offloads_states(self) -> bool:
         """Whether the optimizer and its states live in host memory."""
         return "opt" in OFFLOADS[self.layout.offload].split("+")
+
+
+def _sends_activations(layout: Layout) -> bool:
+    return "act" in OFFLOADS[layout.offload].split("+")
 
 
 def dropped_modules(layout: Layout) -> tuple[str, ...]:
@@ -250,7 +265,8 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -
         f"ep {layout.ep} x etp {layout.etp} does not divide the ranks that share one copy of the experts":
             _straddles(layout),
         "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
-        "it does not offload activations yet": "act" in OFFLOADS[layout.offload],
+        f"it offloads no activations in {SCHEDULES[layout.schedule]}: {_WAITING}":
+            _sends_activations(layout) and bool(splits_backward(np.array([layout.schedule])).all()),
         f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
         "it trains by none of the techniques": bool(workload.get("techniques")),
         f"it keeps frozen weights in bf16, not in {lora.get('base_dtype')}": lora.get("base_dtype", "bf16") != "bf16",

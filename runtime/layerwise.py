@@ -16,6 +16,7 @@ from .context_parallel import ContextParallel
 from .experts import Cell
 from .job import Job, dropped_modules
 from .mesh import Mesh
+from .offload import Offload
 from .recompute import Recompute
 from .resharding import Cut, Resharding, block_size
 from .strategies import EMBEDDING, parts_of
@@ -27,6 +28,7 @@ class Parts:
 
     def __init__(self, job: Job, mesh: Mesh, device: torch.device, dtype: torch.dtype, *, fused: bool) -> None:
         self.job = job
+        self.offload = Offload() if job.offloads_activations else None
         self._meshes = {layout: mesh if layout == job.layout else mesh.of(layout) for layout in job.layouts}
         self._contexts = {layout: self._context(layout, device, dtype, fused) for layout in job.layouts}
         cuts = job.strategies.cuts if job.strategies is not None else ()
@@ -43,7 +45,7 @@ class Parts:
         model, algorithm = job.model, CP_ALGORITHMS[layout.cp_algorithm]
         cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
-        recompute = Recompute(dropped_modules(layout), entire=entire)
+        recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
         return Context(mesh["tp"], Cell(mesh["ep"], mesh["etp"]), dtype, device, model.norm_epsilon, model.activation,
                        recompute, fused, cp, job.adapters)  # fmt: skip
 

@@ -126,6 +126,19 @@ def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) 
     return function(x)
 
 
+def _sent_away(layer: nn.Module, run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`run`, the forward pass of a layer; what it saves is sent to the host where the layer's strategy says so."""
+    offload = layer.context.recompute.offload if isinstance(layer, Block) else None
+    if offload is None:
+        return run
+
+    def running(x: Tensor) -> Tensor:
+        with offload.layer():
+            return run(x)
+
+    return running
+
+
 def _start(x: Tensor) -> Tensor:
     """What a frozen embedding has made, as the input of a layer like any other: its backward pass ends in a gradient of
     its input. That one is for nobody."""
@@ -226,7 +239,8 @@ class DecoderChunk(nn.Module):
         table = self.table
         if not isinstance(module, Prediction) or table is None:
             raise TypeError("a prediction needs its module and a table of tokens")
-        layer = self._whole(module.layer) if self.predictions_recomputed else self._plain(module.layer)
+        made_again = self.predictions_recomputed
+        layer = _sent_away(module.layer, self._whole(module.layer) if made_again else self._plain(module.layer))
         following, made = self.run(table, table.look_up, tokens), []
 
         def run(before: Tensor) -> Tensor:
@@ -241,7 +255,7 @@ class DecoderChunk(nn.Module):
 
     def _layer(self, name: str, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         entire = isinstance(layer, DecoderLayer) and layer.context.recompute.entire
-        return self._whole(layer) if entire or name in self.recomputed else self._plain(layer)
+        return _sent_away(layer, self._whole(layer) if entire or name in self.recomputed else self._plain(layer))
 
     def _plain(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         theta = self.spec.rope_theta
@@ -264,6 +278,8 @@ class DecoderChunk(nn.Module):
             angles = context.positions(self.seq_len).double()[:, None] / theta**exponents
             made = [each.to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
             self._tables[width, context.cp] = made[0], made[1]
+            if context.recompute.offload is not None:
+                context.recompute.offload.stays(made)
         return self._tables[width, context.cp]
 
     @property

@@ -35,11 +35,26 @@ class _Anchor(torch.autograd.Function):
         return ctx.slot.pop(), None
 
 
+class _Arrival(torch.autograd.Function):
+    """The input of a chunk, which nothing here holds on to: only what saves it for its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, given: Tensor, gradient: list[Tensor]) -> Tensor:
+        ctx.gradient = gradient
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        ctx.gradient.append(grads[0])
+        return None, None, None
+
+
 @dataclass
 class _Flight:
-    """A forward pass that waits for its backward pass. input: None on the first chunk."""
+    """A forward pass that waits for its backward pass. gradient: where that leaves the one of its input; None on the
+    first chunk."""
 
-    input: Tensor | None
+    gradient: list[Tensor] | None
     root: Tensor
     slot: list[Tensor] = field(default_factory=list)
 
@@ -100,16 +115,21 @@ class Pipeline:
     def _forward(self, action: Action, batch: Batch) -> Tensor | float:
         chunk = self.chunks[action.chunk]
         tokens, *targets = batch(action.micro_batch)
-        given = None if chunk.embedding is not None else self._arrived(action)
-        out = chunk(tokens if given is None else given.requires_grad_(), *targets)
+        gradient: list[Tensor] | None = None
+        if chunk.embedding is None:
+            gradient = []
+            anchor = torch.zeros((), requires_grad=True, device=chunk.context.device)
+            tokens = _Arrival.apply(anchor, self._arrived(action), gradient)  # type: ignore[no-untyped-call]
+        out = chunk(tokens, *targets)
+        del tokens
         if chunk.head is not None:
             loss = out / self.tokens_per_step
-            self._flights[action[1:]] = _Flight(given, loss)
+            self._flights[action[1:]] = _Flight(gradient, loss)
             found: Tensor = loss.detach().double()
             return found
         slot: list[Tensor] = []
         root: Tensor = _Anchor.apply(out, slot)  # type: ignore[no-untyped-call]
-        self._flights[action[1:]] = _Flight(given, root, slot)
+        self._flights[action[1:]] = _Flight(gradient, root, slot)
         self._send(out.detach(), "forward", action)
         return 0.0
 
@@ -122,15 +142,15 @@ class Pipeline:
         flight: _Flight = self._taken(self._flights, action)
         if self.chunks[action.chunk].head is None:
             flight.slot.append(self._receive("backward", action))
-        root, given = flight.root, flight.input
+        root, gradient = flight.root, flight.gradient
         del flight
         with split_backward.put_off() if action.kind == "I" else nullcontext() as late:
             root.backward()  # type: ignore[no-untyped-call]
         if late is not None:
             self._late[action[1:]] = late
-        if given is not None and given.grad is not None:
-            way = self.arrivals.get(action.chunk)
-            self._send(given.grad if way is None else way.back(given.grad), "backward", action)
+        if gradient:
+            way, found = self.arrivals.get(action.chunk), gradient.pop()
+            self._send(found if way is None else way.back(found), "backward", action)
 
     def _tag(self, direction: str, sending_chunk: int, micro_batch: int) -> int:
         """Tells the messages between two stages apart; `sending_chunk` counts the chunks of the model."""

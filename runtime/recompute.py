@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .offload import Offload, address, unpack
+
 Function = Callable[..., Tensor]
 
 
@@ -40,10 +42,13 @@ class _Recipe:
 
 
 class Recompute:
-    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe, mla), or everything (`entire`)."""
+    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe, mla), or everything (`entire`).
+    offload: where the rest goes to, if it does not stay."""
 
-    def __init__(self, modules: tuple[str, ...] = (), *, entire: bool = False) -> None:
-        self.modules, self.entire = frozenset(modules), entire
+    def __init__(
+        self, modules: tuple[str, ...] = (), *, entire: bool = False, offload: Offload | None = None
+    ) -> None:
+        self.modules, self.entire, self.offload = frozenset(modules), entire, offload
         self._recipes: dict[int, tuple[Tensor, _Recipe, int]] = {}
 
     def region(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
@@ -62,7 +67,7 @@ class Recompute:
         if module in self.modules:
             recipe = _Recipe(function, tuple(map(self._pack, inputs)))
             # Each tensor is kept until the layer ends, so that no other one can take its address.
-            self._recipes.update({_address(out): (out, recipe, index) for index, out in enumerate(found)})
+            self._recipes.update({address(out): (out, recipe, index) for index, out in enumerate(found)})
         return found
 
     @contextmanager
@@ -76,23 +81,20 @@ class Recompute:
         self._recipes.clear()
 
     def _pack(self, tensor: Tensor) -> Any:
-        found = self._recipes.get(_address(tensor))
+        found = self._recipes.get(address(tensor))
         if found is None:
-            return tensor
+            return tensor if self.offload is None else self.offload.pack(tensor)
         _, recipe, index = found
         recipe.users += 1
         return recipe, index, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 def _unpack(packed: Any) -> Tensor:
-    if isinstance(packed, Tensor):
-        return packed
+    if not isinstance(packed, tuple):
+        found: Tensor = unpack(packed)
+        return found
     recipe, index, size, stride, offset = packed
     return torch.as_strided(recipe.cook(index), size, stride, offset)
-
-
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # of tensors without memory too, which have no data_ptr
 
 
 def whole(function: Function, *inputs: Tensor) -> Tensor:

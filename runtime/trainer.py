@@ -65,6 +65,8 @@ class Trainer:
         self.frozen: list[Weights] = []
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk))
+        if self.parts.offload is not None:
+            self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
         self._norm = torch.zeros(1, dtype=torch.float64, device=device)
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.place.stage),

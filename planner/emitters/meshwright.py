@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ...cost_models.layouts import CP_ALGORITHMS, PRECISIONS
+from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS
+from ...cost_models.stages import splits_backward
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
@@ -22,6 +23,12 @@ def _flash(columns: Columns, problem: Problem) -> Mask:
     fits = all(kind.attention.suits_flash for kind in problem.model.kinds)
     elsewhere = (columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses"))
     return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
+
+
+def _here(columns: Columns, problem: Problem) -> Mask:
+    """What a split backward pass keeps for later is on the GPU."""
+    sent = np.isin(columns["offload"], [i for i, name in enumerate(OFFLOADS) if "act" in name.split("+")])
+    return np.asarray(~sent | ~splits_backward(columns["schedule"]))
 
 
 def _frozen(columns: Columns, problem: Problem) -> Mask:
@@ -61,7 +68,12 @@ TARGET = Target(
             "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
         ),
         Rule(f"{_N}: lora", ("tp",), _frozen, "the runtime keeps frozen weights in bf16, not in int8 or nf4"),
-        only(_N, "offload", ("none", "opt"), "the runtime does not offload activations yet"),
+        Rule(
+            f"{_N}: offload",
+            ("schedule", "offload"),
+            _here,
+            "the runtime offloads no activations in {schedule_name}: what waits for the gradients of weights stays",
+        ),
         only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     ),
     trainer=Trainer("meshwright", None, job),

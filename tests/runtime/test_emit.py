@@ -35,11 +35,11 @@ def test_what_cannot_be_written(plan_file: Path) -> None:
     with pytest.raises(InputError, match="has no layout 7"):
         emit(plan, choice=7)
     data = json.loads(plan.to_json())
-    data["candidates"][0]["layout"]["offload"] = "act"
-    data["candidates"][0]["layout_id"] += "-oact"
-    with pytest.raises(Refused, match="does not offload activations") as caught:
+    data["candidates"][0]["layout"]["precision"] = "fp16"
+    data["candidates"][0]["layout_id"] += "-fp16"
+    with pytest.raises(Refused, match="trains in bf16 or fp32") as caught:
         emit(read_plan(json.dumps(data), "plan.json"))
-    assert caught.value.fields == ("offload",)
+    assert caught.value.fields == ("precision",)
 
 
 def test_a_folder_with_other_files_is_left_alone(

@@ -119,15 +119,15 @@ def test_no_such_choice(plan_file: Path) -> None:
 
 
 def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
-    def offload_first(data: dict[str, Any]) -> None:
+    def half_first(data: dict[str, Any]) -> None:
         first = data["candidates"][0]
-        first["layout"]["offload"] = "act"
-        first["layout_id"] += "-oact"
+        first["layout"]["precision"] = "fp16"
+        first["layout_id"] += "-fp16"
 
-    plan = read_plan(edited(plan_file, offload_first), "plan.json")
+    plan = read_plan(edited(plan_file, half_first), "plan.json")
     with pytest.raises(UnsupportedError) as caught:
         job_of(plan, 1)
-    assert "does not offload activations" in caught.value.message
+    assert "does not train in fp16" in caught.value.message
     assert caught.value.hint.startswith("`--choice 2`")
     assert plan.candidates[1].layout_id in caught.value.hint
 

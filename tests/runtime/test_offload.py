@@ -1,0 +1,110 @@
+"""Activations in host memory: the same training, and of one layer at a time on the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from meshwright.cost_models.specs import Lora
+from meshwright.planner import api
+from meshwright.runtime import dry_run, offload
+from meshwright.runtime.job import job_of, unsupported
+from meshwright.runtime.pricing import predicted_bytes
+from meshwright.runtime.schedules import own_order
+
+from meshwright.errors import UnsupportedError
+
+from .fork import run
+from .jobs import job
+from .test_memory import rehearsal
+from .test_parity import model_for, parity_of
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "llama:dp1-mbs1-z0-rnone-oact", "llama:pp2-dp1-mbs1-z0-rnone-oact", "llama:pp2-vpp2-dp1-mbs1-z0-rnone-oact",
+        "gpt:pp2-gpipe-dp1-mbs1-z0-rfull1-oact", "llama:tp2-dp2-mbs1-z3-rnone-oopt+act", "llama:dp2-mbs1-z3-rfull-oact",
+        "llama:dp2-mbs1-z2-rsel(norm+act)-oact", "llama:cp2r-dp1-mbs1-z0-rsel-oact",
+        "gpt:tp2-cp2u-dp1-mbs1-z1-rsel(attn)-oact", "moe:tp2-dp2-ep2-mbs1-z3-rsel(act+moe)-oopt+act",
+        "deepseek:tp2-dp1-ep2-mbs1-z0-rsel(attn+mla)-oact", "deepseek:dp2-mbs1-z3-rsel(norm+mla)-oact",
+        "shared:tp2-pp2-dp1-ep2-mbs1-z0-rnone-oact",
+    ],
+)  # fmt: skip
+def test_trains_the_same_model(text: str) -> None:
+    name, _, layout_id = text.partition(":")
+    verdict = parity_of(job(layout_id, model_for(name, layout_id), stack_changes={"sharded_states": "zero"}))
+    assert verdict.agrees, verdict.as_dict()
+
+
+def test_with_adapters() -> None:
+    wanted = job("tp2-pp2-dp1-mbs1-z0-rnone-oact", lora=Lora(rank=4, targets=("q", "down")), learning_rate=1.0)
+    assert parity_of(wanted).agrees
+
+
+@pytest.mark.parametrize("kept", ["half", "nothing"])
+def test_what_does_not_come_back_whole_is_noticed(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = offload._Piece.fetch
+
+    def worse(piece: offload._Piece) -> torch.Tensor:
+        away = piece.here is None
+        found = fetch(piece)
+        if away and found.is_floating_point():
+            found.mul_(0.5 if kept == "half" else 0.0)
+        return found
+
+    monkeypatch.setattr(offload._Piece, "fetch", worse)
+    assert not parity_of(job("dp1-mbs1-z0-rnone-oact")).agrees
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dp1-mbs1-z0-rnone-oact", "dp2-mbs1-z2-rsel(norm)-oact", "dp4-sh2-mbs1-z3-rnone-oact", "dp2-mbs1-z3-rfull-oact",
+        "pp2-dp1-mbs1-z0-rnone-oact", "pp2-gpipe-dp1-mbs1-z0-rnone-oact", "pp2-vpp2-dp1-mbs1-z0-rnone-oact",
+        "tp2-pp2-dp1-mbs2-z1-rfull1-oact", "dp1-mbs1-z0-rsel(attn+norm+act)-oopt+act",
+        "tp2-cp2u-dp1-mbs1-z0-rnone-oact",
+        "moe:dp2-ep2-mbs1-z1-rsel(act+moe)-oact",
+    ],
+)  # fmt: skip
+def test_memory_within_five_percent(text: str) -> None:
+    """Traced with messages and collectives of a GPU: gloo keeps copies of both."""
+    kind, _, layout_id = text.rpartition(":")
+    wanted = rehearsal(layout_id, kind or "llama")
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        traced = dry_run.trace(wanted, stage)
+        assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.05), traced
+
+
+@pytest.mark.parametrize("layout_id", ["dp1-mbs1-z0-rnone-oact", "tp2-dp1-mbs1-z0-rnone-oact"])
+def test_a_run_holds_what_was_predicted(layout_id: str) -> None:
+    """And less than without, by three of four layers."""
+    wanted = rehearsal(layout_id)
+    (_, peaks), (_, without) = run(wanted), run(replace(wanted, layout=replace(wanted.layout, offload=0)))
+    (planned,) = predicted_bytes(wanted)
+    assert planned["allocated"] == pytest.approx(max(peaks), rel=0.05)
+    (all_layers,) = predicted_bytes(replace(wanted, layout=replace(wanted.layout, offload=0)))
+    saved = all_layers["activations"] - planned["activations"]
+    assert max(without) - max(peaks) == pytest.approx(saved, rel=0.1)
+
+
+def test_a_split_backward_pass_is_refused() -> None:
+    """What waits for the gradients of weights would not go to the host."""
+    workload: dict[str, Any] = {"seq_len": 16, "optimizer": "sgd"}
+    wanted = job("pp2-zbh1-dp1-mbs1-z0-rnone")
+    layout = replace(wanted.layout, offload=2)
+    assert "zb-h1: what waits" in (unsupported(layout, wanted.model, workload) or "")
+    plain = job("pp2-dp1-mbs1-z0-rnone-oact")
+    with pytest.raises(UnsupportedError, match="splits the backward pass"):
+        replace(plain, own_order=own_order("zb-h2", plain)).check_states()
+
+
+def test_plans_of_both_kinds() -> None:
+    """The target takes what the runtime runs, and nothing more."""
+    asked: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "8xrtx-4090", "seq_len": 2048, "global_batch": 64,
+                             "target": "meshwright"}  # fmt: skip
+    plan = api.plan(**asked, fix={"offload": "act", "pp": 2})
+    assert {candidate.to_layout().schedule for candidate in plan.candidates} <= {0, 1, 2}
+    assert job_of(plan, 1).offloads_activations
