@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..cost_models.held import splits_backward
 from ..cost_models.layouts import (
     CP_ALGORITHMS,
     OFFLOADS,
@@ -26,7 +27,7 @@ from ..cost_models.layouts import (
 from ..cost_models.schedule import Schedule, make
 from ..cost_models.schedule_orders import W
 from ..cost_models.specs import Layer, Lora, MixtureOfExperts, ModelSpec, StackSpec
-from ..cost_models.stages import chunk_devices, splits_backward
+from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
 from ..planner.plan import Candidate, Chunk, Plan
 from ..planner.plan_parts import lora_of, model_of, part, stack_of

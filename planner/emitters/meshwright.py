@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ...cost_models.held import splits_backward
 from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS
-from ...cost_models.stages import splits_backward
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
