@@ -53,15 +53,19 @@ def test_interleaving_of_torchtitan() -> None:
 
 
 def test_float8_of_torchtitan() -> None:
-    """8B on 128 H100: 65 % faster than eager bf16 in the paper, of which 44 % over compiled bf16. The second is priced
-    as about 35 %, the first as 39: the stack's constants are fitted to runs that were compiled, and eager passes cost
-    three times the compiled ones in the paper (15 % of a step), and a third more here."""
-    layout_id, asked = "dp128-mbs2-z3-rsel(attn+norm+act)", {**TITAN, "model": "llama-3.1-8b", "global_batch": 256}
-    eager = priced(layout_id, {"torch_compile": False}, cluster="dgx-h100:16", **asked)
-    compiled = priced(layout_id, COMPILED, cluster="dgx-h100:16", **asked)
-    float8 = priced(f"{layout_id}-fp8", COMPILED, cluster="dgx-h100:16", dtype="fp8", **asked)
+    """8B on 128 H100 of 96 GB (HBM2e, 500 W): 65 % faster than eager bf16 in the paper, 44 % of it over compiled bf16;
+    49 and 29 % in the project's own table of December 2024 (benchmarks/llama3_h100_202412_torchtitan.md: 5,605, 6,514
+    and 8,380 tokens/s/GPU). Priced: 33 and 30 %. What compiled is within 5 % of that table; eager passes are too cheap
+    (docs/concepts/trust.md, known failures)."""
+    layout_id = "dp128-mbs2-z3-rsel(attn+norm+act)"
+    asked = {**TITAN, "model": "llama-3.1-8b", "global_batch": 256, "gpu": "h100-hbm2e-96gb", "gpus": 128}
+    eager = priced(layout_id, {"torch_compile": False}, **asked)
+    compiled = priced(layout_id, COMPILED, **asked)
+    float8 = priced(f"{layout_id}-fp8", COMPILED, dtype="fp8", **asked)
 
-    assert 1.3 < compiled.step_s / float8.step_s < 1.45
+    tokens = 256 * 8192 / 128
+    assert tokens / compiled.step_s == pytest.approx(6514, rel=0.05)
+    assert tokens / float8.step_s == pytest.approx(8380, rel=0.05)
     assert compiled.step_s < eager.step_s < 1.5 * float8.step_s
 
 
