@@ -13,7 +13,7 @@ from .cases import Case, Model
 from .profiling import StepFailed, asked
 from .sample import BEST, Entry
 
-LISTED = 1000  # layouts that others are drawn from
+LISTED = 300  # layouts that others are drawn from
 NO_LAYOUT = 1  # exit code of `plan`: nothing legal, or nothing fits
 
 

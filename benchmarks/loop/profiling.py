@@ -12,7 +12,7 @@ from meshwright.cli.main import main as meshwright
 from .cases import Case, Model
 from .emulated import Emulated
 
-LARGEST = "1 MiB"  # message of the links: what one layer sends
+LARGEST = "256 KiB"  # message of the links: what one layer sends
 DTYPE = "fp32"
 
 

