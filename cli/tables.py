@@ -59,6 +59,9 @@ def header(plan: Json) -> str:
         line += f", LoRA rank {lora['rank']} on {lora['base_dtype']}"
     elif work.get("trains_layers"):
         line += f", last {work['trains_layers']} layers"
+    factor = plan["request"]["workload"].get("expert_capacity_factor")
+    if factor is not None:
+        line += f", expert capacity {factor:g}"
     return text.wrapped(line)
 
 

@@ -13,17 +13,18 @@ import numpy as np
 
 from .layouts import RECOMPUTE_MODES, Layout
 from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains
+from .specs import with_capacity
 from .tables import Problem
 
 
 def _operations(problem: Problem) -> list[LayerOperations]:
-    """Operations of one sequence on one rank, with evenly loaded experts."""
+    """Operations of one sequence on one rank, with evenly loaded experts that drop nothing."""
     one = {name: np.array([int(name not in ("sequence_parallel", "cp_algorithm"))]) for name in KEY_FIELDS}
     stack = replace(problem.stack, moe_imbalance=1.0)
-    shard = Shard.of(one, problem.model, problem.workload)
-    builder = Builder(problem.model, problem.workload, stack, shard)
+    shard, model = Shard.of(one, problem.model, problem.workload), with_capacity(problem.model, None)
+    builder = Builder(model, problem.workload, stack, shard)
     edge: Trains = "all" if problem.trains_everything else "passes"
-    layers = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
+    layers = [builder.layer(model.kinds[v.kind], v.trains) for v in problem.variants]
     return [*layers, builder.embedding("frozen"), builder.head(edge), builder.mtp(edge)]
 
 

@@ -386,6 +386,8 @@ class Builder:
         load = np.where(shard.ep > 1, self.stack.moe_imbalance, 1.0)  # a rank with all experts gets every token
         local = shard.sp_tokens  # with tp > 1, experts need sequence parallelism: each rank routes its own tokens
         routed = block.top_k * local * load  # tokens that arrive at a rank of the expert group
+        if block.capacity_factor is not None:
+            routed = block.experts * block.capacity(local)
         rows = routed * shard.etp  # gathered over expert-tensor ranks
         num_local = block.experts / shard.ep
         inner = block.expert_inner / shard.etp
@@ -403,7 +405,7 @@ class Builder:
         ops.saved.append(Saved("router", 4.0 * local * block.experts))
         ops.traffic.append(Traffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
         ops.kernels = ops.kernels + self.stack.kernels_per_expert_block + self.stack.kernels_per_expert * num_local
-        ops.host_waits = self.stack.dropless
+        ops.host_waits = self.stack.dropless and block.capacity_factor is None
         self._all_to_alls(ops, block, np.where(shard.ep > 1, routed * h, 0.0))
         if (shard.etp > 1).any():
             full = np.where(shard.etp > 1, w * rows * h, 0.0)

@@ -7,7 +7,7 @@ quantities only: efficiencies and fitted constants live in `rates.Rates`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -65,6 +65,8 @@ class MixtureOfExperts:
     groups, top_groups: the experts are in `groups` groups of neighbours, and those of a token in `top_groups` of them
     (DeepSeek-V2, arXiv 2405.04434, 2.2.2); 1 of 1 is a free choice. Costs do not depend on the last three, what is
     computed does: a token's weights are the router's scores, where `router_normalised` over their sum, times the scale.
+    capacity_factor: an expert gets this many times its even share of the tokens of each rank, (0, experts / top_k]:
+    those with the largest weights, and any others with weight 0 where fewer chose it. None: as many as chose it.
     """
 
     experts: int
@@ -80,6 +82,13 @@ class MixtureOfExperts:
     router_scores: Literal["softmax", "sigmoid"] = "softmax"
     router_normalised: bool = True
     router_scale: float = 1.0
+    capacity_factor: float | None = None
+
+    def capacity(self, tokens: Any) -> Any:
+        """Tokens of an expert out of the `tokens` of a rank's micro-batch, a number or an array (Megatron Core,
+        transformer/moe/moe_utils.py, get_capacity)."""
+        share = tokens * self.top_k / self.experts * (self.capacity_factor or 1.0)
+        return -(-share // 1)  # rounded up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +142,12 @@ class ModelSpec:
     @property
     def num_layers(self) -> int:
         return len(self.pattern)
+
+    @property
+    def capacity_factor(self) -> float | None:
+        """That of its routed experts; None where they drop no token."""
+        blocks = (kind.feed_forward for kind in self.kinds)
+        return next((block.capacity_factor for block in blocks if isinstance(block, MixtureOfExperts)), None)
 
     @property
     def is_moe(self) -> bool:
@@ -446,10 +461,22 @@ class StackSpec:
         return self.sharded_states != "zero"
 
 
+def with_capacity(model: ModelSpec, factor: float | None) -> ModelSpec:
+    """The model whose experts all have this capacity factor."""
+
+    def one(kind: Layer) -> Layer:
+        block = kind.feed_forward
+        if not isinstance(block, MixtureOfExperts):
+            return kind
+        return replace(kind, feed_forward=replace(block, capacity_factor=factor))
+
+    return replace(model, kinds=tuple(map(one, model.kinds)))
+
 
 # Fields that came after the first plans, with the value at which they say nothing.
 _SILENT = {"groups": 1, "top_groups": 1, "router_scores": "softmax", "router_normalised": True, "router_scale": 1.0,
-           "saves_fp8_activations": False, "weighs_activations": False, "reduces": "buckets", "step_reductions": 0}
+           "capacity_factor": None, "saves_fp8_activations": False, "weighs_activations": False,
+           "reduces": "buckets", "step_reductions": 0}
 
 
 def told(spec: ModelSpec | StackSpec) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _request(
     model = _model(facts, options, assumed)
     if model is not None:
         asked["model"] = model
-    for name in ("seq_len", "global_batch", "optimizer"):
+    for name in ("seq_len", "global_batch", "optimizer", "expert_capacity_factor"):
         if (value := facts.get(f"workload.{name}")) is not None:
             asked[name] = value
     if techniques := facts.get("workload.techniques"):
@@ -150,7 +150,8 @@ def _asked(request: Request) -> dict[str, Any]:
     work = request.workload
     out: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
                            "precision": work.precision, "optimizer": work.optimizer,
-                           "technique": work.techniques}  # fmt: skip
+                           "technique": work.techniques,
+                           "expert_capacity_factor": work.expert_capacity_factor}  # fmt: skip
     for name in ("cluster", "gpu", "gpus", "stack"):
         if (value := getattr(request, name)) is not None:
             out[name] = value

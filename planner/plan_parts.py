@@ -59,6 +59,8 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
                 MixtureOfExperts if "experts" in block else FeedForward, block, f"{where}.feed_forward", name
             ),
         }
+        if "experts" in block:
+            _capacity(parts["feed_forward"], f"{where}.feed_forward.capacity_factor", name)
         _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
         layers.append(build(Layer, {**kind, **parts}, where, name))
     pattern = tuple(data.get("pattern", ()))
@@ -72,6 +74,14 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
             problem = Problem(f"`{value}` is not a positive number", file=name, field=f"resolved.model.{key}")
             raise InputError.of([problem])
     return model
+
+
+def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
+    factor, most = block.capacity_factor, block.experts / block.top_k
+    if factor is None:
+        return
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= most:
+        raise InputError.of([Problem(f"`{factor}` is no number above 0 and up to {most:g}", file=name, field=where)])
 
 
 def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ FLAT: dict[str, FieldPath] = {
     **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "top", "workload")},
     **{
         name: ("workload", name)
-        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train")
+        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
+                     "expert_capacity_factor")
     },
     "objective": ("workload", "objective"),
     "max_memory": ("workload", "max_memory"),

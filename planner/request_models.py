@@ -17,6 +17,7 @@ from .request_values import (
     LORA_DEFAULT,
     Batch,
     Bytes,
+    Factor,
     Fix,
     Lengths,
     Positive,
@@ -53,6 +54,7 @@ class WorkloadRequest(_Model):
     """One training step.
 
     Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
+    expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
     """
 
     kind: Literal["train"] = "train"
@@ -63,6 +65,7 @@ class WorkloadRequest(_Model):
     precision: Precision = "bf16"
     optimizer: OptimizerName = "adamw"
     train: Train = Train()
+    expert_capacity_factor: Factor | None = None
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
     techniques: Techniques = Field(default_factory=dict)
@@ -158,8 +161,12 @@ def _sequences(work: WorkloadRequest, seq_len: int, mean: float | None) -> int:
 
 
 def request_to_dict(request: Request) -> dict[str, Any]:
-    """Canonical form: all fields, base units, nothing about where values came from."""
-    return request.model_dump(mode="json", by_alias=True)
+    """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
+    plans and is not asked for, so that their digests stay."""
+    data = request.model_dump(mode="json", by_alias=True)
+    if data["workload"]["expert_capacity_factor"] is None:
+        del data["workload"]["expert_capacity_factor"]
+    return data
 
 
 def request_from_dict(data: Mapping[str, Any]) -> Request:

@@ -5,6 +5,7 @@ Each parser raises InputError; `checked` turns that into an error that pydantic 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,6 +48,17 @@ def positive(dimension: Dimension) -> Callable[[Any], int]:
         return round(number)
 
     return parse_quantity
+
+
+def parse_factor(value: Any) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"`{value}` is not a number") from None
+    if isinstance(value, bool) or not 0.0 < number < math.inf:
+        raise InputError(f"must be more than 0, is {value}")
+    return number
 
 
 def parse_batch(value: Any) -> int | dict[str, int]:
@@ -200,6 +212,9 @@ def _decoded(name: str, value: Any) -> Any:
 
 
 Positive = Annotated[int, Field(strict=True, gt=0)]
+Factor = Annotated[
+    float, BeforeValidator(checked(parse_factor)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
 Bytes = Annotated[
     int, BeforeValidator(checked(positive("B"))), WithJsonSchema({"type": "string", "examples": ["70 GiB"]})
 ]

@@ -13,7 +13,7 @@ from ..cost_models.collectives import Levels
 from ..cost_models.layouts import encode
 from ..cost_models.params import lora_shapes
 from ..cost_models.rates import Rates
-from ..cost_models.specs import ClusterSpec, ModelSpec, StackSpec, Workload
+from ..cost_models.specs import ClusterSpec, MixtureOfExperts, ModelSpec, StackSpec, Workload, with_capacity
 from ..cost_models.tables import Problem
 from ..cost_models.techniques import registry as techniques
 from ..cost_models.techniques.base import Technique
@@ -149,7 +149,22 @@ def _asked(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
-    return model, workload, warnings
+    return _capped(model, request.workload.expert_capacity_factor), workload, warnings
+
+
+def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
+    """The model under the asked capacity of its experts. Raises InputError where it can drop nothing."""
+    if factor is None:
+        return model
+    blocks = [kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, MixtureOfExperts)]
+    if not blocks:
+        raise InputError(f"expert_capacity_factor {factor:g}: {model.name} has no experts", hint="leave it out")
+    most = min(block.experts / block.top_k for block in blocks)
+    if factor > most:
+        shares = f"{blocks[0].experts} experts, {blocks[0].top_k} per token"
+        raise InputError(f"expert_capacity_factor {factor:g}: with {shares}, {most:g} has room for every token",
+                         hint=f"leave it out to drop no token, or give {most:g} or less")  # fmt: skip
+    return with_capacity(model, factor)
 
 
 def _check_adapters(model: ModelSpec, workload: Workload) -> None:

@@ -22,7 +22,7 @@ from .comm import Group
 from .context_parallel import ContextParallel, causal
 from .experts import Cell, Dispatch, combine
 from .recompute import Recompute
-from .router import route
+from .router import route, within_capacity
 from .split_backward import linear
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -333,7 +333,12 @@ class Experts(Block):
         tokens = x.flatten(0, 1)
         logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
         weights, chosen = route(self.spec, logits)
-        out = self.context.recompute.region("moe", self._routed, tokens, weights.to(x.dtype), chosen).view_as(x)
+        through: Callable[..., Tensor] = self._routed
+        if self.spec.capacity_factor is not None:
+            capacity = int(self.spec.capacity(len(tokens)))
+            weights, chosen = within_capacity(weights, chosen, self.spec.experts, capacity)
+            through = self._capped
+        out = self.context.recompute.region("moe", through, tokens, weights.to(x.dtype), chosen).view_as(x)
         if self.shared is None:
             return out
         shared: Tensor = self.shared(x)
@@ -345,13 +350,23 @@ class Experts(Block):
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
         counts = self._counts(flat)
-        source = order // self.spec.top_k
+        return self._through(tokens, weights.flatten()[order], order // self.spec.top_k, counts)
+
+    def _capped(self, tokens: Tensor, weights: Tensor, source: Tensor) -> Tensor:
+        """The same with as many tokens for every expert: which ones, and their weights, expert by expert."""
+        counts = [len(source) // self.spec.experts] * self.spec.experts
+        return self._through(tokens, weights, source, counts, alike=True)
+
+    def _through(
+        self, tokens: Tensor, weights: Tensor, source: Tensor, counts: Sequence[int], *, alike: bool = False
+    ) -> Tensor:
+        """Tokens `source` to their experts, `counts` of each, and back to where they stood."""
         if self.context.experts.size == 1:
             out = self._each(tokens[source], counts)
         else:
-            dispatch = Dispatch(self.context.experts, counts, tokens)
+            dispatch = Dispatch(self.context.experts, counts, tokens, alike=alike)
             out = dispatch.back(self._each(dispatch.there(tokens[source]), dispatch.counts))
-        return combine(out, weights.flatten()[order], source, len(tokens))
+        return combine(out, weights, source, len(tokens))
 
     def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Tokens expert by expert of this rank, through their experts."""

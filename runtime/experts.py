@@ -1,4 +1,4 @@
-"""Tokens to the ranks that hold their experts, and back; no token is dropped.
+"""Tokens to the ranks that hold their experts, and back.
 
 The ranks that share one copy of the experts form cells of ep x etp ranks, each of which hold one copy of the experts'
 weights: ep blocks of etp neighbours, each block experts / ep of them in rank order, each rank of a block a part of the
@@ -116,10 +116,11 @@ class Dispatch:
     """Where the tokens of a micro-batch go. counts[e]: how many of this rank go to expert e, out of all experts;
     `counts` of the dispatch: how many arrive for each expert of this rank, at all ranks of its etp group."""
 
-    def __init__(self, cell: Cell, counts: Sequence[int], tokens: Tensor) -> None:
+    def __init__(self, cell: Cell, counts: Sequence[int], tokens: Tensor, *, alike: bool = False) -> None:
+        """alike: all ranks have the same counts. tokens: any on the device."""
         self.cell, self.local = cell, len(counts) // cell.ep.size
         self.sent = [sum(counts[first : first + self.local]) for first in range(0, len(counts), self.local)]
-        table = self._table(counts, tokens)
+        table = self._same(counts) if alike or isinstance(tokens, FakeTensor) else self._table(counts, tokens)
         arrived = [[sum(row) for row in rows] for rows in table]
         self.received = arrived[cell.etp.rank]
         shares = [sum(each) for each in arrived]
@@ -129,18 +130,19 @@ class Dispatch:
         self._ways = cell.etp, shares, order, order.argsort()
 
     def _table(self, counts: Sequence[int], tokens: Tensor) -> list[list[list[int]]]:
-        """[etp rank][ep rank][expert of this rank]: tokens that arrive there from there. Tokens without values: every
-        rank sends as this one does."""
+        """[etp rank][ep rank][expert of this rank]: tokens that arrive there from there."""
         ep, etp = self.cell.ep, self.cell.etp
-        if isinstance(tokens, FakeTensor):
-            first = ep.rank * self.local
-            return [[list(counts[first : first + self.local])] * ep.size] * etp.size
         mine = torch.tensor(counts, device=tokens.device)
         each = [self.local] * ep.size
         arrived = _exchange(mine, ep, each, each)
         every = etp.all_gather(arrived.new_empty(etp.size * len(arrived)), arrived)
         found: list[list[list[int]]] = every.view(etp.size, ep.size, self.local).tolist()
         return found
+
+    def _same(self, counts: Sequence[int]) -> list[list[list[int]]]:
+        """`_table` where every rank sends as this one does, so of tokens without values."""
+        first = self.cell.ep.rank * self.local
+        return [[list(counts[first : first + self.local])] * self.cell.ep.size] * self.cell.etp.size
 
     def there(self, tokens: Tensor) -> Tensor:
         """Tokens [n, h] by expert, out of all -> those that arrive here, by expert of this rank."""

@@ -1,19 +1,24 @@
 """The run that every layout must equal: one process, the whole model, no wrapper around it, torch's own optimizer.
 
 It shares the blocks of `model` with the parallel run (tests compare those with Hugging Face's models) and nothing else.
+An expert's capacity counts the tokens of a rank's micro-batch: so that the same ones are dropped, experts see here one
+rank's part of the sequences after the other.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
+from ..cost_models.layouts import CP_ALGORITHMS
 from ..planner.plan import Chunk
-from .blocks import Context
+from .blocks import Context, Experts
 from .comm import Group
+from .context_parallel import ContextParallel
 from .data import open_source
 from .experts import Cell
 from .job import Job
@@ -32,7 +37,28 @@ def whole_model(job: Job) -> DecoderChunk:
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)
     materialise(model, job.seed)
+    if job.model.capacity_factor is not None:
+        places = _places(job)
+        for block in [each for each in model.modules() if isinstance(each, Experts)]:
+            block.forward = _part_by_part(block.forward, places)  # type: ignore[method-assign, assignment]
     return model
+
+
+def _places(job: Job) -> list[Tensor]:
+    """Where the tokens of each rank that shares a micro-batch stand in a sequence: cut over cp, then over tp."""
+    layout, ranks = job.layout, range(job.layout.cp)
+    shares = [torch.arange(job.seq_len)]
+    if layout.cp > 1:
+        groups = [Group("cp", ranks, rank, None, Status()) for rank in ranks]
+        algorithm = CP_ALGORITHMS[layout.cp_algorithm]
+        shares = [ContextParallel(group, algorithm).positions(job.seq_len) for group in groups]
+    return [part for share in shares for part in share.chunk(layout.tp)]
+
+
+def _part_by_part(function: Callable[[Tensor], Tensor], places: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+    """`function` of the tokens of each place by themselves: [b, s, h] -> [b, s, h]."""
+    home = torch.cat(list(places)).argsort()
+    return lambda x: torch.cat([function(x[:, place]) for place in places], 1)[:, home]
 
 
 def train(job: Job) -> list[Step]:

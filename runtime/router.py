@@ -26,6 +26,20 @@ def route(spec: MixtureOfExperts, logits: Tensor) -> tuple[Tensor, Tensor]:
     return weights * spec.router_scale, chosen
 
 
+def within_capacity(weights: Tensor, chosen: Tensor, experts: int, capacity: int) -> tuple[Tensor, Tensor]:
+    """The `capacity` tokens of each expert, out of the weights and choices of all [n, k]: of those that chose it the
+    ones with the largest weights; where fewer did, any others. Weights, 0 of the latter, and tokens, expert by expert
+    [experts * capacity] (Megatron Core, moe_utils.py, apply_router_token_dropping by probs, padded).
+
+    Equal weights, in fp32, go by position: the same two tokens at the start of a sequence have the same, but for what
+    the order of a sum leaves.
+    """
+    table = weights.new_zeros(len(weights), experts).scatter(1, chosen, weights).t()
+    with torch.no_grad():
+        source = table.float().sort(dim=1, descending=True, stable=True).indices[:, :capacity]
+    return table.gather(1, source).flatten(), source.flatten()
+
+
 def _eligible(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
     """Scores, of experts in none of a token's best groups 0. A group is as good as its best expert (DeepSeek-V2, arXiv
     2405.04434, 2.2.2), with sigmoid scores as its best top_k / top_groups together (DeepSeek-V3, 2.1.2)."""

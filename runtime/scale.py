@@ -200,9 +200,10 @@ def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
     experts -= experts % 2 if experts > 1 else 0  # ep is 1 or 2
     groups = max(number for number in range(1, min(block.groups, max(experts // 2, 1)) + 1) if experts % number == 0)
     top_groups = max(round(groups * block.top_groups / block.groups), 1)
+    top_k = min(block.top_k, top_groups * experts // groups)
+    factor = None if block.capacity_factor is None else min(block.capacity_factor, experts / top_k)
     return replace(
-        block, experts=experts, groups=groups, top_groups=top_groups,
-        top_k=min(block.top_k, top_groups * experts // groups),
+        block, experts=experts, groups=groups, top_groups=top_groups, top_k=top_k, capacity_factor=factor,
         expert_inner=max(_eighths(block.expert_inner * shrink), 8),
         shared_inner=max(_eighths(block.shared_inner * shrink), 8) if block.shared_inner else 0,
     )  # fmt: skip

@@ -193,6 +193,7 @@ def cannot(setup: Setup, options: OptionList | None) -> list[str]:
         f"workload.optimizer: TrainingArguments has no {setup.workload.optimizer}":
             setup.workload.optimizer not in _OPTIMIZERS,
         "workload.lora: adapters belong to your script (peft)": setup.workload.lora is not None,
+        "workload.expert_capacity_factor: it has no capacity of experts": setup.model.capacity_factor is not None,
         "workload.trains_layers: frozen layers belong to your script": setup.workload.trains_layers is not None,
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]

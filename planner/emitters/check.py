@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.specs import ModelSpec, Workload
+from ...cost_models.specs import ModelSpec, Workload, with_capacity
 from ...cost_models.tables import Problem as Priced
 from ...errors import InputError, Problem
 from ...profiles.models import read_model_yaml
@@ -194,7 +194,7 @@ def _priced(checked: Checked, found: Target, facts: Facts, plan: Plan | None) ->
     model: ModelSpec | None = None
     described = request_part(facts, "model")
     if "hidden" in described:
-        model, _ = read_model_yaml(described, "model")
+        model = with_capacity(read_model_yaml(described, "model")[0], facts.get("workload.expert_capacity_factor"))
     elif plan is not None:
         model = model_of(plan.resolved, "plan.json")
     dp = checked.layout.dp if checked.layout is not None else 1

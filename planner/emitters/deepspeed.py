@@ -247,6 +247,7 @@ def cannot(setup: Setup, options: OptionList | None) -> list[str]:
         f"stages: layers of {sizes}; its partition by type gives every stage the same": setup.layout.pp > 1 and uneven,
         f"workload.optimizer: it has no {setup.workload.optimizer}": setup.workload.optimizer not in _OPTIMIZERS,
         "workload.lora: adapters belong to your script (peft)": setup.workload.lora is not None,
+        "workload.expert_capacity_factor: its AutoEP drops no token": setup.model.capacity_factor is not None,
         "workload.trains_layers: frozen layers belong to your script": setup.workload.trains_layers is not None,
     }
     return [text for text, applies in reasons.items() if applies]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cost_models.layouts import Layout
+from ...cost_models.specs import with_capacity
 from ...errors import InputError, Problem
 from ...profiles.models import read_model_yaml
 from .argv import Arguments
@@ -103,6 +104,9 @@ def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> 
     for name, said in (("global_batch", batch), ("seq_len", facts.get("workload.seq_len"))):
         if said and said != getattr(setup.workload, name):
             differs[name] = (said, getattr(setup.workload, name))
+    factors = facts.get("workload.expert_capacity_factor"), setup.model.capacity_factor
+    if factors[0] != factors[1]:
+        differs["expert_capacity_factor"] = factors
     planned, said_now = (each.get("workload.techniques", {}) for each in (places.table.read(places.planned), facts))
     if places.planned and planned != said_now:
         differs["techniques"] = (_spelled(said_now), _spelled(planned))
@@ -111,7 +115,7 @@ def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> 
         differs["stages"] = (stages, setup.chunk_sizes)
     described = request_part(facts, "model")
     if "hidden" in described:
-        model, _ = read_model_yaml(described, "model")
+        model = with_capacity(read_model_yaml(described, "model")[0], setup.model.capacity_factor)
         other = next((name for name in _MODEL if getattr(model, name) != getattr(setup.model, name)), None)
         if other is not None:
             text = f"describes another model than plan.json ({other} of {setup.model.name})"

@@ -248,6 +248,17 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
     return {"model.moe": moe}
 
 
+def _capacity_write(setup: Setup) -> Settings:
+    factor = setup.model.capacity_factor
+    return {} if factor is None else {"--moe-expert-capacity-factor": factor,
+                                      "--moe-pad-expert-input-to-capacity": True}  # fmt: skip
+
+
+def _capacity_read(settings: Settings, facts: Facts) -> Facts:
+    factor = settings.get("--moe-expert-capacity-factor")
+    return {} if factor is None else {"workload.expert_capacity_factor": factor}
+
+
 def _window_write(setup: Setup) -> Settings:
     sizes = _windows(setup.model, setup.workload)
     if not sizes:
@@ -298,6 +309,8 @@ MODEL = (
            "--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-score-function",
            "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor"),
           _moe_write, _moe_read),
+    Entry(("workload.expert_capacity_factor",), ("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"),
+          _capacity_write, _capacity_read),
     Entry(("model.window",), ("--window-size", "--window-attn-skip-freq"), _window_write, _window_read),
     Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),
     Entry(("model.norm_bias",), ("--normalization",), _norm_write,

@@ -154,6 +154,7 @@ def cannot(setup: Setup, options: OptionList | None) -> list[str]:
             setup.model.mtp_layers > 0 and not setup.model.family.startswith("deepseek"),
         f"workload.optimizer: it has no {setup.workload.optimizer}": setup.workload.optimizer != "adamw",
         "workload.lora: no adapters": setup.workload.lora is not None,
+        "workload.expert_capacity_factor: its experts drop no token": setup.model.capacity_factor is not None,
         "workload.trains_layers: it trains all layers": setup.workload.trains_layers is not None,
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
