@@ -305,13 +305,14 @@ def _extra_s(ledger: Ledger, rates: Rates) -> Array:
     return np.asarray(moved * np.max(ledger.updated, axis=0) / rates.memory_bw_bytes_per_s)
 
 
-def _reductions_s(ledger: Ledger, rates: Rates) -> float:
-    """Seconds of summing single numbers over all ranks (StackSpec.step_reductions)."""
-    calls = ledger.problem.stack.step_reductions
-    if not calls:
-        return 0.0
-    world = group_curve(rates, "world", "all_reduce", np.array([ledger.problem.num_gpus]), np.array([1]))
-    return float(in_pieces(world, np.array([_NUMBER_BYTES * calls]), np.array([calls]))[0])
+def _reductions_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of summing single numbers over all ranks (StackSpec.step_reductions)."""
+    calls = np.full(len(ledger.layouts), float(ledger.problem.stack.step_reductions))
+    if not calls.any():
+        return calls
+    ranks = np.full(len(calls), ledger.problem.num_gpus)
+    world = group_curve(rates, "world", "all_reduce", ranks, np.ones_like(ranks))
+    return in_pieces(world, _NUMBER_BYTES * calls, calls)
 
 
 def bound(
