@@ -27,7 +27,7 @@ Products = Callable[..., Sequence[Tensor]]
 @dataclass(frozen=True)
 class Late:
     """Gradients of weights that were put off. direct: what makes them, of which parameters, from what; roots: of those
-    of parts of parameters, such as of one expert, which autograd puts together."""
+    of other tensors, such as the part of a parameter that is one expert, which autograd brings to theirs."""
 
     direct: list[tuple[Products, Sequence[Tensor], Sequence[Tensor]]] = field(default_factory=list)
     roots: list[Tensor] = field(default_factory=list)
@@ -83,7 +83,8 @@ def later(products: Products, weights: Sequence[Tensor], *kept: Tensor) -> bool:
     if _State.late is None:
         return False
     held = [each.detach() for each in kept]
-    if all(weight.is_leaf for weight in weights):
+    # Under recomputation a saved weight comes back as another tensor, whose .grad nobody looks at.
+    if all(isinstance(weight, torch.nn.Parameter) for weight in weights):
         _State.late.direct.append((products, weights, held))
         return True
     with torch.enable_grad():

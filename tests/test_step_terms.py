@@ -183,7 +183,7 @@ def test_fp8_weights_are_quantised_once_per_step() -> None:
     inputs, outputs = tokens * (3 * h + f), tokens * (2 * h + 2 * kv + 2 * f + h)
     for caches in (True, False):
         stack = stack_of(cast_bytes=6.0, caches_fp8_weights=caches)
-        casts = [t for t in operations(LLAMA, stack, layout, "fp8").traffic if t.name.startswith("fp8")]
+        casts = [t for t in operations(LLAMA, stack, layout, "fp8").traffic if t.name.startswith("casts")]
         assert sum(float(t.forward_bytes[0]) for t in casts) == 6 * (inputs + (0 if caches else weights))
         assert sum(float(t.backward_bytes[0]) for t in casts) == 6 * outputs
     kept, every = (
