@@ -500,14 +500,13 @@ class Ledger:
     def workspace(self, j: int) -> Array:
         """[n] bytes of the widest product's gradients, and of what one layer recomputes. It does so when the layers of
         its chunk that are not recomputed, which come last, have let go of theirs; in a split backward pass they keep as
-        much for their W, and offloaded ones had nothing on the GPU."""
+        much for their W."""
         redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])[self.code, self.key]
         if self._redoes_some:
             dropped = self._kept_and_dropped[1]
             of_chunk = self.on_profile(j, dropped) / self._chunks
             here = self.redone(j, dropped)
-            stays = splits_backward(self.layouts["schedule"]) & (here > 0) | self.offloads_activations
-            let_go = np.where(stays, 0.0, of_chunk - here)
+            let_go = np.where(splits_backward(self.layouts["schedule"]) & (here > 0), 0.0, of_chunk - here)
             redone = np.maximum(redone - np.maximum(let_go, 0.0), 0.0)
         return np.asarray(self.tables.workspace[self.key] + redone)
 
