@@ -73,10 +73,9 @@ def in_place(device: Mapping[str, Any], factor: float) -> dict[str, Any]:
     """`device` where parts of a model take `factor` times as long as by themselves: behind one another they find caches
     that the others have filled. Updates and sums run through all parameters at once, as they were timed."""
     slower = dict(device)
-    slower["gemm"] = {name: value / factor if name.endswith("efficiency") else value
-                      for name, value in device["gemm"].items()}  # fmt: skip
-    slower["attention"] = {name: value / factor if name.endswith("efficiency") else value
-                           for name, value in device["attention"].items()}  # fmt: skip
+    for surface in ("gemm", "attention"):
+        slower[surface] = {name: value / factor if name.endswith("efficiency") else value
+                           for name, value in device[surface].items()}  # fmt: skip
     slower["passes"] = {name: pair if name in _AT_ONCE else (pair[0] / factor, pair[1] / factor)
                         for name, pair in device["passes"].items()}  # fmt: skip
     slower["latency"] = {name: (there * factor, back * factor) for name, (there, back) in device["latency"].items()}
