@@ -22,10 +22,10 @@ _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
 
 def predicted_bytes(job: Job) -> list[dict[str, float]]:
     """Per stage: bytes of every buffer on one rank, and their sum `allocated`."""
-    problem = _problem(job)
     if job.strategies is not None:
-        return [_scaled(job, held) for held in _held_by(job.strategies, job, problem)]
-    memory = [ledger_of(job).memory(stage) for stage in range(job.layout.pp)]
+        return [_scaled(job, held) for held in _held_by(job.strategies, job, _problem(job))]
+    batch = ledger_of(job)
+    memory = [batch.memory(stage) for stage in range(job.layout.pp)]
     return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in memory]
 
 

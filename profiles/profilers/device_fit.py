@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ...cost_models.specs import GpuSpec
+from ...cost_models.specs import OPERAND_BYTES, GpuSpec
 from ...cost_models.surfaces import GemmSurface, gemm_seconds
 from .. import measured_device
 from .kernels import Kernel, Need, hardly_any
@@ -22,7 +22,6 @@ from .samples import Spread
 
 LEAST_WORK = 0.1  # of what a kernel takes: a call that hides its work still has some
 _AT_ONCE = ("update", "accumulation")
-_WIDTH = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 # Fitted: share of the peak, columns that filling and draining costs, share of the memory bandwidth.
 _START, _LOW, _HIGH = (0.9, 16.0, 1.0), (0.05, 0.0, 0.05), (1.5, 512.0, 20.0)
 
@@ -131,7 +130,7 @@ def _products(
         return measured_device.gemm(replace(spec, measured={"gemm": constants}))[dtype]
 
     def predicted(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return gemm_seconds(surface(values), m, n, k, _WIDTH[dtype])
+        return gemm_seconds(surface(values), m, n, k, OPERAND_BYTES[dtype])
 
     def off(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.sqrt(share) * np.log(predicted(values) / seconds))
