@@ -171,6 +171,8 @@ def _result(
             except trials.TrialFailed as error:
                 entry.failed = str(error).splitlines()[-1]
                 say(f"{entry.layout_id}: {entry.failed}")
+        for _, started in built.values():
+            started.round(0, effort.steps)
         say(f"{model.name}: {len(built)} layouts are built")
         cluster.quotas.limit()
         for name in trials.rounds(list(built), effort.rounds, seed):

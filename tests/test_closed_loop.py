@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from .snapshots import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_loop
-from loop import cases, emulated, quotas, sample, self_test
+from loop import cases, emulated, quotas, sample, self_test, trials
 
 CHAIN = ROOT / "benchmarks" / "closed_loop.py"
 
@@ -103,9 +105,12 @@ class TestRefusals:
         found = quotas.cores_of([0.28] * 4 + [0.14] * 4, [0, 1])
         assert found == (0, 1, 0, 1, 0, 1, 0, 1)
 
-    def test_the_period_is_the_shortest_whose_quotas_the_kernel_takes(self) -> None:
-        period_s = quotas.period_s([0.28, 0.14])
-        assert min(0.28, 0.14) * period_s == pytest.approx(quotas.LEAST_QUOTA_S)
+    def test_periods_are_the_shortest_whose_quotas_the_kernel_takes_and_all_different(self) -> None:
+        asked = [0.28, 0.28, 0.14, 0.14]
+        found = quotas.periods_s(asked)
+        assert found[0] == pytest.approx(quotas.LEAST_QUOTA_S / min(asked))
+        assert min(cores * period for cores, period in zip(asked, found, strict=True)) >= quotas.LEAST_QUOTA_S
+        assert min(later / earlier for earlier, later in pairwise(found)) > 1.02
 
     def test_ranks_that_hinder_one_another_are_refused(self) -> None:
         assert self_test.refusal([1.0, 0.9, 0.95]) == ""
@@ -136,6 +141,47 @@ class TestRefusals:
         assert [case.num_ranks for case in found] == [8, 8, 8]
         for case in found:
             assert isinstance(quotas.cores_of([host.cores for host in case.hosts] * 4, [0, 1, 2, 3, 4, 5]), tuple)
+
+
+def _answers(told: int, answers: int) -> None:
+    """A rank that is built, and then says for every round how many steps it was asked for."""
+    os.write(answers, b"built\n")
+    with os.fdopen(told) as commands:
+        for line in commands:
+            os.write(answers, json.dumps([float(line)] * int(line)).encode() + b"\n")
+
+
+def test_a_layout_is_stopped_where_it_does_not_train(tmp_path: Path) -> None:
+    """Else its threads would take time of those of the layout that does."""
+    (told, end), (answers, answer) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(end)
+        _answers(told, answer)
+        os._exit(0)
+    for each in (told, answer):
+        os.close(each)
+
+    def is_stopped() -> bool:
+        return _within(5, lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
+
+    trial = trials.Trial([pid], [end], answers, tmp_path)
+    try:
+        trial.wait_until_built()
+        assert is_stopped()
+        assert trial.round(1, 2) == [3.0, 3.0]
+        assert is_stopped()
+    finally:
+        trial.end()
+
+
+def _within(seconds: float, happens: Callable[[], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while not happens():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _environment() -> dict[str, str]:

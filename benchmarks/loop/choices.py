@@ -13,7 +13,8 @@ from .cases import Case, Model
 from .profiling import StepFailed, asked
 from .sample import BEST, Entry
 
-LISTED = 300  # layouts that others are drawn from
+# Layouts that others are drawn from: more take minutes to list, and where links differ each has its hosts ordered.
+LISTED, LISTED_IN_ORDER = 3000, 300
 NO_LAYOUT = 1  # exit code of `plan`: nothing legal, or nothing fits
 
 
@@ -30,9 +31,11 @@ def find(case: Case, model: Model, cluster: Path) -> Choices:
     """Plans the model on the cluster of the file, by the command line, into files beside it."""
     folder, per_host = cluster.parent, case.hosts[0].ranks
     best = _plan(model, cluster, folder / f"best-{model.name}.json", ["--top", str(BEST)])
-    others = _plan(model, cluster, folder / f"others-{model.name}.json", ["--top", str(LISTED)])
+    placed = _is_placed(_read(best))
+    listed = ["--top", str(LISTED_IN_ORDER if placed else LISTED)]
+    others = _plan(model, cluster, folder / f"others-{model.name}.json", listed)
     naive = []
-    if _is_placed(_read(best)):
+    if placed:
         naive += _entries(_in_listed_order(best, only_first=True), "default order")
     fixes = {"all dp": ["dp=" + str(case.num_ranks)], "tp = host": [f"tp={per_host}", "pp=1", "cp=1"]}
     for role, fixed in fixes.items():

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from meshwright.runtime.agent import die_with_parent
 
+from . import quotas
 from .quotas import Quotas, cores_of, cpu_controller
 
 _BURST_S = 0.001  # of traffic that tbf lets through at once,
@@ -109,6 +110,7 @@ class Emulated:
             os.dup2(to, stream)
         os.close(to)
         self.quotas.join(rank)
+        quotas.in_short_turns()
         os.sched_setaffinity(0, {self.cores[rank]})
         namespace = os.open(f"/run/netns/{self.mark}-{host}", os.O_RDONLY)
         if _LIBC.setns(namespace, 0) or _LIBC.unshare(_NEWUTS):
@@ -163,11 +165,11 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     cleaner = _cleaner(mark, reading, lifeline)
     try:
         _network(mark, hosts)
-        quotas = Quotas.make(mark, asked, cores)
+        groups = Quotas.make(mark, asked, cores)
         try:
-            yield Emulated(mark, tuple(hosts), quotas, cores, lifeline)
+            yield Emulated(mark, tuple(hosts), groups, cores, lifeline)
         finally:
-            quotas.stop()
+            groups.stop()
     finally:
         os.close(lifeline)
         os.waitpid(cleaner, 0)

@@ -1,8 +1,9 @@
 """Layouts of a plan, trained for some steps by the real runtime on an emulated cluster.
 
 The ranks of every layout are processes of their own, forked from this one (so that torch is imported once), which
-build it as `launch` does and then wait: rounds of steps can follow one another in any order, and nothing is built
-twice. Quotas are lifted while they build.
+build it as `launch` does and then are stopped: rounds of steps can follow one another in any order, and nothing is
+built twice. Stopped, and not only waiting: gloo's threads look for messages every 10 ms, and would do so on the quotas
+of the layout that trains. Quotas are lifted while they build.
 """
 
 from __future__ import annotations
@@ -46,13 +47,20 @@ class Trial:
 
     def round(self, warm_up: int, steps: int) -> list[float]:
         """Trains some steps: seconds of each but the first `warm_up`."""
+        self._signal(signal.SIGCONT)
         for end in self.ends:
             os.write(end, f"{warm_up + steps}\n".encode())
         found: list[float] = json.loads(self._answer(STEPS_S))
+        self._signal(signal.SIGSTOP)
         return found[warm_up:]
 
     def wait_until_built(self) -> None:
         self._answer(BUILD_S)
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        for pid in self.pids:
+            os.kill(pid, number)
 
     def _answer(self, longest_s: float) -> str:
         """A line of the first rank. Raises TrialFailed where a rank ends, or the time is up."""
@@ -76,8 +84,7 @@ class Trial:
         return "\n".join(f"{name}: {said.splitlines()[-1]}" for name, said in logs if said)
 
     def end(self) -> None:
-        for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         for pid in self.pids:
             os.waitpid(pid, 0)
         for end in (*self.ends, self.answers):
