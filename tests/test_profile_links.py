@@ -93,6 +93,19 @@ def test_few_ranks_are_measured_one_pair_at_a_time_and_many_in_rounds() -> None:
     assert {len(test.groups) for test in many} == {36}
 
 
+def test_a_rank_under_a_quota_repeats_a_call_over_several_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from meshwright.profiles.profilers import links
+    from meshwright.profiles.profilers.environment import Quota
+
+    monkeypatch.setattr(links.dist, "all_reduce", lambda *_, **__: None)
+    cpu, limit = torch.device("cpu"), Quota(cores=0.2, period_s=0.005)
+    monkeypatch.setattr(links, "quota", lambda: limit)
+    assert [links._calls(seconds, cpu) for seconds in (1.0, 0.025, 0.024, 0.001, 1e-5)] == [1, 1, 2, 25, 100]
+    monkeypatch.setattr(links, "quota", lambda: None)
+    assert links._calls(1e-3, cpu) == 1
+
+
 def test_the_fit_finds_what_the_samples_were_made_of() -> None:
     links = link_fits.fit(Ranks(("a", "b", "c", "d"), 4), made(Ranks(("a", "b", "c", "d"), 4)))
     node, network = links.levels

@@ -6,6 +6,7 @@ answered by one byte, and timed from its start to the answer, by the clock of th
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,11 @@ import torch
 import torch.distributed as dist
 
 from ..link_tests import Ranks, Test, sizes
+from .environment import quota
 from .samples import Samples
 
-WARM_UP = 1
+SAMPLE_PERIODS = 5  # of a quota, that a repeat spans at least
+MOST_CALLS = 100
 # torch 2.13 gave the two new names; 2.6 has only the old ones.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -32,7 +35,7 @@ class Effort:
     seconds: float
 
 
-FULL, QUICK = Effort(9, 0.5), Effort(3, 0.15)
+FULL, QUICK = Effort(9, 0.5), Effort(3, 0.05)
 Told = Callable[[float, float, str], None]
 
 
@@ -107,19 +110,32 @@ def _listed(test: Test) -> str:
 
 
 def _time(job: Job, test: Test, num_bytes: int, repeats: int) -> list[list[float]]:
-    """Seconds of every repeat: a row per pair, or one of the slowest group; the same on every rank."""
-    rows = torch.zeros(len(test.groups) if test.kind == "pair" else 1, repeats, dtype=torch.float64)
-    actions = list(_actions(job, test, num_bytes))
-    for turn in range(-WARM_UP, repeats):
+    """Seconds of one call in every repeat: a row per pair, or one of the slowest group; the same on every rank."""
+    rows = torch.zeros(len(test.groups) if test.kind == "pair" else 1, 1 + repeats, dtype=torch.float64)
+    actions, calls = list(_actions(job, test, num_bytes)), 1
+    for turn in range(1 + repeats):  # the first one warms up
         dist.barrier()
         for row, action in actions:
             started = time.perf_counter()
-            action()
-            if turn >= 0 and row is not None:
-                rows[row, turn] = time.perf_counter() - started
-    rows = rows.to(job.device)
+            for _ in range(calls):
+                action()
+            if row is not None:
+                rows[row, turn] = (time.perf_counter() - started) / calls
+        if turn == 0:
+            calls = _calls(float(rows[:, 0].max()), job.device)
+    rows = rows[:, 1:].contiguous().to(job.device)
     dist.all_reduce(rows, op=dist.ReduceOp.MAX)
     return [[float(value) for value in row] for row in rows.cpu().tolist()]
+
+
+def _calls(once_s: float, device: torch.device) -> int:
+    """Calls of one repeat, the same on every rank: a rank that is held for a part of every period of its quota has to
+    be timed over several of them."""
+    limit = quota()
+    wanted = SAMPLE_PERIODS * limit.period_s / once_s if limit is not None and once_s else 1.0
+    calls = torch.tensor([min(max(math.ceil(wanted), 1), MOST_CALLS)], device=device)
+    dist.all_reduce(calls, op=dist.ReduceOp.MAX)
+    return int(calls)
 
 
 def _actions(job: Job, test: Test, num_bytes: int) -> Iterator[tuple[int | None, Callable[[], None]]]:

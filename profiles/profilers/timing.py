@@ -54,7 +54,7 @@ class Effort:
     pace: Pace | None = None
 
 
-FULL, QUICK = Effort(30, 2.0, math.inf), Effort(7, 0.2, 100.0)
+FULL, QUICK = Effort(30, 2.0, math.inf), Effort(7, 0.15, 100.0)
 LEAST_SAMPLES = 3
 
 
