@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..cost_models.specs import Attention, FeedForward, MixtureOfExperts
+from . import grouped
 from . import tensor_parallel as tp
 from .adapters import Adapters, of_input, of_output
 from .comm import Group
@@ -370,12 +371,11 @@ class Experts(Block):
 
     def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Tokens expert by expert of this rank, through their experts."""
-        named = [name for name, split in self.splits.items() if split.expert]
-        # At once: one expert's index would make a gradient of the size of all of them.
-        experts = zip(*(self.tensor(name).unbind() for name in named), strict=True)
-        parts = zip(experts, torch.split(tokens, list(counts)), strict=True)
-        # Experts without tokens run too: their gradient is zero, not absent, and ZeRO waits for every one.
-        return torch.cat([self._one(dict(zip(named, expert, strict=True)), part) for expert, part in parts])
+        inner = [grouped.linear(tokens, self.tensor(name), self.maybe(f"{name}_bias"), counts) for name in self.names]
+        # Inside a recomputed block nothing is kept anyway.
+        lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
+        out = activated(lean, self.context.activation, *inner)
+        return grouped.linear(out, self.tensor("down"), self._down_bias(), counts)
 
     def _counts(self, chosen: Tensor) -> list[int]:
         """Tokens of each expert; of a tensor without values, as even as they come."""
@@ -385,18 +385,11 @@ class Experts(Block):
         counts: list[int] = torch.bincount(chosen, minlength=self.spec.experts).tolist()
         return counts
 
-    def _one(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        inner = [linear(x, weights[name], weights.get(f"{name}_bias")) for name in self.names]
-        # Inside a recomputed block nothing is kept anyway.
-        lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
-        out = activated(lean, self.context.activation, *inner)
-        return linear(out, weights["down"], self._down_bias(weights))
-
-    def _down_bias(self, weights: Mapping[str, Tensor]) -> Tensor | None:
+    def _down_bias(self) -> Tensor | None:
         """In the columns that this rank has a part of: the sum over etp has all of it, once."""
-        bias = weights.get("down_bias")
+        bias = self.maybe("down_bias")
         if bias is None or self.context.experts.etp.size == 1:
             return bias
-        width = weights["down"].shape[0]
+        width = self.tensor("down").shape[1]
         first, number = self.context.part(width, self.context.experts.etp)
         return F.pad(bias, (first, width - first - number))

@@ -122,22 +122,22 @@ class _Weighed(torch.autograd.Function):
     """The output of a product; backward the gradient of its weight, now or later."""
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, kept: Any, weight: Tensor, group: Group | None) -> Tensor:
+    def forward(ctx: Any, out: Tensor, kept: Any, weight: Tensor, products: Products, group: Group | None) -> Tensor:
         # Not `save_for_backward`, after which a recomputed layer would end: the weight is no activation.
-        ctx.kept, ctx.weight, ctx.group = kept, weight, group
+        ctx.kept, ctx.weight, ctx.products, ctx.group = kept, weight, products, group
         return out.view_as(out)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         (x,), (grad,) = ctx.kept.saved_tensors, grads
         if _State.late is None:
-            return grad, None, _product(x, grad)[0], None
+            return grad, None, ctx.products(x, grad)[0], None, None
         if ctx.group is None:
-            later(_product, [ctx.weight], x, grad)
+            later(ctx.products, [ctx.weight], x, grad)
         else:
             part = grad.chunk(ctx.group.size, dim=1)[ctx.group.rank].clone()
             later(partial(_gathered_product, ctx.group), [ctx.weight], x, part)
-        return grad, None, None, None
+        return grad, None, None, None, None
 
 
 def _product(x: Tensor, grad: Tensor) -> list[Tensor]:
@@ -151,9 +151,18 @@ def _gathered_product(group: Group, x: Tensor, part: Tensor) -> list[Tensor]:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: Group | None = None) -> Tensor:
     """torch's `linear`, whose weight's gradient can be put off. group: ranks that all have the gradient of the output,
     [b, s, out]; each keeps its part of s, and they gather it again."""
+    return weighed(partial(F.linear, bias=bias), x, weight, _product, group)
+
+
+def weighed(
+    product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor, products: Products,
+    group: Group | None = None,
+) -> Tensor:  # fmt: skip
+    """product(x, weight), of which `products` (of x and the gradient of the output) makes the gradient of the weight,
+    now or later. group: as `linear`."""
     if not (_State.splits and x.requires_grad and weight.requires_grad):
-        return F.linear(x, weight, bias)
+        return product(x, weight)
     kept: Tensor = _Kept.apply(x)  # type: ignore[no-untyped-call]
-    product = F.linear(kept, weight.detach(), bias)
-    out: Tensor = _Weighed.apply(product, kept.grad_fn, weight, group)  # type: ignore[no-untyped-call]
+    made = product(kept, weight.detach())
+    out: Tensor = _Weighed.apply(made, kept.grad_fn, weight, products, group)  # type: ignore[no-untyped-call]
     return out
