@@ -68,8 +68,8 @@ def exposed_hop_s(
     far as the slack of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows
     each time; 2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t.
     A slower slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added: no step gets
-    shorter. interleaved hides them: 2(p v - 1)t; gpipe pays once: 2(p-1)t; zb-v 5(p-1)t, as simulated for m >= 2p: a
-    micro-batch alone goes there and back twice.
+    shorter. interleaved hides them: 2(p v - 1)t; gpipe pays once: 2(p-1)t; zb-v 5(p-1)t, as simulated for m >= 2p, but
+    4(p-1)t for two micro-batches or one: each goes there and back twice.
     """
     once = 2 * (pp - 1) * hop_s
     shown = np.maximum(sum_c + once - np.minimum(m, pp) * slowest_c, 0.0)
@@ -77,7 +77,7 @@ def exposed_hop_s(
     repeated = np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up)
     round_trips = np.isin(schedule, [_CODE[name] for name in ("1f1b", "zb-h1", "dualpipe-v")])
     seconds = np.where(round_trips, once + repeated, once)
-    seconds = np.where(schedule == _CODE["zb-v"], 5 * (pp - 1) * hop_s, seconds)
+    seconds = np.where(schedule == _CODE["zb-v"], np.where(m > 2, 5, 4) * (pp - 1) * hop_s, seconds)
     seconds = np.where(schedule == _CODE["interleaved"], 2 * (pp * vpp - 1) * hop_s, seconds)
     return np.asarray(np.where(pp > 1, seconds, 0.0))
 
