@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from . import text
@@ -15,13 +16,16 @@ from .console import Terminal, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ..cost_models.tables import Problem
     from ..planner.request import Request
+    from ..profiles.profilers.device_fit import InPlace
     from ..profiles.profilers.kernel_ranks import Ranks
     from ..profiles.profilers.kernels import Need
     from ..profiles.profilers.samples import Samples
 
 TARGET = "meshwright"  # what trains on a CPU
 PARAMETERS = 1 << 22  # of an update that is timed: past the caches of a CPU
+TURNS = 3  # in which the parts of a model are timed one after the other: some are told by their differences
 BUSY = 0.9  # of its quota, that a rank gets where it is alone
 
 
@@ -60,7 +64,7 @@ def measure(
     kernels = list(distinct(wanted))
     calls = list(dict.fromkeys(map(hardly_any, kernels)))
     with terminal.progress("timing") as progress:
-        latency = _latency(model, dtype, where, effort, kept)
+        latency = _latency(problem, where, effort, kept, ranks)
         measured = kernel_profile.measure([*calls, *kernels], dtype, where, effort, kept, progress, own, ranks)
     timed = device_fit.Timed(measured.spreads, latency)
     memory = environment.memory_bytes(where, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
@@ -70,59 +74,78 @@ def measure(
                                     measured.skipped)  # fmt: skip
     document = kernel_profile.document(shown, wanted, about, model=model.name, dtype=dtype, gpu=name, rates=None,
                                        num_micro_batches=batches)  # fmt: skip
-    if (factor := _in_place(request, document, device, wanted, where, effort, kept, ranks)) is not None:
-        device = device_fit.in_place(device, factor)
+    if (factors := _in_place(request, document, device, wanted, where, effort, kept, ranks)) is not None:
+        device = device_fit.in_place(device, factors)
     beside = {"overlap": asdict(overlap.measure(where))} if len(ranks.devices) > 1 else {}
     return {**document, **beside, "device": device}
 
 
+def _samples(key: str, kept: Samples, ranks: Ranks, time: Callable[[], list[float]]) -> list[float]:
+    """Of `key`, those of all ranks of this device; as an earlier run kept them, if it did. All ranks must ask for the
+    same; after a resume those that keep nothing have none."""
+    from ..profiles.profilers.kernel_ranks import KEPT, TIME_IT
+
+    if ranks.agree(KEPT if key in kept.found else TIME_IT) == TIME_IT:
+        kept.add(key, ranks.of_this_device(time()))
+    return kept.found.get(key, [])
+
+
 def _latency(
-    model: Any, dtype: str, where: Any, effort: Any, kept: Samples
+    problem: Problem, where: Any, effort: Any, kept: Samples, ranks: Ranks
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
-    """(forward, backward) seconds of layers that have hardly any data; `kept` has them already after a resume."""
-    from ..profiles.profilers import timing
-    from ..profiles.profilers.samples import Spread
+    """(forward, backward) seconds of layers that have hardly any data, and of a message at one of its ends."""
+    from ..cost_models.operations import activation_bytes
+    from ..profiles.profilers import device_fit, messages, timing
     from ..runtime import own_kernels
 
-    before = {key.removeprefix("latency "): values for key, values in kept.found.items() if key.startswith("latency ")}
-    if before:
-        return {name: (values[0], values[1]) for name, values in before.items()}
+    model, dtype = problem.model, problem.workload.precision
 
     def seconds(action: Any) -> float:
-        return Spread.of(timing.sample(lambda: action, float("inf"), where, effort)).median
+        return median(timing.sample(lambda: action, float("inf"), where, effort))
 
-    found = own_kernels.latencies(model, dtype, where, seconds)
-    for name, one in found.items():
-        kept.add(f"latency {name}", [one.forward, one.backward])
-    return {name: (one.forward, one.backward) for name, one in found.items()}
+    turns = cache(lambda: [own_kernels.latencies(model, dtype, where, seconds) for _ in range(TURNS)])
+    found = dict[str, tuple[float, float]]()
+    for name in own_kernels.parts_with_latency(model):
+        pairs = _samples(f"latency {name}", kept, ranks, lambda name=name: [s for one in turns() for s in one[name]])
+        if pairs:
+            found[name] = median(pairs[::2]), median(pairs[1::2])
+    if found:
+        found = device_fit.beside_a_layer(found, "moe layer" if model.kinds[-1].is_moe else "layer")
+    if len(ranks.devices) > 1:
+        num_bytes = int(problem.workload.seq_len * model.hidden * activation_bytes(problem.workload))
+        share = effort.pace.share if effort.pace else 1.0
+        if ends := _samples("latency message", kept, ranks, lambda: messages.seconds(num_bytes, share)):
+            found["message"] = median(ends), median(ends)
+    return found
 
 
 def _in_place(
     request: Request, document: Mapping[str, Any], device: Mapping[str, Any], wanted: list[Need], where: Any,
     effort: Any, kept: Samples, ranks: Ranks,
-) -> float | None:  # fmt: skip
-    """What a whole model takes over what its parts are priced at, over the smallest and the largest micro-batch of a
+) -> InPlace | None:  # fmt: skip
+    """What a whole model takes over what its parts are priced at, by the smallest and the largest micro-batch of a
     rank that has all of it; None where some part was not timed, or nobody trains it whole."""
     from ..planner.resolve import unplaced
-    from ..profiles.profilers import timing
-    from ..profiles.profilers.samples import Spread
+    from ..profiles.profilers import device_fit, timing
     from ..runtime import own_kernels
 
     problem, _ = unplaced(request, 1)
     alone = [n.layout.micro_batch for n in wanted if n.layout.tp * n.layout.cp * n.layout.ep * n.layout.etp == 1]
-    if problem.model.mtp_layers or not alone or not {"gemm", "attention", "passes", "latency"} <= device.keys():
+    if problem.model.mtp_layers or not alone:
         return None
-    measured_s = priced_s = 0.0
-    for size in dict.fromkeys((min(alone), max(alone))):
-        key = f"whole model micro_batch={size}"
-        if key not in kept.found:
-            make = partial(own_kernels.whole, problem.model, size, problem.workload.seq_len,
-                           request.workload.precision, where)  # fmt: skip
-            ranks.agree("")
-            kept.add(key, timing.sample(make, float("inf"), where, effort))
-        measured_s += Spread.of(kept.found[key]).median
-        priced_s += _priced(request, {**document, "device": device}, size)
-    return measured_s / priced_s
+    sizes = list(dict.fromkeys((min(alone), max(alone))))
+    measured = []
+    for size in sizes:
+        make = partial(own_kernels.whole, problem.model, size, problem.workload.seq_len, request.workload.precision,
+                       where)  # fmt: skip
+        measured.append(_samples(f"whole model micro_batch={size}", kept, ranks,
+                                 lambda make=make: timing.sample(make, float("inf"), where, effort)))  # fmt: skip
+    if not all(measured) or not {"gemm", "attention", "passes", "latency"} <= device.keys():
+        return None
+    both, work = ([_priced(request, {**document, "device": each}, size) for size in sizes]
+                  for each in (device, device_fit.without_calls(device)))  # fmt: skip
+    calls = [whole - part for whole, part in zip(both, work, strict=True)]
+    return device_fit.InPlace.of([median(samples) for samples in measured], calls, work)
 
 
 def _priced(request: Request, document: Mapping[str, Any], micro_batch: int) -> float:
@@ -156,8 +179,9 @@ def device_screen(document: Mapping[str, Any], saved_as: str | None) -> Iterator
         rows.append((f"{name} by itself, ms", text.significant(1e3 * forward), text.significant(1e3 * backward)))
     yield table("", "forward", "backward", rows=rows, right=("forward", "backward"))
     if "in_place" in device:
-        yield text.wrapped(f"All of the model at once takes {device['in_place']:.2f} times what its parts take by "
-                           "themselves; the numbers above are of all at once.")  # fmt: skip
+        factors = device["in_place"]
+        yield text.wrapped(f"In a whole model, calls take {factors['calls']:.2f} times what they take by themselves "
+                           f"and work {factors['work']:.2f} times; the numbers above are of the whole.")  # fmt: skip
     if beside := document.get("overlap"):
         yield text.wrapped(f"side by side: computing takes {beside['compute']:.2f} times as long, communicating "
                            f"{beside['communication']:.2f} times")  # fmt: skip

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from . import collectives
 from .collectives import CollectiveRates, Levels
+from .layouts import MODULES
 from .operations import Exchange, Gemm, LayerOperations
 from .specs import NetworkLevel, StackSpec
 from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface, attention_seconds, gemm_seconds
@@ -23,6 +24,7 @@ Array = NDArray[np.float64]
 
 # What the seconds of a layer are made of, in the order of the component axis.
 COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
+_ON_HOST = np.array([[float(name == "host")] for name in COMPONENTS])  # [component, 1]
 # Kinds of groups of ranks that communicate, each over links of its own once nodes are placed (Rates.links).
 GROUPS = ("tp", "cp", "ep", "pp", "tied", "shard", "replicate", "expert_shard", "expert_replicate")
 _STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)
@@ -70,7 +72,8 @@ class Rates:
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
     # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;
-    # "split": that a layer takes more where its backward pass comes in two parts.
+    # "split", "message": beside_layers.py; "recompute layer", "recompute attn", ...: that recomputing takes beside its
+    # work, of all of a layer or of a module.
     passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     latency_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
@@ -94,12 +97,14 @@ class Rates:
 @dataclass(frozen=True, slots=True)
 class LayerSeconds:
     """Seconds of one kind per micro-batch: arrays [component, key]; `weight` is the part of backward matmul that
-    makes weight gradients [key]; `redo` maps a tag to what recomputing it costs."""
+    makes weight gradients [key]; `redo` maps a tag to what recomputing it costs; `around` is what recomputing all of
+    it takes beside a forward pass."""
 
     forward: Array
     backward: Array
     weight: Array
     redo: Mapping[int, Array]
+    around: float = 0.0
 
     def recompute(self, modules: int) -> Array:
         """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
@@ -142,7 +147,16 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     _host_floor(forward, forward_s, 1.0 if ops.host_waits else rates.host_exponent)
     if ops.trains != "frozen":
         _host_floor(backward, backward_s, rates.host_exponent)
-    return LayerSeconds(forward.all, backward.all, weight, forward.tagged)
+    redo = dict(forward.tagged)
+    for bit, module in enumerate(MODULES):
+        if (more := _around(rates, module)) and any(tag >> bit & 1 for tag in redo):
+            redo[1 << bit] = redo.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
+    return LayerSeconds(forward.all, backward.all, weight, redo, _around(rates, "layer"))
+
+
+def _around(rates: Rates, recomputed: str) -> float:
+    """Seconds that recomputing takes beside its work, where that was measured."""
+    return sum(rates.latency_s.get(f"recompute {recomputed}", (0.0, 0.0)))
 
 
 def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import collectives
+from .beside_layers import beside_s, is_measured
 from .data_parallel import exposed_dp_s, exposed_fragments_s, group_curve, in_pieces
-from .held import splits_backward
 from .layouts import SCHEDULES
 from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
@@ -136,8 +136,8 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     backward = np.array([
         ledger.on_profile(j, backward_rows) + ledger.redone(j, redo_rows) for j in profiles
     ])  # fmt: skip
-    if "split" in rates.latency_s:
-        more = split_s(ledger, rates)
+    if is_measured(rates):
+        more = beside_s(ledger, rates)
         forward, backward = forward + more[0], backward + more[1]
     zero = ledger.layouts["zero"]
     accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.bandwidth("accumulation")[0]
@@ -164,14 +164,6 @@ def _stages(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: 
     spare = np.maximum(backward + exposed[1] + offload[1] - busy, 0.0)
     cycle = forward + backward + accumulate + fsdp + away
     return _Stages(forward, backward, accumulate, fsdp, away, cycle, used, spare)
-
-
-def split_s(ledger: Ledger, rates: Rates) -> Array:
-    """[2, J, n] seconds per micro-batch, forward and backward, that layers take more by themselves in schedules whose
-    backward pass comes in two parts, as measured; 0 where it was not."""
-    each = np.array(rates.latency_s.get("split", (0.0, 0.0)))
-    layers = np.where(splits_backward(ledger.layouts["schedule"]), np.array(ledger.layers), 0.0)
-    return np.asarray(each[:, None, None] * layers)
 
 
 def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
@@ -400,7 +392,7 @@ def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]
             for j in range(ledger.num_profiles)
         ])  # fmt: skip
         out[name] = ledger.m * stages[slowest, pick]
-    out["host"] = out["host"] + ledger.m * split_s(ledger, rates).sum(axis=0)[slowest, pick]
+    out["host"] = out["host"] + ledger.m * beside_s(ledger, rates).sum(axis=0)[slowest, pick]
     return out
 
 

@@ -134,6 +134,7 @@ class Tables:
                 zeros[i] = kind.recompute(modules)
             else:
                 zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
+                zeros[i, COMPONENTS.index("host")] += kind.around
         return zeros
 
     def saved(self, mode: int, modules: int) -> Array:

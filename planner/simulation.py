@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost_models import collectives, ledger, schedule, step, tables
+from ..cost_models.beside_layers import beside_s
 from ..cost_models.collectives import Op
 from ..cost_models.data_parallel import in_pieces, of_whole_weights_s
 from ..cost_models.layouts import SCHEDULES, Layout, Layouts
@@ -156,8 +157,8 @@ class Staged:
         rows, redone, devices = self.rows, self.redone, np.array(self.devices)
         forward, weight = rows @ priced.forward_s[:, key], rows @ priced.weight_s[:, key]
         backward = rows @ priced.backward_s[:, key] + redone @ priced.redo(*code).sum(axis=1)[:, key]
-        split = step.split_s(batch, rates)[:, devices, 0] / np.bincount(devices)[devices]
-        forward, backward = forward + split[0], backward + split[1]
+        beside = beside_s(batch, rates)[:, devices, 0] / np.bincount(devices)[devices]
+        forward, backward = forward + beside[0], backward + beside[1]
         # What is neither computed nor sent goes with the backward pass, in equal parts to the chunks of a device.
         exposed = step.exposed_s(batch, rates)[devices, 0] / np.bincount(devices)[devices]
         dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]

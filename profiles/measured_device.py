@@ -9,8 +9,11 @@
       attention: {forward_efficiency: 0.4, backward_efficiency: 0.3, half_context: 40}    # AttentionSurface
       passes: {norms: {forward: 2 GB/s, backward: 3 GB/s}, ...}     # bytes as the cost model counts them
       latency: {layer: {forward: 1.1 ms, backward: 2.3 ms}, ...}    # of a layer that has hardly any data;
-                                # split: what it takes more in a schedule that splits the backward pass
-      in_place: 1.2             # a model takes so many times what its parts take by themselves; it is in the others
+                                # split: what it takes more in a schedule that splits the backward pass;
+                                # recompute layer, recompute attn, ...: where it recomputes all of itself or a module;
+                                # message: of a rank that sends one to another stage, or receives it
+      in_place: {calls: 1.1, work: 1.3}    # a model takes so many times what its parts take by themselves: `latency`,
+                                # and all else; it is in the others
 
 A call's own time is in `latency`, once for all calls of a layer; the other constants are of work alone.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..cost_models.layouts import MODULES
 from ..cost_models.specs import GpuSpec
 from ..cost_models.surfaces import AttentionSurface, GemmSurface
 from .facts import Facts
@@ -33,7 +37,9 @@ DIRECTIONS = ("forward", "backward")
 # Operations of the cost model that move bytes and that a profile has rates of: traffic of a layer and of the ends of a
 # model, the optimizer's step and the sum of gradients.
 PASSES = ("norms", "residuals", "positions", "activation", "embedding", "final norm", "loss", "update", "accumulation")
-LATENCIES = ("layer", "moe layer", "embedding", "head", "split")
+LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "message",
+             *(f"recompute {part}" for part in ("layer", *MODULES)))  # fmt: skip
+IN_PLACE = ("calls", "work")
 TILES = ((16, 16),)  # rows and columns of a block in a CPU's registers: products are cut this fine
 _KEYS = ("name", "peak", "memory", "memory_bandwidth", "gemm", "attention", "passes", "latency", "in_place")
 _CUT_EVENLY: Mapping[str, float] = {"num_sms": 1.0, "small_tile_factor": 1.0, "wave_quantisation": 0.0, "fixed_s": 0.0}
@@ -53,9 +59,10 @@ def entry(facts: Facts) -> GpuEntry | None:
     for section, names, unit in (("passes", PASSES, "B/s"), ("latency", LATENCIES, "s")):
         for direction in DIRECTIONS:
             measured[f"{section} {direction}"] = _quantities(facts, section, names, direction, unit)
-    in_place = facts.value((*PATH, "in_place"))  # for people: the other numbers have it in them
-    if in_place is not None and (isinstance(in_place, bool) or not isinstance(in_place, int | float) or in_place <= 0):
-        facts.fail((*PATH, "in_place"), f"`{in_place}` must be a number above 0")
+    if facts.document.at((*PATH, "in_place")) is not None:  # for people: the other numbers have it in them
+        for way, factor in _numbers(facts, "in_place", IN_PLACE).items():
+            if factor == 0:
+                facts.fail((*PATH, "in_place", way), "`0` must be a number above 0")
     if len(facts.problems) > before or not (dtype and name and peak and memory and bandwidth):
         return None
     # Its links come with the cluster file; to itself it copies within its memory.

@@ -7,12 +7,13 @@ else. `latencies` times layers that have hardly any data: what is left is what c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ..cost_models.layouts import MODULES
 from ..cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..planner.plan import Chunk
 from . import split_backward
@@ -21,6 +22,7 @@ from .blocks import ACTIVATIONS, Context, Norm, gated, rotate
 from .comm import Group
 from .experts import Cell
 from .model import DecoderChunk, materialise
+from .recompute import Recompute
 from .sharding import Gatherer, Groups, Unit, squared_norm
 from .status import Status
 from .trainer import DTYPES, optimizer_of
@@ -28,7 +30,6 @@ from .trainer import DTYPES, optimizer_of
 Action = Callable[[], object]
 Seconds = Callable[[Action], float]  # of one call
 _LAYERS = 4  # of the model whose layers are timed
-_NO_TIME = 1e-9  # seconds: a profile holds nothing that is zero
 _HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
 
 
@@ -138,30 +139,42 @@ def makers(activation: str, optimizer: str) -> Mapping[str, Maker]:
             "update": _update(optimizer)}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(NamedTuple):
     """Seconds that a part of a model takes whatever its data: forward and backward."""
 
     forward: float
     backward: float
 
 
+def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
+    """Names of what `latencies` times."""
+    layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
+    return (*dict.fromkeys(layers), "embedding", "head", "split", *(f"recompute {what}" for what in _dropped(model)))
+
+
+def _dropped(model: ModelSpec) -> tuple[str, ...]:
+    """What can be recomputed of a layer of the last kind, which has all that there is: everything, or its modules."""
+    kind = model.kinds[-1]
+    own = {"moe": kind.is_moe, "mla": kind.attention.is_mla}
+    return ("layer", *(module for module in MODULES if own.get(module, True)))
+
+
 def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Seconds) -> dict[str, Latency]:
-    """By names of LayerOperations: of every kind of layer, the embedding and the head; and what a layer of the first
-    kind takes more where its backward pass is split. `seconds` times an action."""
-    found = {}
+    """By `parts_with_latency`: every kind of layer, the embedding and the head; and a layer of the last kind with its
+    backward pass split (`split`), or with something recomputed (`recompute ...`). `seconds` times an action."""
+
+    def timed(kind: Layer, dropped: str = "") -> Latency:
+        found = _timed(_chunk(model, kind, dtype, device, dropped=dropped), dtype, device, seconds)
+        return Latency(found.forward / _LAYERS, found.backward / _LAYERS)
+
+    found, last = {}, model.kinds[-1]
     for kind in model.kinds:
-        name = "moe layer" if kind.is_moe else "layer"
-        one = _timed(_chunk(model, kind, dtype, device), dtype, device, seconds)
-        found[name] = Latency(one.forward / _LAYERS, one.backward / _LAYERS)
+        found["moe layer" if kind.is_moe else "layer"] = timed(kind)
     for name in ("embedding", "head"):
         found[name] = _timed(_chunk(model, model.kinds[0], dtype, device, end=name), dtype, device, seconds)
     with split_backward.splitting(True):
-        two = _timed(_chunk(model, model.kinds[0], dtype, device), dtype, device, seconds)
-    one = found["moe layer" if model.kinds[0].is_moe else "layer"]
-    found["split"] = Latency(*(max(more / _LAYERS - whole, _NO_TIME) for more, whole in
-                               ((two.forward, one.forward), (two.backward, one.backward))))  # fmt: skip
-    return found
+        found["split"] = timed(last)
+    return {**found, **{f"recompute {what}": timed(last, what) for what in _dropped(model)}}
 
 
 def whole(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: torch.device) -> Action:
@@ -173,8 +186,10 @@ def whole(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: 
     return lambda: chunk(tokens, targets).backward()
 
 
-def _chunk(model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "") -> DecoderChunk:
-    """_LAYERS small layers, or an end of a small model."""
+def _chunk(
+    model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = ""
+) -> DecoderChunk:
+    """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it."""
     attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM)
     if attention.is_mla:
         rank = _INNER if attention.q_lora_rank else None
@@ -185,13 +200,17 @@ def _chunk(model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end:
     spec = replace(model, hidden=_HEAD_DIM * kind.attention.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
                    kinds=(replace(kind, attention=attention, feed_forward=small),))  # fmt: skip
     part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
-                 head=end == "head", gpu="", recompute_layers=0)  # fmt: skip
-    return _built(spec, part, _TOKENS, dtype, device)
+                 head=end == "head", gpu="", recompute_layers=_LAYERS if dropped == "layer" else 0)  # fmt: skip
+    modules = (dropped,) if dropped in MODULES else ()
+    return _built(spec, part, _TOKENS, dtype, device, Recompute(modules))
 
 
-def _built(spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device) -> DecoderChunk:
+def _built(
+    spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None
+) -> DecoderChunk:
     """A chunk of a rank that is alone, with weights."""
     context = _context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
+    context = replace(context, recompute=recompute or Recompute())
     chunk = DecoderChunk(context, spec, part, seq_len)
     materialise(chunk, 0)
     chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})

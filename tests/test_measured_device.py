@@ -95,6 +95,37 @@ def test_layers_take_more_where_their_backward_pass_is_split(tmp_path: Path) -> 
         assert slower - slow > 0.99 * 8 * 2 * 0.8e-3
 
 
+def test_messages_between_stages_take_time_of_the_ranks(tmp_path: Path) -> None:
+    """Each of two stages of one chunk sends or receives one forward and one backward, with two chunks in a row three
+    ends of messages in all but one, and of a V two: 8 micro-batches."""
+    sent = {"latency": {**DEVICE["latency"], "message": {"forward": "0.2 ms", "backward": "0.3 ms"}}}
+    plain, measured = (cluster(tmp_path / name, profile(**changes), 2, links=LINKS)
+                       for name, changes in (("plain", {}), ("sent", sent)))  # fmt: skip
+
+    def launches(path: Path, layout: str) -> float:
+        found = priced(path, f"{layout}-mbs1-z0-rnone-fp32").candidates[0]
+        assert sum(term.seconds for term in found.terms) == pytest.approx(found.step_s, rel=1e-6)
+        return next(term.seconds for term in found.terms if term.name == "kernel launches")
+
+    for layout, ends in (("dp2", 0), ("pp2-dp1", 1), ("pp2-gpipe-dp1", 1), ("pp2-zbh1-dp1", 1),
+                         ("pp2-vpp2-dp1", 3), ("pp2-zbv-vpp2-dp1", 2)):  # fmt: skip
+        more = launches(measured, layout) - launches(plain, layout)
+        assert more == pytest.approx(8 * ends * 0.5e-3, rel=1e-6), layout
+
+
+def test_recomputing_takes_more_than_its_work(tmp_path: Path) -> None:
+    """4 layers, 8 micro-batches; of a module, or of everything."""
+    sizes = {"layer": 0.4, "attn": 0.1, "norm": 0.2, "act": 0.3}
+    again = {"latency": {**DEVICE["latency"], **{f"recompute {what}": {"forward": f"{ms / 4} ms",
+                         "backward": f"{ms * 3 / 4} ms"} for what, ms in sizes.items()}}}  # fmt: skip
+    plain, measured = (cluster(tmp_path / name, profile(**changes))
+                       for name, changes in (("plain", {}), ("again", again)))  # fmt: skip
+    for recompute, ms in (("rnone", 0.0), ("rfull", 0.4), ("rfull1", 0.1), ("rsel", 0.1), ("rsel(norm+act)", 0.5)):
+        before, after = (priced(path, f"dp1-mbs1-z0-{recompute}-fp32").candidates[0].step_s
+                         for path in (plain, measured))  # fmt: skip
+        assert after - before == pytest.approx(8 * 4 * ms * 1e-3, rel=1e-6), recompute
+
+
 def test_nothing_is_offloaded_from_host_memory_to_host_memory(tmp_path: Path) -> None:
     path = cluster(tmp_path, profile())
     found = api.plan(model=TINY, cluster=str(path), **WORK)
@@ -122,7 +153,7 @@ def test_a_plan_keeps_its_device(tmp_path: Path) -> None:
         ({"passes": None}, "`passes` is missing: its kernels were not timed"),
         ({"gemm": {"efficiency": 0.9, "ramp_k": -1, "memory_efficiency": 1}}, "`-1` must be a number of at least 0"),
         ({"peak": "40"}, "40 has no unit"),
-        ({"in_place": 0}, "`0` must be a number above 0"),
+        ({"in_place": {"calls": 1.1, "work": 0}}, "`0` must be a number above 0"),
         ({"speed": 3}, "speed"),
     ],
 )
@@ -205,7 +236,7 @@ def test_a_cpu_is_measured_in_one_go_and_planned_on(tmp_path: Path) -> None:
 def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     import torch
     from meshwright.profiles.models import load_model
-    from meshwright.runtime.own_kernels import latencies
+    from meshwright.runtime.own_kernels import latencies, parts_with_latency
 
     spec, calls = load_model(model)[0], list[int]()
 
@@ -216,9 +247,11 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
 
     found = latencies(spec, "fp32", torch.device("cpu"), seconds)
     kinds = {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
-    assert set(found) == {"embedding", "head", "split"} | kinds
-    more = found.pop("split")
-    assert (more.forward, more.backward) == (2 * len(found) / 4, 1e-9)  # its two are timed last
+    assert tuple(found) == parts_with_latency(spec)
+    again = {name.removeprefix("recompute ") for name in found if name.startswith("recompute")}
+    assert again == {"layer", "attn", "norm", "act"} | ({"moe"} if "moe layer" in kinds else set()) | (
+        {"mla"} if model == "deepseek-v3" else set())  # fmt: skip
+    assert set(found) == {"embedding", "head", "split"} | kinds | {f"recompute {what}" for what in again}
     assert all(one.backward > 0 for one in found.values())
     first = next(iter(found.values()))
     assert (first.forward, first.backward) == (0.25, 0.25)  # of 4 layers: forward 1 s, both 2 s
@@ -278,10 +311,35 @@ def test_a_device_in_place_takes_so_many_times_what_its_parts_take(tmp_path: Pat
                     "kernels": [], "skipped": [], "device": device}  # fmt: skip
         return terms(cluster(tmp_path, yaml.safe_load(profile_text(document, "2026-11-22", ""))))
 
-    before, after = told(alone), told(device_fit.in_place(alone, 1.25))
+    before, after = told(alone), told(device_fit.in_place(alone, device_fit.InPlace(1.5, 1.25)))
     same = ("optimizer", "gradient accumulation")
     assert min(before[name] for name in same) > 0
-    assert after == pytest.approx({name: (1 if name in same else 1.25) * s for name, s in before.items()}, rel=1e-3)
+    assert after == pytest.approx({name: (1 if name in same else 1.5 if name == "kernel launches" else 1.25) * s
+                                  for name, s in before.items()}, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "measured", "expected"),
+    [([1, 8], [1.5 * 4 + 1.2 * 3, 1.5 * 4 + 1.2 * 24], (1.5, 1.2)),
+     ([8], [1.4 * 28], (1.4, 1.4)),
+     ([1, 8], [7.0, 14.0], (1.5, 1 / 3)),
+     ([1, 8], [7.0, 7.0], (0.4, 0.4))],
+)  # fmt: skip
+def test_calls_and_work_in_place_come_from_two_sizes(
+    sizes: list[int], measured: list[float], expected: tuple[float, float]
+) -> None:
+    """Calls are priced at 4 s, work at 3 s a sequence."""
+    found = device_fit.InPlace.of(measured, [4.0] * len(sizes), [3.0 * size for size in sizes])
+    assert (found.calls, found.work) == pytest.approx(expected)
+
+
+def test_split_and_recomputed_layers_are_told_by_what_they_take_more() -> None:
+    timed = {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": (1.4, 2.1), "recompute layer": (1.1, 3.6),
+             "recompute act": (1.2, 1.9)}  # fmt: skip
+    found = device_fit.beside_a_layer(timed, "layer")
+    none = device_fit.NO_TIME
+    assert found == {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": pytest.approx((0.4, 0.1)),
+                     "recompute layer": pytest.approx((0.1, 0.6)), "recompute act": pytest.approx((0.2, none))}
 
 
 def test_what_was_not_timed_is_missing_and_not_guessed() -> None:

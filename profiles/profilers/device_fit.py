@@ -7,7 +7,7 @@ fitted to work alone, weighted as the layouts run it: `latency` of a layer has t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from .kernels import Kernel, Need, hardly_any
 from .samples import Spread
 
 LEAST_WORK = 0.1  # of what a kernel takes: a call that hides its work still has some
-_AT_ONCE = ("update", "accumulation")
+_AT_ONCE = ("update", "accumulation", "message")
+NO_TIME = 1e-9  # seconds: a profile holds nothing that is zero
 # Fitted: share of the peak, columns that filling and draining costs, share of the memory bandwidth.
 _START, _LOW, _HIGH = (0.9, 16.0, 1.0), (0.05, 0.0, 0.05), (1.5, 512.0, 20.0)
 
@@ -68,17 +69,54 @@ def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory
     return {**found, "passes": passes, "latency": dict(timed.latency_s)}
 
 
-def in_place(device: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """`device` where parts of a model take `factor` times as long as by themselves: behind one another they find caches
-    that the others have filled. Updates and sums run through all parameters at once, as they were timed."""
-    slower = dict(device)
+@dataclass(frozen=True)
+class InPlace:
+    """How many times longer parts of a model take behind one another than by themselves: they find caches that the
+    others have filled. calls: `latency`; work: products, attention and passes."""
+
+    calls: float
+    work: float
+
+    @classmethod
+    def of(cls, measured_s: Sequence[float], calls_s: Sequence[float], work_s: Sequence[float]) -> InPlace:
+        """From whole models of one size or two, and what their calls and their work are priced at: one factor for both
+        where there is one size, or where two factors would not both be above zero."""
+        parts, seconds = np.array([calls_s, work_s]).T, np.array(measured_s)
+        both = float(seconds.sum() / parts.sum())
+        found = np.linalg.solve(parts, seconds) if len(seconds) == 2 and np.linalg.det(parts) else np.zeros(2)
+        return cls(*map(float, found)) if found.min() > 0 else cls(both, both)
+
+
+def in_place(device: Mapping[str, Any], factors: InPlace) -> dict[str, Any]:
+    """`device` with its parts in place. Updates and sums run through all parameters at once, as they were timed, and
+    messages as they are sent."""
+    slower, calls, work = dict(device), factors.calls, factors.work
     for surface in ("gemm", "attention"):
-        slower[surface] = {name: value / factor if name.endswith("efficiency") else value
+        slower[surface] = {name: value / work if name.endswith("efficiency") else value
                            for name, value in device[surface].items()}  # fmt: skip
-    slower["passes"] = {name: pair if name in _AT_ONCE else (pair[0] / factor, pair[1] / factor)
+    slower["passes"] = {name: pair if name in _AT_ONCE else (pair[0] / work, pair[1] / work)
                         for name, pair in device["passes"].items()}  # fmt: skip
-    slower["latency"] = {name: (there * factor, back * factor) for name, (there, back) in device["latency"].items()}
-    return {**slower, "in_place": factor}
+    slower["latency"] = {name: pair if name in _AT_ONCE else (pair[0] * calls, pair[1] * calls)
+                         for name, pair in device["latency"].items()}  # fmt: skip
+    return {**slower, "in_place": asdict(factors)}
+
+
+def without_calls(device: Mapping[str, Any]) -> dict[str, Any]:
+    """`device` whose calls take next to no time: what is left is work."""
+    return {**device, "latency": dict.fromkeys(device["latency"], (NO_TIME, NO_TIME))}
+
+
+def beside_a_layer(latency_s: Mapping[str, tuple[float, float]], layer: str) -> dict[str, tuple[float, float]]:
+    """Latencies of parts of a model, where those of a layer that splits its backward pass (`split`) or recomputes
+    something (`recompute ...`) are what it takes beside `layer`, which does not. A forward pass more, where all of it
+    is recomputed, is priced as such."""
+    there, back = latency_s[layer]
+    found = dict(latency_s)
+    for name, (forward, backward) in latency_s.items():
+        if name == "split" or name.startswith("recompute"):
+            again = there if name == "recompute layer" else 0.0
+            found[name] = max(forward - there, NO_TIME), max(backward - back - again, NO_TIME)
+    return found
 
 
 def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict[str, tuple[float, float]]:

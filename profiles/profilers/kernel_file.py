@@ -57,7 +57,7 @@ def _device(device: Mapping[str, Any]) -> Iterator[str]:
     for key, name, scale, unit in _DEVICE:
         if key in device:
             yield f"  {name}: {device[key] / scale:.5g} {unit}"
-    for section in ("gemm", "attention"):
+    for section in ("gemm", "attention", "in_place"):
         if section in device:
             yield f"  {section}: {{{', '.join(f'{key}: {value:.4g}' for key, value in device[section].items())}}}"
     for section, scale, unit in (("passes", 1e9, "GB/s"), ("latency", 1e-6, "us")):
@@ -65,8 +65,6 @@ def _device(device: Mapping[str, Any]) -> Iterator[str]:
         for key, pair in device[section].items():
             both = [f"{way}: {value / scale:.4g} {unit}" for way, value in zip(_WAYS, pair, strict=True)]
             yield f"    {key}: {{{', '.join(both)}}}"
-    if "in_place" in device:
-        yield f"  in_place: {device['in_place']:.4g}"
 
 
 _WAYS = ("forward", "backward")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -18,6 +19,7 @@ from .link_ranks import under_torchrun
 
 KEPT, TIME_IT = "kept", ""
 TIMEOUT_S = 600.0  # the longest wait for the slowest rank's largest kernel
+T = TypeVar("T")
 
 
 class RankLost(MeshwrightError):
@@ -46,20 +48,29 @@ class Ranks:
         if it has one, else TIME_IT. Nobody goes on before all have come here."""
         if len(self.devices) == 1:
             return word
-        words = self._all((word, self.writes))
+        words = _everyones((word, self.writes))
         if words[0][0] not in (KEPT, TIME_IT):
             return words[0][0]
         return KEPT if all(one == KEPT for one, writes in words if writes) else TIME_IT
 
-    @staticmethod
-    def _all(mine: tuple[str, bool]) -> list[tuple[str, bool]]:
-        found: list[tuple[str, bool]] = [mine] * dist.get_world_size()
-        try:
-            dist.all_gather_object(found, mine)
-        except RuntimeError as error:
-            raise RankLost(f"a rank did not answer: {str(error).splitlines()[0]}",
-                           hint="with `-o` what was timed is kept: `--resume` goes on") from error  # fmt: skip
-        return found
+    def of_this_device(self, samples: list[float]) -> list[float]:
+        """The samples of all ranks of this rank's device."""
+        if len(self.devices) == 1:
+            return samples
+        mine = self.devices[self.rank]
+        return [value for name, values in zip(self.devices, _everyones(samples), strict=True) if name == mine
+                for value in values]  # fmt: skip
+
+
+def _everyones(mine: T) -> list[T]:
+    """What all ranks have, in their order."""
+    found = [mine] * dist.get_world_size()
+    try:
+        dist.all_gather_object(found, mine)
+    except RuntimeError as error:
+        raise RankLost(f"a rank did not answer: {str(error).splitlines()[0]}",
+                       hint="with `-o` what was timed is kept: `--resume` goes on") from error  # fmt: skip
+    return found
 
 
 @contextmanager

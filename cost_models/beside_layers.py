@@ -1,0 +1,39 @@
+"""What a pass takes beside its layers on a device that was measured (`latency` of its profile), else nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .held import splits_backward
+from .layouts import SCHEDULES, V_SCHEDULES
+from .ledger import Ledger
+from .rates import Rates
+from .stages import EMBEDDING, HEAD
+
+Array = NDArray[np.float64]
+_NOTHING = (0.0, 0.0)
+
+
+def beside_s(ledger: Ledger, rates: Rates) -> Array:
+    """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
+    comes in two parts, `message` for every one that a stage sends to another or receives."""
+    split, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in ("split", "message"))
+    layers = np.where(splits_backward(ledger.layouts["schedule"]), np.array(ledger.layers), 0.0)
+    return np.asarray(split * layers + message * _messages(ledger))
+
+
+def is_measured(rates: Rates) -> bool:
+    """Whether any of it was."""
+    return not {"split", "message"}.isdisjoint(rates.latency_s)
+
+
+def _messages(ledger: Ledger) -> Array:
+    """[J, n] that a stage sends and receives per micro-batch and direction: two for each of its chunks, but none at the
+    ends of the model, nor where a V turns (there by the mean over all stages)."""
+    x, kinds, none = ledger.layouts, ledger.splits.counts.shape[2], np.zeros(len(ledger.layouts))
+    pp = x["pp"].astype(np.float64)
+    ends = np.array([each.get(kinds + EMBEDDING, none) + each.get(kinds + HEAD, none) for each in ledger.counts])
+    is_v = np.isin(x["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+    found = np.where(is_v, 2.0 * x["vpp"] - 4.0 / pp, 2.0 * x["vpp"] - ends)
+    return np.asarray(np.where(pp > 1, found, 0.0))

@@ -1,0 +1,30 @@
+"""What a message takes of the time of a rank that sends or receives it: threads and copies, where a host computes."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+ROUNDS, CALLS = 5, 10
+
+
+def seconds(num_bytes: int, share: float) -> list[float]:
+    """Of one message at one of its ends: CPU time over `share`, of a core, that this rank's quota allows. Every rank of
+    the process group must call it: each sends to the one half of all ranks further on, as stages do.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    to, source = (rank + ranks // 2) % ranks, (rank - ranks // 2) % ranks
+    sent, received = (torch.zeros(max(num_bytes // 4, 1)) for _ in range(2))
+    found = []
+    for _ in range(ROUNDS):
+        dist.barrier()
+        spent = time.process_time()
+        for _ in range(CALLS):
+            works = [dist.irecv(received, source), dist.isend(sent, to)]
+            for work in works:
+                if work is not None:
+                    work.wait()
+        found.append((time.process_time() - spent) / (2 * CALLS) / share)
+    return found
