@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..profiles.profilers.kernel_ranks import Ranks
     from ..profiles.profilers.kernels import Need
     from ..profiles.profilers.samples import Samples
+    from ..runtime.own_kernels import Latency
 
 TARGET = "meshwright"  # what trains on a CPU
 PARAMETERS = 1 << 22  # of an update that is timed: past the caches of a CPU
@@ -106,8 +107,7 @@ def _latency(
     turns = cache(lambda: [own_kernels.latencies(model, dtype, where, seconds) for _ in range(TURNS)])
     found = dict[str, tuple[float, float]]()
     for name in own_kernels.parts_with_latency(model):
-        pairs = _samples(f"latency {name}", kept, ranks, lambda name=name: [s for one in turns() for s in one[name]])
-        if pairs:
+        if pairs := _samples(f"latency {name}", kept, ranks, partial(_flat, turns, name)):
             found[name] = median(pairs[::2]), median(pairs[1::2])
     if found:
         found = device_fit.beside_a_layer(found, "moe layer" if model.kinds[-1].is_moe else "layer")
@@ -117,6 +117,11 @@ def _latency(
         if ends := _samples("latency message", kept, ranks, lambda: messages.seconds(num_bytes, share)):
             found["message"] = median(ends), median(ends)
     return found
+
+
+def _flat(turns: Callable[[], list[dict[str, Latency]]], name: str) -> list[float]:
+    """Forward, backward, forward, ... of every turn."""
+    return [seconds for one in turns() for seconds in one[name]]
 
 
 def _in_place(
@@ -138,8 +143,8 @@ def _in_place(
     for size in sizes:
         make = partial(own_kernels.whole, problem.model, size, problem.workload.seq_len, request.workload.precision,
                        where)  # fmt: skip
-        measured.append(_samples(f"whole model micro_batch={size}", kept, ranks,
-                                 lambda make=make: timing.sample(make, float("inf"), where, effort)))  # fmt: skip
+        time = partial(timing.sample, make, float("inf"), where, effort)
+        measured.append(_samples(f"whole model micro_batch={size}", kept, ranks, time))
     if not all(measured) or not {"gemm", "attention", "passes", "latency"} <= device.keys():
         return None
     both, work = ([_priced(request, {**document, "device": each}, size) for size in sizes]

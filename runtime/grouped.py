@@ -24,7 +24,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.counts = counts
         out = x.new_empty(len(x), weight.shape[1])
-        for into, rows, one in zip(out.split(counts), x.split(counts), weight, strict=True):
+        for into, rows, one in zip(_rows(out, counts), _rows(x, counts), weight, strict=True):
             torch.mm(rows, one.t(), out=into)
         return out
 
@@ -33,15 +33,20 @@ class _Product(torch.autograd.Function):
         (x, weight), (grad,) = ctx.saved_tensors, grads
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         if grad_x is not None:
-            for into, rows, one in zip(grad_x.split(ctx.counts), grad.split(ctx.counts), weight, strict=True):
+            for into, rows, one in zip(_rows(grad_x, ctx.counts), _rows(grad, ctx.counts), weight, strict=True):
                 torch.mm(rows, one, out=into)
         return grad_x, _of_weights(ctx.counts, x, grad)[0] if ctx.needs_input_grad[1] else None, None
+
+
+def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    """Those of each expert."""
+    return torch.split(x, list(counts))
 
 
 def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
     """Zero for experts without rows: their gradient is there too."""
     found = x.new_empty(len(counts), grad.shape[1], x.shape[1])
-    for into, rows, gradients in zip(found, x.split(counts), grad.split(counts), strict=True):
+    for into, rows, gradients in zip(found, _rows(x, counts), _rows(grad, counts), strict=True):
         torch.mm(gradients.t(), rows, out=into)
     return [found]
 

@@ -98,7 +98,7 @@ def test_a_rank_under_a_quota_repeats_a_call_over_several_periods(monkeypatch: p
     from meshwright.profiles.profilers import links
     from meshwright.profiles.profilers.environment import Quota
 
-    monkeypatch.setattr(links.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
     cpu, limit = torch.device("cpu"), Quota(cores=0.2, period_s=0.005)
     monkeypatch.setattr(links, "quota", lambda: limit)
     assert [links._calls(seconds, cpu) for seconds in (1.0, 0.025, 0.024, 0.001, 1e-5)] == [1, 1, 2, 25, 100]
