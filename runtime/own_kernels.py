@@ -164,7 +164,9 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Secon
     backward pass split (`split`), or with something recomputed (`recompute ...`). `seconds` times an action."""
 
     def timed(kind: Layer, dropped: str = "") -> Latency:
-        found = _timed(_chunk(model, kind, dtype, device, dropped=dropped), dtype, device, seconds)
+        chunk = _chunk(model, kind, dtype, device, dropped=dropped)
+        found = _timed(chunk, dtype, device, seconds)
+        _let_go(chunk)
         return Latency(found.forward / _LAYERS, found.backward / _LAYERS)
 
     found, last = {}, model.kinds[-1]
@@ -215,6 +217,16 @@ def _built(
     materialise(chunk, 0)
     chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})
     return chunk
+
+
+def _let_go(chunk: DecoderChunk) -> None:
+    """The memory of weights and gradients, of many experts half a gigabyte: hooks of autograd keep them reachable."""
+    gatherer = chunk.run
+    units = [unit for each in gatherer.units_of.values() for unit in each] if isinstance(gatherer, Gatherer) else []
+    held = [parameter.grad for parameter in chunk.parameters()] + [unit.flat for unit in units]
+    for tensor in (*held, *(unit.gradient for unit in units if isinstance(unit, Unit))):
+        if tensor is not None:
+            tensor.untyped_storage().resize_(0)
 
 
 def _unit(part: torch.nn.Module, device: torch.device) -> Unit:

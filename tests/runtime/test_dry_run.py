@@ -46,14 +46,18 @@ def test_equals_a_real_run(layout_id: str) -> None:
     """
     wanted = rehearsal(layout_id, dtype="fp32")
     layout = wanted.layout
-    # Gloo's thread lets go of what an all-to-all has sent a moment after the wait has ended: by chance it counts twice.
-    runs = 4 if layout.cp > 1 or layout.ep > 1 else 1
-    peaks = [min(each) for each in zip(*(run(wanted)[1] for _ in range(runs)), strict=True)]
     others = 8 * (wanted.global_batch - wanted.global_batch // layout.dp) * (wanted.seq_len + 1)
     early = 4 * layout.micro_batch * wanted.seq_len * wanted.model.hidden if layout.pp > 1 else 0
-    for stage in range(layout.pp):
-        traced = dry_run.trace(wanted, stage, gpu=False)
-        assert peaks[stage * wanted.world_size // layout.pp] - traced.allocated_bytes - others in (0, early), traced
+    traced = [dry_run.trace(wanted, stage, gpu=False).allocated_bytes for stage in range(layout.pp)]
+    # Gloo's thread lets go of what was sent a moment after the wait has ended: by chance it counts twice.
+    more = set[tuple[int, ...]]()
+    for _ in range(4):
+        peaks = run(wanted)[1]
+        more.add(tuple(peaks[stage * wanted.world_size // layout.pp] - planned - others
+                       for stage, planned in enumerate(traced)))  # fmt: skip
+        if any(set(each) <= {0, early} for each in more):
+            return
+    pytest.fail(f"bytes that a real run has and the trace has not, by run and stage: {more}")
 
 
 @pytest.mark.parametrize(
