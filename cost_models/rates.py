@@ -148,7 +148,7 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     if ops.trains != "frozen":
         _host_floor(backward, backward_s, rates.host_exponent)
     redo = dict(forward.tagged)
-    for bit, module in enumerate(MODULES):
+    for bit, module in enumerate(MODULES if rates.latency_s else ()):
         if (more := _around(rates, module)) and any(tag >> bit & 1 for tag in redo):
             redo[1 << bit] = redo.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
     return LayerSeconds(forward.all, backward.all, weight, redo, _around(rates, "layer"))

@@ -50,7 +50,7 @@ def test_equals_a_real_run(layout_id: str) -> None:
     early = 4 * layout.micro_batch * wanted.seq_len * wanted.model.hidden if layout.pp > 1 else 0
     traced = [dry_run.trace(wanted, stage, gpu=False).allocated_bytes for stage in range(layout.pp)]
     # Gloo's thread lets go of what was sent a moment after the wait has ended: by chance it counts twice.
-    more = set[tuple[int, ...]]()
+    more = set[tuple[float, ...]]()
     for _ in range(4):
         peaks = run(wanted)[1]
         more.add(tuple(peaks[stage * wanted.world_size // layout.pp] - planned - others
