@@ -109,8 +109,9 @@ def _latency(
     for name in own_kernels.parts_with_latency(model):
         if pairs := _samples(f"latency {name}", kept, ranks, partial(_flat, turns, name)):
             found[name] = median(pairs[::2]), median(pairs[1::2])
-    if found:
-        found = device_fit.beside_a_layer(found, "moe layer" if model.kinds[-1].is_moe else "layer")
+    layer = "moe layer" if model.kinds[-1].is_moe else "layer"
+    if layer in found:
+        found = device_fit.beside_a_layer(found, layer)
     if len(ranks.devices) > 1:
         num_bytes = int(problem.workload.seq_len * model.hidden * activation_bytes(problem.workload))
         share = effort.pace.share if effort.pace else 1.0
