@@ -59,7 +59,10 @@ def entry(facts: Facts) -> GpuEntry | None:
     for section, names, unit in (("passes", PASSES, "B/s"), ("latency", LATENCIES, "s")):
         for direction in DIRECTIONS:
             measured[f"{section} {direction}"] = _quantities(facts, section, names, direction, unit)
-    if facts.document.at((*PATH, "in_place")) is not None:  # for people: the other numbers have it in them
+    in_place = facts.document.at((*PATH, "in_place"))  # for people: the other numbers have it in them
+    if in_place is not None and not isinstance(in_place, Mapping):
+        facts.fail((*PATH, "in_place"), f"`{in_place}` must be a mapping of {' and '.join(IN_PLACE)}")
+    elif in_place is not None:
         for way, factor in _numbers(facts, "in_place", IN_PLACE).items():
             if factor == 0:
                 facts.fail((*PATH, "in_place", way), "`0` must be a number above 0")

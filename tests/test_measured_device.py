@@ -154,6 +154,7 @@ def test_a_plan_keeps_its_device(tmp_path: Path) -> None:
         ({"gemm": {"efficiency": 0.9, "ramp_k": -1, "memory_efficiency": 1}}, "`-1` must be a number of at least 0"),
         ({"peak": "40"}, "40 has no unit"),
         ({"in_place": {"calls": 1.1, "work": 0}}, "`0` must be a number above 0"),
+        ({"in_place": 1.2}, "`1.2` must be a mapping of calls and work"),
         ({"speed": 3}, "speed"),
     ],
 )
