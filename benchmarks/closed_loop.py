@@ -171,7 +171,7 @@ def _result(
             except trials.TrialFailed as error:
                 entry.failed = str(error).splitlines()[-1]
                 say(f"{entry.layout_id}: {entry.failed}")
-        for _, started in built.values():
+        for _, started in built.values():  # the first steps of a process take up to twice as long
             started.round(0, effort.steps)
         say(f"{model.name}: {len(built)} layouts are built")
         cluster.quotas.limit()

@@ -211,8 +211,8 @@ def _built(
     spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None
 ) -> DecoderChunk:
     """A chunk of a rank that is alone, with weights."""
-    context = _context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
-    context = replace(context, recompute=recompute or Recompute())
+    plain = _context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
+    context = replace(plain, recompute=recompute or plain.recompute)
     chunk = DecoderChunk(context, spec, part, seq_len)
     materialise(chunk, 0)
     chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})

@@ -27,7 +27,7 @@ Products = Callable[..., Sequence[Tensor]]
 @dataclass(frozen=True)
 class Late:
     """Gradients of weights that were put off. direct: what makes them, of which parameters, from what; roots: of those
-    of other tensors, such as the part of a parameter that is one expert, which autograd brings to theirs."""
+    of other tensors, as a saved weight is under recomputation, which autograd brings to their parameters."""
 
     direct: list[tuple[Products, Sequence[Tensor], Sequence[Tensor]]] = field(default_factory=list)
     roots: list[Tensor] = field(default_factory=list)

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from meshwright.runtime.agent import die_with_parent
 
-from . import quotas
-from .quotas import Quotas, cores_of, cpu_controller
+from .quotas import Quotas, cores_of, cpu_controller, in_short_turns
 
 _BURST_S = 0.001  # of traffic that tbf lets through at once,
 _LEAST_BURST = 16 * 1024  # but at least these bytes
@@ -110,7 +109,7 @@ class Emulated:
             os.dup2(to, stream)
         os.close(to)
         self.quotas.join(rank)
-        quotas.in_short_turns()
+        in_short_turns()
         os.sched_setaffinity(0, {self.cores[rank]})
         namespace = os.open(f"/run/netns/{self.mark}-{host}", os.O_RDONLY)
         if _LIBC.setns(namespace, 0) or _LIBC.unshare(_NEWUTS):
@@ -165,11 +164,11 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     cleaner = _cleaner(mark, reading, lifeline)
     try:
         _network(mark, hosts)
-        groups = Quotas.make(mark, asked, cores)
+        quotas = Quotas.make(mark, asked, cores)
         try:
-            yield Emulated(mark, tuple(hosts), groups, cores, lifeline)
+            yield Emulated(mark, tuple(hosts), quotas, cores, lifeline)
         finally:
-            groups.stop()
+            quotas.stop()
     finally:
         os.close(lifeline)
         os.waitpid(cleaner, 0)
