@@ -99,7 +99,9 @@ def _moments_of_v(pairs: NDArray[np.bool_], p: Array, m: Array, d: Array) -> tup
     most = np.minimum(np.minimum(left // pace, late_back), m - late)
     draining = [turned(none), turned(np.minimum(most, 1.0)), turned(most)]
     before_i = [np.minimum(p - d, m - late + 1), none, late - 1, late_back]
-    return [full, before_w], [first, second, *draining, before_i]
+    # Some I of the chunk there may come before the last F of the other, with their W put off.
+    early = np.where(short, np.clip(m - p, 0.0, there), 0.0)
+    return [full, before_w, [there - early, back, early, put_off]], [first, second, *draining, before_i]
 
 
 def splits_backward(schedule: NDArray[np.int64]) -> NDArray[np.bool_]:

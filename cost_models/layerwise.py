@@ -26,7 +26,7 @@ from .data_parallel import group_curve, once_per_step_s, shown_s
 from .layer_memory import Bytes, alone, share
 from .layouts import Layouts
 from .ledger import Ledger
-from .pipeline import exposed_hop_s
+from .pipeline import one_f_one_b_hop_s
 from .rates import Rates
 from .stages import EXTRA_KINDS
 from .tables import Problem, Tables
@@ -82,6 +82,11 @@ class Prices(Bytes):
         return step.hop_s(self.whole, self.rates)
 
     @cached_property
+    def link_s(self) -> Array:
+        """[n] how much of it the link is busy."""
+        return step.link_s(self.whole, self.rates)
+
+    @cached_property
     def tied_s(self) -> Array:
         """[n] the gradient sum of an embedding that two stages hold."""
         return step.tied_embedding_s(self.whole, self.rates)
@@ -118,6 +123,7 @@ class Pipeline:
     rates: Rates
     m: float
     hop_s: float
+    link_s: float
     calls: Array
     straggler_share: float
     shares: Array | None = None
@@ -146,8 +152,10 @@ class Pipeline:
 
     def hops_s(self, total: Array, slowest: Array) -> Array:
         """Stage-to-stage messages that nothing hides."""
-        pp, one = np.array(float(self.pp)), np.array(1.0)
-        return exposed_hop_s(np.array(0), pp, one, np.array(self.m), np.array(self.hop_s), total, slowest)
+        if self.pp == 1:
+            return np.zeros_like(total)
+        pp, m, hop_s, link_s = (np.array(float(x)) for x in (self.pp, self.m, self.hop_s, self.link_s))
+        return one_f_one_b_hop_s(pp, m, hop_s, link_s, total, slowest)
 
     def once_s(self, reduce: Array, gather: Array, room: Array) -> Array:
         """Data parallelism once per step; room: [..., 2] seconds of forward and backward to hide it behind."""

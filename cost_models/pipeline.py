@@ -8,6 +8,7 @@ literature's forms are (FORMULAS 6, 6.1, 6.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,27 +60,99 @@ def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_
     return np.asarray(np.maximum(many, few - m * (all_c - others_c)))
 
 
-def exposed_hop_s(
-    schedule: NDArray[np.int64], pp: Array, vpp: Array, m: Array, hop_s: Array, sum_c: Array, slowest_c: Array
-) -> Array:
-    """Seconds of stage-to-stage messages that nothing hides; hop_s of one message, sum_c over devices.
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """[n] stage-to-stage messages of a step. hop_s: of one; link_s: how much of it the link is busy, so that another
+    has to wait. sum_c: c over devices; slowest_c: of the slowest; mean_f, mean_b, mean_w: F, B and W of the mean."""
 
-    1f1b, zb-h1 and dualpipe-v pay a round trip every p micro-batches (FORMULAS 6.1, Pipette's hidden critical path), as
-    far as the slack of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows
-    each time; 2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t.
-    A slower slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added: no step gets
-    shorter. interleaved hides them: 2(p v - 1)t; gpipe pays once: 2(p-1)t; zb-v 5(p-1)t, as simulated for m >= 2p, but
-    4(p-1)t for two micro-batches or one: each goes there and back twice.
+    pp: Array
+    vpp: Array
+    m: Array
+    hop_s: Array
+    link_s: Array
+    sum_c: Array
+    slowest_c: Array
+    mean_f: Array
+    mean_b: Array
+    mean_w: Array
+
+
+def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
+    """[n] seconds of messages that nothing hides, t = hop_s, l = link_s. Messages from one device to another follow one
+    another. Read off the simulator (concepts/schedules.md): exact for equal stages, where no other number is given.
+
+    Each form: no slower slowest stage makes a step shorter.
+    """
+    seconds = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
+    for name, form in _HOPS.items():
+        mine = schedule == _CODE[name]
+        if mine.any():
+            seconds = np.where(mine, form(x), seconds)
+    return np.asarray(np.where(x.pp > 1, seconds, 0.0))
+
+
+def one_f_one_b_hop_s(pp: Array, m: Array, hop_s: Array, link_s: Array, sum_c: Array, slowest_c: Array) -> Array:
+    """1F1B pays a round trip every p micro-batches (FORMULAS 6.1, Pipette's hidden critical path), as far as the slack
+    of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows each time;
+    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t. Of two
+    stages the second micro-batch waits for the first one's message: max(0, l - slowest_c).
+
+    A slower slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added.
     """
     once = 2 * (pp - 1) * hop_s
     shown = np.maximum(sum_c + once - np.minimum(m, pp) * slowest_c, 0.0)
     warm_up = 2 * np.maximum(np.minimum(m, pp) - 2, 0) * hop_s
-    repeated = np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up)
-    round_trips = np.isin(schedule, [_CODE[name] for name in ("1f1b", "zb-h1", "dualpipe-v")])
-    seconds = np.where(round_trips, once + repeated, once)
-    seconds = np.where(schedule == _CODE["zb-v"], np.where(m > 2, 5, 4) * (pp - 1) * hop_s, seconds)
-    seconds = np.where(schedule == _CODE["interleaved"], 2 * (pp * vpp - 1) * hop_s, seconds)
-    return np.asarray(np.where(pp > 1, seconds, 0.0))
+    second = np.where((pp == 2) & (m > 1), np.maximum(link_s - slowest_c, 0.0), 0.0)
+    return np.asarray(once + np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up) + second)
+
+
+def _gpipe_hop_s(x: Messages) -> Array:
+    """Once there and back, and all messages one after another where they take longer than what sends them:
+    2(p-1)t + (m-1)[max(0, l - F) + max(0, l - B)]."""
+    queue = np.maximum(x.link_s - x.mean_f, 0.0) + np.maximum(x.link_s - x.mean_b, 0.0)
+    return np.asarray(2 * (x.pp - 1) * x.hop_s + (x.m - 1) * queue)
+
+
+def _zb_h1_hop_s(x: Messages) -> Array:
+    """1F1B's, in which the W of the others, (p-1)W, hide the round trips of more than p micro-batches, but are missing
+    at its end: 2(p-1)t + min(2(p-1)t, (p-1)W) + (m/p - 1)E' + min(E', 2(p-2) max(0, t - W/2)), E' = E - (p-1)W."""
+    once, others_w = 2 * (x.pp - 1) * x.hop_s, (x.pp - 1) * x.mean_w
+    shown = np.maximum(x.sum_c - others_w + once - np.minimum(x.m, x.pp) * x.slowest_c, 0.0)
+    warm_up = 2 * (x.pp - 2) * np.maximum(x.hop_s - x.mean_w / 2, 0.0)
+    many = once + np.minimum(once, others_w) + (x.m / x.pp - 1) * shown + np.minimum(shown, warm_up)
+    few = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
+    return np.asarray(np.where(x.m > x.pp, many, few))
+
+
+def _zb_v_hop_s(x: Messages) -> Array:
+    """5(p-1)t, but 4(p-1)t for two micro-batches or one: each goes there and back twice. More than p of them take
+    (2p-1)/p of what t is beyond (F + W)/2 each, or two messages each way. Within 10 %."""
+    once = np.where(x.m > 2, 5, 4) * (x.pp - 1) * x.hop_s
+    late = (2 * x.pp - 1) / x.pp * np.maximum(x.hop_s - (x.mean_f + x.mean_w) / 2, 0.0)
+    each = np.maximum(late, 2 * x.link_s - x.slowest_c)
+    return np.asarray(once + np.maximum(x.m - x.pp, 0.0) * each)
+
+
+def _dualpipe_v_hop_s(x: Messages) -> Array:
+    """1F1B's with two messages, one behind the other, for one: a pair sends both at its end. Of the warm-up (3p - 7)t.
+    Exact where I takes longer than W, else within 5 %."""
+    hop_s = x.hop_s + x.link_s
+    once = 2 * (x.pp - 1) * hop_s
+    shown = np.maximum(x.sum_c + once - np.minimum(x.m, x.pp) * x.slowest_c, 0.0)
+    warm_up = (3 * x.pp - 7) * hop_s / 2
+    return np.asarray(once + np.maximum(x.m / x.pp - 1, 0.0) * shown + np.minimum(shown, warm_up))
+
+
+def _interleaved_hop_s(x: Messages) -> Array:
+    """2(p v - 1)t. Neighbours are two forwards apart: past vt = 3c/4 - B/2 every further group of p micro-batches takes
+    c/4 + B/2 + v t each, or all messages between two devices. Within 10 %."""
+    shared = np.where(x.pp == 2, 2 * x.vpp - 1, x.vpp) * x.link_s
+    each = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, shared) - x.slowest_c
+    return np.asarray(2 * (x.pp * x.vpp - 1) * x.hop_s + np.maximum(x.m - x.pp, 0.0) * np.maximum(each, 0.0))
+
+
+_HOPS = {"gpipe": _gpipe_hop_s, "zb-h1": _zb_h1_hop_s, "zb-v": _zb_v_hop_s, "dualpipe-v": _dualpipe_v_hop_s,
+         "interleaved": _interleaved_hop_s}  # fmt: skip
 
 
 def even_step_s(
@@ -87,7 +160,8 @@ def even_step_s(
 ) -> float:
     """Step seconds of p equal stages (forward_s, backward_s with its weight part weight_s, per micro-batch)."""
     code = np.array([_CODE[schedule]])
-    c, pp, vpp, mm, hop = (np.array([float(x)]) for x in (forward_s + backward_s, p, v, m, hop_s))
-    others = (np.array([(p - 1) * x]) for x in (float(c[0]), forward_s, backward_s, weight_s))
-    bubble = bubble_s(code, vpp, pp, mm, c, *others)
-    return float((mm * c + bubble + exposed_hop_s(code, pp, vpp, mm, hop, p * c, c))[0])
+    pp, vpp, mm, hop, f, b, w = (np.array([float(x)]) for x in (p, v, m, hop_s, forward_s, backward_s, weight_s))
+    c = f + b
+    bubble = bubble_s(code, vpp, pp, mm, c, *((p - 1) * x for x in (c, f, b, w)))
+    messages = Messages(pp, vpp, mm, hop, hop, p * c, c, f, b, w)
+    return float((mm * c + bubble + exposed_hop_s(code, messages))[0])

@@ -49,7 +49,8 @@ def make(name: str, p: int, m: int, v: int = 1, group: int = 0) -> Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What a run gave. end_s: [ops] when each operation ends. skipped: operations whose times were repeated, not run.
+    """What a run gave. end_s: [ops] when each operation ends; queued_s: [ops] how long the message that brings its
+    input waits for the link. skipped: operations whose times were repeated, not run.
 
     reduce_start_s, reduce_end_s: [chunk] its gradient reduction. All seconds count from the start of the step.
     """
@@ -58,6 +59,7 @@ class Timeline:
     costs: Costs
     work: Work
     end_s: Array
+    queued_s: Array
     reduce_start_s: Array
     reduce_end_s: Array
     skipped: int = 0
@@ -141,12 +143,10 @@ def simulate(schedule: Schedule, costs: Costs, *, extrapolate: bool = True) -> T
     """
     work = prepare(schedule, costs)
     if costs.shares_links:
-        end, starts, ends = run_shared(schedule, work, costs)
-        return Timeline(schedule, costs, work, end, starts, ends)
-    repeated = run_repeating(schedule, work, costs) if extrapolate else None
-    end, skipped = repeated if repeated is not None else (run(schedule, work, costs), 0)
+        return Timeline(schedule, costs, work, *run_shared(schedule, work, costs))
+    end, queued, skipped = run_repeating(schedule, work, costs) if extrapolate else (*run(schedule, work, costs), 0)
     starts, ends = _reductions(schedule, work, costs, end)
-    return Timeline(schedule, costs, work, end, starts, ends, skipped)
+    return Timeline(schedule, costs, work, end, queued, starts, ends, skipped)
 
 
 def _reductions(schedule: Schedule, work: Work, costs: Costs, end: Array) -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
 """The engine of the simulator: what each operation waits for, and when it ends.
 
 A device runs its operations in their order (schedule_orders.py), each when its input is there: an F when the chunk
-before has sent its output, an I or B when the chunk behind has sent the gradient.
+before has sent its output, an I or B when the chunk behind has sent the gradient. Messages from one device to another
+follow one another.
 
 Seconds are rounded to multiples of a power of two (relative 2^-50 of the step), so that sums are exact: a steady state
 repeats to the last bit, and the result does not depend on the order of additions.
@@ -29,7 +30,9 @@ class Costs:
 
     forward_s, input_s, weight_s [c]: F, I and W of one micro-batch (B takes input_s + weight_s). forward_hop_s,
     backward_hop_s [c]: message that brings the input of the chunk's F (from upstream) and of its B (from downstream);
-    none between chunks of one device. hop_blocks: share of a message during which the sender computes nothing.
+    none between chunks of one device. forward_link_s, backward_link_s [c]: how much of it keeps the link from its
+    sender to its reader busy, the rest is latency; empty: all of it. hop_blocks: share of a message during which the
+    sender computes nothing.
     gather_s, reduce_s [c]: weights gathered before the first F, gradients reduced after the last W, of a chunk,
     in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
     follows; with global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair
@@ -44,6 +47,8 @@ class Costs:
     weight_s: tuple[float, ...]
     forward_hop_s: tuple[float, ...] = ()
     backward_hop_s: tuple[float, ...] = ()
+    forward_link_s: tuple[float, ...] = ()
+    backward_link_s: tuple[float, ...] = ()
     hop_blocks: float = 0.0
     gather_s: tuple[float, ...] = ()
     reduce_s: tuple[float, ...] = ()
@@ -94,6 +99,10 @@ class Costs:
         problems += [Problem(f"{x} is not in 0 to 1", field=name) for name, x in shares.items() if not 0 <= x <= 1]
         if self.buckets < 1 or self.nic_mode not in ("share", "serialise"):
             problems.append(Problem(f"buckets {self.buckets}, nic_mode {self.nic_mode}", field="buckets, nic_mode"))
+        for way in ("forward", "backward"):
+            hop_s, link_s = getattr(self, f"{way}_hop_s"), getattr(self, f"{way}_link_s")
+            if link_s and len(link_s) == len(hop_s) and any(a > b for a, b in zip(link_s, hop_s, strict=True)):
+                problems.append(Problem("a link is busy longer than its message takes", field=f"{way}_link_s"))
         if self.shares_links and 0 < self.overlap < 1:
             problems.append(Problem("must be 0 or 1 where links are shared", field="overlap"))
         if problems:
@@ -112,17 +121,26 @@ class Work:
     """A schedule with its costs as flat lists: what each operation waits for and how long that is under way.
 
     dep[op]: operation whose end it waits for, len(dep) for none (a sentinel that ends at 0); lag[op]: seconds from
-    there to its arrival; dur[op]: seconds it takes; before[op]: sum of dur before it. gates: (op, cumulated gather
-    seconds) per device, in order; last: [chunk] its last operation that makes weight gradients.
+    there to its arrival if the link is free; link[op]: how much of it the link is busy; queued[op]: the operation whose
+    message goes over the same link before, len(dep) for none or where the link is always free by then. dur[op]: seconds
+    it takes; before[op]: sum of dur before it. gates: (op, cumulated gather seconds) per device, in order; last:
+    [chunk] its last operation that makes weight gradients.
     """
 
     dep: Ints
     lag: Array
+    link: Array
+    queued: Ints
     dur: Array
     before: Array
     gates: list[list[tuple[int, float]]]
     last: Ints
     quantum_s: float
+
+    @property
+    def queues(self) -> bool:
+        """Whether a message may have to wait for another."""
+        return bool((self.queued < len(self.dep)).any())
 
 
 def column(values: Sequence[float], size: int) -> Array:
@@ -145,21 +163,24 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
     first, last = forward & (above >= 0), backward & (below >= 0)
     dep[first] = at[0, (slot + above - chunk)[first]]
     dep[last] = at[1, (slot + below - chunk)[last]]
-    lag = np.zeros(n)
-    lag[first] = column(costs.forward_hop_s, chunks)[chunk[first]]
-    lag[last] = column(costs.backward_hop_s, chunks)[chunk[last]]
+    lag, link = np.zeros((2, n))
+    hops = (costs.forward_hop_s, costs.forward_link_s), (costs.backward_hop_s, costs.backward_link_s)
+    for brings, (hop_s, link_s) in zip((first, last), hops, strict=True):
+        lag[brings] = column(hop_s, chunks)[chunk[brings]]
+        link[brings] = column(link_s or hop_s, chunks)[chunk[brings]]
     device = np.append(schedule.device_of_op, -1)
     same = device[dep] == device[:-1]
-    lag[same] = 0.0
+    lag[same] = link[same] = 0.0
     dep[same & (dep < np.arange(n))] = n  # the order of the row sees to it
     f, i, w = (column(x, chunks)[chunk] for x in (costs.forward_s, costs.input_s, costs.weight_s))
     dur = np.select([kind == F, kind == I, kind == W], [f, i, w], i + w)
     _fuse(schedule, costs, dur)
-    _block(dep, lag, dur, costs.hop_blocks)
+    _block(dep, lag, link, dur, costs.hop_blocks)
     quantum = quantum_s or _quantum(float(dur.sum() + lag.sum() + 2 * column(costs.gather_s, chunks).sum()))
-    dur, lag = np.rint(dur / quantum) * quantum, np.rint(lag / quantum) * quantum
+    dur, lag, link = (np.rint(x / quantum) * quantum for x in (dur, lag, link))
     before = np.concatenate([[0.0], np.cumsum(dur)])
-    return Work(dep, lag, dur, before, _gates(schedule, costs), _last_weights(schedule), quantum)
+    queued = _queued(device, dep, link, dur)
+    return Work(dep, lag, link, queued, dur, before, _gates(schedule, costs), _last_weights(schedule), quantum)
 
 
 def _fuse(schedule: Schedule, costs: Costs, dur: Array) -> None:
@@ -170,12 +191,31 @@ def _fuse(schedule: Schedule, costs: Costs, dur: Array) -> None:
     dur[pairs] = 0.0
 
 
-def _block(dep: Ints, lag: Array, dur: Array, share: float) -> None:
+def _block(dep: Ints, lag: Array, link: Array, dur: Array, share: float) -> None:
     """Sending keeps the sender busy for a share of the message."""
     if share:
         sent = np.flatnonzero(lag > 0)
         np.add.at(dur, dep[sent], share * lag[sent])
         lag[sent] *= 1.0 - share
+        link[sent] *= 1.0 - share
+
+
+def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:
+    """[ops] Work.queued. A message is sent when its operation has run, so it finds the link free if no message before
+    it takes longer than that operation: where this is so of all messages of a link, none waits. (A fused pair may send
+    two at once.)"""
+    n = len(dep)
+    queued, readers = np.full(n, n), np.flatnonzero(link > 0)
+    wire = device[dep[readers]] * (int(device.max(initial=0)) + 1) + device[readers]
+    order = np.lexsort((dep[readers], wire))
+    readers, wire = readers[order], wire[order]
+    follows = wire[1:] == wire[:-1]
+    sender = dep[readers]
+    between_s = np.where(sender[1:] == sender[:-1], 0.0, dur[sender[1:]])
+    waits = wire[1:][follows & (link[readers[:-1]] > between_s)]
+    mine = follows & np.isin(wire[1:], waits)
+    queued[readers[1:][mine]] = readers[:-1][mine]
+    return queued
 
 
 def _quantum(most_s: float) -> float:
@@ -206,13 +246,16 @@ def _last_weights(schedule: Schedule) -> Ints:
     return last
 
 
-def run(schedule: Schedule, work: Work, costs: Costs) -> Array:
-    """[ops] when each operation ends. A device runs as far as its inputs are there, then waits for another to move on.
+def run(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array]:
+    """([ops] when each operation ends, and how long the message that brings its input waits for its link). A device
+    runs as far as its inputs are there, then waits for another to move on.
 
     Raises InputError where no device can go on.
     """
     n, devices, first = len(work.dep), schedule.num_devices, schedule.first.tolist()
     dep, lag, dur, end = work.dep.tolist(), work.lag.tolist(), work.dur.tolist(), [-1.0] * len(work.dep) + [0.0]
+    sends, queued, link = senders(work), work.queued.tolist(), work.link.tolist()
+    free = [0.0] * (n + 1)  # when the link is free after the message to an operation
 
     def advance(i: int, stop: int, time: float) -> tuple[int, float]:
         for op in range(i, stop):
@@ -224,6 +267,11 @@ def run(schedule: Schedule, work: Work, costs: Costs) -> Array:
                 time = t
             time += dur[op]
             end[op] = time
+            if op in sends:
+                for reader in sends[op]:
+                    wait = max(free[queued[reader]] - time, 0.0)
+                    free[reader] = time + wait + link[reader]
+                    lag[reader] += wait
         return stop, time
 
     at, now = first[:-1], [0.0] * devices
@@ -246,7 +294,17 @@ def run(schedule: Schedule, work: Work, costs: Costs) -> Array:
             waiting[home[dep[i]]].append(d)
     if any(at[d] < first[d + 1] for d in range(devices)):
         raise deadlock(schedule, work, at)
-    return np.array(end[:n])
+    return np.array(end[:n]), np.array(lag) - work.lag
+
+
+def senders(work: Work) -> dict[int, list[int]]:
+    """Operation -> those its messages go to over links that may be busy."""
+    sends: dict[int, list[int]] = {}
+    if work.queues:
+        before = work.queued[work.queued < len(work.dep)]
+        for reader in np.union1d(np.flatnonzero(work.queued < len(work.dep)), before).tolist():
+            sends.setdefault(int(work.dep[reader]), []).append(reader)
+    return sends
 
 
 def stall_s(schedule: Schedule, work: Work, costs: Costs, op: int, ready_s: float) -> float:

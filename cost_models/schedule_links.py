@@ -2,7 +2,8 @@
 
 A stage-to-stage message or a gradient reduction that runs over a NIC takes its seconds there if it is alone. Those that
 are under way together follow one another in the order they were ready (`serialise`), or each runs at an equal share of
-the speed (`share`). Only the sender's NIC counts: links are full duplex, and receivers keep up.
+the speed (`share`). Only the sender's NIC counts: links are full duplex, and receivers keep up. Messages over no NIC
+follow one another on the link of their two devices, as without sharing.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class _Run:
         self.schedule, self.work, self.costs = schedule, work, costs
         self.n, self.device = len(work.dep), schedule.device_of_op.tolist()
         self.dep, self.lag, self.dur = work.dep.tolist(), work.lag.tolist(), work.dur.tolist()
+        self.link, self.before = work.link.tolist(), work.queued.tolist()
+        self.free = [0.0] * (self.n + 1)
+        self.queued = np.zeros(self.n)
         self.arrived = [dep == self.n for dep in self.dep]
         self.end = [0.0] * self.n  # known when an operation starts
         self.at, self.busy = schedule.first[:-1].tolist(), [False] * schedule.num_devices
@@ -132,7 +136,9 @@ class _Run:
         if self.lag[reader] > 0 and nics and nics[chunk] >= 0:
             self.submit(nics[chunk], now, self.lag[reader], (_ARRIVED, reader))
         elif self.lag[reader] > 0:
-            self.push(now + self.lag[reader], _ARRIVED, reader)
+            sent = max(now, self.free[self.before[reader]])
+            self.free[reader], self.queued[reader] = sent + self.link[reader], sent - now
+            self.push(sent + self.lag[reader], _ARRIVED, reader)
         else:
             self.message(reader, now)
 
@@ -190,8 +196,9 @@ class _Run:
             (self.message if what == _ARRIVED else self.reduced)(index, now)
 
 
-def run_shared(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array, Array]:
-    """([ops] end of each operation, [chunk] start and end of its reduction). Raises InputError for a deadlock."""
+def run_shared(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array, Array, Array]:
+    """([ops] end of each operation and waits as of `run`, [chunk] start and end of its reduction). Raises InputError
+    for a deadlock."""
     one = _Run(schedule, work, costs)
     one.go()
-    return np.array(one.end), np.array(one.reduce_start), np.array(one.reduce_end)
+    return np.array(one.end), one.queued, np.array(one.reduce_start), np.array(one.reduce_end)

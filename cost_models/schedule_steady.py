@@ -6,6 +6,7 @@ that is closed: all they wait for is in it. If every operation that anything fro
 waits for ends exactly k periods after its counterpart, plus one constant, then inserting k periods at the cut shifts
 all that follows by that constant: each inserted operation sees the same inputs as its counterpart, later by the
 constant. Sums are exact (schedule_engine.py), so `exactly` means to the last bit, and the result is the full run's.
+A link may fall behind unseen for long, so messages sent must have waited for it as long as their counterparts, too.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .schedule_engine import Costs, Work, prepare, run
-from .schedule_orders import Ints, Schedule, Steady, find_steady, resized, steady
+from .schedule_orders import F, Ints, Schedule, Steady, find_steady, resized, steady
 
 Array = NDArray[np.float64]
 _MOST_PERIODS = 64  # longest time pattern looked for, in periods of the order
 
 
-def run_repeating(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, int]:
-    """(end of each operation, operations not run). Runs everything where no steady state is found in half of it."""
+def run_repeating(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array, int]:
+    """(end of each operation, waits as of `run`, operations not run). Runs everything where no steady state is found in
+    half of it."""
     repeats = find_steady(schedule)
     if repeats is None:
-        return run(schedule, work, costs), 0
+        return *run(schedule, work, costs), 0
     have = int(((repeats.end - repeats.begin) // repeats.length).min()) - 1
     keep = 4 + 3 * -(-schedule.num_devices // repeats.period)
     while 2 * keep < have:
@@ -33,10 +35,10 @@ def run_repeating(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, 
         if found is not None:
             return found
         keep *= 2
-    return run(schedule, work, costs), 0
+    return *run(schedule, work, costs), 0
 
 
-def _try(schedule: Schedule, work: Work, costs: Costs, repeats: Steady, cut: int) -> tuple[Array, int] | None:
+def _try(schedule: Schedule, work: Work, costs: Costs, repeats: Steady, cut: int) -> tuple[Array, Array, int] | None:
     """Run without `cut` periods of the middle and put them back, if the times repeat."""
     for _ in range(3):
         small = resized(schedule, repeats, -cut)
@@ -45,20 +47,29 @@ def _try(schedule: Schedule, work: Work, costs: Costs, repeats: Steady, cut: int
             return None
         short = prepare(small, costs, work.quantum_s)
         try:
-            end = run(small, short, costs)
+            end, waits = run(small, short, costs)
         except InputError:
             return None  # the full run names the place
-        found = _agreement(small, short, end, middle)
+        found = _agreement(small, short, end, _waits_of_sent(small, short, waits), middle)
         if found is None:
             return None
         places, k, delta_s = found
         if cut % k == 0:
-            return _expanded(small, middle, end, places, k, delta_s, cut // k), len(schedule.code) - len(small.code)
+            ends, queued = (_expanded(small, middle, each, places, k, shift, cut // k)
+                            for each, shift in ((end, delta_s), (waits, 0.0)))  # fmt: skip
+            return ends, queued, len(schedule.code) - len(small.code)
         cut -= cut % k
     return None
 
 
-def _agreement(small: Schedule, work: Work, end: Array, middle: Steady) -> tuple[Ints, int, float] | None:
+def _waits_of_sent(small: Schedule, work: Work, waits: Array) -> Array:
+    """[2, ops] how long what an operation sends waits for its link: the inputs of F, and of B or I."""
+    sent, readers = np.zeros((2, len(waits))), np.flatnonzero(work.link > 0)
+    sent[(small.kind[readers] != F).astype(int), work.dep[readers]] = waits[readers]
+    return sent
+
+
+def _agreement(small: Schedule, work: Work, end: Array, sent: Array, middle: Steady) -> tuple[Ints, int, float] | None:
     """(cut, periods per repetition, seconds per repetition) where the run repeats itself; None where it does not."""
     periods = int(((middle.end - middle.begin) // middle.length).min())
     first, device = small.first[:-1], small.device_of_op
@@ -79,7 +90,8 @@ def _agreement(small: Schedule, work: Work, end: Array, middle: Steady) -> tuple
             return None
         delta = end[places[0] - 1] - end[places[0] - 1 - size[0]]
         rows = zip(begin.tolist(), places.tolist(), size.tolist(), strict=True)
-        if all((end[low + n : high] - end[low : high - n] == delta).all() for low, high, n in rows):
+        if all((end[low + n : high] - end[low : high - n] == delta).all()
+               and (sent[:, low + n : high] == sent[:, low : high - n]).all() for low, high, n in rows):  # fmt: skip
             return places, k, float(delta)
     return None
 
@@ -111,7 +123,7 @@ def _oldest(small: Schedule, work: Work, later: NDArray[np.bool_], places: Ints)
 def _expanded(
     small: Schedule, middle: Steady, end: Array, places: Ints, k: int, delta_s: float, times: int
 ) -> Array:
-    """End times with `times` repetitions of k periods inserted at the cut."""
+    """End times, or with no shift waits, with `times` repetitions of k periods inserted at the cut."""
     parts = []
     for d, place in enumerate(places.tolist()):
         size = k * int(middle.length[d])

@@ -19,7 +19,7 @@ from .layouts import SCHEDULES
 from .ledger import LASTING, Ints, Ledger
 from .lengths import imbalance
 from .liveness import unusable
-from .pipeline import bubble_s, exposed_hop_s
+from .pipeline import Messages, bubble_s, exposed_hop_s
 from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
 from .sharded_states import exchange
@@ -230,9 +230,17 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
 
 def hop_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of one stage-to-stage message."""
+    return collectives.seconds(_message_curve(ledger, rates), ledger.tables.message[ledger.key])
+
+
+def link_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] how much of it the link is busy: its bytes at the link's bandwidth, without what is latency."""
+    return _message_curve(ledger, rates).s_per_byte * ledger.tables.message[ledger.key]
+
+
+def _message_curve(ledger: Ledger, rates: Rates) -> collectives.Curve:
     x = ledger.layouts
-    curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
-    return collectives.seconds(curve, ledger.tables.message[ledger.key])
+    return group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
 
 
 def _messages(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> Array:
@@ -244,7 +252,11 @@ def _messages(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> Arr
     total = ledger.over_profiles(stage.cycle)
     if ledger.vocabulary is not None:  # beside its passes too, messages are on their way
         total = total - pp * sum(ledger.vocabulary.passes_s(ledger))
-    return exposed_hop_s(x["schedule"], pp, vpp, ledger.m, hop_s(ledger, rates), total, cycle)
+    weight = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s))
+    forward, backward = (ledger.over_profiles(seconds) for seconds in (stage.forward, stage.backward))
+    hop, link = hop_s(ledger, rates), link_s(ledger, rates)
+    of_mean = (forward / pp, backward / pp, weight / pp)
+    return exposed_hop_s(x["schedule"], Messages(pp, vpp, ledger.m, hop, link, total, cycle, *of_mean))
 
 
 def _vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:

@@ -6,7 +6,7 @@ parallel groups lie inside its island; messages between islands take the bridge 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,7 @@ from ..cost_models.schedule import Costs
 from ..cost_models.specs import Bridge
 from ..cost_models.stages import Partition
 from ..cost_models.tables import Tables, index_keys
-from .islands import OnIslands, Part, bridge_between, bridged, crossing_s, joined
+from .islands import OnIslands, Part, bridge_between, bridged, crossing_s, joined, sending_s
 from .resolve import Resolved
 from .simulation import Staged, even_partition
 
@@ -96,22 +96,36 @@ class Across(OnIslands):
                                for name in by_chunk}  # fmt: skip
         update_s = tuple(float(self.singles[i].estimate.terms["optimizer"][0]) for i in self.on)
         return replace(alone[0], **own, optimizer_s=update_s, forward_hop_s=self.hops_s[0],
-                       backward_hop_s=self.hops_s[1])  # fmt: skip
+                       backward_hop_s=self.hops_s[1], forward_link_s=self.links_s[0],
+                       backward_link_s=self.links_s[1])  # fmt: skip
 
     @cached_property
     def hops_s(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """[chunk] seconds of the messages that bring its input, and its gradient."""
-        devices = self.devices
-        into = [self._message_s(devices[max(c - 1, 0)], device) for c, device in enumerate(devices)]
-        back = [self._message_s(device, devices[min(c + 1, len(devices) - 1)]) for c, device in enumerate(devices)]
+        return self._of_messages(self._message_s)
+
+    @cached_property
+    def links_s(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """[chunk] how much of them their link is busy."""
+        return self._of_messages(self._link_s)
+
+    def _of_messages(self, seconds: Callable[[int, int], float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        on = [self.on[device] for device in self.devices]
+        into = [seconds(on[max(c - 1, 0)], mine) for c, mine in enumerate(on)]
+        back = [seconds(mine, on[min(c + 1, len(on) - 1)]) for c, mine in enumerate(on)]
         return tuple(into), tuple(back)
 
-    def _message_s(self, device: int, other: int) -> float:
-        mine, theirs = self.on[device], self.on[other]
+    def _message_s(self, mine: int, theirs: int) -> float:
         if mine == theirs:
             single = self.singles[mine]
             return float(step.hop_s(single.batch, single.found.rates)[0])
         return crossing_s(self.parts[mine].rates, self._bridge(mine, theirs), self._senders, "p2p", self._message)
+
+    def _link_s(self, mine: int, theirs: int) -> float:
+        if mine == theirs:
+            single = self.singles[mine]
+            return float(step.link_s(single.batch, single.found.rates)[0])
+        return sending_s(self.parts[mine].rates, self._bridge(mine, theirs), self._senders, self._message)
 
     def _bridge(self, mine: int, theirs: int) -> Bridge:
         return bridge_between(self.mixed.cluster, self.parts[mine], self.parts[theirs])
@@ -144,8 +158,8 @@ class Across(OnIslands):
 
     @property
     def _tied_s(self) -> float:
-        """The sum of a tied embedding, over the bridge if its ends lie apart; and what the messages of a step take on
-        their bridge beyond the time of the slowest stage: then the line sets the pace."""
+        """The sum of a tied embedding, over the bridge if its ends lie apart; and what the messages of several pairs of
+        stages wait for one another on one bridge."""
         first, last = self.on[0], self.on[-1]
         tied = float(step.tied_embedding_s(self.batch, self.parts[first].rates)[0])
         if tied and first != last:
@@ -157,16 +171,20 @@ class Across(OnIslands):
 
     @cached_property
     def _waiting_s(self) -> float:
-        busiest = 0.0
+        """The line sets the pace where it is busy for longer than the slowest stage. The simulator lets the messages of
+        two devices follow one another, but those of other devices go beside them."""
+        busiest = alone = 0.0
+        stages = list(pairwise(self.devices))
         for pair in dict.fromkeys(self._ways_over):
-            crossed = crossing_s(self.parts[pair[0]].rates, self._bridge(*pair), self._senders, "p2p", self._message)
-            sending = max(crossed - self._bridge(*pair).link.latency_s, 0.0)
+            sending = self._link_s(*pair)
+            over = [ends for ends in stages if (self.on[ends[0]], self.on[ends[1]]) in (pair, pair[::-1])]
             # Gradients of what goes over forward come back: they share a direction with messages the other way.
-            busiest = max(busiest, sending * (self._ways_over.count(pair) + self._ways_over.count(pair[::-1])))
+            busiest = max(busiest, sending * len(over))
+            alone = max(alone, *(sending * sum(set(ends) == set(one) for one in over) for ends in over))
         costs = self.costs
         work = np.array(costs.forward_s) + np.array(costs.input_s) + np.array(costs.weight_s)
         slowest = float(np.bincount(self.devices, weights=work).max())
-        return self.num_micro_batches * max(busiest - slowest, 0.0)
+        return self.num_micro_batches * max(busiest - max(slowest, alone), 0.0)
 
 
 def _only(batch: Ledger, devices: list[int]) -> Ledger:

@@ -122,3 +122,8 @@ def crossing(rates: Rates, bridge: Bridge, senders: int, op: Op) -> Curve:
 def crossing_s(rates: Rates, bridge: Bridge, senders: int, op: Op, num_bytes: float) -> float:
     """Seconds of it for `num_bytes`."""
     return float(collectives.seconds(crossing(rates, bridge, senders, op), num_bytes)[0])
+
+
+def sending_s(rates: Rates, bridge: Bridge, senders: int, num_bytes: float) -> float:
+    """How much of a message's seconds the bridge is busy with it."""
+    return float(crossing(rates, bridge, senders, "p2p").s_per_byte[0]) * num_bytes

@@ -163,14 +163,15 @@ class Staged:
         exposed = step.exposed_s(batch, rates)[devices, 0] / np.bincount(devices)[devices]
         dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]
         activations = rows @ priced.saved(0, 0)[:, key] - redone @ dropped
-        hop = (float(step.hop_s(batch, rates)[0]),) * len(devices)
+        hop, link = ((float(each(batch, rates)[0]),) * len(devices) for each in (step.hop_s, step.link_s))
         reduce_s, gather_s = _data_parallel(self.found, batch, rows)
         held = [batch.memory(j) for j in range(batch.num_profiles)]
         static = [sum(float(x[0]) for name, x in one.items() if name != "activations") for one in held]
         costs = Costs(
             forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
             input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
-            forward_hop_s=hop, backward_hop_s=hop, reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
+            forward_hop_s=hop, backward_hop_s=hop, forward_link_s=link, backward_link_s=link,
+            reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
             buckets=round(float(batch.reductions[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
             overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
             optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
@@ -208,7 +209,7 @@ class Staged:
         if not self.is_simulated:
             return terms
         alone = replace(self.costs, reduce_s=(), gather_s=(), optimizer_s=())
-        silent = replace(alone, forward_hop_s=(), backward_hop_s=())
+        silent = replace(alone, forward_hop_s=(), backward_hop_s=(), forward_link_s=(), backward_link_s=())
         with_messages, without = (schedule.simulate(self.schedule, costs).makespan_s for costs in (alone, silent))
         terms["pp"] = max(with_messages - without, 0.0) + self._tied_s
         exposed = max(self.timeline.makespan_s - with_messages - terms["optimizer"], 0.0)
@@ -250,9 +251,7 @@ class Staged:
         return float(self.estimate.host_bytes[0])
 
 
-def _seconds(
-    found: Resolved, group: str, op: Op, size: int, stride: int, num_bytes: Array, calls: float
-) -> Array:
+def _seconds(found: Resolved, group: str, op: Op, size: int, stride: int, num_bytes: Array, calls: float) -> Array:
     """[chunk] seconds of a collective of `num_bytes` in `calls` pieces, in a kind of group (rates.GROUPS)."""
     levels = found.rates.levels_of(group)
     curve = collectives.curve(found.rates.collectives, levels, op, np.array([size]), np.array([stride]))

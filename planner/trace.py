@@ -80,7 +80,8 @@ def _messages(timeline: Timeline) -> Iterator[dict[str, Any]]:
     s, work = timeline.schedule, timeline.work
     for op in np.flatnonzero(work.lag > 0).tolist():
         sender = int(work.dep[op])
-        both = {"cat": "message", "name": f"{_us(float(work.lag[op]))} us", "id": op, "tid": 0}
+        took_s = float(work.lag[op] + timeline.queued_s[op])
+        both = {"cat": "message", "name": f"{_us(took_s)} us", "id": op, "tid": 0}
         yield {"ph": "s", "pid": int(s.device_of_op[sender]), "ts": _us(float(timeline.end_s[sender])), **both}
         yield {"ph": "f", "bp": "e", "pid": int(s.device_of_op[op]), "ts": _us(float(timeline.start_s[op])), **both}
 

@@ -38,7 +38,7 @@ from meshwright.cost_models.layouts import (
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.memory import REPLICATED
 from meshwright.cost_models.params import layer_parameters, mtp_parameters, total_parameters
-from meshwright.cost_models.pipeline import bubble_s, even_step_s, exposed_hop_s
+from meshwright.cost_models.pipeline import Messages, bubble_s, even_step_s, exposed_hop_s
 from meshwright.cost_models.rates import Rates
 from meshwright.cost_models.specs import Lora, ModelSpec, Workload
 from meshwright.cost_models.stages import chunk_devices, chunk_sizes
@@ -589,8 +589,10 @@ def test_pipeline_forms(
         plain = even_step_s("1f1b", p, m, 1, forward, whole, weight)
         assert even_step_s(schedule, p, m, v, forward, whole, weight) <= plain * (1 + SLACK)
     code, one = np.array([SCHEDULES.index(schedule)]), np.ones(1)
-    assert exposed_hop_s(code, one, v * one, m * one, hop * one, c * one, c * one)[0] == 0
-    assert exposed_hop_s(code, p * one, v * one, m * one, hop * one, p * c * one, c * one)[0] >= 0
+    each = (hop * one, hop * one)
+    alone = Messages(one, v * one, m * one, *each, c * one, c * one, forward * one, whole * one, weight * one)
+    assert exposed_hop_s(code, alone)[0] == 0
+    assert exposed_hop_s(code, replace(alone, pp=p * one, sum_c=p * c * one))[0] >= 0
     assert bubble_s(code, v * one, p * one, m * one, 0 * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
 
 
@@ -606,10 +608,11 @@ def test_a_slower_stage_never_shortens_a_step(schedule: str, p: int, m: int, see
     code = np.full(n, SCHEDULES.index(schedule))
     pp, mm, hop = np.full(n, float(p)), np.full(n, float(m)), rng.uniform(0, 5, n)
     vpp = np.full(n, 3.0 if schedule == "interleaved" else 2.0 if schedule in V_SCHEDULES else 1.0)
+    link, of_mean = hop * rng.uniform(0, 1, n), (part / (p - 1), 2 * part / (p - 1), part / (p - 1))
     before, after = (
         m * c.max(axis=0)
         + bubble_s(code, vpp, pp, mm, c.mean(axis=0), c.sum(axis=0) - c.max(axis=0), part, 2 * part, part)
-        + exposed_hop_s(code, pp, vpp, mm, hop, c.sum(axis=0), c.max(axis=0))
+        + exposed_hop_s(code, Messages(pp, vpp, mm, hop, link, c.sum(axis=0), c.max(axis=0), *of_mean))
         for c in (stages, slower)
     )
     assert (after >= before * (1 - SLACK)).all()

@@ -167,26 +167,26 @@ def test_nothing_fits() -> None:
     assert solved.bound_s == float("inf")
 
 
-HOP_S = 0.1
-
-
-def random_costs(rng: random.Random, chunks: int) -> Costs:
+def random_costs(rng: random.Random, chunks: int, hop_s: float, link_s: float) -> Costs:
     forward, inputs, weights = (tuple(rng.uniform(0.2, 2.0) for _ in range(chunks)) for _ in range(3))
-    hops = (HOP_S,) * chunks
-    return Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=hops, backward_hop_s=hops)
+    hops, links = (hop_s,) * chunks, (link_s,) * chunks
+    return Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=hops, backward_hop_s=hops,
+                 forward_link_s=links, backward_link_s=links)  # fmt: skip
 
 
 def seconds(path: Path, costs: Costs) -> float:
-    return path.seconds(np.array(costs.forward_s), np.array(costs.input_s), np.array(costs.weight_s), HOP_S)
+    hop_s, link_s = costs.forward_hop_s[0], costs.forward_link_s[0]
+    return path.seconds(np.array(costs.forward_s), np.array(costs.input_s), np.array(costs.weight_s), hop_s, link_s)
 
 
 @pytest.mark.parametrize("name", [*SCHEDULES, "zb-h2", "dualpipe"])
-def test_paths_are_as_long_as_the_simulation(name: str) -> None:
+@pytest.mark.parametrize(("hop_s", "link_s"), [(0.1, 0.1), (3.0, 3.0), (3.0, 1.5)])
+def test_paths_are_as_long_as_the_simulation(name: str, hop_s: float, link_s: float) -> None:
     """Each device's longest path ends when it does, and no path is longer than a step with other costs."""
     rng = random.Random(name)
     for p, m in ((2, 4), (4, 8), (4, 12)):
         order = schedule.make(name, p, m, 3 if name == "interleaved" else 1)
-        given = [random_costs(rng, order.num_chunks) for _ in range(4)]
+        given = [random_costs(rng, order.num_chunks, hop_s, link_s) for _ in range(4)]
         runs = [schedule.simulate(order, one) for one in given]
         paths = longest_paths(runs[0], range(p))
         for device, path in enumerate(paths):

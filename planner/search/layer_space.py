@@ -116,8 +116,8 @@ class Instance(Stages):
     def pipeline(self) -> Pipeline:
         prices = self.prices
         calls = np.maximum(self.counts[:, :-EXTRA_KINDS].sum(axis=1), 1.0)
-        hop_s, share = float(prices.hop_s[self.rows[0]]), step.straggler_share(prices.whole)
-        return Pipeline(prices.rates, float(self.m), hop_s, calls, share)
+        hop_s, link_s = (float(each[self.rows[0]]) for each in (prices.hop_s, prices.link_s))
+        return Pipeline(prices.rates, float(self.m), hop_s, link_s, calls, step.straggler_share(prices.whole))
 
     @property
     def reserved(self) -> float:

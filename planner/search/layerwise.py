@@ -201,7 +201,8 @@ def _stage_by_stage(out: Outcome, bounds: Bounds, limit: int) -> float:
         weight = pipe.m if s == slowest else 1.0
         once = 1.0 - _LEAST_ONCE if s == slowest else _LEAST_ONCE / (pipe.pp - 1)
         shares = bounds.compute_shares if s == slowest and bounds.may_hide else np.full(2, _ROOM)
-        alone = replace(pipe, m=weight, hop_s=0.0, calls=pipe.calls[s : s + 1], straggler_share=0.0, shares=shares)
+        alone = replace(pipe, m=weight, hop_s=0.0, link_s=0.0, calls=pipe.calls[s : s + 1], straggler_share=0.0,
+                        shares=shares)  # fmt: skip
         scaled = {item: _scaled(p, once) for item, p in bounds.pieces[s].items()}
         one = Bounds(replace(instance, mixed=False), [scaled], items=[bounds.items[s]], pipe=alone)
         found = _least_of(one, one.step_s + slack_s, limit)

@@ -55,7 +55,8 @@ class Stages:
     """What the program knows of a layout. Seconds per micro-batch, bytes per GPU; `run`: of one layer of the run.
 
     runs: layers of each. devices: [chunk]. forward_s, input_s, weight_s, redo_s: [chunk, run]; edge_*: [chunk] of
-    embedding, head and MTP modules. hop_s: [2, chunk] of the messages that bring its input and its gradient.
+    embedding, head and MTP modules. hop_s: [2, chunk] of the messages that bring its input and its gradient; link_s:
+    how long they keep their link busy.
     held_bytes, dropped_bytes: [chunk, run] kept by a layer, and how much less if recomputed; fixed_bytes,
     memory_bytes: [device]; redo_bytes: of what one layer recomputes. update_s: [device, run] and fixed_update_s:
     [device] of the optimizer. chooses_recompute: whether q is free. fixed_s: seconds of every step outside the
@@ -73,6 +74,7 @@ class Stages:
     edge_input_s: Array
     edge_weight_s: Array
     hop_s: Array
+    link_s: Array
     held_bytes: Array
     dropped_bytes: Array
     fixed_bytes: Array
@@ -109,7 +111,7 @@ class Stages:
         """[..., path] seconds of each path, for splits of [..., chunk, run] layers."""
         forward, inputs, weights = self.seconds(n, q)
         ways = [np.array([getattr(path, name) for path in paths]).T for name in ("forward", "inputs", "weights")]
-        hops = np.array([(path.hops * self.hop_s).sum() for path in paths])
+        hops = np.array([path.messages_s(self.hop_s, self.link_s) for path in paths])
         return np.asarray(forward @ ways[0] + inputs @ ways[1] + weights @ ways[2] + hops)
 
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
@@ -128,8 +130,9 @@ class Stages:
     def paths(self, n: Array, q: Array, number: int) -> list[Path]:
         """The longest paths to the ends of the `number` devices that end last."""
         forward, inputs, weights = (tuple(x.tolist()) for x in self.seconds(n, q))
-        there, back = (tuple(each) for each in self.hop_s.tolist())
-        costs = Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=there, backward_hop_s=back)
+        (there, back), (busy, busy_back) = (map(tuple, each.tolist()) for each in (self.hop_s, self.link_s))
+        costs = Costs(forward_s=forward, input_s=inputs, weight_s=weights, forward_hop_s=there, backward_hop_s=back,
+                      forward_link_s=busy, backward_link_s=busy_back)  # fmt: skip
         timeline = schedule.simulate(self.order, costs)
         latest = np.argsort(-timeline.compute_end_s, kind="stable")[:number]
         return longest_paths(timeline, latest.tolist())
@@ -226,7 +229,7 @@ class Program:
         s, unit = self.stages, self._unit
         forward, inputs, weights = (way[:, None] for way in (path.forward, path.inputs, path.weights))
         layer, again = forward * s.forward_s + inputs * s.input_s + weights * s.weight_s, inputs * s.redo_s
-        fixed = path.seconds(s.edge_forward_s, s.edge_input_s, s.edge_weight_s, s.hop_s)
+        fixed = path.seconds(s.edge_forward_s, s.edge_input_s, s.edge_weight_s, s.hop_s, s.link_s)
         terms = [(self.step, 1.0), (self.update, -1.0), *_products(layer / -unit, self.n)]
         terms += _products(again / -unit, self.q) if self.q else []
         self.problem += pulp.LpAffineExpression(terms) >= fixed / unit
@@ -282,6 +285,8 @@ def _products(factors: Array, variables: list[list[pulp.LpVariable]]) -> list[tu
 
 
 _FOUND = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+
+
 class _HiGHS(pulp.HiGHS):  # type: ignore[misc]
     """HiGHS, of which PuLP 3.3 does not know the status of a search that its node limit ended."""
 

@@ -42,7 +42,7 @@ def shared_stages(one: Across, every: Mapping[int, Stages] | None = None) -> Sta
     by_device = ("fixed_bytes", "memory_bytes", "update_s", "fixed_update_s")
     own: dict[str, Any] = {name: rows(name, chunks) for name in by_chunk}
     own |= {name: rows(name, devices) for name in by_device}
-    return replace(alone[0], **own, hop_s=np.array(one.hops_s))
+    return replace(alone[0], **own, hop_s=np.array(one.hops_s), link_s=np.array(one.links_s))
 
 
 def by_speed(stages: Stages) -> Partition | None:

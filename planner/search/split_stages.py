@@ -77,6 +77,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
         redo_s=each(redo, chunks), redo_bytes=growth * float(tables.working(*code)[key]) if chooses else 0.0,
         edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
         hop_s=np.full((2, chunks), float(step.hop_s(batch, rates)[0])),
+        link_s=np.full((2, chunks), float(step.link_s(batch, rates)[0])),
         held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
         memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
