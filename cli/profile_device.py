@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TARGET = "meshwright"  # what trains on a CPU
 PARAMETERS = 1 << 22  # of an update that is timed: past the caches of a CPU
 TURNS = 3  # in which the parts of a model are timed one after the other: some are told by their differences
+WHOLE_TURNS = 5  # of the whole model, which takes seconds only: what disturbs some of them may not show
 BUSY = 0.9  # of its quota, that a rank gets where it is alone
 
 
@@ -130,7 +131,8 @@ def _in_place(
     effort: Any, kept: Samples, ranks: Ranks,
 ) -> InPlace | None:  # fmt: skip
     """What a whole model takes over what its parts are priced at, by the smallest and the largest micro-batch of a
-    rank that has all of it; None where some part was not timed, or nobody trains it whole."""
+    rank that has all of it: in the turn in which ranks were fastest, as what disturbs one only slows it. None where
+    some part was not timed, or nobody trains it whole."""
     from ..planner.resolve import unplaced
     from ..profiles.profilers import device_fit, timing
     from ..runtime import own_kernels
@@ -140,18 +142,25 @@ def _in_place(
     if problem.model.mtp_layers or not alone:
         return None
     sizes = list(dict.fromkeys((min(alone), max(alone))))
-    measured = []
-    for size in sizes:
-        make = partial(own_kernels.whole, problem.model, size, problem.workload.seq_len, request.workload.precision,
-                       where)  # fmt: skip
-        time = partial(timing.sample, make, float("inf"), where, effort)
-        measured.append(_samples(f"whole model micro_batch={size}", kept, ranks, time))
+    makes = {size: partial(own_kernels.whole, problem.model, size, problem.workload.seq_len,
+                           request.workload.precision, where) for size in sizes}  # fmt: skip
+
+    @cache
+    def turns() -> list[dict[int, float]]:
+        return [{size: median(timing.sample(make, float("inf"), where, effort)) for size, make in makes.items()}
+                for _ in range(WHOLE_TURNS)]  # fmt: skip
+
+    def of_turns(size: int) -> list[float]:
+        return [turn[size] for turn in turns()]
+
+    measured = [_samples(f"whole model micro_batch={size}", kept, ranks, partial(of_turns, size)) for size in sizes]
     if not all(measured) or not {"gemm", "attention", "passes", "latency"} <= device.keys():
         return None
     both, work = ([_priced(request, {**document, "device": each}, size) for size in sizes]
                   for each in (device, device_fit.without_calls(device)))  # fmt: skip
     calls = [whole - part for whole, part in zip(both, work, strict=True)]
-    return device_fit.InPlace.of([median(samples) for samples in measured], calls, work)
+    best = [min(median(samples[turn::WHOLE_TURNS]) for turn in range(WHOLE_TURNS)) for samples in measured]
+    return device_fit.InPlace.of(best, calls, work)
 
 
 def _priced(request: Request, document: Mapping[str, Any], micro_batch: int) -> float:

@@ -227,13 +227,12 @@ class Staged:
     def _tied_s(self) -> float:
         return float(step.tied_embedding_s(self.batch, self.found.rates)[0])
 
-    @property
+    @cached_property
     def _contention_s(self) -> float:
         """What hidden data-parallel communication slows compute by, as the closed form charges it; not simulated."""
-        share, exposed_s = self.found.rates.stack.contention, float(self.estimate.terms["dp"][0])
-        total = max(np.add(self.costs.reduce_s, self.costs.gather_s).tolist(), default=0.0)
-        shown = (exposed_s - share * total) / (1.0 - share)
-        return max(exposed_s - shown, 0.0)
+        rates = self.found.rates
+        shown, _ = step.step_terms(self.batch, replace(rates, stack=replace(rates.stack, contention=0.0)))
+        return max(float(self.estimate.terms["dp"][0] - shown["dp"][0]), 0.0)
 
     @property
     def closed_s(self) -> float:

@@ -93,17 +93,31 @@ def test_few_ranks_are_measured_one_pair_at_a_time_and_many_in_rounds() -> None:
     assert {len(test.groups) for test in many} == {36}
 
 
-def test_a_rank_under_a_quota_repeats_a_call_over_several_periods(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
+def test_a_rank_under_a_quota_repeats_a_call_over_several_periods() -> None:
     from meshwright.profiles.profilers import links
     from meshwright.profiles.profilers.environment import Quota
 
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
-    cpu, limit = torch.device("cpu"), Quota(cores=0.2, period_s=0.005)
-    monkeypatch.setattr(links, "quota", lambda: limit)
-    assert [links._calls(seconds, cpu) for seconds in (1.0, 0.025, 0.024, 0.001, 1e-5)] == [1, 1, 2, 25, 100]
-    monkeypatch.setattr(links, "quota", lambda: None)
-    assert links._calls(1e-3, cpu) == 1
+    limit, seconds = Quota(cores=0.2, period_s=0.005), (1.0, 0.025, 0.024, 0.001, 1e-5)
+    assert [links._calls(each, limit, computes=False) for each in seconds] == [1, 1, 2, 25, 100]
+    assert [links._calls(each, limit, computes=True) for each in seconds] == [1, 2, 3, 50, 100]
+
+
+def test_what_is_computed_before_a_call_is_not_in_its_seconds() -> None:
+    """A call of 2 ms behind 10 ms of computing; and computing takes as long as the quota makes it."""
+    import time
+
+    from meshwright.profiles.profilers import links
+    from meshwright.profiles.profilers.environment import Quota
+
+    def computes() -> float:
+        time.sleep(0.01)
+        return 0.01
+
+    seconds, computed_s = links._repeat(lambda: time.sleep(0.002), computes, 5)
+    assert computed_s == pytest.approx(0.05)
+    assert 0.01 <= seconds < 0.05
+    took_s = links._compute(Quota(cores=0.5, period_s=0.02))
+    assert took_s == pytest.approx(0.02, rel=0.5)
 
 
 def test_the_fit_finds_what_the_samples_were_made_of() -> None:

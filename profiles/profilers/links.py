@@ -1,7 +1,9 @@
 """Times messages and collectives between the ranks of a torch.distributed job (link_tests.py says which).
 
 Every rank runs every test: those that do not take part wait, so that nothing else is on the wires. A message is
-answered by one byte, and timed from its start to the answer, by the clock of the rank that sends.
+answered by one byte, and timed from its start to the answer, by the clock of the rank that sends. Ranks under a CPU
+quota compute before every collective, as they do when they train: it takes CPU time, of which idle ranks have plenty,
+and waits for the rank that was held last.
 """
 
 from __future__ import annotations
@@ -12,16 +14,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from ..link_tests import Ranks, Test, sizes
-from .environment import quota
+from .environment import Quota, quota
 from .samples import Samples
 
 SAMPLE_PERIODS = 5  # of a quota, that a repeat spans at least
 MOST_CALLS = 100
+_ROWS = 64  # of a product of some microseconds
+_CLOCK_S = 1e-6  # no call takes less, whatever the difference of two clocks says
 # torch 2.13 gave the two new names; 2.6 has only the old ones.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -110,32 +115,56 @@ def _listed(test: Test) -> str:
 
 
 def _time(job: Job, test: Test, num_bytes: int, repeats: int) -> list[list[float]]:
-    """Seconds of one call in every repeat: a row per pair, or one of the slowest group; the same on every rank."""
+    """Seconds of one call in every repeat: a row per pair, or one of the slowest group; the same on every rank. A rank
+    under a quota, which is held for a part of every period, is timed over several of them."""
     rows = torch.zeros(len(test.groups) if test.kind == "pair" else 1, 1 + repeats, dtype=torch.float64)
-    actions, calls = list(_actions(job, test, num_bytes)), 1
+    limit = quota() if job.device.type == "cpu" else None
+    before = partial(_compute, limit) if limit is not None and test.kind != "pair" else None
+    actions, calls, once_s = list(_actions(job, test, num_bytes)), 1, 0.0
     for turn in range(1 + repeats):  # the first one warms up
         dist.barrier()
         for row, action in actions:
-            started = time.perf_counter()
-            for _ in range(calls):
-                action()
+            seconds, computing = _repeat(action, before, calls)
+            once_s = max(once_s, (seconds + computing) / calls)
             if row is not None:
-                rows[row, turn] = (time.perf_counter() - started) / calls
-        if turn == 0:
-            calls = _calls(float(rows[:, 0].max()), job.device)
+                rows[row, turn] = max(seconds / calls, _CLOCK_S)
+        if turn == 0 and limit is not None:
+            calls = _most(_calls(once_s, limit, computes=before is not None), job.device)
     rows = rows[:, 1:].contiguous().to(job.device)
     dist.all_reduce(rows, op=dist.ReduceOp.MAX)
     return [[float(value) for value in row] for row in rows.cpu().tolist()]
 
 
-def _calls(once_s: float, device: torch.device) -> int:
-    """Calls of one repeat, the same on every rank: a rank that is held for a part of every period of its quota has to
-    be timed over several of them."""
-    limit = quota()
-    wanted = SAMPLE_PERIODS * limit.period_s / once_s if limit is not None and once_s else 1.0
-    calls = torch.tensor([min(max(math.ceil(wanted), 1), MOST_CALLS)], device=device)
-    dist.all_reduce(calls, op=dist.ReduceOp.MAX)
-    return int(calls)
+def _repeat(action: Callable[[], None], before: Callable[[], float] | None, calls: int) -> tuple[float, float]:
+    """Seconds of `calls` calls together, and of what is computed before each of them."""
+    started, computed_s = time.perf_counter(), 0.0
+    for _ in range(calls):
+        if before is not None:
+            computed_s += before()
+        action()
+    return time.perf_counter() - started - computed_s, computed_s
+
+
+def _compute(limit: Quota) -> float:
+    """Uses up what a period of the quota allows: the seconds that this takes, however it falls into periods."""
+    x, started = torch.ones(_ROWS, _ROWS), time.thread_time()
+    while (spent := time.thread_time() - started) < limit.cores * limit.period_s:
+        torch.mm(x, x)
+    return spent / limit.cores
+
+
+def _calls(once_s: float, limit: Quota, *, computes: bool) -> int:
+    """Calls of a repeat, of which one takes `once_s`: they span SAMPLE_PERIODS, or twice as many where what is computed
+    has to be taken off."""
+    wanted = (1 + computes) * SAMPLE_PERIODS * limit.period_s / once_s if once_s else 1.0
+    return min(max(math.ceil(wanted), 1), MOST_CALLS)
+
+
+def _most(calls: int, device: torch.device) -> int:
+    """The most that any rank asks for."""
+    wanted = torch.tensor([calls], device=device)
+    dist.all_reduce(wanted, op=dist.ReduceOp.MAX)
+    return int(wanted)
 
 
 def _actions(job: Job, test: Test, num_bytes: int) -> Iterator[tuple[int | None, Callable[[], None]]]:
