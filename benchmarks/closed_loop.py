@@ -39,6 +39,7 @@ from meshwright.errors import InputError
 CASES = Path(__file__).with_name("closed_loop.yaml")
 PORT = 29500
 QUICK_BEST, QUICK_MOST = 4, 8
+FIRST_STEPS = 5  # of a process, without quotas and not timed
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _result(
                 entry.failed = str(error).splitlines()[-1]
                 say(f"{entry.layout_id}: {entry.failed}")
         for _, started in built.values():  # the first steps of a process take up to twice as long
-            started.round(0, effort.steps)
+            started.round(0, FIRST_STEPS)
         say(f"{model.name}: {len(built)} layouts are built")
         cluster.quotas.limit()
         for name in trials.rounds(list(built), effort.rounds, seed):

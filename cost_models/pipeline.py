@@ -78,8 +78,8 @@ class Messages:
 
 
 def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
-    """[n] seconds of messages that nothing hides, t = hop_s, l = link_s. Messages from one device to another follow one
-    another. Read off the simulator (concepts/schedules.md): exact for equal stages, where no other number is given.
+    """[n] seconds of messages that nothing hides, t = hop_s, l = link_s. A stage sends one message after the other.
+    Read off the simulator (concepts/schedules.md): exact for equal stages, where no other number is given.
 
     Each form: no slower slowest stage makes a step shorter.
     """
@@ -94,16 +94,23 @@ def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
 def one_f_one_b_hop_s(pp: Array, m: Array, hop_s: Array, link_s: Array, sum_c: Array, slowest_c: Array) -> Array:
     """1F1B pays a round trip every p micro-batches (FORMULAS 6.1, Pipette's hidden critical path), as far as the slack
     of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows each time;
-    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t. Of two
-    stages the second micro-batch waits for the first one's message: max(0, l - slowest_c).
+    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0)t), with equal stages [2(p-1)m/p + 2(p-2)]t. A stage
+    between others sends two messages for each micro-batch, so E is 2 min(m, p) l - min(m, p) slowest_c at least; of two
+    stages the second micro-batch waits for the first one's message: max(0, l - slowest_c). Exact up to l = F, within
+    10 % beyond, as messages of both ways meet.
 
     A slower slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added.
     """
-    once = 2 * (pp - 1) * hop_s
-    shown = np.maximum(sum_c + once - np.minimum(m, pp) * slowest_c, 0.0)
-    warm_up = 2 * np.maximum(np.minimum(m, pp) - 2, 0) * hop_s
+    once, few = 2 * (pp - 1) * hop_s, np.minimum(m, pp)
+    shown = np.maximum(np.maximum(sum_c + once, few * _sent(pp) * link_s) - few * slowest_c, 0.0)
+    warm_up = 2 * np.maximum(few - 2, 0) * hop_s
     second = np.where((pp == 2) & (m > 1), np.maximum(link_s - slowest_c, 0.0), 0.0)
     return np.asarray(once + np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up) + second)
+
+
+def _sent(pp: Array) -> Array:
+    """Messages of a micro-batch that a stage sends: forward and back, of which an end has one."""
+    return np.where(pp > 2, 2.0, 1.0)
 
 
 def _gpipe_hop_s(x: Messages) -> Array:
@@ -116,38 +123,39 @@ def _gpipe_hop_s(x: Messages) -> Array:
 def _zb_h1_hop_s(x: Messages) -> Array:
     """1F1B's, in which the W of the others, (p-1)W, hide the round trips of more than p micro-batches, but are missing
     at its end: 2(p-1)t + min(2(p-1)t, (p-1)W) + (m/p - 1)E' + min(E', 2(p-2) max(0, t - W/2)), E' = E - (p-1)W."""
-    once, others_w = 2 * (x.pp - 1) * x.hop_s, (x.pp - 1) * x.mean_w
-    shown = np.maximum(x.sum_c - others_w + once - np.minimum(x.m, x.pp) * x.slowest_c, 0.0)
+    once, others_w, few = 2 * (x.pp - 1) * x.hop_s, (x.pp - 1) * x.mean_w, np.minimum(x.m, x.pp)
+    least = np.maximum(x.sum_c - others_w + once, few * _sent(x.pp) * x.link_s)
+    shown = np.maximum(least - few * x.slowest_c, 0.0)
     warm_up = 2 * (x.pp - 2) * np.maximum(x.hop_s - x.mean_w / 2, 0.0)
     many = once + np.minimum(once, others_w) + (x.m / x.pp - 1) * shown + np.minimum(shown, warm_up)
-    few = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
-    return np.asarray(np.where(x.m > x.pp, many, few))
+    as_1f1b = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
+    return np.asarray(np.where(x.m > x.pp, many, as_1f1b))
 
 
 def _zb_v_hop_s(x: Messages) -> Array:
     """5(p-1)t, but 4(p-1)t for two micro-batches or one: each goes there and back twice. More than p of them take
-    (2p-1)/p of what t is beyond (F + W)/2 each, or two messages each way. Within 10 %."""
+    (2p-1)/p of what t is beyond (F + W)/2 each, or the two messages each way. Within 10 %."""
     once = np.where(x.m > 2, 5, 4) * (x.pp - 1) * x.hop_s
     late = (2 * x.pp - 1) / x.pp * np.maximum(x.hop_s - (x.mean_f + x.mean_w) / 2, 0.0)
-    each = np.maximum(late, 2 * x.link_s - x.slowest_c)
+    each = np.maximum(late, 2 * _sent(x.pp) * x.link_s - x.slowest_c)
     return np.asarray(once + np.maximum(x.m - x.pp, 0.0) * each)
 
 
 def _dualpipe_v_hop_s(x: Messages) -> Array:
     """1F1B's with two messages, one behind the other, for one: a pair sends both at its end. Of the warm-up (3p - 7)t.
-    Exact where I takes longer than W, else within 5 %."""
+    Exact up to l = F/2 where I takes longer than W, else within 10 %."""
     hop_s = x.hop_s + x.link_s
-    once = 2 * (x.pp - 1) * hop_s
-    shown = np.maximum(x.sum_c + once - np.minimum(x.m, x.pp) * x.slowest_c, 0.0)
+    once, few = 2 * (x.pp - 1) * hop_s, np.minimum(x.m, x.pp)
+    shown = np.maximum(np.maximum(x.sum_c + once, few * 2 * _sent(x.pp) * x.link_s) - few * x.slowest_c, 0.0)
     warm_up = (3 * x.pp - 7) * hop_s / 2
     return np.asarray(once + np.maximum(x.m / x.pp - 1, 0.0) * shown + np.minimum(shown, warm_up))
 
 
 def _interleaved_hop_s(x: Messages) -> Array:
     """2(p v - 1)t. Neighbours are two forwards apart: past vt = 3c/4 - B/2 every further group of p micro-batches takes
-    c/4 + B/2 + v t each, or all messages between two devices. Within 10 %."""
-    shared = np.where(x.pp == 2, 2 * x.vpp - 1, x.vpp) * x.link_s
-    each = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, shared) - x.slowest_c
+    c/4 + B/2 + v t each, or all messages that a device sends. Within 5 % for many micro-batches, 15 % for 2p."""
+    sent_s = np.where(x.pp == 2, 2 * x.vpp - 1, 2 * x.vpp) * x.link_s
+    each = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, sent_s) - x.slowest_c
     return np.asarray(2 * (x.pp * x.vpp - 1) * x.hop_s + np.maximum(x.m - x.pp, 0.0) * np.maximum(each, 0.0))
 
 

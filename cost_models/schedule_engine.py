@@ -1,8 +1,8 @@
 """The engine of the simulator: what each operation waits for, and when it ends.
 
 A device runs its operations in their order (schedule_orders.py), each when its input is there: an F when the chunk
-before has sent its output, an I or B when the chunk behind has sent the gradient. Messages from one device to another
-follow one another.
+before has sent its output, an I or B when the chunk behind has sent the gradient. A device sends one message after the
+other, and receives beside that.
 
 Seconds are rounded to multiples of a power of two (relative 2^-50 of the step), so that sums are exact: a steady state
 repeats to the last bit, and the result does not depend on the order of additions.
@@ -30,8 +30,8 @@ class Costs:
 
     forward_s, input_s, weight_s [c]: F, I and W of one micro-batch (B takes input_s + weight_s). forward_hop_s,
     backward_hop_s [c]: message that brings the input of the chunk's F (from upstream) and of its B (from downstream);
-    none between chunks of one device. forward_link_s, backward_link_s [c]: how much of it keeps the link from its
-    sender to its reader busy, the rest is latency; empty: all of it. hop_blocks: share of a message during which the
+    none between chunks of one device. forward_link_s, backward_link_s [c]: how much of it keeps its sender's link
+    busy, the rest is latency; empty: all of it. hop_blocks: share of a message during which the
     sender computes nothing.
     gather_s, reduce_s [c]: weights gathered before the first F, gradients reduced after the last W, of a chunk,
     in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
@@ -122,7 +122,7 @@ class Work:
 
     dep[op]: operation whose end it waits for, len(dep) for none (a sentinel that ends at 0); lag[op]: seconds from
     there to its arrival if the link is free; link[op]: how much of it the link is busy; queued[op]: the operation whose
-    message goes over the same link before, len(dep) for none or where the link is always free by then. dur[op]: seconds
+    message the same device sends before, len(dep) for none or where the link is always free by then. dur[op]: seconds
     it takes; before[op]: sum of dur before it. gates: (op, cumulated gather seconds) per device, in order; last:
     [chunk] its last operation that makes weight gradients.
     """
@@ -202,18 +202,16 @@ def _block(dep: Ints, lag: Array, link: Array, dur: Array, share: float) -> None
 
 def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:
     """[ops] Work.queued. A message is sent when its operation has run, so it finds the link free if no message before
-    it takes longer than that operation: where this is so of all messages of a link, none waits. (A fused pair may send
-    two at once.)"""
+    it takes longer than that operation: where this is so of all messages of a device, none waits. (A fused pair may
+    send two at once.)"""
     n = len(dep)
     queued, readers = np.full(n, n), np.flatnonzero(link > 0)
-    wire = device[dep[readers]] * (int(device.max(initial=0)) + 1) + device[readers]
-    order = np.lexsort((dep[readers], wire))
-    readers, wire = readers[order], wire[order]
-    follows = wire[1:] == wire[:-1]
+    readers = readers[np.argsort(dep[readers], kind="stable")]  # a device's operations lie together, in its order
     sender = dep[readers]
+    follows = device[sender[1:]] == device[sender[:-1]]
     between_s = np.where(sender[1:] == sender[:-1], 0.0, dur[sender[1:]])
-    waits = wire[1:][follows & (link[readers[:-1]] > between_s)]
-    mine = follows & np.isin(wire[1:], waits)
+    waits = device[sender[1:]][follows & (link[readers[:-1]] > between_s)]
+    mine = follows & np.isin(device[sender[1:]], waits)
     queued[readers[1:][mine]] = readers[:-1][mine]
     return queued
 

@@ -172,7 +172,7 @@ class Across(OnIslands):
     @cached_property
     def _waiting_s(self) -> float:
         """The line sets the pace where it is busy for longer than the slowest stage. The simulator lets the messages of
-        two devices follow one another, but those of other devices go beside them."""
+        a device follow one another, but those of other devices go beside them."""
         busiest = alone = 0.0
         stages = list(pairwise(self.devices))
         for pair in dict.fromkeys(self._ways_over):

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost_models.layouts import Layout
 from ..cost_models.rates import GROUPS
 from ..cost_models.specs import ClusterSpec
 from .plan import Candidate
@@ -54,6 +55,13 @@ class Network:
         pairs = float(max(apart.min(axis=1).max(), apart.min(axis=0).max()))
         return self.found_by({**dict.fromkeys(GROUPS, ring), "ep": pairs, "cp": pairs, "pp": 1.0, "tied": 1.0})
 
+    def between_stages(self, layout: Layout, nodes: tuple[int, ...]) -> Array:
+        """[from stage, to stage] bytes/s per GPU of the slowest pair of nodes that two stages have at the same place,
+        where nodes[k] sits on slot k."""
+        slots = np.arange(layout.num_gpus).reshape(layout.pp, -1) // self.cluster.gpus_per_node
+        on = np.array(nodes)[slots]
+        return np.asarray(self.fastest / self.slowness[on[:, None], on[None]].max(axis=-1))
+
     def shares(self) -> Array:
         """[node] speed of its best link, both ways, over that of the fastest pair."""
         both = np.minimum(self._bw, self._bw.T)
@@ -76,4 +84,4 @@ def as_placed(found: Resolved, candidate: Candidate) -> Resolved:
     if order is None or found.cluster.links is None:
         return found
     factors = {kind.name: kind.slowdown for kind in order.kinds}
-    return replace(found, network=Network(found.cluster).found_by(factors))
+    return replace(found, network=Network(found.cluster).found_by(factors), nodes=order.nodes)

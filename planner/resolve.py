@@ -45,6 +45,7 @@ class Resolved:
     target: Target
     warnings: tuple[str, ...]
     network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (planner/placement.py)
+    nodes: tuple[int, ...] | None = None  # in the order that was chosen to hold the ranks, where links differ
     links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
     job_gpus: int | None = None  # GPUs of the job, of which `cluster` is one island (planner/islands.py); None: its own
 

@@ -31,6 +31,7 @@ from ..cost_models.stages import (
 from ..cost_models.step import Estimate
 from ..cost_models.tables import Tables, index_keys
 from . import vocabulary_passes
+from .network import Network
 from .plan import layout_id, own_stages
 from .resolve import Resolved
 
@@ -163,14 +164,14 @@ class Staged:
         exposed = step.exposed_s(batch, rates)[devices, 0] / np.bincount(devices)[devices]
         dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]
         activations = rows @ priced.saved(0, 0)[:, key] - redone @ dropped
-        hop, link = ((float(each(batch, rates)[0]),) * len(devices) for each in (step.hop_s, step.link_s))
+        hops, links = (tuple(map(tuple, each.tolist())) for each in self._messages_s)
         reduce_s, gather_s = _data_parallel(self.found, batch, rows)
         held = [batch.memory(j) for j in range(batch.num_profiles)]
         static = [sum(float(x[0]) for name, x in one.items() if name != "activations") for one in held]
         costs = Costs(
             forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
             input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
-            forward_hop_s=hop, backward_hop_s=hop, forward_link_s=link, backward_link_s=link,
+            forward_hop_s=hops[0], backward_hop_s=hops[1], forward_link_s=links[0], backward_link_s=links[1],
             reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
             buckets=round(float(batch.reductions[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
             overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
@@ -181,16 +182,35 @@ class Staged:
             return costs
         return vocabulary_passes.costs_of(self, batch.vocabulary, costs, partial(_data_parallel, self.found, batch))
 
+    @property
+    def _messages_s(self) -> tuple[Array, Array]:
+        """[2, chunk] seconds of the messages that bring its input and its gradient; how long they keep a link busy."""
+        devices, found = self.devices, self.found
+        if found.nodes is None:
+            hop_s, link_s = (float(each(self.batch, found.rates)[0]) for each in (step.hop_s, step.link_s))
+            return np.full((2, len(devices)), hop_s), np.full((2, len(devices)), link_s)
+        bw = Network(found.cluster).between_stages(self.layout, found.nodes)
+        before, after = (np.clip(np.arange(len(devices)) + by, 0, len(devices) - 1) for by in (-1, 1))
+        here = np.array(devices)
+        of_message = np.array([bw[here[before], here], bw[here[after], here]])
+        network, out = found.network or {}, np.zeros((2, 2, len(devices)))
+        for one in np.unique(of_message).tolist():
+            rates = found.rates.on_network({**network, "pp": one})
+            seconds = [float(each(self.batch, rates)[0]) for each in (step.hop_s, step.link_s)]
+            out[:, of_message == one] = np.array(seconds)[:, None]
+        return out[0], out[1]
+
     @cached_property
     def timeline(self) -> Timeline:
         return schedule.simulate(self.schedule, self.costs)
 
     @property
     def is_simulated(self) -> bool:
-        """Whether `step_s` is simulated: a pipeline of not too many operations, on links that are alike, trained as
-        usual; of techniques the simulator knows vocabulary parallelism. Else it is the closed form."""
+        """Whether `step_s` is simulated: a pipeline of not too many operations, on links that are alike or on nodes
+        that are known, trained as usual; of techniques the simulator knows vocabulary parallelism. Else it is the
+        closed form."""
         known = len(self.found.workload.techniques) <= (self.batch.vocabulary is not None)
-        usual = known and self.found.cluster.links is None
+        usual = known and (self.found.cluster.links is None or self.found.nodes is not None)
         return self.simulate and usual and self.layout.pp > 1 and self.num_operations <= MOST_OPERATIONS
 
     @cached_property

@@ -55,7 +55,7 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
         "step_s": one.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
         "even_device_bytes": even.device_bytes, "memory_bytes": one.found.memory_bytes,
         "simulated": one.is_simulated, "can_split": one.is_simulated and one.batch.vocabulary is None
-                                                    and one.found.target.stages != "even",
+                                                    and one.found.nodes is None and one.found.target.stages != "even",
     }))  # fmt: skip
 
 

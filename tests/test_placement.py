@@ -22,6 +22,7 @@ from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.search.order_bounds import least_factors
 from meshwright.planner.search.order_problem import Ints, OrderProblem
 from meshwright.planner.search.orders import _branch, best_order
+from meshwright.planner.simulation import Staged
 from meshwright.planner.stage_loads import stage_loads
 from meshwright.planner.what_if import what_if
 
@@ -177,10 +178,27 @@ def test_the_certificate_bounds_every_layout_in_every_order() -> None:
         bound = float(price_layouts(least.problem, least.rates, Layouts.of([layout]))[1].step_s[0])
         for _ in range(5):
             nodes = tuple(int(node) for node in rng.permutation(8))
-            placed = replace(found, network=Network(found.cluster).found_by(traffic.factors(nodes)))
+            placed = replace(found, network=Network(found.cluster).found_by(traffic.factors(nodes)), nodes=nodes)
             price = float(price_layouts(placed.problem, placed.rates, Layouts.of([layout]))[1].step_s[0])
-            assert bound <= price * (1 + 1e-9)
-            assert listed.get(layout, 0.0) <= price * (1 + 1e-8)
+            simulated = Staged.of(placed, layout, simulate=True).step_s
+            assert bound <= min(price, simulated) * (1 + 1e-9)
+            assert listed.get(layout, 0.0) <= simulated * (1 + 1e-8)
+
+
+def test_a_slow_link_is_where_its_node_stands() -> None:
+    """A pipeline whose node of a slow link stands first sends over one slow link, and over two where it is inside."""
+    found, layout = request(), parse("tp4-pp8-dp1-mbs1-z1-rfull")
+    slow = int(np.argmax(Network(found.cluster).slowness.sum(axis=1)))
+    others = [node for node in range(8) if node != slow]
+    way = {at: (*others[:at], slow, *others[at:]) for at in (0, 4)}
+    hops = {}
+    for at, nodes in way.items():
+        placed = replace(found, network=Network(found.cluster).found_by({}), nodes=nodes)
+        costs = Staged.of(placed, layout, simulate=True).costs
+        hops[at] = [costs.forward_hop_s[1:], costs.backward_hop_s[:-1]]
+        usual = min(costs.forward_hop_s)
+        assert all(np.flatnonzero(np.array(each) > 1.01 * usual).tolist() == ([0] if at == 0 else [3, 4])
+                   for each in hops[at])  # fmt: skip
     proof = bad_nic_plan().certificate
     assert proof.lower_bound_s is not None
     assert proof.lower_bound_s <= bad_nic_plan().best.step_s

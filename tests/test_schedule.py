@@ -70,10 +70,11 @@ def test_interleaved_with_latency_is_the_closed_form(p: int, v: int) -> None:
             assert even("interleaved", p, m, t=t, v=v).makespan_s == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "rel"), [("gpipe", 1e-9), ("1f1b", 1e-9), ("zb-h1", 1e-9), ("zb-v", 0.1),
-                                           ("dualpipe-v", 0.05), ("interleaved", 0.1)])  # fmt: skip
+@pytest.mark.parametrize(("name", "rel"), [("gpipe", 1e-9), ("1f1b", 0.1), ("zb-h1", 0.1), ("zb-v", 0.1),
+                                           ("dualpipe-v", 0.1), ("interleaved", 0.15)])  # fmt: skip
 def test_slow_messages_follow_one_another_in_the_closed_form_too(name: str, rel: float) -> None:
-    """From messages that hide to those that take longer than a micro-batch: without queues, up to 70 % too low."""
+    """From messages that hide to those that take longer than a micro-batch: without queues, up to 70 % too low. Those
+    that hide behind the pass that sends the next one do not meet."""
     for p in (3, 4, 8):
         for m in (2 * p, 4 * p, 8 * p):
             for f, i, w in ((1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (1.3, 1.8, 0.8)):
@@ -81,7 +82,8 @@ def test_slow_messages_follow_one_another_in_the_closed_form_too(name: str, rel:
                     found = even(name, p, m, (f, i, w), t, 2).makespan_s
                     chunks = 1 if name in ("gpipe", "1f1b", "zb-h1") else 2
                     stated = even_step_s(name, p, m, chunks, f, i + w, w, t)
-                    assert stated == pytest.approx(found, rel=rel), (p, m, (f, i, w), t)
+                    exact = name in ("1f1b", "zb-h1") and t <= min(f, i, w)
+                    assert stated == pytest.approx(found, rel=1e-9 if exact else rel), (p, m, (f, i, w), t)
 
 
 def test_messages_of_one_link_follow_one_another_but_latency_does_not() -> None:
@@ -95,6 +97,10 @@ def test_messages_of_one_link_follow_one_another_but_latency_does_not() -> None:
     latency = replace(slow, forward_link_s=(0.5, 0.5), backward_link_s=(0.5, 0.5))
     assert simulate(order, latency).start_s[on_second].tolist() == [4, 5]
     assert simulate(order, replace(latency, forward_link_s=(2.5, 2.5))).start_s[on_second].tolist() == [4, 6.5]
+    middle = make("1f1b", 3, 3)
+    meeting = simulate(middle, Costs.even(middle, 1, 1, 1, 1.5))
+    sent = {middle.label(op): op for op in range(len(middle.code))}
+    assert meeting.queued_s[sent["2F2"]] == 0.5  # behind the gradient that went back at the same time
     with pytest.raises(InputError, match="busy longer"):
         simulate(order, replace(slow, forward_link_s=(4.0, 4.0)))
 
