@@ -76,6 +76,9 @@ class Messages:
     mean_b: Array
     mean_w: Array
 
+    def of(self, rows: NDArray[np.int64]) -> Messages:
+        return Messages(**{name: column[rows] for name, column in vars(self).items()})
+
 
 def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
     """[n] seconds of messages that nothing hides, t = hop_s, l = link_s. A stage sends one message after the other.
@@ -85,9 +88,9 @@ def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
     """
     seconds = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
     for name, form in _HOPS.items():
-        mine = schedule == _CODE[name]
-        if mine.any():
-            seconds = np.where(mine, form(x), seconds)
+        rows = np.flatnonzero(schedule == _CODE[name])
+        if len(rows):
+            seconds[rows] = form(x.of(rows))
     return np.asarray(np.where(x.pp > 1, seconds, 0.0))
 
 

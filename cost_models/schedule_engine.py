@@ -206,6 +206,8 @@ def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:
     send two at once.)"""
     n = len(dep)
     queued, readers = np.full(n, n), np.flatnonzero(link > 0)
+    if not len(readers) or (dur.all() and link.max() <= dur.min()):  # the usual case, without sorting; no fused pair
+        return queued
     readers = readers[np.argsort(dep[readers], kind="stable")]  # a device's operations lie together, in its order
     sender = dep[readers]
     follows = device[sender[1:]] == device[sender[:-1]]

@@ -86,9 +86,9 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms: dict[str, Array] = {"compute": m * compute, "fsdp": m * stage.fsdp[slowest, pick]}
     terms["accumulate"] = m * stage.accumulate[slowest, pick]
     terms["offload"] = m * stage.offload[slowest, pick]
-    terms["bubble"] = _bubble(ledger, stage, cycle)
+    terms["bubble"], terms["pp"] = _pipeline_s(ledger, rates, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
-    terms["pp"] = _messages(ledger, rates, stage, cycle) + tied_embedding_s(ledger, rates)
+    terms["pp"] = terms["pp"] + tied_embedding_s(ledger, rates)
     if ledger.vocabulary is not None:
         terms["vocabulary"] = _vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
@@ -174,27 +174,30 @@ def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
     return out if ledger.store is None else out + ledger.store.pass_s(ledger, rates)
 
 
-def _bubble(ledger: Ledger, stage: _Stages, cycle: Array) -> Array:
-    """Fill and drain: the work of all devices but the slowest, in the form of each schedule."""
+def _pipeline_s(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> tuple[Array, Array]:
+    """[n] seconds of fill and drain: the work of all devices but the slowest, in the form of each schedule; and of
+    stage-to-stage messages that nothing hides."""
     x = ledger.layouts
     if not (x["pp"] > 1).any():
-        return np.zeros(len(cycle))
-    others_c = np.maximum(ledger.over_profiles(stage.cycle) - cycle, 0.0)
-    if ledger.vocabulary is not None:  # its passes fill no pipeline: micro-batches run them on all stages at once
-        others_c = np.maximum(others_c - (x["pp"] - 1) * sum(ledger.vocabulary.passes_s(ledger)), 0.0)
-    # F, B, W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
-    all_but_one = 1.0 - 1.0 / x["pp"]
-    others_f = ledger.over_profiles(stage.forward) * all_but_one
-    others_b = ledger.over_profiles(stage.backward) * all_but_one
+        return np.zeros(len(cycle)), np.zeros(len(cycle))
+    pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
+    total_c, passes = ledger.over_profiles(stage.cycle), np.zeros(len(cycle))
+    if ledger.vocabulary is not None:
+        # Its passes fill no pipeline: micro-batches run them on all stages at once, and messages are on their way.
+        passes = sum(ledger.vocabulary.passes_s(ledger), passes)
     rows = ledger.per_kind(ledger.tables.weight_s)
     weight = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
     # What traffic hides behind is not there to fill a bubble: else a slower product would hide more and fill more.
-    others_w = ledger.over_profiles(np.maximum(weight - stage.used[1], 0.0)) * all_but_one
-    pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
-    mean_c = ledger.over_profiles(stage.cycle) / pp
-    hidden_f = ledger.over_profiles(np.minimum(stage.used[0], stage.forward)) * all_but_one
-    bubble = bubble_s(x["schedule"], vpp, pp, ledger.m, mean_c, others_c, others_f, others_b, others_w, hidden_f)
-    return np.asarray(np.where(x["pp"] > 1, bubble, 0.0))
+    mean_w = ledger.over_profiles(np.maximum(weight - stage.used[1], 0.0)) / pp
+    # F, B, W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
+    mean_f, mean_b = (ledger.over_profiles(seconds) / pp for seconds in (stage.forward, stage.backward))
+    hidden_f = ledger.over_profiles(np.minimum(stage.used[0], stage.forward)) * (pp - 1) / pp
+    others_c = np.maximum(np.maximum(total_c - cycle, 0.0) - (pp - 1) * passes, 0.0)
+    others_f, others_b, others_w = ((pp - 1) * mean for mean in (mean_f, mean_b, mean_w))
+    bubble = bubble_s(x["schedule"], vpp, pp, ledger.m, total_c / pp, others_c, others_f, others_b, others_w, hidden_f)
+    messages = Messages(pp, vpp, ledger.m, *_message_s(ledger, rates), total_c - pp * passes, cycle, mean_f, mean_b,
+                        mean_w)  # fmt: skip
+    return np.asarray(np.where(pp > 1, bubble, 0.0)), exposed_hop_s(x["schedule"], messages)
 
 
 def exposed_s(ledger: Ledger, rates: Rates) -> Array:
@@ -230,33 +233,18 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
 
 def hop_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of one stage-to-stage message."""
-    return collectives.seconds(_message_curve(ledger, rates), ledger.tables.message[ledger.key])
+    return _message_s(ledger, rates)[0]
 
 
 def link_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] how much of it the link is busy: its bytes at the link's bandwidth, without what is latency."""
-    return _message_curve(ledger, rates).s_per_byte * ledger.tables.message[ledger.key]
+    return _message_s(ledger, rates)[1]
 
 
-def _message_curve(ledger: Ledger, rates: Rates) -> collectives.Curve:
-    x = ledger.layouts
-    return group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
-
-
-def _messages(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> Array:
-    """Stage-to-stage messages that nothing hides."""
-    x = ledger.layouts
-    if not (x["pp"] > 1).any():
-        return np.zeros(len(x))
-    pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
-    total = ledger.over_profiles(stage.cycle)
-    if ledger.vocabulary is not None:  # beside its passes too, messages are on their way
-        total = total - pp * sum(ledger.vocabulary.passes_s(ledger))
-    weight = ledger.over_devices(ledger.per_kind(ledger.tables.weight_s))
-    forward, backward = (ledger.over_profiles(seconds) for seconds in (stage.forward, stage.backward))
-    hop, link = hop_s(ledger, rates), link_s(ledger, rates)
-    of_mean = (forward / pp, backward / pp, weight / pp)
-    return exposed_hop_s(x["schedule"], Messages(pp, vpp, ledger.m, hop, link, total, cycle, *of_mean))
+def _message_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
+    x, num_bytes = ledger.layouts, ledger.tables.message[ledger.key]
+    curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
+    return collectives.seconds(curve, num_bytes), curve.s_per_byte * num_bytes
 
 
 def _vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
@@ -336,7 +324,7 @@ def bound(
     if any_split:
         pipeline_s = _least_pipeline_s(ledger, rates, cycle)
     else:
-        pipeline_s = ledger.m * cycle + _bubble(ledger, stage, cycle) + _messages(ledger, rates, stage, cycle)
+        pipeline_s = ledger.m * cycle + sum(_pipeline_s(ledger, rates, stage, cycle))
     step_s = pipeline_s + tied_embedding_s(ledger, rates) + _vocabulary_s(ledger, rates, cycle)
     step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
