@@ -63,10 +63,12 @@ def place(found: Resolved, layout: Layout, seed: int = 0, effort: float = 1.0) -
     network, traffic = Network(found.cluster), NodeTraffic(found, layout)
     listed = tuple(range(found.cluster.num_nodes))
     order = best_order(traffic.problem, seed, effort)
-    turned = order.nodes[::-1]  # takes as long by the mean of a pipeline's links, and not by which of them waits
-    candidate, usual, other = (_priced(found, layout, traffic, nodes) for nodes in (order.nodes, listed, turned))
-    if layout.pp > 1 and other.step_s < candidate.step_s and _as_good(traffic, turned, order.nodes):
-        candidate, order = other, replace(order, nodes=turned)
+    candidate, usual = (_priced(found, layout, traffic, nodes) for nodes in (order.nodes, listed))
+    turned = order.nodes[::-1]  # takes links as long by the mean of a pipeline, and not by which of them waits
+    if layout.pp > 1 and _as_good(traffic, turned, order.nodes):
+        other = _priced(found, layout, traffic, turned)
+        if other.step_s < candidate.step_s:
+            candidate, order = other, replace(order, nodes=turned)
     if usual.step_s <= candidate.step_s:  # what the links carry for longer may hide, and what they carry less may not
         candidate, order = usual, replace(order, nodes=listed)
     return candidate.model_copy(update={"placement": Placement(
