@@ -152,8 +152,6 @@ class Pipeline:
 
     def hops_s(self, total: Array, slowest: Array) -> Array:
         """Stage-to-stage messages that nothing hides."""
-        if self.pp == 1:
-            return np.zeros_like(total)
         pp, m, hop_s, link_s = (np.array(float(x)) for x in (self.pp, self.m, self.hop_s, self.link_s))
         return one_f_one_b_hop_s(pp, m, hop_s, link_s, total, slowest)
 

@@ -31,8 +31,8 @@ class Costs:
     forward_s, input_s, weight_s [c]: F, I and W of one micro-batch (B takes input_s + weight_s). forward_hop_s,
     backward_hop_s [c]: message that brings the input of the chunk's F (from upstream) and of its B (from downstream);
     none between chunks of one device. forward_link_s, backward_link_s [c]: how much of it keeps its sender's link
-    busy, the rest is latency; empty: all of it. hop_blocks: share of a message during which the
-    sender computes nothing.
+    busy, the rest is latency; empty: all of it. hop_blocks: share of a message during which the sender computes
+    nothing.
     gather_s, reduce_s [c]: weights gathered before the first F, gradients reduced after the last W, of a chunk,
     in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
     follows; with global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair
@@ -136,11 +136,6 @@ class Work:
     gates: list[list[tuple[int, float]]]
     last: Ints
     quantum_s: float
-
-    @property
-    def queues(self) -> bool:
-        """Whether a message may have to wait for another."""
-        return bool((self.queued < len(self.dep)).any())
 
 
 def column(values: Sequence[float], size: int) -> Array:
@@ -254,7 +249,7 @@ def run(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array]:
     """
     n, devices, first = len(work.dep), schedule.num_devices, schedule.first.tolist()
     dep, lag, dur, end = work.dep.tolist(), work.lag.tolist(), work.dur.tolist(), [-1.0] * len(work.dep) + [0.0]
-    sends, queued, link = senders(work), work.queued.tolist(), work.link.tolist()
+    sends, queued, link = _senders(work), work.queued.tolist(), work.link.tolist()
     free = [0.0] * (n + 1)  # when the link is free after the message to an operation
 
     def advance(i: int, stop: int, time: float) -> tuple[int, float]:
@@ -297,13 +292,11 @@ def run(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array]:
     return np.array(end[:n]), np.array(lag) - work.lag
 
 
-def senders(work: Work) -> dict[int, list[int]]:
-    """Operation -> those its messages go to over links that may be busy."""
-    sends: dict[int, list[int]] = {}
-    if work.queues:
-        before = work.queued[work.queued < len(work.dep)]
-        for reader in np.union1d(np.flatnonzero(work.queued < len(work.dep)), before).tolist():
-            sends.setdefault(int(work.dep[reader]), []).append(reader)
+def _senders(work: Work) -> dict[int, list[int]]:
+    """Operation -> those its messages go to over links that may be busy: they wait for one, or one for them."""
+    waiting, sends = np.flatnonzero(work.queued < len(work.dep)), dict[int, list[int]]()
+    for reader in np.union1d(waiting, work.queued[waiting]).tolist():
+        sends.setdefault(int(work.dep[reader]), []).append(reader)
     return sends
 
 

@@ -2,8 +2,8 @@
 
 A stage-to-stage message or a gradient reduction that runs over a NIC takes its seconds there if it is alone. Those that
 are under way together follow one another in the order they were ready (`serialise`), or each runs at an equal share of
-the speed (`share`). Only the sender's NIC counts: links are full duplex, and receivers keep up. Messages of a
-device over no NIC follow one another, as without sharing.
+the speed (`share`). Only the sender's NIC counts: links are full duplex, and receivers keep up. Messages of a device
+over no NIC follow one another, as without sharing.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms: dict[str, Array] = {"compute": m * compute, "fsdp": m * stage.fsdp[slowest, pick]}
     terms["accumulate"] = m * stage.accumulate[slowest, pick]
     terms["offload"] = m * stage.offload[slowest, pick]
-    terms["bubble"], terms["pp"] = _pipeline_s(ledger, rates, stage, cycle)
+    terms["bubble"], messages_s = _pipeline_s(ledger, rates, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
-    terms["pp"] = terms["pp"] + tied_embedding_s(ledger, rates)
+    terms["pp"] = messages_s + tied_embedding_s(ledger, rates)
     if ledger.vocabulary is not None:
         terms["vocabulary"] = _vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
