@@ -206,7 +206,8 @@ class NetworkLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGroup:
-    """Nodes that are alike."""
+    """Nodes that are alike. measured: constants of their GPUs and hosts that were measured on this cluster
+    (profiles/device_files.py): gemm, attention, fused, reserve_share, context_bytes and others."""
 
     node: str
     gpu: GpuSpec
@@ -216,6 +217,7 @@ class NodeGroup:
     host_memory_bw_bytes_per_s: float | None = None
     price_usd_per_node_hour: float | None = None
     unconfirmed: tuple[str, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def num_gpus(self) -> int:
@@ -265,9 +267,8 @@ class ClusterSpec:
     Where groups or links differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan
     made so is safe on all of them, and the warnings of the plan say so. hosts: names of the nodes, () where none are
     given; links: only where nodes are not joined alike, and then the last level is the weakest of them. collectives:
-    constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates. measured:
-    likewise of its nodes (profiles/device_files.py): gemm, attention, fused, reserve_share, context_bytes and others.
-    islands, bridges: where there are several groups or sites, each alone and what joins every two of them.
+    constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates. islands,
+    bridges: where there are several groups or sites, each alone and what joins every two of them.
     """
 
     name: str
@@ -277,7 +278,6 @@ class ClusterSpec:
     hosts: tuple[str, ...] = ()
     links: NodeLinks | None = None
     collectives: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    measured: Mapping[str, float] = field(default_factory=dict)
     islands: tuple[Island, ...] = ()
     bridges: tuple[Bridge, ...] = ()
 
@@ -296,7 +296,16 @@ class ClusterSpec:
     @cached_property
     def gpu(self) -> GpuSpec:
         """The GPU that limits a uniform plan: the least bf16 (else fp16, else any) peak, then the least memory."""
-        return min((g.gpu for g in self.groups), key=lambda gpu: (_peak(gpu.peak_flops_per_s), gpu.memory_bytes))
+        return self._limiting.gpu
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """What was measured of that GPU and its hosts."""
+        return self._limiting.measured
+
+    @property
+    def _limiting(self) -> NodeGroup:
+        return min(self.groups, key=lambda group: (_peak(group.gpu.peak_flops_per_s), group.gpu.memory_bytes))
 
     @property
     def memory_bytes(self) -> float:

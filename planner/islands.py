@@ -77,9 +77,7 @@ def parts_of(found: Resolved) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     usable, unusable = [], []
     for number, island in enumerate(found.cluster.islands):
         group = replace(found.cluster.groups[island.group], num_nodes=island.num_nodes)
-        # What was measured on links holds for all of them, what was measured on a GPU for its own kind.
-        measured = found.cluster.measured if group.gpu.name == found.cluster.gpu.name else {}
-        cluster = ClusterSpec(name=island.name, groups=(group,), levels=island.levels, measured=measured,
+        cluster = ClusterSpec(name=island.name, groups=(group,), levels=island.levels,
                               collectives=found.cluster.collectives)  # fmt: skip
         alone = replace(found, cluster=cluster)
         try:

@@ -256,7 +256,6 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
         **({"links": asdict(cluster.links)} if cluster.links else {}),
         **({"collectives": cluster.collectives} if cluster.collectives else {}),
-        **({"measured": cluster.measured} if cluster.measured else {}),
         **({name: [asdict(each) for each in getattr(cluster, name)] for name in ("islands", "bridges")}
            if cluster.islands else {}),
     }  # fmt: skip
@@ -266,8 +265,9 @@ def _group_to_dict(group: NodeGroup) -> dict[str, Any]:
     """What no profile has measured is left out."""
     gpu = replace(group.gpu, peak_flops_per_s=dict(group.gpu.peak_flops_per_s))
     out = asdict(replace(group, gpu=gpu))
-    if not group.gpu.measured:
-        del out["gpu"]["measured"]
+    for part in (out, out["gpu"]):
+        if not part["measured"]:
+            del part["measured"]
     return out
 
 
@@ -292,7 +292,7 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
         links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))
     return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())),
                        hosts=tuple(data.get("hosts", ())), links=links, islands=islands, bridges=bridges,
-                       collectives=data.get("collectives", {}), measured=data.get("measured", {}))  # fmt: skip
+                       collectives=data.get("collectives", {}))  # fmt: skip
 
 
 def _name(groups: Sequence[Group]) -> str:

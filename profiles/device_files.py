@@ -42,7 +42,7 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
     if not isinstance(named, list) or not named or not all(isinstance(each, str | Mapping) for each in named):
         facts.fail(_PATH, "must list files", "`profiles: [kernels.yaml, memory.yaml]`")
         return cluster
-    measured, warnings = dict[str, float](), list[str]()
+    groups, warnings = list(cluster.groups), list[str]()
     for position, name in enumerate(named):
         try:
             found = _document(facts, name)
@@ -52,10 +52,12 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
             continue
         if other := other_hardware(found, cluster):
             warnings.append(other)
-        else:
-            measured |= values
-            warnings += _other_host(facts, found)
-    return replace(cluster, measured=measured, warnings=(*cluster.warnings, *warnings))
+            continue
+        on = _measured_on(found)
+        groups = [replace(group, measured={**group.measured, **values}) if group.gpu.name == on else group
+                  for group in groups]  # fmt: skip
+        warnings += _other_host(facts, found)
+    return replace(cluster, groups=tuple(groups), warnings=(*cluster.warnings, *warnings))
 
 
 def _document(facts: Facts, named: str | Mapping[str, Any]) -> Document:
@@ -81,7 +83,7 @@ def devices(facts: Facts) -> dict[str, GpuEntry]:
 
 
 def constants(document: Document) -> dict[str, float]:
-    """The constants of one profile, by the names of ClusterSpec.measured. Raises InputError with all its problems."""
+    """The constants of one profile, by the names of NodeGroup.measured. Raises InputError with all its problems."""
     facts, kind = Facts(document), document.at(("kind",))
     found: dict[str, float | None] = {}
     if kind == _KERNELS and document.at(measured_device.PATH) is not None:
@@ -131,14 +133,18 @@ def _share(facts: Facts, path: tuple[str, ...], least: float | None = None) -> f
 
 
 def other_hardware(document: Document, cluster: ClusterSpec) -> str:
-    """A warning where a profile is of another GPU than the cluster's; else empty."""
-    where = document.at(("gpu",)) or document.at(("environment", "device")) or ""
-    if where in {group.gpu.name for group in cluster.groups if group.gpu.measured}:
+    """A warning where a profile is of no GPU that the cluster has; else empty."""
+    on, names = _measured_on(document), dict.fromkeys(group.gpu.name for group in cluster.groups)
+    if on in names:
         return ""
-    name = cluster.gpu.name
-    same = registry.is_gpu(str(where)) and registry.gpu_name(str(where)) == name
-    said = f"{document.name}: measured on {where or 'no GPU of the catalogue'}, the cluster has {name}: not used"
-    return "" if same else said
+    return (f"{document.name}: measured on {on or 'no GPU of the catalogue'}, the cluster has {', '.join(names)}: "
+            "not used")  # fmt: skip
+
+
+def _measured_on(document: Document) -> str:
+    """The device of a profile, by the name that a cluster has for it; empty where it does not say."""
+    where = str(document.at(("gpu",)) or document.at(("environment", "device")) or "")
+    return registry.gpu_name(where) if registry.is_gpu(where) else where
 
 
 def _other_host(facts: Facts, document: Document) -> Iterator[str]:

@@ -87,6 +87,17 @@ def test_profiles_of_another_gpu_are_warned_of_and_not_used(tmp_path: Path) -> N
     assert terms(other) == terms(cluster(tmp_path))
 
 
+def test_a_profile_of_one_of_two_gpus_is_of_its_own_groups(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    groups = [{"node": "dgx-h100", "count": 2}, {"node": "dgx-a100-80gb", "count": 2}]
+    of_each = {name: kernels(name, gemm=share) for name, share in (("h100-sxm-80gb", 0.7), ("a100-sxm-80gb", 0.5))}
+    path.write_text(yaml.safe_dump({"groups": groups, "profiles": list(of_each.values())}))
+    found = load_cluster(path)
+    assert [group.measured for group in found.groups] == [{"gemm": 0.7}, {"gemm": 0.5}]
+    assert found.measured == {"gemm": 0.5}  # an even plan runs at the speed of the weaker
+    assert not any("not used" in warning for warning in found.warnings)
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
@@ -105,7 +116,7 @@ def test_damaged_profiles_are_refused(tmp_path: Path, document: object, said: st
 
 def test_the_plan_keeps_what_was_measured(tmp_path: Path) -> None:
     plan = priced(cluster(tmp_path, kernels=kernels(gemm=0.5)))
-    assert plan.resolved["cluster"]["measured"] == {"gemm": 0.5}
+    assert [group["measured"] for group in plan.resolved["cluster"]["groups"]] == [{"gemm": 0.5}]
     missing = cluster(tmp_path)
     missing.write_text(missing.read_text() + "profiles: [none.yaml]\n")
     with pytest.raises(InputError, match=r"none\.yaml"):

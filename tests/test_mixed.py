@@ -216,11 +216,13 @@ def test_islands_keep_what_was_measured_on_them() -> None:
     found = found_on("mixed_gpus", "llama-3.1-70b")
     one = {"base_s": 1e-6, "hop_s": 1e-6, "efficiency": 1.0, "ramp": 0.0}
     links = {"measured-node": {str(op): one for op in OPS}}
-    cluster = replace(found.cluster, measured={"gemm": 0.5}, collectives=links)
+    shares = {"h100-sxm-80gb": {"gemm": 0.7}, "a100-sxm-40gb": {"gemm": 0.5}}
+    groups = tuple(replace(group, measured=shares[group.gpu.name]) for group in found.cluster.groups)
+    cluster = replace(found.cluster, groups=groups, collectives=links)
+    assert cluster.measured == {"gemm": 0.5}  # of the weakest GPU
     parts, _ = parts_of(replace(found, cluster=cluster))
     assert all(part.alone.cluster.collectives == links for part in parts)
-    on_gpu = {part.alone.cluster.gpu.name: part.alone.cluster.measured for part in parts}
-    assert on_gpu == {"h100-sxm-80gb": {}, "a100-sxm-40gb": {"gemm": 0.5}}  # a profile is of the cluster's weakest GPU
+    assert {part.alone.cluster.gpu.name: part.alone.cluster.measured for part in parts} == shares
 
 
 def test_only_what_crosses_the_line_pays_it() -> None:
