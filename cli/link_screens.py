@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 8  # of a matrix on the screen
 _NOISY = 0.25
-_WHERE = {"measured-node": "inside a node", "measured-network": "between nodes"}
 
 
 def tests_screen(tests: Sequence[Test], limit: int) -> Iterator[RenderableType]:
@@ -85,12 +84,13 @@ def _matrix(links: Links) -> RenderableType:
 
 def _collectives(links: Links) -> RenderableType:
     rows = []
+    where = {level.kind: f"inside a node{device and f' of {device}'}" for device, level in links.inside.items()}
     for level in links.levels:
         for op in COLLECTIVES:
             if op in links.residuals[level.kind]:
                 one = links.rates[level.kind][op]
-                rows.append((op.replace("_", "-"), _WHERE[level.kind], f"{one.base_s * 1e6:.0f}",
-                             f"{max(one.hop_s, level.latency_s if level is not links.levels[0] else 0) * 1e6:.0f}",
+                rows.append((op.replace("_", "-"), where.get(level.kind, "between nodes"), f"{one.base_s * 1e6:.0f}",
+                             f"{max(one.hop_s, 0 if level.kind in where else level.latency_s) * 1e6:.0f}",
                              f"{one.efficiency:.2f}", f"{links.residuals[level.kind][op]:.1%}"))  # fmt: skip
     columns = ("collective", "groups", "start us", "per step us", "of the bandwidth", "fit off by")
     return table(*columns, rows=rows, right=columns[2:])
@@ -106,7 +106,7 @@ def document(links: Links, slow: Sequence[Slow], about: Mapping[str, str]) -> di
         "pairs": [{"from": a, "to": b, **vars(line)} for (a, b), line in links.alone.items()],
         "nodes": [{"from": a, "to": b, "bw_bytes_per_s": bw, "both_ways_bytes_per_s": links.both_ways.get((a, b))}
                   for (a, b), bw in links.nodes.items()],
-        "collectives": [{"level": level.name, "op": op, **_fields(links.rates[level.kind][op]),
+        "collectives": [{"level": level.name, "kind": level.kind, "op": op, **_fields(links.rates[level.kind][op]),
                          "median_error": links.residuals[level.kind][op]}
                         for level in links.levels for op in links.residuals[level.kind]],
         "slow": [{"from": each.source, "to": each.to, "share": each.share, "says": told(each, links.ranks)}

@@ -180,7 +180,9 @@ def _intra(facts: Facts, path: FieldPath, group: Group) -> Group:
     bw = facts.quantity((*path, "bandwidth"), "B/s")
     seconds = facts.quantity((*path, "latency"), "s")
     topology: Any = facts.text((*path, "topology"), get_args(Topology))
-    kind = facts.text((*path, "kind"), (*registry.INTRA_KINDS, registry.MEASURED_KINDS[0]))
+    own = str(facts.value((*path, "kind")))  # of a device; whether `collectives` has it is looked at there
+    measured = (registry.NODE_KIND, *([own] if registry.is_inside_kind(own) else []))
+    kind = facts.text((*path, "kind"), (*registry.INTRA_KINDS, *measured))
     if bw is not None and not group.nodes.gpu.measured:
         text, expected, what = str(facts.value((*path, "bandwidth"))), level.bw_bytes_per_s, group.nodes.gpu.name
         if doubt := suspicious_ratio(bw, expected, text, what):
@@ -201,7 +203,7 @@ def _with_links(facts: Facts, group: Group) -> Group:
     if not facts.keys(path, ("bandwidth", "per", "latency", "kind")):
         return group
     known, nodes = group.inter, group.nodes
-    kind = facts.text((*path, "kind"), (*registry.INTER_KINDS, registry.MEASURED_KINDS[1]))
+    kind = facts.text((*path, "kind"), (*registry.INTER_KINDS, registry.NETWORK_KIND))
     bw, warnings = _per_gpu(facts, path, group, kind or (known.kind if known else "ib"))
     seconds = facts.quantity((*path, "latency"), "s")
     if known is None:

@@ -3,11 +3,13 @@
     collectives:                # constants of cost_models/collectives.OpRates
       measured-node:            # a `kind` that the file gives to one of its links
         all_reduce: {base: 85 us, hop: 12 us, efficiency: 0.61, ramp: 0.4}
+      measured-node-cpu-0.2-cores: ...     # where nodes have different devices, each has its own
     measured: {date: ..., gpu: h100-sxm-80gb, device: ...}     # on what; nothing is priced by it
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,12 +17,12 @@ from typing import Any
 import yaml
 
 from ..cost_models.collectives import OPS, OpRates
-from ..cost_models.specs import ClusterSpec
+from ..cost_models.specs import ClusterSpec, NetworkLevel
 from .facts import Facts
 from .link_fits import Links, Slow, links_differ
 from .link_tests import Ranks
 from .reader import FieldPath
-from .registry import MEASURED_KINDS
+from .registry import NETWORK_KIND, NODE_KIND, is_inside_kind
 
 _FIELDS = ("base", "hop", "efficiency", "ramp")
 _HEAD = """\
@@ -32,9 +34,10 @@ _HEAD = """\
 def with_collectives(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
     """`cluster` with the constants that its file has for measured kinds of link; what is wrong goes to `facts`."""
     path: FieldPath = ("collectives",)
-    asked = {level.kind for level in cluster.levels} & set(MEASURED_KINDS)
+    levels = [*cluster.levels, *(level for island in cluster.islands for level in island.levels)]
+    asked = {level.kind for level in levels if level.kind == NETWORK_KIND or is_inside_kind(level.kind)}
     found: dict[str, dict[str, dict[str, float]]] = {}
-    if facts.keys(path, MEASURED_KINDS):
+    if facts.keys(path, (NODE_KIND, NETWORK_KIND, *sorted(asked))):
         for kind in facts.document.at(path):
             facts.keys((*path, kind), OPS)
             found[kind] = {op: values for op in OPS if (values := _constants(facts, (*path, kind, op))) is not None}
@@ -75,31 +78,35 @@ def _other_hardware(facts: Facts, cluster: ClusterSpec) -> Iterator[str]:
 def profile_text(
     links: Links, slow: list[Slow], *, gpu: str, about: Mapping[str, str], date: str, samples: str, matrix: str
 ) -> str:
-    """The file. gpu: its name in the catalogue; about: what was measured on, with its own `gpu` (empty where the
-    catalogue does not know it); samples, matrix: the names of the files beside it."""
+    """The file. gpu: its name in the catalogue, where nodes are alike; about: what was measured on, with its own `gpu`
+    (empty where the catalogue does not know it); samples, matrix: the names of the files beside it."""
     ranks = links.ranks
     nodes = len(ranks.hosts)
+    inside = {device: _of_level(level) for device, level in links.inside.items()}
     document: dict[str, Any] = {
         "name": "measured",
-        "groups": [{"gpu": gpu, "gpus_per_node": ranks.per_node, "count": nodes}],
+        "groups": [{"gpu": device or gpu, "gpus_per_node": ranks.per_node, "count": len(list(run)),
+                    **({"intra_node": inside[device]} if device in inside and device else {})}
+                   for device, run in itertools.groupby(ranks.devices or [""] * nodes)],
         "hosts": list(ranks.hosts),
-        "links": {},
+        "links": {"intra_node": inside[""]} if "" in inside else {},
         "collectives": {kind: {op: _written(ops[op]) for op in OPS} for kind, ops in links.rates.items()},
         "measured": {"date": date, **about, "samples": samples,
                      "median error of the fits": {kind: {op: f"{error:.1%}" for op, error in ops.items()}
                                                   for kind, ops in links.residuals.items()},
                      **({"slow": [told(each, ranks) for each in slow]} if slow else {})},
     }  # fmt: skip
-    names = dict(zip(MEASURED_KINDS, ("intra_node", "inter_node"), strict=True))
-    for level in links.levels:
-        document["links"][names[level.kind]] = {
-            "bandwidth": f"{level.bw_bytes_per_s / 1e9:.4g} GB/s", "latency": f"{level.latency_s * 1e6:.4g} us",
-            "kind": level.kind,
-        }  # fmt: skip
+    if links.network is not None:
+        document["links"]["inter_node"] = _of_level(links.network)
     if links_differ(links):
         document["links"]["matrix"] = matrix
     head = _HEAD.format(ranks=ranks.size, nodes=nodes, s="s" * (nodes > 1), date=date)
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _of_level(level: NetworkLevel) -> dict[str, str]:
+    return {"bandwidth": f"{level.bw_bytes_per_s / 1e9:.4g} GB/s", "latency": f"{level.latency_s * 1e6:.4g} us",
+            "kind": level.kind}  # fmt: skip
 
 
 def _written(one: OpRates) -> dict[str, str | float]:

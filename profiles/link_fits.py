@@ -16,7 +16,7 @@ from ..cost_models import collectives
 from ..cost_models.collectives import CollectiveRates, LevelRates, Op, OpRates
 from ..cost_models.specs import NetworkLevel
 from .link_tests import COLLECTIVES, Ranks
-from .registry import MEASURED_KINDS as KINDS
+from .registry import NETWORK_KIND, inside_kind
 
 Floats = NDArray[np.float64]
 SLOW = 0.7  # below this share of what its peers reach a link is named
@@ -40,17 +40,24 @@ class Links:
     """What was measured.
 
     alone: (from, to) -> line, one pair at a time; nodes: bytes/s from node to node, all ranks at once; both_ways: the
-    same while the other direction runs, of pairs of nodes; levels: those of the cluster, innermost first; rates: of
-    collectives on them (kinds KINDS), with the residual of each fit.
+    same while the other direction runs, of pairs of nodes; inside: device ("" where all are of one kind) -> the level
+    inside its nodes, {} where a node is one rank; network: the level between nodes, None where there is one; rates: of
+    collectives on the kinds of these levels, with the residual of each fit.
     """
 
     ranks: Ranks
     alone: Mapping[tuple[int, int], Line]
     nodes: Mapping[tuple[int, int], float]
     both_ways: Mapping[tuple[int, int], float]
-    levels: tuple[NetworkLevel, ...]
+    inside: Mapping[str, NetworkLevel]
+    network: NetworkLevel | None
     rates: Mapping[str, Mapping[Op, OpRates]]
     residuals: Mapping[str, Mapping[Op, float]]
+
+    @property
+    def levels(self) -> tuple[NetworkLevel, ...]:
+        """All of them, those inside nodes first."""
+        return (*self.inside.values(), *([self.network] if self.network else []))
 
     @property
     def matrix(self) -> list[list[float]]:
@@ -73,18 +80,23 @@ def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
     medians = {name: float(np.median(values)) for name, values in samples.items()}
     alone = {pair: _line(by_size) for test in ("alone", "round") for pair, by_size in _messages(samples, test).items()}
     nodes, both = _node_speeds(ranks, samples, "nodes"), _node_speeds(ranks, samples, "both-ways")
-    levels = _levels(ranks, alone, nodes)
+    inside, network = _inside(ranks, alone), _network(ranks, alone, nodes)
     rates: dict[str, dict[Op, OpRates]] = {}
     residuals: dict[str, dict[Op, float]] = {}
-    for depth, level in enumerate(levels):
-        rates[level.kind], residuals[level.kind] = {}, {}
+
+    def fit_level(level: NetworkLevel, below: tuple[NetworkLevel, ...], device: str) -> None:
+        known, found, errors = _as_rates(rates, below), dict[Op, OpRates](), dict[Op, float]()
         for op in COLLECTIVES:
-            rows = list(_rows(medians, op, ranks, crossing=level.kind == KINDS[1]))
-            if rows:
-                below = _as_rates(rates, levels[:depth])
-                rates[level.kind][op], residuals[level.kind][op] = _constants(levels, depth, op, rows, below)
-        rates[level.kind] = _completed(rates[level.kind], level)
-    return Links(ranks, alone, nodes, both, levels, rates, residuals)
+            if rows := list(_rows(medians, op, ranks, device, crossing=level is network)):
+                found[op], errors[op] = _constants((*below, level), op, rows, known)
+        rates[level.kind], residuals[level.kind] = _completed(found, level), errors
+
+    for device, level in inside.items():
+        fit_level(level, (), device)
+    if network is not None:
+        by_speed = sorted(inside.values(), key=lambda level: level.bw_bytes_per_s)
+        fit_level(network, tuple(by_speed[:1]), "")  # a cluster of all nodes has the slowest of them
+    return Links(ranks, alone, nodes, both, inside, network, rates, residuals)
 
 
 def _messages(
@@ -125,25 +137,32 @@ def _node_speeds(ranks: Ranks, samples: Mapping[str, Sequence[float]], test: str
             for pair, by_size in found.items()}  # fmt: skip
 
 
-def _levels(
+def _inside(ranks: Ranks, alone: Mapping[tuple[int, int], Line]) -> dict[str, NetworkLevel]:
+    """The level inside the nodes of every device, by its median pair."""
+    lines: dict[str, list[Line]] = {}
+    for pair, line in alone.items():
+        if ranks.node(pair[0]) == ranks.node(pair[1]):
+            lines.setdefault(ranks.device(pair), []).append(line)
+    return {device: NetworkLevel(name="node", size=ranks.per_node, kind=inside_kind(device), source="measured",
+                                 bw_bytes_per_s=_median(of_it, "bw_bytes_per_s"), latency_s=_median(of_it, "latency_s"))
+            for device, of_it in lines.items()}  # fmt: skip
+
+
+def _network(
     ranks: Ranks, alone: Mapping[tuple[int, int], Line], nodes: Mapping[tuple[int, int], float]
-) -> tuple[NetworkLevel, ...]:
-    """The node by its median pair. The network by its median pair of nodes, by the slowest where some are slow."""
-    choose = min if _differ(nodes) else np.median
-    inside = [line for (a, b), line in alone.items() if ranks.node(a) == ranks.node(b)]
+) -> NetworkLevel | None:
+    """The level between nodes, by its median pair of nodes, by the slowest where some are slow."""
     outside = [line for (a, b), line in alone.items() if ranks.node(a) != ranks.node(b)]
-    found = []
-    if inside:
-        bandwidth, latency = (float(np.median([getattr(line, name) for line in inside]))
-                              for name in ("bw_bytes_per_s", "latency_s"))  # fmt: skip
-        found.append(NetworkLevel(name="node", size=ranks.per_node, bw_bytes_per_s=bandwidth, latency_s=latency,
-                                  kind=KINDS[0], source="measured"))  # fmt: skip
-    if outside:
-        latency = float(np.median([line.latency_s for line in outside]))
-        found.append(NetworkLevel(name="cluster", size=ranks.size, latency_s=latency, kind=KINDS[1],
-                                  bw_bytes_per_s=float(choose(list(nodes.values()))) / ranks.per_node,
-                                  source="measured"))  # fmt: skip
-    return tuple(found)
+    if not outside:
+        return None
+    choose = min if _differ(nodes) else np.median
+    return NetworkLevel(name="cluster", size=ranks.size, latency_s=_median(outside, "latency_s"), kind=NETWORK_KIND,
+                        bw_bytes_per_s=float(choose(list(nodes.values()))) / ranks.per_node,
+                        source="measured")  # fmt: skip
+
+
+def _median(lines: Sequence[Line], name: str) -> float:
+    return float(np.median([getattr(line, name) for line in lines]))
 
 
 def links_differ(links: Links) -> bool:
@@ -156,15 +175,15 @@ def _differ(nodes: Mapping[tuple[int, int], float]) -> bool:
 
 
 def _rows(
-    medians: Mapping[str, float], op: Op, ranks: Ranks, *, crossing: bool
+    medians: Mapping[str, float], op: Op, ranks: Ranks, device: str, *, crossing: bool
 ) -> Iterator[tuple[int, int, int, float]]:
-    """(size, stride, bytes, seconds) of the groups that lie inside nodes, or of those that cross between them."""
+    """(size, stride, bytes, seconds) of the groups that lie inside nodes of a device, or that cross between nodes."""
     for name, seconds in medians.items():
-        words = name.split()
-        if words[0] == op:
-            size, stride = map(int, words[1].split("x"))
+        kind, *shape, num_bytes = name.split()
+        if kind == op and shape[1:] == ([device] if device else []):
+            size, stride = map(int, shape[0].split("x"))
             if (size * stride > ranks.per_node) == crossing:
-                yield size, stride, int(words[2]), seconds
+                yield size, stride, int(num_bytes), seconds
 
 
 def _as_rates(
@@ -174,20 +193,18 @@ def _as_rates(
 
 
 def _constants(
-    levels: Sequence[NetworkLevel], depth: int, op: Op, rows: Sequence[tuple[int, int, int, float]],
+    levels: tuple[NetworkLevel, ...], op: Op, rows: Sequence[tuple[int, int, int, float]],
     below: Mapping[str, LevelRates],
 ) -> tuple[OpRates, float]:  # fmt: skip
-    """The constants of one operation at one level, given those of the levels below, and their median error."""
+    """The constants of one operation at the last of the levels, given those of the others, and their median error."""
     from .fit_base import solve  # not above: scipy's optimisers take half a second to import
 
     size, stride, num_bytes, seconds = (np.array(column) for column in zip(*rows, strict=True))
-    through = tuple(levels[: depth + 1])
-
     def predict(values: Floats) -> Floats:
         one = LevelRates(ops={op: OpRates(**dict(zip(_NAMES, values.tolist(), strict=True)))})
-        kinds = {**below, levels[depth].kind: one}
+        kinds = {**below, levels[-1].kind: one}
         rates = CollectiveRates(kinds=kinds, inner=one, outer=one)
-        return collectives.seconds(collectives.curve(rates, through, op, size, stride), num_bytes)
+        return collectives.seconds(collectives.curve(rates, levels, op, size, stride), num_bytes)
 
     start = (float(seconds.min()) / 2, float(seconds.min()) / 8, 0.7, 0.5)
     longest = float(seconds.max())

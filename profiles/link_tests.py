@@ -5,8 +5,9 @@ A test runs its groups at once; tests run one after the other. Every test has a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import get_args
 
 from ..cost_models.collectives import Op
@@ -19,10 +20,12 @@ COLLECTIVES: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("p2p
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a job, node by node: rank r is on node r // per_node."""
+    """The ranks of a job, node by node: rank r is on node r // per_node. devices: name of each node's, () where all
+    are of one kind."""
 
     hosts: tuple[str, ...]
     per_node: int
+    devices: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -34,21 +37,40 @@ class Ranks:
     def of_node(self, node: int) -> range:
         return range(node * self.per_node, (node + 1) * self.per_node)
 
+    def device(self, group: Sequence[int]) -> str:
+        """The device of ranks that share a node; empty where all are of one kind, or the ranks do not share one."""
+        nodes = {self.node(rank) for rank in group}
+        return self.devices[nodes.pop()] if self.devices and len(nodes) == 1 else ""
+
 
 @dataclass(frozen=True)
 class Test:
     """kind: `pair` (messages from the first rank of each group to the second), or a collective of all the ranks of
-    each group. name: without the size."""
+    each group. name: without the size. labels: of every group; of groups with one label the slowest counts. That is
+    the pair itself, and of a collective the device, where nodes have different ones and the group lies in a node."""
 
     name: str
     kind: str
     groups: tuple[tuple[int, ...], ...]
+    labels: tuple[str, ...]
 
-    def key(self, group: int, num_bytes: int) -> str:
-        """The name of the samples of one group; a collective keeps the slowest of its groups only."""
-        if self.kind != "pair":
-            return f"{self.name} {num_bytes}"
-        return f"{self.name} {self.groups[group][0]}>{self.groups[group][1]} {num_bytes}"
+    @classmethod
+    def pairs(cls, name: str, pairs: Iterable[tuple[int, int]]) -> Test:
+        found = tuple(pairs)
+        return cls(name, "pair", found, tuple(f"{source}>{to}" for source, to in found))
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """The labels, each once."""
+        return tuple(dict.fromkeys(self.labels))
+
+    def row(self, group: int) -> int:
+        """Which of the rows a group counts for."""
+        return self.rows.index(self.labels[group])
+
+    def keys(self, num_bytes: int) -> list[str]:
+        """The names of the samples of every row."""
+        return [" ".join(filter(None, (self.name, label, str(num_bytes)))) for label in self.rows]
 
 
 def sizes(limit: int) -> list[int]:
@@ -65,13 +87,14 @@ def tests(ranks: Ranks, *, quick: bool) -> Iterator[Test]:
     """Pairs of ranks, all the links of two nodes at once, then collectives of every shape that a layout may use."""
     n = ranks.size
     if n <= MOST_ALONE and not (quick and n > 16):
-        yield from (Test("alone", "pair", ((a, b),)) for a in range(n) for b in range(n) if a != b)
+        yield from (Test.pairs("alone", [(a, b)]) for a in range(n) for b in range(n) if a != b)
     else:
-        yield from (Test("round", "pair", pairs) for pairs in rounds(n))
+        yield from (Test.pairs("round", pairs) for pairs in rounds(n))
     yield from _node_pairs(ranks, both=not quick)
     for op in COLLECTIVES:
         for size, stride in shapes(ranks):
-            yield Test(f"{op} {size}x{stride}", op, tuple(groups(n, size, stride)))
+            alike = tuple(groups(n, size, stride))
+            yield Test(f"{op} {size}x{stride}", op, alike, tuple(map(ranks.device, alike)))
 
 
 def rounds(n: int) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -93,9 +116,9 @@ def _node_pairs(ranks: Ranks, *, both: bool) -> Iterator[Test]:
     def wires(a: int, b: int) -> tuple[tuple[int, int], ...]:
         return tuple(zip(ranks.of_node(a), ranks.of_node(b), strict=True))
 
-    yield from (Test("nodes", "pair", wires(a, b)) for a in nodes for b in nodes if a != b)
+    yield from (Test.pairs("nodes", wires(a, b)) for a in nodes for b in nodes if a != b)
     if both:
-        yield from (Test("both-ways", "pair", wires(a, b) + wires(b, a)) for a in nodes for b in nodes if a < b)
+        yield from (Test.pairs("both-ways", wires(a, b) + wires(b, a)) for a in nodes for b in nodes if a < b)
 
 
 def shapes(ranks: Ranks) -> list[tuple[int, int]]:

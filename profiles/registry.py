@@ -28,7 +28,18 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 INTRA_KINDS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5", "xgmi", "pcie3", "pcie4", "pcie5", "ici", "neuronlink",
                "roce-mesh", "hccs")  # fmt: skip
 INTER_KINDS = ("ib", "roce", "efa", "slingshot", "ethernet")
-MEASURED_KINDS = ("measured-node", "measured-network")  # inside and between nodes: a profile has their constants
+# Kinds of links whose constants a profile has: inside a node (those of a device where nodes have different ones, each
+# its own), and between nodes.
+NODE_KIND, NETWORK_KIND = "measured-node", "measured-network"
+
+
+def inside_kind(device: str = "") -> str:
+    """The measured kind of link inside nodes of that device; of all nodes where they are alike."""
+    return f"{NODE_KIND}-{device}" if device else NODE_KIND
+
+
+def is_inside_kind(kind: str) -> bool:
+    return kind == NODE_KIND or kind.startswith(f"{NODE_KIND}-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

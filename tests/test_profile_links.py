@@ -35,21 +35,24 @@ RATES = {"all_reduce": (40e-6, 6e-6, 0.6), "all_gather": (30e-6, 4e-6, 0.7), "re
 SIZES = link_tests.sizes(1 << 24)
 
 
-def made(ranks: Ranks, slow: dict[tuple[int, int], float] | None = None) -> dict[str, list[float]]:
-    """Samples of a cluster of 10 GB/s per rank and 5 us inside nodes, 1 GB/s and 20 us between them; `slow`: shares of
-    that from node to node."""
+def made(ranks: Ranks, slow: dict[tuple[int, int], float] | None = None, slower: str = "") -> dict[str, list[float]]:
+    """Samples of a cluster of 10 GB/s per rank and 5 us inside nodes, 1 GB/s and 20 us between them; slow: shares of
+    that from node to node; slower: a device inside whose nodes all takes three times as long."""
     samples: dict[str, list[float]] = {}
     for test in link_tests.tests(ranks, quick=False):
         for num_bytes in SIZES:
-            if test.kind == "pair":
-                for i, (a, b) in enumerate(test.groups):
-                    inside = ranks.node(a) == ranks.node(b)
-                    share = (slow or {}).get((ranks.node(a), ranks.node(b)), 1.0)
-                    seconds = 10e-6 + num_bytes / 10e9 if inside else 40e-6 + num_bytes / (1e9 * share)
-                    samples[test.key(i, num_bytes)] = [seconds * factor for factor in (0.99, 1.0, 1.02)]
-            else:
-                size, stride = map(int, test.name.split()[1].split("x"))
-                samples[test.key(0, num_bytes)] = [priced(ranks, test.kind, size, stride, num_bytes)]
+            for row, key in enumerate(test.keys(num_bytes)):
+                group = next(group for i, group in enumerate(test.groups) if test.row(i) == row)
+                times = 3.0 if slower and ranks.device(group) == slower else 1.0
+                if test.kind == "pair":
+                    nodes = ranks.node(group[0]), ranks.node(group[1])
+                    seconds = 10e-6 + num_bytes / 10e9
+                    if nodes[0] != nodes[1]:
+                        seconds = 40e-6 + num_bytes / (1e9 * (slow or {}).get(nodes, 1.0))
+                    samples[key] = [times * seconds * factor for factor in (0.99, 1.0, 1.02)]
+                else:
+                    size, stride = map(int, test.name.split()[1].split("x"))
+                    samples[key] = [times * priced(ranks, test.kind, size, stride, num_bytes)]
     return samples
 
 
@@ -129,6 +132,37 @@ def test_the_fit_finds_what_the_samples_were_made_of() -> None:
         assert links.rates["measured-network"][op].efficiency == pytest.approx(RATES[op][2], rel=0.08), op
     assert link_fits.slow_links(links) == []
     assert not link_fits.links_differ(links)
+
+
+def test_nodes_of_two_devices_have_each_their_own_links_inside(tmp_path: Path) -> None:
+    devices = ("cpu-0.2-cores", "cpu-0.2-cores", "cpu-0.1-cores")
+    ranks = Ranks(("a", "b", "c"), 4, devices)
+    inside = next(test for test in link_tests.tests(ranks, quick=True) if test.name == "all_reduce 2x2")
+    assert inside.keys(1024) == [f"all_reduce 2x2 {device} 1024" for device in (devices[0], devices[2])]
+    assert [inside.row(i) for i in range(6)] == [0, 0, 0, 0, 1, 1]
+    across = next(test for test in link_tests.tests(ranks, quick=True) if test.name == "all_reduce 3x4")
+    assert across.keys(1024) == ["all_reduce 3x4 1024"]
+    links = link_fits.fit(ranks, made(ranks, slower=devices[2]))
+    fast, slow = links.inside[devices[0]], links.inside[devices[2]]
+    assert (fast.kind, slow.kind) == ("measured-node-cpu-0.2-cores", "measured-node-cpu-0.1-cores")
+    assert slow.bw_bytes_per_s == pytest.approx(fast.bw_bytes_per_s / 3, rel=0.01)
+    for op in COLLECTIVES:
+        of_fast, of_slow = (links.rates[level.kind][op] for level in (fast, slow))
+        assert of_slow.base_s + of_slow.hop_s == pytest.approx(3 * (of_fast.base_s + of_fast.hop_s), rel=0.05), op
+    document = yaml.safe_load(link_file.profile_text(links, [], gpu="cpu", about=ABOUT, date="2026-11-22", samples="s",
+                                                     matrix="m"))  # fmt: skip
+    assert [(group["gpu"], group["count"]) for group in document["groups"]] == [(devices[0], 2), (devices[2], 1)]
+    for name, device in (("h100-sxm-80gb", devices[0]), ("a100-sxm-80gb", devices[2])):  # which the catalogue knows
+        document["groups"][device == devices[2]]["gpu"] = name
+    path = tmp_path / "links.yaml"
+    path.write_text(yaml.safe_dump(document))
+    cluster = load_cluster(path)
+    assert [island.levels[0].kind for island in cluster.islands] == [fast.kind, slow.kind]
+    assert cluster.levels[0].kind == slow.kind  # a plan for all of them alike
+    document["collectives"].pop(fast.kind)
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(InputError, match=r"says nothing of `measured-node-cpu-0\.2-cores`"):
+        load_cluster(path)
 
 
 def test_a_slow_node_and_a_slow_direction_are_named() -> None:

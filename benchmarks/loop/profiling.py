@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from meshwright.cli.main import main as meshwright
@@ -46,26 +45,12 @@ def asked(model: Model, folder: Path) -> list[str]:
 
 
 def cluster_file(case: Case, model: Model, measured: Path, devices: list[Path]) -> Path:
-    """The file of the links, with the devices that were profiled: a group for every run of hosts that are alike."""
+    """The file of the links, with the devices that were profiled."""
     document = yaml.safe_load(measured.read_text(encoding="utf-8"))
-    names = [yaml.safe_load(file.read_text(encoding="utf-8"))["device"]["name"] for file in devices]
-    groups: list[dict[str, Any]] = []
-    for before, host in zip((None, *case.hosts), case.hosts, strict=False):
-        if before is not None and before.cores == host.cores:
-            groups[-1]["count"] += 1
-        else:
-            groups.append({"gpu": _named(names, host.cores), "gpus_per_node": host.ranks, "count": 1})
-    document |= {"name": case.name, "groups": groups, "profiles": [file.name for file in devices]}
+    document |= {"name": case.name, "profiles": [file.name for file in devices]}
     out = measured.with_name(f"cluster-{model.name}.yaml")
     out.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return out
-
-
-def _named(names: Sequence[str], cores: float) -> str:
-    """The device of a rank with so many cores: profiles call it `cpu-0.21-cores`."""
-    if (name := f"cpu-{cores:.3g}-cores") not in names:
-        raise StepFailed(f"no profile of {name}: there are {', '.join(names)}")
-    return name
 
 
 def _all_ranks(cluster: Emulated, words: Sequence[str], outputs: Path, port: int) -> None:

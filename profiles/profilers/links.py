@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ..link_tests import Ranks, Test, sizes
-from .environment import Quota, quota
+from .environment import Quota, device_name, quota
 from .samples import Samples
 
 SAMPLE_PERIODS = 5  # of a quota, that a repeat spans at least
@@ -65,9 +65,11 @@ def backend(device: torch.device) -> str:
 def join(rank: int, per_node: int, device: torch.device, timeout_s: float) -> Job:
     """Meets the other ranks, as torchrun's variables say; ranks of one node have consecutive numbers."""
     dist.init_process_group(backend(device), timeout=timedelta(seconds=timeout_s))
-    names: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(names, socket.gethostname())
-    return Job(rank, Ranks(_unique(names[::per_node]), per_node), device, {})
+    names: list[tuple[str, str]] = [("", "")] * dist.get_world_size()
+    dist.all_gather_object(names, (socket.gethostname(), device_name(device)))
+    hosts, devices = zip(*names[::per_node], strict=True)
+    several = devices if len(set(devices)) > 1 else ()
+    return Job(rank, Ranks(_unique(hosts), per_node, several), device, {})
 
 
 def _unique(names: Sequence[str]) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ def measure(
             told(done, len(wanted), test.name)
         try:
             for num_bytes in sizes(limit):
-                keys = _keys(test, num_bytes)
+                keys = test.keys(num_bytes)
                 if found.issuperset(keys):
                     continue
                 rows = _time(job, test, num_bytes, effort.repeats)
@@ -104,20 +106,15 @@ def measure(
             raise LostRank(f"{test.name} over ranks {_listed(test)}: {str(error).splitlines()[0]}") from error
 
 
-def _keys(test: Test, num_bytes: int) -> list[str]:
-    """As many as `_time` has rows."""
-    return [test.key(group, num_bytes) for group in range(len(test.groups) if test.kind == "pair" else 1)]
-
-
 def _listed(test: Test) -> str:
     members = sorted({rank for group in test.groups for rank in group})
     return ", ".join(map(str, members[:8])) + (" ..." if len(members) > 8 else "")
 
 
 def _time(job: Job, test: Test, num_bytes: int, repeats: int) -> list[list[float]]:
-    """Seconds of one call in every repeat: a row per pair, or one of the slowest group; the same on every rank. A rank
-    under a quota, which is held for a part of every period, is timed over several of them."""
-    rows = torch.zeros(len(test.groups) if test.kind == "pair" else 1, 1 + repeats, dtype=torch.float64)
+    """Seconds of one call in every repeat, for each of the test's rows; the same on every rank. A rank under a quota,
+    which is held for a part of every period, is timed over several of them."""
+    rows = torch.zeros(len(test.rows), 1 + repeats, dtype=torch.float64)
     limit = quota() if job.device.type == "cpu" else None
     before = partial(_compute, limit) if limit is not None and test.kind != "pair" else None
     actions, calls, once_s = list(_actions(job, test, num_bytes)), 1, 0.0
@@ -173,11 +170,11 @@ def _actions(job: Job, test: Test, num_bytes: int) -> Iterator[tuple[int | None,
     if test.kind != "pair":
         handles = [_handle(job, group) for group in test.groups]  # every rank makes all groups, in one order
         for i, group in mine:
-            yield 0, _collective(job, test.kind, num_bytes, len(group), handles[i])
+            yield test.row(i), _collective(job, test.kind, num_bytes, len(group), handles[i])
         return
     sends, receives = ([(i, group[1 - end]) for i, group in mine if group[end] == job.rank] for end in (0, 1))
     if sends or receives:
-        row = sends[0][0] if sends else None
+        row = test.row(sends[0][0]) if sends else None
         yield row, _messages(job, num_bytes, [to for _, to in sends], [source for _, source in receives])
 
 
