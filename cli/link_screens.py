@@ -44,7 +44,7 @@ def links_screen(
         yield _matrix(links)
     yield ""
     yield _collectives(links)
-    spread = _median(list(links.alone.values()), "spread")
+    spread = _median(list(links.pairs.values()), "spread")
     if spread > _NOISY:
         yield text.wrapped(f"half of the samples of a message lie {spread:.0%} apart: something else was running")
     for each in slow:
@@ -59,14 +59,14 @@ def links_screen(
 def _messages(links: Links) -> RenderableType:
     rows = []
     for where, inside in (("inside a node", True), ("between nodes", False)):
-        lines = [line for (a, b), line in links.alone.items() if (links.ranks.node(a) == links.ranks.node(b)) == inside]
+        lines = [line for (a, b), line in links.pairs.items() if (links.ranks.node(a) == links.ranks.node(b)) == inside]
         if lines:
             speeds = sorted(line.bw_bytes_per_s for line in lines)
             rows.append((where, f"{len(lines)}", text.significant(speeds[len(speeds) // 2] / 1e9),
                          f"{text.significant(speeds[0] / 1e9)} - {text.significant(speeds[-1] / 1e9)}",
                          f"{_median(lines, 'latency_s') * 1e6:.0f}", f"{_median(lines, 'residual'):.1%}",
                          f"{_median(lines, 'spread'):.1%}"))  # fmt: skip
-    columns = ("one pair at a time", "pairs", "GB/s", "least - most", "latency us", "fit off by", "spread")
+    columns = ("messages", "pairs", "GB/s", "least - most", "latency us", "fit off by", "spread")
     return table(*columns, rows=rows, right=columns[1:])
 
 
@@ -103,7 +103,7 @@ def document(links: Links, slow: Sequence[Slow], about: Mapping[str, str]) -> di
         "environment": dict(about),
         "hosts": list(links.ranks.hosts),
         "ranks_per_node": links.ranks.per_node,
-        "pairs": [{"from": a, "to": b, **vars(line)} for (a, b), line in links.alone.items()],
+        "pairs": [{"from": a, "to": b, **vars(line)} for (a, b), line in links.pairs.items()],
         "nodes": [{"from": a, "to": b, "bw_bytes_per_s": bw, "both_ways_bytes_per_s": links.both_ways.get((a, b))}
                   for (a, b), bw in links.nodes.items()],
         "collectives": [{"level": level.name, "kind": level.kind, "op": op, **_fields(links.rates[level.kind][op]),

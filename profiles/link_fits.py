@@ -39,14 +39,14 @@ class Line:
 class Links:
     """What was measured.
 
-    alone: (from, to) -> line, one pair at a time; nodes: bytes/s from node to node, all ranks at once; both_ways: the
-    same while the other direction runs, of pairs of nodes; inside: device ("" where all are of one kind) -> the level
-    inside its nodes, {} where a node is one rank; network: the level between nodes, None where there is one; rates: of
-    collectives on the kinds of these levels, with the residual of each fit.
+    pairs: (from, to) -> line, of a pair alone, or beside others of its test; nodes: bytes/s from node to node, all
+    ranks at once; both_ways: the same while the other direction runs, of pairs of nodes; inside: device ("" where all
+    are of one kind) -> the level inside its nodes, {} where a node is one rank; network: the level between nodes, None
+    where there is one; rates: of collectives on the kinds of these levels, with the residual of each fit.
     """
 
     ranks: Ranks
-    alone: Mapping[tuple[int, int], Line]
+    pairs: Mapping[tuple[int, int], Line]
     nodes: Mapping[tuple[int, int], float]
     both_ways: Mapping[tuple[int, int], float]
     inside: Mapping[str, NetworkLevel]
@@ -78,9 +78,12 @@ class Slow:
 def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
     """Everything from the samples (their names: link_tests.py)."""
     medians = {name: float(np.median(values)) for name, values in samples.items()}
-    alone = {pair: _line(by_size) for test in ("alone", "round") for pair, by_size in _messages(samples, test).items()}
+    found = {}
+    for test in ("nodes", "alone", "round"):  # that of a pair by itself counts, if there is one
+        found |= _messages(samples, test)
+    pairs = {pair: _line(by_size) for pair, by_size in sorted(found.items())}
     nodes, both = _node_speeds(ranks, samples, "nodes"), _node_speeds(ranks, samples, "both-ways")
-    inside, network = _inside(ranks, alone), _network(ranks, alone, nodes)
+    inside, network = _inside(ranks, pairs), _network(ranks, pairs, nodes)
     rates: dict[str, dict[Op, OpRates]] = {}
     residuals: dict[str, dict[Op, float]] = {}
 
@@ -96,7 +99,7 @@ def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
     if network is not None:
         by_speed = sorted(inside.values(), key=lambda level: level.bw_bytes_per_s)
         fit_level(network, tuple(by_speed[:1]), "")  # a cluster of all nodes has the slowest of them
-    return Links(ranks, alone, nodes, both, inside, network, rates, residuals)
+    return Links(ranks, pairs, nodes, both, inside, network, rates, residuals)
 
 
 def _messages(
@@ -137,10 +140,10 @@ def _node_speeds(ranks: Ranks, samples: Mapping[str, Sequence[float]], test: str
             for pair, by_size in found.items()}  # fmt: skip
 
 
-def _inside(ranks: Ranks, alone: Mapping[tuple[int, int], Line]) -> dict[str, NetworkLevel]:
+def _inside(ranks: Ranks, pairs: Mapping[tuple[int, int], Line]) -> dict[str, NetworkLevel]:
     """The level inside the nodes of every device, by its median pair."""
     lines: dict[str, list[Line]] = {}
-    for pair, line in alone.items():
+    for pair, line in pairs.items():
         if ranks.node(pair[0]) == ranks.node(pair[1]):
             lines.setdefault(ranks.device(pair), []).append(line)
     return {device: NetworkLevel(name="node", size=ranks.per_node, kind=inside_kind(device), source="measured",
@@ -149,10 +152,10 @@ def _inside(ranks: Ranks, alone: Mapping[tuple[int, int], Line]) -> dict[str, Ne
 
 
 def _network(
-    ranks: Ranks, alone: Mapping[tuple[int, int], Line], nodes: Mapping[tuple[int, int], float]
+    ranks: Ranks, pairs: Mapping[tuple[int, int], Line], nodes: Mapping[tuple[int, int], float]
 ) -> NetworkLevel | None:
     """The level between nodes, by its median pair of nodes, by the slowest where some are slow."""
-    outside = [line for (a, b), line in alone.items() if ranks.node(a) != ranks.node(b)]
+    outside = [line for (a, b), line in pairs.items() if ranks.node(a) != ranks.node(b)]
     if not outside:
         return None
     choose = min if _differ(nodes) else np.median
@@ -222,7 +225,7 @@ def _completed(ops: dict[Op, OpRates], level: NetworkLevel) -> dict[Op, OpRates]
 def slow_links(links: Links) -> list[Slow]:
     """What reaches less than SLOW of its peers, worst first. A node is as fast as its best link in each direction, and
     is held against the median node; a pair against the slower of its two nodes."""
-    speeds = links.nodes if len(links.ranks.hosts) > 1 else {p: line.bw_bytes_per_s for p, line in links.alone.items()}
+    speeds = links.nodes if len(links.ranks.hosts) > 1 else {p: line.bw_bytes_per_s for p, line in links.pairs.items()}
     members = sorted({member for pair in speeds for member in pair})
     if len(members) < 3:  # two have no peers
         return []

@@ -86,7 +86,11 @@ def sizes(limit: int) -> list[int]:
 def tests(ranks: Ranks, *, quick: bool) -> Iterator[Test]:
     """Pairs of ranks, all the links of two nodes at once, then collectives of every shape that a layout may use."""
     n = ranks.size
-    if n <= MOST_ALONE and not (quick and n > 16):
+    if quick:  # inside nodes, in rounds; between nodes only all ranks of two nodes at once, below
+        firsts = [ranks.of_node(node)[0] for node in range(len(ranks.hosts))]
+        yield from (Test.pairs("round", [(first + a, first + b) for first in firsts for a, b in met])
+                    for met in rounds(ranks.per_node))  # fmt: skip
+    elif n <= MOST_ALONE:
         yield from (Test.pairs("alone", [(a, b)]) for a in range(n) for b in range(n) if a != b)
     else:
         yield from (Test.pairs("round", pairs) for pairs in rounds(n))

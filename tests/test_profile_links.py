@@ -35,11 +35,13 @@ RATES = {"all_reduce": (40e-6, 6e-6, 0.6), "all_gather": (30e-6, 4e-6, 0.7), "re
 SIZES = link_tests.sizes(1 << 24)
 
 
-def made(ranks: Ranks, slow: dict[tuple[int, int], float] | None = None, slower: str = "") -> dict[str, list[float]]:
+def made(
+    ranks: Ranks, slow: dict[tuple[int, int], float] | None = None, slower: str = "", *, quick: bool = False
+) -> dict[str, list[float]]:
     """Samples of a cluster of 10 GB/s per rank and 5 us inside nodes, 1 GB/s and 20 us between them; slow: shares of
     that from node to node; slower: a device inside whose nodes all takes three times as long."""
     samples: dict[str, list[float]] = {}
-    for test in link_tests.tests(ranks, quick=False):
+    for test in link_tests.tests(ranks, quick=quick):
         for num_bytes in SIZES:
             for row, key in enumerate(test.keys(num_bytes)):
                 group = next(group for i, group in enumerate(test.groups) if test.row(i) == row)
@@ -91,6 +93,10 @@ def test_few_ranks_are_measured_one_pair_at_a_time_and_many_in_rounds() -> None:
     few = [test for test in link_tests.tests(Ranks(("a", "b"), 4), quick=False) if test.name == "alone"]
     assert len(few) == 8 * 7
     assert all(len(test.groups) == 1 for test in few)
+    quick = [test for test in link_tests.tests(Ranks(("a", "b"), 4), quick=True) if test.name == "round"]
+    assert sorted(pair for test in quick for pair in test.groups) == [
+        (node + a, node + b) for node in (0, 4) for a in range(4) for b in range(4) if a != b]  # fmt: skip
+    assert {len(test.groups) for test in quick} == {4}  # two pairs in each node
     many = [test for test in link_tests.tests(Ranks(tuple("abcdefghi"), 8), quick=False) if test.name == "round"]
     assert len(many) == 2 * 71
     assert {len(test.groups) for test in many} == {36}
@@ -163,6 +169,15 @@ def test_nodes_of_two_devices_have_each_their_own_links_inside(tmp_path: Path) -
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(InputError, match=r"says nothing of `measured-node-cpu-0\.2-cores`"):
         load_cluster(path)
+
+
+def test_what_is_measured_quickly_tells_the_same() -> None:
+    ranks = Ranks(("a", "b", "c"), 4)
+    whole, quick = (link_fits.fit(ranks, made(ranks, quick=quick)) for quick in (False, True))
+    assert quick.levels == whole.levels
+    assert quick.rates == whole.rates
+    assert quick.nodes == whole.nodes
+    assert set(quick.pairs) < set(whole.pairs)
 
 
 def test_a_slow_node_and_a_slow_direction_are_named() -> None:

@@ -25,7 +25,7 @@ from meshwright.runtime.agent import die_with_parent
 from .quotas import Quotas, cores_of, cpu_controller, in_short_turns
 
 _BURST_S = 0.001  # of traffic that tbf lets through at once,
-_LEAST_BURST = 16 * 1024  # but at least these bytes
+_LEAST_BURST = 4 * 1024  # but at least these bytes: two segments, of messages that are 64 KiB and more
 _NEWUTS = 0x04000000  # unshare(2): a host name of its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

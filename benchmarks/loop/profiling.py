@@ -11,7 +11,7 @@ from meshwright.cli.main import main as meshwright
 from .cases import Case, Model
 from .emulated import Emulated
 
-LARGEST = "256 KiB"  # message of the links: what one layer sends
+LARGEST = "2 MiB"  # message of the links: a bucket of gradients
 DTYPE = "fp32"
 
 

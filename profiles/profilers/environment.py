@@ -19,6 +19,9 @@ from ...errors import InputError
 from .. import registry
 
 UNKNOWN = ""
+# Periods of a CPU quota that a sample spans at least, and one of the wall clock, which cannot know where in a period it
+# begins and ends.
+SAMPLE_PERIODS, CLOCK_PERIODS = 5, 10
 
 
 def environment(device: torch.device) -> dict[str, str]:

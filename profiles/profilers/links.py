@@ -20,10 +20,9 @@ import torch
 import torch.distributed as dist
 
 from ..link_tests import Ranks, Test, sizes
-from .environment import Quota, device_name, quota
+from .environment import CLOCK_PERIODS, SAMPLE_PERIODS, Quota, device_name, quota
 from .samples import Samples
 
-SAMPLE_PERIODS = 5  # of a quota, that a repeat spans at least
 MOST_CALLS = 100
 _ROWS = 64  # of a product of some microseconds
 _CLOCK_S = 1e-6  # no call takes less, whatever the difference of two clocks says
@@ -151,9 +150,9 @@ def _compute(limit: Quota) -> float:
 
 
 def _calls(once_s: float, limit: Quota, *, computes: bool) -> int:
-    """Calls of a repeat, of which one takes `once_s`: they span SAMPLE_PERIODS, or twice as many where what is computed
+    """Calls of a repeat, of which one takes `once_s`: they span SAMPLE_PERIODS, or CLOCK_PERIODS where what is computed
     has to be taken off."""
-    wanted = (1 + computes) * SAMPLE_PERIODS * limit.period_s / once_s if once_s else 1.0
+    wanted = (CLOCK_PERIODS if computes else SAMPLE_PERIODS) * limit.period_s / once_s if once_s else 1.0
     return min(max(math.ceil(wanted), 1), MOST_CALLS)
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from .environment import quota
-from .timing import SAMPLE_PERIODS
+from .environment import CLOCK_PERIODS, quota
 
 ROUNDS = 5
 MESSAGE_BYTES = {"cuda": 4 << 20, "cpu": 1 << 18}  # of a GPU's links more than their latency; of a host's a layer
@@ -35,7 +34,7 @@ class Overlap:
 def measure(device: torch.device) -> Overlap:
     """The medians of all rounds. Every rank of the process group must call it."""
     limit = quota()
-    least_s = max(SAMPLE_PERIODS * limit.period_s if limit else 0.0, _LEAST_S)
+    least_s = max(CLOCK_PERIODS * limit.period_s if limit else 0.0, _LEAST_S)
     x = torch.randn(_ROWS, _ROWS, device=device)
     message = torch.zeros(MESSAGE_BYTES[device.type] // 4, device=device)
     _communicated(message, 1)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ...errors import InputError
-from .environment import quota
+from .environment import CLOCK_PERIODS, SAMPLE_PERIODS, quota
 
 Action = Callable[[], object]
 Make = Callable[[], Action]  # an action with inputs of its own
@@ -26,7 +26,6 @@ Make = Callable[[], Action]  # an action with inputs of its own
 WARM_UP = 2
 CACHE_TURNS = 4  # sets of inputs hold this many times the cache
 MOST_SETS = 8
-SAMPLE_PERIODS = 10  # of a quota, that a sample spans at least
 SHARE_SAMPLES = 9
 _SLEEP_HZ = 2.0e9  # clock that the wait of a GPU counts in, or less
 
@@ -171,7 +170,7 @@ def _share_of_a_core(period_s: float) -> float:
     x, shares = torch.randn(64, 64), []
     for _ in range(SHARE_SAMPLES):
         started, spent = time.perf_counter(), time.process_time()
-        while time.perf_counter() - started < SAMPLE_PERIODS * period_s:
+        while time.perf_counter() - started < CLOCK_PERIODS * period_s:
             torch.mm(x, x)
         shares.append((time.process_time() - spent) / (time.perf_counter() - started))
     return statistics.median(shares)
