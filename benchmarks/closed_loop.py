@@ -165,7 +165,7 @@ def _result(
         built: dict[str, tuple[sample.Entry, trials.Trial]] = {}
         for number, entry in enumerate(picked):
             started = stack.enter_context(
-                trials.trial(cluster, entry, number, PORT, outputs / str(number)))
+                trials.trial(cluster, entry, number, PORT, outputs / str(number), balances=model.has_experts))
             try:
                 started.wait_until_built()
                 built[entry.layout_id] = entry, started

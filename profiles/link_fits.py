@@ -78,7 +78,7 @@ class Slow:
 def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
     """Everything from the samples (their names: link_tests.py)."""
     medians = {name: float(np.median(values)) for name, values in samples.items()}
-    found = {}
+    found = dict[tuple[int, int], dict[int, Sequence[float]]]()
     for test in ("nodes", "alone", "round"):  # that of a pair by itself counts, if there is one
         found |= _messages(samples, test)
     pairs = {pair: _line(by_size) for pair, by_size in sorted(found.items())}

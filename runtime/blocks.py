@@ -52,7 +52,8 @@ class Split:
 @dataclass(frozen=True)
 class Context:
     """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name.
-    cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen."""
+    cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen.
+    in_turn: tokens go to the experts in turn, and not to those that the router finds best."""
 
     group: Group
     experts: Cell
@@ -64,6 +65,7 @@ class Context:
     fused: bool = False
     cp: ContextParallel | None = None
     adapters: Adapters | None = None
+    in_turn: bool = False
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""
@@ -333,7 +335,7 @@ class Experts(Block):
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
         logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
-        weights, chosen = route(self.spec, logits)
+        weights, chosen = route(self.spec, logits, in_turn=self.context.in_turn)
         through: Callable[..., Tensor] = self._routed
         if self.spec.capacity_factor is not None:
             capacity = int(self.spec.capacity(len(tokens)))

@@ -45,7 +45,8 @@ class Job:
     """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model. own_order:
     what the stages do when, where it is not the layout's schedule. lora: where only adapters train, scaled by
     lora_alpha over their rank (None: by 1). strategies: where parts of the model have their own; `layout` is then that
-    of most layers, and chunks do not say what is recomputed."""
+    of most layers, and chunks do not say what is recomputed. balances_experts: tokens go to the experts in turn,
+    about as evenly as a trained router sends them."""
 
     plan_id: str
     choice: int
@@ -68,6 +69,7 @@ class Job:
     learning_rate: float = 3e-4
     clip: float | None = 1.0
     data: str = "synthetic"
+    balances_experts: bool = False
 
     @property
     def world_size(self) -> int:

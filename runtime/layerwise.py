@@ -47,7 +47,7 @@ class Parts:
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
         recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
         return Context(mesh["tp"], Cell(mesh["ep"], mesh["etp"]), dtype, device, model.norm_epsilon, model.activation,
-                       recompute, fused, cp, job.adapters)  # fmt: skip
+                       recompute, fused, cp, job.adapters, job.balances_experts)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
         layout = self.job.strategy(part)

@@ -8,18 +8,19 @@ from torch import Tensor
 from ..cost_models.specs import MixtureOfExperts
 
 
-def route(spec: MixtureOfExperts, logits: Tensor) -> tuple[Tensor, Tensor]:
+def route(spec: MixtureOfExperts, logits: Tensor, *, in_turn: bool = False) -> tuple[Tensor, Tensor]:
     """The `top_k` experts of each token and their weights, out of logits [n, experts]: [n, k] each, in the order of
     falling scores; weights in float32, or float64 if the logits are.
 
     Softmax: Mixtral (arXiv 2401.04088, 2.1). Sigmoid: DeepSeek-V3 (arXiv 2412.19437, 2.1.2), without the bias that
-    evens out the load there: it starts at zero and stays there. There is no balancing loss.
+    evens out the load there: it starts at zero and stays there. There is no balancing loss. in_turn: token after token
+    gets the next `top_k` experts, so that each expert gets as many; the weights are those of these.
     """
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     sigmoid = spec.router_scores == "sigmoid"
     scores = logits.to(wide).sigmoid() if sigmoid else logits.softmax(-1, dtype=wide)
     with torch.no_grad():
-        chosen = _eligible(spec, scores).topk(spec.top_k, dim=-1).indices
+        chosen = _next(spec, scores) if in_turn else _eligible(spec, scores).topk(spec.top_k, dim=-1).indices
     weights = scores.gather(-1, chosen)
     if spec.router_normalised:
         weights = weights / weights.sum(-1, keepdim=True)
@@ -38,6 +39,12 @@ def within_capacity(weights: Tensor, chosen: Tensor, experts: int, capacity: int
     with torch.no_grad():
         source = table.float().sort(dim=1, descending=True, stable=True).indices[:, :capacity]
     return table.gather(1, source).flatten(), source.flatten()
+
+
+def _next(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
+    """[n, k] the experts, again and again."""
+    places = torch.arange(len(scores) * spec.top_k, device=scores.device)
+    return (places % spec.experts).view(-1, spec.top_k)
 
 
 def _eligible(spec: MixtureOfExperts, scores: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..cost_models.specs import MixtureOfExperts
 from ..errors import InputError
 from ..planner.plan import load_plan
 from .job import Job, job_of
@@ -44,6 +45,7 @@ class Settings:
     checkpoint_async: bool = False
     keep: int = 2
     resume: bool = False
+    balance_experts: bool = False
     order: str | None = None
     run_dir: str | None = None
     events: bool = False
@@ -77,7 +79,7 @@ _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate
            "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "order": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("scale_down", "check_parity", "checkpoint_async", "resume", "events")
+_SWITCHES = ("scale_down", "check_parity", "balance_experts", "checkpoint_async", "resume", "events")
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:
@@ -95,9 +97,21 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.lora_alpha is not None and job.lora is None:
         raise InputError(f"--lora-alpha {settings.lora_alpha:g}: this plan trains no adapters",
                          hint="plan with `--lora RANK`, or leave it out")  # fmt: skip
+    if settings.balance_experts:
+        check_balancing(job, settings)
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
-                  clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha)  # fmt: skip
+                  clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
+                  balances_experts=settings.balance_experts)  # fmt: skip
     if settings.check_parity:
         job = replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None,
                       steps=max(settings.steps, PARITY_STEPS))  # fmt: skip
     return job, notes
+
+
+def check_balancing(job: Job, settings: Settings) -> None:
+    """Raises InputError where experts cannot, or must not, get their tokens in turn."""
+    if not any(isinstance(kind.feed_forward, MixtureOfExperts) for kind in job.model.kinds):
+        raise InputError(f"--balance-experts: {job.model.name} has no experts", hint="leave it out")
+    if settings.check_parity:
+        raise InputError("--balance-experts: which experts a token gets depends on the layout, so no run equals it",
+                         hint="compare without it: `--check-parity` alone")  # fmt: skip

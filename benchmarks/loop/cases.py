@@ -22,6 +22,10 @@ class Model:
     global_batch: int
     fields: Mapping[str, Any]
 
+    @property
+    def has_experts(self) -> bool:
+        return "moe" in self.fields
+
 
 @dataclass(frozen=True)
 class Case:

@@ -26,6 +26,9 @@ from .quotas import Quotas, cores_of, cpu_controller, in_short_turns
 
 _BURST_S = 0.001  # of traffic that tbf lets through at once,
 _LEAST_BURST = 4 * 1024  # but at least these bytes: two segments, of messages that are 64 KiB and more
+_QUEUE = 64 << 20  # bytes that wait for a link: none is dropped, as on the fabrics that GPUs have
+# Messages begin at the full speed of a link, also after a pause: what makes them slower is its rate, not TCP.
+_AT_FULL_SPEED = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
 _NEWUTS = 0x04000000  # unshare(2): a host name of its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -223,6 +226,8 @@ def _network(mark: str, hosts: Sequence[Host]) -> None:
         _run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
         _run("ip", "-n", name, "addr", "add", f"{_address(number)}/24", "dev", "eth0")
         _run("ip", "-n", name, "link", "set", "eth0", "up")
+        for setting in _AT_FULL_SPEED:
+            _run("ip", "netns", "exec", name, "sysctl", "-q", "-w", setting)
         if host.link_bytes_per_s is not None:
             for where, device in ((name, "eth0"), (switch, port)):
                 _run("tc", "-n", where, "qdisc", "add", "dev", device, *_shape(host.link_bytes_per_s))
@@ -230,7 +235,7 @@ def _network(mark: str, hosts: Sequence[Host]) -> None:
 
 def _shape(bytes_per_s: float) -> list[str]:
     burst = max(int(bytes_per_s * _BURST_S), _LEAST_BURST)
-    return ["root", "tbf", "rate", f"{8 * bytes_per_s:.0f}bit", "burst", str(burst), "latency", "100ms"]
+    return ["root", "tbf", "rate", f"{8 * bytes_per_s:.0f}bit", "burst", str(burst), "limit", str(_QUEUE)]
 
 
 def _run(*words: str) -> None:

@@ -92,14 +92,18 @@ class Trial:
 
 
 @contextmanager
-def trial(cluster: Emulated, entry: Entry, number: int, port: int, outputs: Path) -> Iterator[Trial]:
+def trial(
+    cluster: Emulated, entry: Entry, number: int, port: int, outputs: Path, *, balances: bool
+) -> Iterator[Trial]:
     """The ranks of a layout, on the hosts that its plan uses, started but not yet built. number: of the trial, all
-    different; port: of the store at which ranks meet."""
+    different; port: of the store at which ranks meet; balances: whether experts get equally many tokens, as those of
+    trained weights do, which plans are made for."""
     outputs.mkdir()
     ranks = [rank for rank in range(cluster.num_ranks) if cluster.hosts[cluster.host_of(rank)[0]].name in entry.hosts]
     pipes = [os.pipe() for _ in ranks]
     answers = os.pipe()
-    settings = Settings(plan=str(entry.plan), choice=entry.choice, device="cpu", timeout_s=STEPS_S)
+    settings = Settings(plan=str(entry.plan), choice=entry.choice, device="cpu", timeout_s=STEPS_S,
+                        balance_experts=balances)  # fmt: skip
     started = Trial([], [end for _, end in pipes], answers[0], outputs)
     try:
         for position, (rank, (told, _)) in enumerate(zip(ranks, pipes, strict=True)):

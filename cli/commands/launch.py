@@ -48,6 +48,10 @@ def command(
     master_port: Annotated[
         int | None, _number("--master-port", metavar="N", text="Port on node 0 [29500; on one node any].")
     ] = None,
+    balance_experts: Annotated[
+        bool, typer.Option("--balance-experts", help="Deal tokens to experts in turn: to time untrained weights.",
+                           show_default=False)
+    ] = False,
     order: Annotated[
         str | None, _number("--order", metavar="NAME|FILE", text="Run the stages in this order, by name or as CSV.")
     ] = None,
@@ -112,7 +116,7 @@ def command(
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
-        scale_down=scale_down, check_parity=check_parity,
+        scale_down=scale_down, check_parity=check_parity, balance_experts=balance_experts,
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     found = load_plan(plan)

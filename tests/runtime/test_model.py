@@ -13,7 +13,11 @@ from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, M
 from meshwright.profiles.huggingface import read_config
 from meshwright.runtime.model import DecoderChunk
 from meshwright.runtime.reference import whole_model
+from meshwright.runtime.router import route
+from meshwright.runtime.settings import Settings, check_balancing
 from torch import Tensor, nn
+
+from meshwright.errors import InputError
 
 from .jobs import attention, deepseek, gpt, job, llama, moe
 
@@ -212,3 +216,29 @@ def _gpt2(state: dict[str, nn.Parameter], end: str, block: str) -> torch.Tensor:
     }  # fmt: skip
     value = state[names[end]]
     return value.t() if ".attn." in names[end] or ".mlp." in names[end] else value
+
+
+@pytest.mark.parametrize("model", [moe(), deepseek()])
+def test_experts_in_turn_get_equally_many_tokens_and_the_router_still_learns(model: ModelSpec) -> None:
+    spec = next(kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, MixtureOfExperts))
+    logits = torch.randn(spec.experts * 6, spec.experts, requires_grad=True)
+    weights, chosen = route(spec, logits, in_turn=True)
+    assert torch.bincount(chosen.flatten()).tolist() == [6 * spec.top_k] * spec.experts
+    assert all(len(set(row)) == spec.top_k for row in chosen.tolist())
+    usual, best = route(spec, logits)
+    own = torch.bincount(best.flatten(), minlength=spec.experts)
+    assert own.max() > own.min()
+    assert weights.sum(-1).max() <= usual.sum(-1).max() + 1e-6
+    (weights**2).sum().backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() > 0
+
+
+def test_balanced_experts_are_refused_where_they_mean_nothing() -> None:
+    settings = Settings(plan="plan.json", balance_experts=True)
+    assert Settings.parse(settings.words()) == settings
+    with pytest.raises(InputError, match="tiny has no experts"):
+        check_balancing(job("dp1-mbs1-z0-rnone"), settings)
+    with pytest.raises(InputError, match="depends on the layout"):
+        check_balancing(job("dp1-mbs1-z0-rnone", moe()), replace(settings, check_parity=True))
+    check_balancing(job("dp1-mbs1-z0-rnone", moe()), settings)
