@@ -30,9 +30,9 @@ class Costs:
 
     forward_s, input_s, weight_s [c]: F, I and W of one micro-batch (B takes input_s + weight_s). forward_hop_s,
     backward_hop_s [c]: message that brings the input of the chunk's F (from upstream) and of its B (from downstream);
-    none between chunks of one device. forward_link_s, backward_link_s [c]: how much of it keeps its sender's link
-    busy, the rest is latency; empty: all of it. hop_blocks: share of a message during which the sender computes
-    nothing.
+    none between chunks of one device. forward_link_s, backward_link_s [c]: how long its sender's link is busy with it:
+    less where a part is latency, more where others take turns on it; empty: as long as it takes. hop_blocks: share
+    of a message during which the sender computes nothing.
     gather_s, reduce_s [c]: weights gathered before the first F, gradients reduced after the last W, of a chunk,
     in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
     follows; with global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair
@@ -99,10 +99,6 @@ class Costs:
         problems += [Problem(f"{x} is not in 0 to 1", field=name) for name, x in shares.items() if not 0 <= x <= 1]
         if self.buckets < 1 or self.nic_mode not in ("share", "serialise"):
             problems.append(Problem(f"buckets {self.buckets}, nic_mode {self.nic_mode}", field="buckets, nic_mode"))
-        for way in ("forward", "backward"):
-            hop_s, link_s = getattr(self, f"{way}_hop_s"), getattr(self, f"{way}_link_s")
-            if link_s and len(link_s) == len(hop_s) and any(a > b for a, b in zip(link_s, hop_s, strict=True)):
-                problems.append(Problem("a link is busy longer than its message takes", field=f"{way}_link_s"))
         if self.shares_links and 0 < self.overlap < 1:
             problems.append(Problem("must be 0 or 1 where links are shared", field="overlap"))
         if problems:

@@ -193,6 +193,8 @@ class NetworkLevel:
     size: GPUs joined at this level or below (8 for a node, 72 for an NVL72 rack, the whole cluster for the last).
     bw_bytes_per_s: per GPU, one direction, when all GPUs below use it at once. topology `mesh`: a group of n of the
     level's GPUs gets (n-1)/(size-1) of it, since each pair has a link of its own (MI300X); `switch`: all of it.
+    shared_by: how many times faster one GPU sends while those that it shares its port with are silent; their messages
+    go one after the other. 1: each has its own, or they share it packet by packet.
     """
 
     name: str
@@ -202,6 +204,7 @@ class NetworkLevel:
     topology: Topology = "switch"
     kind: str = ""  # nvlink4, pcie5, ndr-ib, roce, efa, slingshot, ethernet, wan ...: selects the measured curves
     source: str = ""  # where bandwidth and latency come from
+    shared_by: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["offload"] = m * stage.offload[slowest, pick]
     terms["bubble"], messages_s = _pipeline_s(ledger, rates, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
-    terms["pp"] = messages_s + tied_embedding_s(ledger, rates)
+    terms["pp"] = messages_s + once_s(ledger, rates)
     if ledger.vocabulary is not None:
         terms["vocabulary"] = _vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
@@ -237,14 +237,33 @@ def hop_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def link_s(ledger: Ledger, rates: Rates) -> Array:
-    """[n] how much of it the link is busy: its bytes at the link's bandwidth, without what is latency."""
+    """[n] how long the link is busy with it and those of other replicas that share the link: their bytes at its
+    bandwidth, without what is latency."""
     return _message_s(ledger, rates)[1]
 
 
 def _message_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     x, num_bytes = ledger.layouts, ledger.tables.message[ledger.key]
     curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
-    return collectives.seconds(curve, num_bytes), curve.s_per_byte * num_bytes
+    sending_s = curve.s_per_byte * num_bytes
+    return collectives.seconds(curve, num_bytes) - _others_turns(ledger, rates) * sending_s, sending_s
+
+
+def _others_turns(ledger: Ledger, rates: Rates) -> Array | float:
+    """[n] share of a link's time that belongs to the messages of other replicas: they take turns where they share a
+    port, but the tp x cp ranks of one replica need all of theirs at once."""
+    shared_by, x = rates.levels_of("pp")[-1].shared_by, ledger.layouts
+    if shared_by <= 1.0:
+        return 0.0
+    return np.asarray(1.0 - 1.0 / np.clip(shared_by / (x["tp"] * x["cp"]), 1.0, x["dp"]))
+
+
+def once_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of messages once a step: the gradient sum of a tied embedding, and the turns before that of the last
+    replica. All of them begin at the same time; from then on their messages are apart."""
+    turns = _others_turns(ledger, rates)
+    waiting_s = np.where(ledger.layouts["pp"] > 1, turns * link_s(ledger, rates), 0.0) if np.any(turns) else 0.0
+    return tied_embedding_s(ledger, rates) + waiting_s
 
 
 def _vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
@@ -325,7 +344,7 @@ def bound(
         pipeline_s = _least_pipeline_s(ledger, rates, cycle)
     else:
         pipeline_s = ledger.m * cycle + sum(_pipeline_s(ledger, rates, stage, cycle))
-    step_s = pipeline_s + tied_embedding_s(ledger, rates) + _vocabulary_s(ledger, rates, cycle)
+    step_s = pipeline_s + once_s(ledger, rates) + _vocabulary_s(ledger, rates, cycle)
     step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)

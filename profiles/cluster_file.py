@@ -200,7 +200,7 @@ def _with_links(facts: Facts, group: Group) -> Group:
     """`links`: the same links for every group."""
     group = _intra(facts, ("links", "intra_node"), group)
     path: FieldPath = ("links", "inter_node")
-    if not facts.keys(path, ("bandwidth", "per", "latency", "kind")):
+    if not facts.keys(path, ("bandwidth", "per", "latency", "kind", "shared_by")):
         return group
     known, nodes = group.inter, group.nodes
     kind = facts.text((*path, "kind"), (*registry.INTER_KINDS, registry.NETWORK_KIND))
@@ -219,6 +219,7 @@ def _with_links(facts: Facts, group: Group) -> Group:
         nodes = replace(nodes, unconfirmed=tuple(field for field in nodes.unconfirmed if not field.startswith("nics.")))
     if seconds is not None:
         known = replace(known, latency_s=seconds, source=known.source.partition(";")[0] + "; latency: as given")
+    known = replace(known, shared_by=facts.ratio((*path, "shared_by")) or known.shared_by)
     return replace(group, nodes=nodes, inter=known, warnings=(*group.warnings, *warnings))
 
 

@@ -46,13 +46,15 @@ FabricType = Literal["non-blocking", "rail-optimised", "rail-only", "oversubscri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inter:
-    """The network as one GPU of a node sees it. bw_bytes_per_s: nics x NIC speed / GPUs of the node."""
+    """The network as one GPU of a node sees it. bw_bytes_per_s: nics x NIC speed / GPUs of the node; shared_by: see
+    NetworkLevel."""
 
     bw_bytes_per_s: float
     latency_s: float
     kind: str
     nics: int | None = None
     source: str = ""
+    shared_by: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ def _network_levels(
     base = NetworkLevel(name="site" if fabric.sites else "cluster", size=reach, bw_bytes_per_s=inter.bw_bytes_per_s,
                         latency_s=inter.latency_s, topology="torus" if fabric.type == "torus" else "switch",
                         kind=f"{inter.kind}-rail-only" if fabric.type == "rail-only" else inter.kind,
-                        source=inter.source)  # fmt: skip
+                        source=inter.source, shared_by=inter.shared_by)  # fmt: skip
     levels = [base]
     pod = (fabric.pod_nodes or 0) * gpus_per_node
     if fabric.type in ("oversubscribed", "dragonfly") and fabric.ratio > 1 and pod < reach:

@@ -104,9 +104,10 @@ def profile_text(
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
 
 
-def _of_level(level: NetworkLevel) -> dict[str, str]:
+def _of_level(level: NetworkLevel) -> dict[str, str | float]:
+    shared = {"shared_by": float(f"{level.shared_by:.3g}")} if level.shared_by > 1 else {}
     return {"bandwidth": f"{level.bw_bytes_per_s / 1e9:.4g} GB/s", "latency": f"{level.latency_s * 1e6:.4g} us",
-            "kind": level.kind}  # fmt: skip
+            "kind": level.kind, **shared}  # fmt: skip
 
 
 def _written(one: OpRates) -> dict[str, str | float]:

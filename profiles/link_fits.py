@@ -6,7 +6,7 @@ cost_models/collectives.py, whose constants (OpRates) are fitted here by bounded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,10 +78,7 @@ class Slow:
 def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
     """Everything from the samples (their names: link_tests.py)."""
     medians = {name: float(np.median(values)) for name, values in samples.items()}
-    found = dict[tuple[int, int], dict[int, Sequence[float]]]()
-    for test in ("nodes", "alone", "round"):  # that of a pair by itself counts, if there is one
-        found |= _messages(samples, test)
-    pairs = {pair: _line(by_size) for pair, by_size in sorted(found.items())}
+    pairs = {pair: _line(by_size) for test in ("alone", "round") for pair, by_size in _messages(samples, test).items()}
     nodes, both = _node_speeds(ranks, samples, "nodes"), _node_speeds(ranks, samples, "both-ways")
     inside, network = _inside(ranks, pairs), _network(ranks, pairs, nodes)
     rates: dict[str, dict[Op, OpRates]] = {}
@@ -154,17 +151,21 @@ def _inside(ranks: Ranks, pairs: Mapping[tuple[int, int], Line]) -> dict[str, Ne
 def _network(
     ranks: Ranks, pairs: Mapping[tuple[int, int], Line], nodes: Mapping[tuple[int, int], float]
 ) -> NetworkLevel | None:
-    """The level between nodes, by its median pair of nodes, by the slowest where some are slow."""
-    outside = [line for (a, b), line in pairs.items() if ranks.node(a) != ranks.node(b)]
+    """The level between nodes, by its median pair of nodes, by the slowest where some are slow. It is shared by as many
+    as one rank is faster alone than its share is when all send."""
+    outside = {pair: line for pair, line in pairs.items() if ranks.node(pair[0]) != ranks.node(pair[1])}
     if not outside:
         return None
     choose = min if _differ(nodes) else np.median
-    return NetworkLevel(name="cluster", size=ranks.size, latency_s=_median(outside, "latency_s"), kind=NETWORK_KIND,
-                        bw_bytes_per_s=float(choose(list(nodes.values()))) / ranks.per_node,
-                        source="measured")  # fmt: skip
+    times = [line.bw_bytes_per_s * ranks.per_node / nodes[ranks.node(a), ranks.node(b)]
+             for (a, b), line in outside.items()]  # fmt: skip
+    return NetworkLevel(name="cluster", size=ranks.size, latency_s=_median(outside.values(), "latency_s"),
+                        bw_bytes_per_s=float(choose(list(nodes.values()))) / ranks.per_node, source="measured",
+                        shared_by=float(np.clip(np.median(times), 1.0, ranks.per_node)),
+                        kind=NETWORK_KIND)  # fmt: skip
 
 
-def _median(lines: Sequence[Line], name: str) -> float:
+def _median(lines: Iterable[Line], name: str) -> float:
     return float(np.median([getattr(line, name) for line in lines]))
 
 

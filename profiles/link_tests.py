@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import get_args
 
 from ..cost_models.collectives import Op
@@ -86,10 +87,11 @@ def sizes(limit: int) -> list[int]:
 def tests(ranks: Ranks, *, quick: bool) -> Iterator[Test]:
     """Pairs of ranks, all the links of two nodes at once, then collectives of every shape that a layout may use."""
     n = ranks.size
-    if quick:  # inside nodes, in rounds; between nodes only all ranks of two nodes at once, below
+    if quick:  # inside nodes in rounds; between nodes one pair of each two, and all their ranks at once, below
         firsts = [ranks.of_node(node)[0] for node in range(len(ranks.hosts))]
         yield from (Test.pairs("round", [(first + a, first + b) for first in firsts for a, b in met])
                     for met in rounds(ranks.per_node))  # fmt: skip
+        yield from (Test.pairs("alone", [pair]) for pair in combinations(firsts, 2))
     elif n <= MOST_ALONE:
         yield from (Test.pairs("alone", [(a, b)]) for a in range(n) for b in range(n) if a != b)
     else:

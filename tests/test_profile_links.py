@@ -180,6 +180,23 @@ def test_what_is_measured_quickly_tells_the_same() -> None:
     assert set(quick.pairs) < set(whole.pairs)
 
 
+def test_a_rank_that_is_faster_alone_shares_its_link() -> None:
+    ranks = Ranks(("a", "b", "c"), 4)
+    for quick in (False, True):
+        samples = made(ranks, quick=quick)
+        for name, values in samples.items():
+            test, pair, *_ = name.split()
+            if test == "alone" and len({ranks.node(int(end)) for end in pair.split(">")}) == 2:
+                num_bytes = int(name.split()[-1])
+                samples[name] = [each - num_bytes * (1 - 1 / 3) / 1e9 for each in values]
+        links = link_fits.fit(ranks, samples)
+        assert links.network is not None
+        assert links.network.shared_by == pytest.approx(3.0, rel=0.03)
+        assert links.network.bw_bytes_per_s == pytest.approx(1e9, rel=0.03)
+        text = link_file.profile_text(links, [], gpu="h100", about=ABOUT, date="2026-11-22", samples="s", matrix="m")
+        assert yaml.safe_load(text)["links"]["inter_node"]["shared_by"] == pytest.approx(3.0, rel=0.03)
+
+
 def test_a_slow_node_and_a_slow_direction_are_named() -> None:
     ranks = Ranks(("n0", "n1", "n2", "n3"), 2)
     of_one = {(a, b): 0.25 for a in range(4) for b in range(4) if 2 in (a, b)}

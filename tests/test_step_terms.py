@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from meshwright.cost_models import collectives, step
 from meshwright.cost_models import rates as pricing
-from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts
+from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts, parse
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.operations import KEY_FIELDS, Builder, LayerOperations, Shard
 from meshwright.cost_models.params import total_parameters
@@ -22,6 +23,8 @@ from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.models import load_model
 from meshwright.profiles.stacks import load_stack, rates_for
+
+from meshwright.errors import InputError
 
 MIXTRAL, LLAMA = load_model("mixtral-8x7b")[0], load_model("llama-3.1-8b")[0]
 
@@ -323,3 +326,39 @@ def test_dropout_writes_masks_and_passes_over_them_again() -> None:
     dropout = next(t for t in with_masks.traffic if t.name == "dropout")
     elements = 2 * 4096 * LLAMA.hidden
     assert (float(dropout.forward_bytes[0]), float(dropout.backward_bytes[0])) == (elements, 5 * elements)
+
+
+# --- messages that take turns -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "turns"), [
+    ("pp2-dp8-mbs1-z1-rnone", 8.0),  # the ranks of a node are those of eight replicas
+    ("tp2-pp2-dp4-mbs1-z1-rnone", 4.0),  # two of each: both of its messages have to arrive
+    ("tp2-cp2u-pp2-dp2-mbs1-z1-rnone", 2.0),
+    ("tp8-pp2-dp1-mbs1-z1-rnone", 1.0),
+    ("pp8-dp2-mbs1-z1-rnone", 2.0),  # there are no more replicas
+])  # fmt: skip
+def test_replicas_that_share_a_nic_take_turns(words: str, turns: float, tmp_path: Path) -> None:
+    def cluster(network: str) -> str:
+        path = tmp_path / "cluster.yaml"
+        path.write_text(f"groups: [{{node: dgx-h100, count: 2}}]\nlinks: {{inter_node: {{{network}}}}}\n")
+        return str(path)
+
+    layout, stack = parse(words), stack_of()
+    plain, ledger, rates = step_of(LLAMA, stack, layout, cluster=cluster("bandwidth: 1 GB/s"))
+    sending = float(step.link_s(ledger, rates)[0])
+    terms, ledger, rates = step_of(LLAMA, stack, layout, cluster=cluster("bandwidth: 1 GB/s, shared_by: 8"))
+    assert float(step.link_s(ledger, rates)[0]) == sending
+    other = 1 - 1 / turns
+    alone = replace(rates, levels=tuple(replace(level, shared_by=1.0) for level in rates.levels))
+    assert float(step.hop_s(ledger, rates)[0]) == pytest.approx(float(step.hop_s(ledger, alone)[0]) - other * sending)
+    assert float(step.once_s(ledger, rates)[0]) == pytest.approx(other * sending)  # Llama's embedding is not tied
+    assert terms["pp"] <= plain["pp"] * (1 + 1e-12)
+    assert (terms["pp"] < plain["pp"]) == (turns > 1)
+
+
+def test_a_nic_is_shared_by_one_at_least(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("groups: [{node: dgx-h100, count: 2}]\nlinks: {inter_node: {shared_by: 0.5}}\n")
+    with pytest.raises(InputError, match=r"`0\.5` must be a ratio of at least 1"):
+        load_cluster(path)

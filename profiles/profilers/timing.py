@@ -148,7 +148,7 @@ def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[flo
     found = []
     for _ in range(number):
         started, spent, calls = time.perf_counter(), time.process_time(), 0
-        while time.perf_counter() - started < pace.least_s:
+        while not calls or time.perf_counter() - started < pace.least_s:  # it may be held before the first one
             actions[calls % len(actions)]()
             calls += 1
         found.append((time.process_time() - spent) / calls / pace.share)
