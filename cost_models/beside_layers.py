@@ -8,24 +8,29 @@ from numpy.typing import NDArray
 from .held import splits_backward
 from .layouts import SCHEDULES, V_SCHEDULES
 from .ledger import Ledger
+from .operations import ulysses_degree
 from .rates import Rates
 from .stages import EMBEDDING, HEAD
 
 Array = NDArray[np.float64]
-_NOTHING = (0.0, 0.0)
+_NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "message")
 
 
 def beside_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
-    comes in two parts, `message` for every one that a stage sends to another or receives."""
-    split, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in ("split", "message"))
-    layers = np.where(splits_backward(ledger.layouts["schedule"]), np.array(ledger.layers), 0.0)
-    return np.asarray(split * layers + message * _messages(ledger))
+    comes in two parts, `ulysses` for every one that deals out its heads, `message` for every message that a stage sends
+    to another or receives."""
+    split, dealt, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
+    layers = np.array(ledger.layers)
+    found = split * np.where(splits_backward(ledger.layouts["schedule"]), layers, 0.0) + message * _messages(ledger)
+    if dealt.any():
+        found = found + dealt * np.where(ulysses_degree(ledger.problem.model, ledger.layouts) > 1, layers, 0.0)
+    return np.asarray(found)
 
 
 def is_measured(rates: Rates) -> bool:
     """Whether any of it was."""
-    return not {"split", "message"}.isdisjoint(rates.latency_s)
+    return not rates.latency_s.keys().isdisjoint(_NAMES)
 
 
 def _messages(ledger: Ledger) -> Array:

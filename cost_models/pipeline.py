@@ -97,10 +97,10 @@ def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
 def one_f_one_b_hop_s(pp: Array, m: Array, hop_s: Array, link_s: Array, sum_c: Array, slowest_c: Array) -> Array:
     """1F1B pays a round trip every p micro-batches (FORMULAS 6.1, Pipette's hidden critical path), as far as the slack
     of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows each time;
-    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0) max(t, l)), with equal stages [2(p-1)m/p + 2(p-2)]t. A stage
-    between others sends two messages for each micro-batch, so E is 2 min(m, p) l - min(m, p) slowest_c at least; of two
-    stages the second micro-batch waits for the first one's message: max(0, l - slowest_c). Exact up to l = F, within
-    10 % beyond, as messages of both ways meet.
+    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0) max(t, l)), with equal stages and l <= t
+    [2(p-1)m/p + 2(p-2)]t. A stage between others sends two messages for each micro-batch, so E is 2 min(m, p) l -
+    min(m, p) slowest_c at least; of two stages the second micro-batch waits for the first one's message: max(0, l -
+    slowest_c). Exact up to l = F, within 10 % beyond, as messages of both ways meet.
 
     A slower slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added.
     """

@@ -72,8 +72,8 @@ class Rates:
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
     # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;
-    # "split", "message": beside_layers.py; "recompute layer", "recompute attn", ...: that recomputing takes beside its
-    # work, of all of a layer or of a module.
+    # "split", "ulysses", "message": beside_layers.py; "recompute layer", "recompute attn", ...: that recomputing takes
+    # beside its work, of all of a layer or of a module.
     passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     latency_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed

@@ -6,7 +6,7 @@ else. `latencies` times layers that have hardly any data: what is left is what c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from . import split_backward
 from . import tensor_parallel as tp
 from .blocks import ACTIVATIONS, Context, Norm, gated, rotate
 from .comm import Group
+from .context_parallel import ContextParallel
 from .experts import Cell
 from .model import DecoderChunk, materialise
 from .recompute import Recompute
@@ -46,6 +47,16 @@ Maker = Callable[[Kernel, torch.dtype, torch.device], Action]
 
 def _alone() -> Group:
     return Group("world", [0], 0, None, Status())
+
+
+class _Mirror(Group):
+    """Two ranks, of which the other answers with what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__("cp", [0, 1], 0, None, Status())
+
+    def all_to_all(self, out: Tensor, tensor: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
+        return out.copy_(tensor)
 
 
 def _context(dtype: torch.dtype, device: torch.device, activation: str = "silu", epsilon: float = 1e-5) -> Context:
@@ -149,7 +160,14 @@ class Latency(NamedTuple):
 def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
     """Names of what `latencies` times."""
     layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
-    return (*dict.fromkeys(layers), "embedding", "head", "split", *(f"recompute {what}" for what in _dropped(model)))
+    dealt = ("ulysses",) if _has_even_heads(model) else ()
+    return (*dict.fromkeys(layers), "embedding", "head", "split", *dealt,
+            *(f"recompute {what}" for what in _dropped(model)))  # fmt: skip
+
+
+def _has_even_heads(model: ModelSpec) -> bool:
+    """Whether two ranks can share the heads of a layer of the last kind."""
+    return model.kinds[-1].attention.kv_heads % 2 == 0
 
 
 def _dropped(model: ModelSpec) -> tuple[str, ...]:
@@ -161,10 +179,11 @@ def _dropped(model: ModelSpec) -> tuple[str, ...]:
 
 def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Seconds) -> dict[str, Latency]:
     """By `parts_with_latency`: every kind of layer, the embedding and the head; and a layer of the last kind with its
-    backward pass split (`split`), or with something recomputed (`recompute ...`). `seconds` times an action."""
+    backward pass split (`split`), with its heads dealt out to two ranks that answer at once (`ulysses`), or with
+    something recomputed (`recompute ...`). `seconds` times an action."""
 
-    def timed(kind: Layer, dropped: str = "") -> Latency:
-        chunk = _chunk(model, kind, dtype, device, dropped=dropped)
+    def timed(kind: Layer, dropped: str = "", *, deals: bool = False) -> Latency:
+        chunk = _chunk(model, kind, dtype, device, dropped=dropped, deals=deals)
         found = _timed(chunk, dtype, device, seconds)
         _let_go(chunk)
         return Latency(found.forward / _LAYERS, found.backward / _LAYERS)
@@ -176,6 +195,8 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Secon
         found[name] = _timed(_chunk(model, model.kinds[0], dtype, device, end=name), dtype, device, seconds)
     with split_backward.splitting(True):
         found["split"] = timed(last)
+    if _has_even_heads(model):
+        found["ulysses"] = timed(last, deals=True)
     return {**found, **{f"recompute {what}": timed(last, what) for what in _dropped(model)}}
 
 
@@ -189,9 +210,11 @@ def whole(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: 
 
 
 def _chunk(
-    model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = ""
-) -> DecoderChunk:
-    """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it."""
+    model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = "", *,
+    deals: bool = False,
+) -> DecoderChunk:  # fmt: skip
+    """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it; deals:
+    whether its heads are dealt out to two ranks, of sequences twice as long."""
     attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM)
     if attention.is_mla:
         rank = _INNER if attention.q_lora_rank else None
@@ -204,15 +227,17 @@ def _chunk(
     part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
                  head=end == "head", gpu="", recompute_layers=_LAYERS if dropped == "layer" else 0)  # fmt: skip
     modules = (dropped,) if dropped in MODULES else ()
-    return _built(spec, part, _TOKENS, dtype, device, Recompute(modules))
+    cp = ContextParallel(_Mirror(), "ulysses") if deals else None
+    return _built(spec, part, _TOKENS * (1 + deals), dtype, device, Recompute(modules), cp)
 
 
 def _built(
-    spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None
-) -> DecoderChunk:
+    spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None,
+    cp: ContextParallel | None = None,
+) -> DecoderChunk:  # fmt: skip
     """A chunk of a rank that is alone, with weights."""
     plain = _context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
-    context = replace(plain, recompute=recompute or plain.recompute)
+    context = replace(plain, recompute=recompute or plain.recompute, cp=cp)
     chunk = DecoderChunk(context, spec, part, seq_len)
     materialise(chunk, 0)
     chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})

@@ -95,6 +95,22 @@ def test_layers_take_more_where_their_backward_pass_is_split(tmp_path: Path) -> 
         assert slower - slow > 0.99 * 8 * 2 * 0.8e-3
 
 
+def test_layers_take_more_where_their_heads_are_dealt_out(tmp_path: Path) -> None:
+    """4 layers on a rank, 8 micro-batches: 8 x 4 x (0.3 + 0.5) ms beside what the same ranks launch with a ring."""
+    dealt = {"latency": {**DEVICE["latency"], "ulysses": {"forward": "0.3 ms", "backward": "0.5 ms"}}}
+    plain, measured = (cluster(tmp_path / name, profile(**changes), 2, links=LINKS)
+                       for name, changes in (("plain", {}), ("dealt", dealt)))  # fmt: skip
+
+    def launches(path: Path, words: str) -> float:
+        found = priced(path, f"{words}-dp1-mbs1-z0-rnone-fp32").candidates[0]
+        return next(term.seconds for term in found.terms if term.name == "kernel launches")
+
+    for words in ("cp2r", "tp2"):
+        assert launches(measured, words) == launches(plain, words)
+    more = launches(measured, "cp2u") - launches(plain, "cp2u")
+    assert more == pytest.approx(8 * 4 * 0.8e-3, rel=1e-6)
+
+
 def test_messages_between_stages_take_time_of_the_ranks(tmp_path: Path) -> None:
     """Each of two stages of one chunk sends or receives one forward and one backward, with two chunks in a row three
     ends of messages in all but one, and of a V two: 8 micro-batches."""
@@ -252,7 +268,8 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     again = {name.removeprefix("recompute ") for name in found if name.startswith("recompute")}
     assert again == {"layer", "attn", "norm", "act"} | ({"moe"} if "moe layer" in kinds else set()) | (
         {"mla"} if model == "deepseek-v3" else set())  # fmt: skip
-    assert set(found) == {"embedding", "head", "split"} | kinds | {f"recompute {what}" for what in again}
+    dealt = {"ulysses"} if model != "gpt2-xl" else set()  # two ranks cannot share its 25 heads
+    assert set(found) == {"embedding", "head", "split"} | kinds | dealt | {f"recompute {what}" for what in again}
     assert all(one.backward > 0 for one in found.values())
     first = next(iter(found.values()))
     assert (first.forward, first.backward) == (0.25, 0.25)  # of 4 layers: forward 1 s, both 2 s
@@ -335,12 +352,13 @@ def test_calls_and_work_in_place_come_from_two_sizes(
 
 
 def test_split_and_recomputed_layers_are_told_by_what_they_take_more() -> None:
-    timed = {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": (1.4, 2.1), "recompute layer": (1.1, 3.6),
-             "recompute act": (1.2, 1.9)}  # fmt: skip
+    timed = {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": (1.4, 2.1), "ulysses": (1.3, 2.2),
+             "recompute layer": (1.1, 3.6), "recompute act": (1.2, 1.9)}  # fmt: skip
     found = device_fit.beside_a_layer(timed, "layer")
     none = device_fit.NO_TIME
     assert found == {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": pytest.approx((0.4, 0.1)),
-                     "recompute layer": pytest.approx((0.1, 0.6)), "recompute act": pytest.approx((0.2, none))}
+                     "ulysses": pytest.approx((0.3, 0.2)), "recompute layer": pytest.approx((0.1, 0.6)),
+                     "recompute act": pytest.approx((0.2, none))}  # fmt: skip
 
 
 def test_what_was_not_timed_is_missing_and_not_guessed() -> None:

@@ -107,13 +107,13 @@ def without_calls(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside_a_layer(latency_s: Mapping[str, tuple[float, float]], layer: str) -> dict[str, tuple[float, float]]:
-    """Latencies of parts of a model, where those of a layer that splits its backward pass (`split`) or recomputes
-    something (`recompute ...`) are what it takes beside `layer`, which does not. A forward pass more, where all of it
-    is recomputed, is priced as such."""
+    """Latencies of parts of a model, where those of a layer that splits its backward pass (`split`), deals out its
+    heads (`ulysses`) or recomputes something (`recompute ...`) are what it takes beside `layer`, which does none of
+    that. A forward pass more, where all of it is recomputed, is priced as such."""
     there, back = latency_s[layer]
     found = dict(latency_s)
     for name, (forward, backward) in latency_s.items():
-        if name == "split" or name.startswith("recompute"):
+        if name in ("split", "ulysses") or name.startswith("recompute"):
             again = there if name == "recompute layer" else 0.0
             found[name] = max(forward - there, NO_TIME), max(backward - back - again, NO_TIME)
     return found
