@@ -87,9 +87,9 @@ class Prices(Bytes):
         return step.link_s(self.whole, self.rates)
 
     @cached_property
-    def once_s(self) -> Array:
+    def messages_once_s(self) -> Array:
         """[n] messages once a step."""
-        return step.once_s(self.whole, self.rates)
+        return step.messages_once_s(self.whole, self.rates)
 
     def resharding_s(self, row: int, splits: Ints) -> Array:
         """[from, to] seconds per micro-batch, forward and backward, between items whose sequences are cut into
@@ -159,14 +159,14 @@ class Pipeline:
         """Data parallelism once per step; room: [..., 2] seconds of forward and backward to hide it behind."""
         return shown_s(self.rates.stack, reduce, gather, room[..., 0], room[..., 1])
 
-    def step_s(self, sums: Array, once_s: Array | float) -> Array:
+    def step_s(self, sums: Array, messages_once_s: Array | float) -> Array:
         """[...] seconds of a step: the slowest stage m times, the others once, messages, data parallelism, update."""
         cycle, room = self.cycle_s(sums)
         slowest = np.argmax(cycle, axis=-1)[..., None]
         longest, total = np.take_along_axis(cycle, slowest, -1)[..., 0], cycle.sum(axis=-1)
         beside = np.take_along_axis(room, slowest[..., None], -2)[..., 0, :]
         most = sums[..., REDUCE:].max(axis=-2)
-        step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + once_s
+        step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + messages_once_s
         step_s = step_s + self.once_s(most[..., 0], most[..., 1], beside) + most[..., 2] + most[..., 3]
         return np.asarray(step_s * (1.0 + self.straggler_share))
 

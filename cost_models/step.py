@@ -88,7 +88,7 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["offload"] = m * stage.offload[slowest, pick]
     terms["bubble"], messages_s = _pipeline_s(ledger, rates, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, slowest)
-    terms["pp"] = messages_s + once_s(ledger, rates)
+    terms["pp"] = messages_s + messages_once_s(ledger, rates)
     if ledger.vocabulary is not None:
         terms["vocabulary"] = _vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
@@ -251,14 +251,15 @@ def _message_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
 
 def _others_turns(ledger: Ledger, rates: Rates) -> Array | float:
     """[n] share of a link's time that belongs to the messages of other replicas: they take turns where they share a
-    port, but the tp x cp ranks of one replica need all of theirs at once."""
+    port, but ranks that keep step need all of theirs at once: those of one replica, and those that share experts."""
     shared_by, x = rates.levels_of("pp")[-1].shared_by, ledger.layouts
     if shared_by <= 1.0:
         return 0.0
-    return np.asarray(1.0 - 1.0 / np.clip(shared_by / (x["tp"] * x["cp"]), 1.0, x["dp"]))
+    in_step = np.maximum(x["tp"] * x["cp"], x["ep"] * x["etp"])
+    return np.asarray(1.0 - 1.0 / np.clip(shared_by / in_step, 1.0, x["dp"]))
 
 
-def once_s(ledger: Ledger, rates: Rates) -> Array:
+def messages_once_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of messages once a step: the gradient sum of a tied embedding, and the turns before that of the last
     replica. All of them begin at the same time; from then on their messages are apart."""
     turns = _others_turns(ledger, rates)
@@ -344,7 +345,7 @@ def bound(
         pipeline_s = _least_pipeline_s(ledger, rates, cycle)
     else:
         pipeline_s = ledger.m * cycle + sum(_pipeline_s(ledger, rates, stage, cycle))
-    step_s = pipeline_s + once_s(ledger, rates) + _vocabulary_s(ledger, rates, cycle)
+    step_s = pipeline_s + messages_once_s(ledger, rates) + _vocabulary_s(ledger, rates, cycle)
     step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)

@@ -157,7 +157,7 @@ class Across(OnIslands):
         return out
 
     @property
-    def _once_s(self) -> float:
+    def _messages_once_s(self) -> float:
         """The sum of a tied embedding, over the bridge if its ends lie apart; and what the messages of several pairs of
         stages wait for one another on one bridge."""
         first, last = self.on[0], self.on[-1]

@@ -166,7 +166,7 @@ def _terms(best: Assignment) -> dict[str, float]:
     terms |= {
         "accumulate": m * accumulate, "fsdp": m * (float(traffic[slowest, :2].sum()) + copies),
         "resharding": m * max(steady - accumulate - copies, 0.0), "bubble": max(total - float(cycle[slowest]), 0.0),
-        "pp": float(pipe.hops_s(np.array(total), cycle[slowest])) + float(prices.once_s[rows[-1]]),
+        "pp": float(pipe.hops_s(np.array(total), cycle[slowest])) + float(prices.messages_once_s[rows[-1]]),
         "dp": float(pipe.once_s(most[0], most[1], room[slowest])), "optimizer": float(most[2] + most[3]),
     }  # fmt: skip
     return {**terms, "stragglers": pipe.straggler_share * sum(terms.values())}

@@ -218,7 +218,7 @@ class Staged:
         """Seconds of a step."""
         if not self.is_simulated:
             return self.closed_s
-        outside = self._once_s + self._contention_s + float(self.estimate.terms["imbalance"][0])
+        outside = self._messages_once_s + self._contention_s + float(self.estimate.terms["imbalance"][0])
         return (self.timeline.makespan_s + outside) * (1.0 + step.straggler_share(self.batch))
 
     @cached_property
@@ -231,7 +231,7 @@ class Staged:
         alone = replace(self.costs, reduce_s=(), gather_s=(), optimizer_s=())
         silent = replace(alone, forward_hop_s=(), backward_hop_s=(), forward_link_s=(), backward_link_s=())
         with_messages, without = (schedule.simulate(self.schedule, costs).makespan_s for costs in (alone, silent))
-        terms["pp"] = max(with_messages - without, 0.0) + self._once_s
+        terms["pp"] = max(with_messages - without, 0.0) + self._messages_once_s
         exposed = max(self.timeline.makespan_s - with_messages - terms["optimizer"], 0.0)
         terms["dp"] = exposed + self._contention_s
         share = step.straggler_share(self.batch)
@@ -244,8 +244,8 @@ class Staged:
         return terms
 
     @property
-    def _once_s(self) -> float:
-        return float(step.once_s(self.batch, self.found.rates)[0])
+    def _messages_once_s(self) -> float:
+        return float(step.messages_once_s(self.batch, self.found.rates)[0])
 
     @cached_property
     def _contention_s(self) -> float:

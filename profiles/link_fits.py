@@ -204,6 +204,7 @@ def _constants(
     from .fit_base import solve  # not above: scipy's optimisers take half a second to import
 
     size, stride, num_bytes, seconds = (np.array(column) for column in zip(*rows, strict=True))
+
     def predict(values: Floats) -> Floats:
         one = LevelRates(ops={op: OpRates(**dict(zip(_NAMES, values.tolist(), strict=True)))})
         kinds = {**below, levels[-1].kind: one}

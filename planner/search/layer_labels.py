@@ -42,7 +42,7 @@ class State:
     longest: Array
     room: Array
     most: Array
-    once_s: Array
+    messages_once_s: Array
 
     @classmethod
     def empty(cls) -> State:
@@ -61,7 +61,7 @@ class State:
     @property
     def dimensions(self) -> Array:
         """[n, column] what a label must be no worse in to take another's place."""
-        columns = (self.sums, self.held, self.total, self.longest, -self.room, self.most, self.once_s)
+        columns = (self.sums, self.held, self.total, self.longest, -self.room, self.most, self.messages_once_s)
         every = np.column_stack(columns)
         return np.asarray(every[:, np.ptp(every, axis=0) > 0]) if len(every) > 1 else every
 
@@ -145,7 +145,7 @@ class Labels:
         grown = replace(
             state.take(before), sums=sums, held=held, t=np.full_like(split, t), split=split, used=used,
             mixed=state.mixed[before] | ((old >= 0) & (old != split)),
-            once_s=state.once_s[before] + pieces.once_s[option],
+            messages_once_s=state.messages_once_s[before] + pieces.messages_once_s[option],
         )  # fmt: skip
         return before, option, grown
 
@@ -187,7 +187,7 @@ class Labels:
             hidden = (pipe.m - 1) * longest + total + bounds.least_hops_s
             hidden = hidden + self._once(most, longest[:, None] * bounds.compute_shares)
             together = np.maximum(together, hidden)
-        found = np.maximum(apart, together) + np.maximum(state.once_s, bounds.once_s)
+        found = np.maximum(apart, together) + np.maximum(state.messages_once_s, bounds.messages_once_s)
         found = found + np.where(state.mixed, 0.0, bounds.instance.mixing_s)
         return np.asarray(found * (1.0 + pipe.straggler_share))
 
@@ -197,7 +197,8 @@ class Labels:
     def _steps(self, state: State) -> Array:
         """[n] seconds of the finished plans."""
         pipe = self.bounds.pipe
-        step_s = (pipe.m - 1) * state.longest + state.total + pipe.hops_s(state.total, state.longest) + state.once_s
+        step_s = (pipe.m - 1) * state.longest + state.total + pipe.hops_s(state.total, state.longest)
+        step_s = step_s + state.messages_once_s
         return np.asarray((step_s + self._once(state.most, state.room)) * (1.0 + pipe.straggler_share))
 
     def _kept(self, state: State, least: Array, closed: bool) -> Ints:

@@ -59,14 +59,14 @@ def _crossed(columns: Columns, options: Columns) -> Columns:
 @dataclass(frozen=True)
 class Pieces:
     """Options of one item on one stage. rows: [o] of the strategies; sums: [o, SUMS] seconds; held, transient: [o]
-    bytes that add up, and that come and go; split: [o] index of tp x cp; once_s: [o] once per step."""
+    bytes that add up, and that come and go; split: [o] index of tp x cp; messages_once_s: [o] once per step."""
 
     rows: Ints
     sums: Array
     held: Array
     transient: Array
     split: Ints
-    once_s: Array
+    messages_once_s: Array
 
     def take(self, rows: NDArray[np.generic]) -> Pieces:
         return Pieces(*(getattr(self, name)[rows] for name in Pieces.__dataclass_fields__))
@@ -146,7 +146,7 @@ class Instance(Stages):
 
     def step_s(self, rows: tuple[int, ...]) -> float:
         """Seconds of a step of a plan."""
-        return float(self.pipeline.step_s(self.sums_of(rows), self.prices.once_s[rows[-1]]))
+        return float(self.pipeline.step_s(self.sums_of(rows), self.prices.messages_once_s[rows[-1]]))
 
     def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
         """Of a plan, for every stage: bytes of every buffer (ledger.BUFFERS), freed ones of no use (`unusable`), and
@@ -162,7 +162,7 @@ class Instance(Stages):
         """[row] step seconds, and bytes of the fullest GPU, of one strategy everywhere."""
         prices, rows = self.prices, self.rows
         sums = np.einsum("sk,sqkn->nsq", self.counts, prices.seconds[self.profile][..., rows])
-        step_s = self.pipeline.step_s(sums, prices.once_s[rows])
+        step_s = self.pipeline.step_s(sums, prices.messages_once_s[rows])
         held = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows] + prices.late[:, rows]
         held = held + self.in_flight[:, None, None] * prices.saved[:, rows] + prices.unusable[:, rows] / self.reserved
         there = np.where(self.counts[:, :, None] > 0, prices.transient[..., rows].sum(axis=0), 0.0).max(axis=1)
@@ -179,7 +179,7 @@ class Instance(Stages):
             cached[profile, item] = self._undominated(profile, kinds, edge=item in (EMBEDDING, HEAD))
         rows = cached[profile, item]
         sums, states, saved, transient = self._summed(profile, kinds, rows)
-        tied = self.prices.once_s[rows] if item == HEAD else np.zeros(len(rows))
+        tied = self.prices.messages_once_s[rows] if item == HEAD else np.zeros(len(rows))
         split = np.searchsorted(self.splits, self.prices.split[rows])
         held = states + self.in_flight[stage] * saved
         if item >= 0:  # what a stage hands on, in equal parts to its layers; all strategies hand on as much

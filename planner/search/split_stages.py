@@ -81,7 +81,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
         held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
         memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
-        fixed_s=float(step.once_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
+        fixed_s=float(step.messages_once_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
     )  # fmt: skip
 
 
