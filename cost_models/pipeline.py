@@ -141,7 +141,7 @@ def _zb_v_hop_s(x: Messages) -> Array:
     once = np.where(x.m > 2, 5, 4) * (x.pp - 1) * x.hop_s
     late = (2 * x.pp - 1) / x.pp * np.maximum(np.maximum(x.hop_s, x.link_s) - (x.mean_f + x.mean_w) / 2, 0.0)
     each = np.maximum(late, 2 * _sent(x.pp) * x.link_s - x.slowest_c)
-    return np.asarray(np.maximum(once + np.maximum(x.m - x.pp, 0.0) * each, _queue_s(x, 2 * _sent(x.pp))))
+    return _queued(x, once + np.maximum(x.m - x.pp, 0.0) * each, 2 * _sent(x.pp))
 
 
 def _dualpipe_v_hop_s(x: Messages) -> Array:
@@ -160,13 +160,17 @@ def _interleaved_hop_s(x: Messages) -> Array:
     sent = np.where(x.pp == 2, 2 * x.vpp - 1, 2 * x.vpp)
     each = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, sent * x.link_s) - x.slowest_c
     trips_s = 2 * (x.pp * x.vpp - 1) * x.hop_s + np.maximum(x.m - x.pp, 0.0) * np.maximum(each, 0.0)
-    return np.asarray(np.maximum(trips_s, _queue_s(x, sent)))
+    return _queued(x, trips_s, sent)
 
 
-def _queue_s(x: Messages, sent: Array) -> Array:
-    """Of messages alone, `sent` for each micro-batch, where their link is busy for longer than any of them takes."""
-    busy_s = sent * np.where(x.link_s > x.hop_s, x.link_s, 0.0)
-    return np.asarray(x.m * (busy_s - x.slowest_c) + 2 * (x.pp - 1) * x.hop_s)
+def _queued(x: Messages, shown_s: Array, sent: Array) -> Array:
+    """`shown_s`, or all messages one behind the other, `sent` for each micro-batch, where their link is busy for longer
+    than any of them takes."""
+    longer = x.link_s > x.hop_s
+    if not longer.any():  # the usual case
+        return np.asarray(shown_s)
+    queue_s = x.m * (sent * x.link_s - x.slowest_c) + 2 * (x.pp - 1) * x.hop_s
+    return np.asarray(np.where(longer, np.maximum(shown_s, queue_s), shown_s))
 
 
 _HOPS = {"gpipe": _gpipe_hop_s, "zb-h1": _zb_h1_hop_s, "zb-v": _zb_v_hop_s, "dualpipe-v": _dualpipe_v_hop_s,

@@ -245,16 +245,18 @@ def link_s(ledger: Ledger, rates: Rates) -> Array:
 def _message_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     x, num_bytes = ledger.layouts, ledger.tables.message[ledger.key]
     curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
-    sending_s = curve.s_per_byte * num_bytes
-    return collectives.seconds(curve, num_bytes) - _others_turns(ledger, rates) * sending_s, sending_s
+    message_s, sending_s = collectives.seconds(curve, num_bytes), curve.s_per_byte * num_bytes
+    turns = _others_turns(ledger, rates)
+    return message_s if turns is None else message_s - turns * sending_s, sending_s
 
 
-def _others_turns(ledger: Ledger, rates: Rates) -> Array | float:
+def _others_turns(ledger: Ledger, rates: Rates) -> Array | None:
     """[n] share of a link's time that belongs to the messages of other replicas: they take turns where they share a
-    port, but ranks that keep step need all of theirs at once: those of one replica, and those that share experts."""
+    port, but ranks that keep step need all of theirs at once: those of one replica, and those that share experts. None
+    where every rank has a port of its own."""
     shared_by, x = rates.levels_of("pp")[-1].shared_by, ledger.layouts
     if shared_by <= 1.0:
-        return 0.0
+        return None
     in_step = np.maximum(x["tp"] * x["cp"], x["ep"] * x["etp"])
     return np.asarray(1.0 - 1.0 / np.clip(shared_by / in_step, 1.0, x["dp"]))
 
@@ -262,9 +264,10 @@ def _others_turns(ledger: Ledger, rates: Rates) -> Array | float:
 def messages_once_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of messages once a step: the gradient sum of a tied embedding, and the turns before that of the last
     replica. All of them begin at the same time; from then on their messages are apart."""
-    turns = _others_turns(ledger, rates)
-    waiting_s = np.where(ledger.layouts["pp"] > 1, turns * link_s(ledger, rates), 0.0) if np.any(turns) else 0.0
-    return tied_embedding_s(ledger, rates) + waiting_s
+    turns, tied_s = _others_turns(ledger, rates), tied_embedding_s(ledger, rates)
+    if turns is None:
+        return tied_s
+    return np.asarray(tied_s + np.where(ledger.layouts["pp"] > 1, turns * link_s(ledger, rates), 0.0))
 
 
 def _vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
