@@ -83,7 +83,7 @@ class Prices(Bytes):
 
     @cached_property
     def link_s(self) -> Array:
-        """[n] how much of it the link is busy."""
+        """[n] how long the link is busy with it."""
         return step.link_s(self.whole, self.rates)
 
     @cached_property

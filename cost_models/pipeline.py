@@ -62,8 +62,9 @@ def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """[n] stage-to-stage messages of a step. hop_s: of one; link_s: how much of it the link is busy, so that another
-    has to wait. sum_c: c over devices; slowest_c: of the slowest; mean_f, mean_b, mean_w: F, B and W of the mean."""
+    """[n] stage-to-stage messages of a step. hop_s: of one; link_s: how long the link is busy with it, so that another
+    has to wait (longer than hop_s where other replicas take turns on it). sum_c: c over devices; slowest_c: of the
+    slowest; mean_f, mean_b, mean_w: F, B and W of the mean."""
 
     pp: Array
     vpp: Array
@@ -125,7 +126,8 @@ def _gpipe_hop_s(x: Messages) -> Array:
 
 def _zb_h1_hop_s(x: Messages) -> Array:
     """1F1B's, in which the W of the others, (p-1)W, hide the round trips of more than p micro-batches, but are missing
-    at its end: 2(p-1)t + min(2(p-1)t, (p-1)W) + (m/p - 1)E' + min(E', 2(p-2) max(0, t - W/2)), E' = E - (p-1)W."""
+    at its end: 2(p-1)t + min(2(p-1)t, (p-1)W) + (m/p - 1)E' + min(E', 2(p-2) max(0, max(t, l) - W/2)),
+    E' = E - (p-1)W."""
     once, others_w, few = 2 * (x.pp - 1) * x.hop_s, (x.pp - 1) * x.mean_w, np.minimum(x.m, x.pp)
     least = np.maximum(x.sum_c - others_w + once, few * _sent(x.pp) * x.link_s)
     shown = np.maximum(least - few * x.slowest_c, 0.0)
@@ -137,7 +139,7 @@ def _zb_h1_hop_s(x: Messages) -> Array:
 
 def _zb_v_hop_s(x: Messages) -> Array:
     """5(p-1)t, but 4(p-1)t for two micro-batches or one: each goes there and back twice. More than p of them take
-    (2p-1)/p of what t is beyond (F + W)/2 each, or the two messages each way. Within 10 %."""
+    (2p-1)/p of what max(t, l) is beyond (F + W)/2 each, or the two messages each way. Within 10 %."""
     once = np.where(x.m > 2, 5, 4) * (x.pp - 1) * x.hop_s
     late = (2 * x.pp - 1) / x.pp * np.maximum(np.maximum(x.hop_s, x.link_s) - (x.mean_f + x.mean_w) / 2, 0.0)
     each = np.maximum(late, 2 * _sent(x.pp) * x.link_s - x.slowest_c)

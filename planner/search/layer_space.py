@@ -179,12 +179,12 @@ class Instance(Stages):
             cached[profile, item] = self._undominated(profile, kinds, edge=item in (EMBEDDING, HEAD))
         rows = cached[profile, item]
         sums, states, saved, transient = self._summed(profile, kinds, rows)
-        tied = self.prices.messages_once_s[rows] if item == HEAD else np.zeros(len(rows))
+        once_s = self.prices.messages_once_s[rows] if item == HEAD else np.zeros(len(rows))
         split = np.searchsorted(self.splits, self.prices.split[rows])
         held = states + self.in_flight[stage] * saved
         if item >= 0:  # what a stage hands on, in equal parts to its layers; all strategies hand on as much
             held = held + self.handed_on[stage] * self.prices.whole.kept_output[rows] / len(self.layers[stage])
-        return Pieces(rows, sums, held, transient, split, tied)
+        return Pieces(rows, sums, held, transient, split, once_s)
 
     @cached_property
     def _kept(self) -> dict[tuple[int, int], Ints]:
