@@ -504,14 +504,14 @@ class Ledger:
         redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])[self.code, self.key]
         if self._redoes_some:
             dropped = self._kept_and_dropped[1]
-            of_chunk = self.on_profile(j, dropped) / self._chunks
+            of_chunk = self.on_profile(j, dropped) / self.chunks
             here = self.redone(j, dropped)
             let_go = np.where(splits_backward(self.layouts["schedule"]) & (here > 0), 0.0, of_chunk - here)
             redone = np.maximum(redone - np.maximum(let_go, 0.0), 0.0)
         return np.asarray(self.tables.workspace[self.key] + redone)
 
     @cached_property
-    def _chunks(self) -> Ints:
+    def chunks(self) -> Ints:
         """[n] chunks of a stage."""
         x = self.layouts
         of_pipeline = np.where(np.isin(x["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES]), 2, x["vpp"])

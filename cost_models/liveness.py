@@ -45,9 +45,9 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
     made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     kept = has_layers * tables.cached_gradients[key]
-    last, arrived = part, np.zeros(n)
+    last, arrived = part, _asked_for(ledger, (heads > 0) & gpipe)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
-        last, arrived = np.ones(n), KEPT_MESSAGES * tables.message[key]
+        last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
     return {
         "logits": np.array([at_loss + waiting, w * logits + waiting, waiting, zero]),
         "gathered": np.array([part * head_weights, part * (head_weights + head_gradients),
@@ -55,6 +55,13 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
         "exchange": arrived + np.array([zero, 2 * last * gathered_input, 2 * has_layers * own, zero]),
         "workspace": np.array([zero + kept, made + kept, has_layers * ledger.workspace(j) + kept, zero]),
     }  # fmt: skip
+
+
+def _asked_for(ledger: Ledger, has_all: NDArray[np.bool_]) -> Array:
+    """[n] bytes of messages that are still to come. has_all: [n] whether none are when the device is fullest."""
+    x = ledger.layouts
+    ahead = np.minimum(ledger.problem.stack.messages_ahead, ledger.m * ledger.chunks - 1)
+    return np.where((x["pp"] > 1) & ~has_all, ahead, 0.0) * ledger.tables.message[ledger.key]
 
 
 def unusable(ledger: Ledger, j: int) -> Array:

@@ -466,6 +466,8 @@ class StackSpec:
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
     # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
     reduces: Literal["buckets", "parts"] = "buckets"
+    # Messages of other micro-batches that a stage of a pipeline holds buffers for, as it asks before it needs them.
+    messages_ahead: int = 0
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property
@@ -488,7 +490,7 @@ def with_capacity(model: ModelSpec, factor: float | None) -> ModelSpec:
 # Fields that came after the first plans, with the value at which they say nothing.
 _SILENT = {"groups": 1, "top_groups": 1, "router_scores": "softmax", "router_normalised": True, "router_scale": 1.0,
            "capacity_factor": None, "saves_fp8_activations": False, "weighs_activations": False,
-           "reduces": "buckets", "step_reductions": 0}
+           "reduces": "buckets", "messages_ahead": 0, "step_reductions": 0}
 
 
 def told(spec: ModelSpec | StackSpec) -> dict[str, Any]:

@@ -132,13 +132,13 @@ class Group:
             raise CommunicationError(f"send to rank {to}: this rank is not in the group")
         return work
 
-    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> torch.Tensor:
-        """Fills `tensor` with what the global rank `source` sends."""
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Work:
+        """Starts to fill `tensor` with what the global rank `source` sends."""
         with self._named(f"receive from rank {source}"):
             work = dist.irecv(tensor, source, group=self.handle, tag=tag)
-            if work is not None:
-                work.wait()
-        return tensor
+        if work is None:
+            raise CommunicationError(f"receive from rank {source}: this rank is not in the group")
+        return work
 
     def wait(self, work: Work, what: str) -> None:
         """Waits for something that was started, under its name."""

@@ -30,6 +30,7 @@ from .job import Job
 from .memory import PeakMemory
 from .mesh import Mesh, build_mesh
 from .model import DecoderChunk
+from .pipeline import AHEAD
 from .status import Status
 from .strategies import HEAD
 from .traced import Trace
@@ -51,7 +52,8 @@ def trace(job: Job, stage: int, *, gpu: bool = True) -> Trace:
 
 
 def _shortened(job: Job, stage: int) -> Job:
-    """Fewer micro-batches, but all that the stage ever holds at once, and a backward pass between two forward ones."""
+    """Fewer micro-batches, but all that the stage ever holds at once, a backward pass between two forward ones, and the
+    messages that are asked for meanwhile."""
     layout, number = job.layout, job.num_micro_batches
     if layout.pp > 1 and (job.schedule == "gpipe" or job.own_order is not None):
         return job
@@ -59,7 +61,7 @@ def _shortened(job: Job, stage: int) -> Job:
         return replace(job, global_batch=min(number, 3 * layout.pp) * layout.dp * layout.micro_batch)
     # Interleaved: rounds of pp micro-batches, the last of which may be shorter.
     rounds = layout.pp > 1 and layout.vpp > 1
-    least = 2 * layout.pp + number % layout.pp if rounds else layout.pp - stage + 1
+    least = 2 * layout.pp + number % layout.pp if rounds else layout.pp - stage + 1 + AHEAD
     return replace(job, global_batch=min(number, least) * layout.dp * layout.micro_batch)
 
 

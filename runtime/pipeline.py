@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import split_backward
-from .comm import Work
+from .comm import Group, Work
 from .mesh import Mesh
 from .model import DecoderChunk
 from .resharding import Resharding
 from .schedules import Action
 
 Batch = Callable[[int], tuple[Tensor, ...]]
+# Messages that a stage has asked for while it computes on another: a sender, and gloo under it, waits to be asked. In
+# 1F1B that is the next one of each direction. The memory model counts them (StackSpec.messages_ahead).
+AHEAD = 2
 _NAMES = {"F": "forward pass", "B": "backward pass", "I": "backward pass of the inputs",
           "W": "backward pass of the weights"}  # fmt: skip
 
@@ -59,6 +64,23 @@ class _Flight:
     slot: list[Tensor] = field(default_factory=list)
 
 
+class _Message(NamedTuple):
+    """What a pass of this stage needs of another: `chunk` of the model sends it."""
+
+    direction: str
+    chunk: int
+    micro_batch: int
+
+
+class _Asked(NamedTuple):
+    """A message that was asked for, and the buffer that it fills."""
+
+    message: _Message
+    group: Group
+    work: Work
+    into: Tensor
+
+
 class Pipeline:
     """One stage and its chunks. devices: the stage of every chunk of the model; `shapes`: of the activations that each
     of these leaves, [micro batch, seq / (cp x tp), hidden]; arrivals: by chunk of this stage, what brings the
@@ -75,8 +97,10 @@ class Pipeline:
         self.numbers = [number for number, device in enumerate(devices) if device == mesh.place.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
         self._late: dict[tuple[int, int], split_backward.Late] = {}
-        self._here: dict[tuple[str, int, int], Tensor] = {}  # between two chunks of this stage
+        self._here: dict[_Message, Tensor] = {}  # between two chunks of this stage
         self._sending: list[tuple[Work, Tensor]] = []
+        self._asked: deque[_Asked] = deque()
+        self._to_ask: Iterator[_Message] = iter(())
 
     @property
     def splits(self) -> bool:
@@ -87,6 +111,8 @@ class Pipeline:
         """All passes of a step. Returns this rank's part of the mean loss per token: 0 where the head is not."""
         context = self.chunks[0].context
         total = torch.zeros((), dtype=torch.float64, device=context.device)
+        self._to_ask = self._messages()
+        self._ask(AHEAD)
         with split_backward.splitting(self.splits):
             for action in self.actions:
                 what = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}"
@@ -135,13 +161,13 @@ class Pipeline:
 
     def _arrived(self, action: Action) -> Tensor:
         """The input of a chunk: resharded before it is kept, so that nothing is kept twice."""
-        given, way = self._receive("forward", action), self.arrivals.get(action.chunk)
+        given, way = self._receive(action), self.arrivals.get(action.chunk)
         return given if way is None else way.there(given)
 
     def _backward(self, action: Action) -> None:
         flight: _Flight = self._taken(self._flights, action)
         if self.chunks[action.chunk].head is None:
-            flight.slot.append(self._receive("backward", action))
+            flight.slot.append(self._receive(action))
         root, gradient = flight.root, flight.gradient
         del flight
         with split_backward.put_off() if action.kind == "I" else nullcontext() as late:
@@ -152,30 +178,54 @@ class Pipeline:
             way, found = self.arrivals.get(action.chunk), gradient.pop()
             self._send(found if way is None else way.back(found), "backward", action)
 
-    def _tag(self, direction: str, sending_chunk: int, micro_batch: int) -> int:
-        """Tells the messages between two stages apart; `sending_chunk` counts the chunks of the model."""
-        return (sending_chunk * self.num_micro_batches + micro_batch) * 2 + (direction == "backward")
+    def _before(self, action: Action) -> _Message:
+        """What a pass takes from the chunk before or behind its own."""
+        direction, step = ("forward", -1) if action.kind == "F" else ("backward", 1)
+        return _Message(direction, self.numbers[action.chunk] + step, action.micro_batch)
+
+    def _messages(self) -> Iterator[_Message]:
+        """What this stage needs of others in a step, in the order of its passes."""
+        for action in self.actions:
+            chunk = self.chunks[action.chunk]
+            if action.kind == "W" or (chunk.embedding if action.kind == "F" else chunk.head) is not None:
+                continue
+            message = self._before(action)
+            if self.devices[message.chunk] != self.mesh.place.stage:
+                yield message
+
+    def _tag(self, message: _Message) -> int:
+        """Tells the messages between two stages apart."""
+        return (message.chunk * self.num_micro_batches + message.micro_batch) * 2 + (message.direction == "backward")
 
     def _send(self, tensor: Tensor, direction: str, action: Action) -> None:
-        number, pp = self.numbers[action.chunk], self.mesh["pp"]
-        to = self.devices[number + (1 if direction == "forward" else -1)]
+        message, pp = _Message(direction, self.numbers[action.chunk], action.micro_batch), self.mesh["pp"]
+        to = self.devices[message.chunk + (1 if direction == "forward" else -1)]
         if to == self.mesh.place.stage:
-            self._here[direction, number, action.micro_batch] = tensor
+            self._here[message] = tensor
             return
         # What has arrived need not be kept.
         self._sending = [each for each in self._sending if not each[0].is_completed()]
         edge = self.mesh.edges[direction, self.mesh.place.stage, to]
         tensor = tensor.contiguous()
-        tag = self._tag(direction, number, action.micro_batch)
-        self._sending.append((edge.send(tensor, pp.ranks[to], tag), tensor))
+        self._sending.append((edge.send(tensor, pp.ranks[to], self._tag(message)), tensor))
 
-    def _receive(self, direction: str, action: Action) -> Tensor:
-        pp, context = self.mesh["pp"], self.chunks[0].context
-        sender = self.numbers[action.chunk] - (1 if direction == "forward" else -1)
-        source = self.devices[sender]
-        if source == self.mesh.place.stage:
-            return self._here.pop((direction, sender, action.micro_batch))
-        edge = self.mesh.edges[direction, source, self.mesh.place.stage]
-        shape = self.shapes[sender if direction == "forward" else self.numbers[action.chunk]]
-        into = torch.empty(shape, dtype=context.dtype, device=context.device)
-        return edge.receive(into, pp.ranks[source], self._tag(direction, sender, action.micro_batch))
+    def _receive(self, action: Action) -> Tensor:
+        message = self._before(action)
+        if self.devices[message.chunk] == self.mesh.place.stage:
+            return self._here.pop(message)
+        self._ask(AHEAD + 1)
+        asked = self._asked.popleft()
+        if asked.message != message:
+            raise RuntimeError(f"this stage asked for {asked.message} where its next pass needs {message}")
+        asked.group.wait(asked.work, f"receive from rank {self.mesh['pp'].ranks[self.devices[message.chunk]]}")
+        return asked.into
+
+    def _ask(self, number: int) -> None:
+        """Asks for the next messages, `number` of them."""
+        context, pp = self.chunks[0].context, self.mesh["pp"]
+        for message in islice(self._to_ask, number - len(self._asked)):
+            source = self.devices[message.chunk]
+            group = self.mesh.edges[message.direction, source, self.mesh.place.stage]
+            shape = self.shapes[message.chunk - (message.direction == "backward")]
+            into = torch.empty(shape, dtype=context.dtype, device=context.device)
+            self._asked.append(_Asked(message, group, group.receive(into, pp.ranks[source], self._tag(message)), into))

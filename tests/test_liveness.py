@@ -173,3 +173,21 @@ def test_deepspeed_keeps_what_a_stage_hands_on() -> None:
         assert ledger.memory(first)["activations"][0] == pytest.approx(4 * (8 + outputs) * 2 * H * SEQ, rel=1e-9)
         last = int(np.argmax(ledger.splits.first[0]))
         assert ledger.activations_on(last, 0, 3) < 9 * 2 * H * SEQ + 4 * H * SEQ  # one in flight, handed to nobody
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "global_batch", "last", "first"),
+    [("pp2-dp4-mbs1-z1-rnone", 64, 2, 2), ("pp2-dp4-mbs1-z1-rnone", 8, 1, 1), ("pp2-dp4-mbs1-z1-rnone", 4, 0, 0),
+     ("pp2-vpp2-dp4-mbs1-z1-rnone", 8, 2, 2), ("pp2-dpv-vpp2-dp4-mbs1-z1-rnone", 64, 2, 2),
+     ("pp2-gpipe-dp4-mbs1-z1-rnone", 64, 0, 2), ("dp8-mbs1-z1-rnone", 64, 0, 0)],
+)  # fmt: skip
+def test_messages_that_are_asked_for_ahead_have_a_buffer(
+    layout_id: str, global_batch: int, last: int, first: int
+) -> None:
+    """At most as many as there are others; none on the last stage of gpipe, which has had all when it is fullest."""
+    ledgers = [built(layout_id, "generic", global_batch, messages_ahead=number) for number in (0, 2)]
+    by_device = np.argsort(ledgers[0].splits.first[0])
+    none, two = ([sum(float(held[0]) for held in ledger.memory(int(j)).values()) for j in by_device]
+                 for ledger in ledgers)  # fmt: skip
+    assert two[-1] - none[-1] == pytest.approx(last * 2 * SEQ * H)
+    assert two[0] - none[0] == pytest.approx(first * 2 * SEQ * H)

@@ -11,8 +11,10 @@ import pytest
 from meshwright.cost_models import liveness
 from meshwright.planner import api
 from meshwright.planner.plan import Plan
-from meshwright.runtime import dry_run
+from meshwright.profiles.stacks import load_stack
+from meshwright.runtime import comm, dry_run
 from meshwright.runtime.job import Job, job_of
+from meshwright.runtime.model import DecoderChunk
 from meshwright.runtime.scale import scale_down
 from meshwright.runtime.traced import TOLERANCE, distinct_stages
 
@@ -116,6 +118,33 @@ def test_micro_batches_beyond_a_full_pipeline_change_nothing(monkeypatch: pytest
         monkeypatch.undo()
         # But for the tokens of the batch, which are all on the device.
         assert short == pytest.approx(whole, abs=8 * wanted.global_batch * (wanted.seq_len + 1))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_messages_are_asked_for_before_they_are_needed(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a stage computes it has asked for as many more as its stack says, until the last ones."""
+    waits, ahead = [0], list[int]()
+    receive, wait, chunk = comm.Group.receive, comm.Group.wait, DecoderChunk.forward
+
+    def asks(self: comm.Group, *args: Any) -> Any:
+        waits[0] += 1
+        return receive(self, *args)
+
+    def waited(self: comm.Group, work: Any, what: str) -> None:
+        waits[0] -= what.startswith("receive")
+        wait(self, work, what)
+
+    def computes(self: DecoderChunk, *args: Any) -> Any:
+        ahead.append(waits[0])
+        return chunk(self, *args)
+
+    monkeypatch.setattr(comm.Group, "receive", asks)
+    monkeypatch.setattr(comm.Group, "wait", waited)
+    monkeypatch.setattr(DecoderChunk, "forward", computes)
+    dry_run.trace(job("pp3-dp1-mbs1-z0-rnone", llama(3), extra=5), stage)
+    expected = load_stack("meshwright").messages_ahead
+    assert set(ahead[:-2]) == {expected}, ahead
+    assert waits == [0]
 
 
 def test_one_stage_of_each_kind() -> None:
