@@ -87,7 +87,7 @@ def _transient(units: Ledger, num: int) -> Array:
     loss or its own."""
     n, kinds = len(units.layouts), units.problem.num_kinds
     out = np.zeros((len(TRANSIENT), num, n))
-    where = {**{k: (k, [2]) for k in range(kinds)}, num + HEAD: (num + 1, [0, 1])}
+    where = {**{k: (k, [2]) for k in range(kinds)}, num + HEAD: (num + 1, [0, 1, 4])}
     for kind, (profile, at) in where.items():
         passing = moments(units, profile)
         held = np.array([passing[name][at] for name in TRANSIENT])

@@ -328,7 +328,7 @@ class Ledger:
         layers = slice(self.problem.num_kinds)
         more = (self.tables.waiting[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
         in_i = np.minimum(after_i - more, after_i)
-        passing["activations"] = np.array([after_f, after_f, np.maximum(after_f, in_i), after_i])
+        passing["activations"] = np.array([after_f, after_f, np.maximum(after_f, in_i), after_i, after_f])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         pick = np.arange(len(self.layouts))
         return {**self.states(j), **{name: held[fullest, pick] for name, held in passing.items()}}
@@ -506,7 +506,9 @@ class Ledger:
             dropped = self._kept_and_dropped[1]
             of_chunk = self.on_profile(j, dropped) / self.chunks
             here = self.redone(j, dropped)
-            let_go = np.where(splits_backward(self.layouts["schedule"]) & (here > 0), 0.0, of_chunk - here)
+            # What is on the host holds nothing here that it could let go of.
+            nothing = (splits_backward(self.layouts["schedule"]) & (here > 0)) | self.offloads_activations
+            let_go = np.where(nothing, 0.0, of_chunk - here)
             redone = np.maximum(redone - np.maximum(let_go, 0.0), 0.0)
         return np.asarray(self.tables.workspace[self.key] + redone)
 

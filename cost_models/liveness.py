@@ -1,7 +1,8 @@
 """What comes and goes beside the states and the activations: alive together only at certain moments of a step.
 
 A stage is fullest when the activations of all micro-batches in flight are there. That is while the loss is taken, when
-the head is differentiated, and when the last layer is; the peak is at the fullest of the three, not at their sum.
+the head is differentiated, when a prediction beside it is, and when the last layer is; the peak is at the fullest of
+these, not at their sum.
 `meshwright memory --trace` runs the runtime and finds the same.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .held import splits_backward
 from .layouts import SCHEDULES
 from .operations import activation_bytes
 from .stages import EMBEDDING, HEAD, MTP
@@ -29,31 +31,38 @@ FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as 
 
 def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
-    the head, in that of a layer, and after an I whose W waits."""
+    the head, in that of a layer, in the first W after an I, and in the backward pass of a prediction."""
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
-    heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + ledger.counts[j].get(extra + MTP, np.zeros(n))
+    predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
+    heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + predictions
     part, has_layers = np.minimum(heads, 1.0), (ledger.layers[j] > 0).astype(np.float64)
-    w, logits = activation_bytes(ledger.problem.workload), heads * tables.logits[key]
+    w, logits = activation_bytes(ledger.problem.workload), tables.logits[key]
+    softmax = SOFTMAX_BYTES * logits
     # gpipe takes all losses before any backward pass, and keeps the softmax of each.
     gpipe = (x["schedule"] == SCHEDULES.index("gpipe")) & (x["pp"] > 1)
     others = 0.0 if ledger.vocabulary is None else np.minimum(ledger.m - 1, 1.0)  # in T, while this one is in S
-    waiting = np.where(gpipe, ledger.m - 1, others) * SOFTMAX_BYTES * logits
+    waiting = np.where(gpipe, ledger.m - 1, others) * heads * softmax
+    # The last loss of a micro-batch is differentiated first.
+    before = waiting + np.maximum(heads - 1, 0.0) * softmax
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
-    head_weights, head_gradients, layer_weights, layer_gradients = _gathered(ledger, j)
-    zero, own, gathered_input = np.zeros(n), tables.exchange_buffers[key], tables.head_exchange[key]
+    weights, gradients = _gathered(ledger, j)
+    head, layer, prediction = weights + gradients
+    prediction = layer + prediction + weights[0]  # its projection and layer, with the head that it calls
+    predicts = (predictions > 0).astype(np.float64)
+    zero, gathered_input = np.zeros(n), tables.head_exchange[key]
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
     made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     kept = has_layers * tables.cached_gradients[key]
     last, arrived = part, _asked_for(ledger, (heads > 0) & gpipe)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
+    working, in_w = ledger.workspace(j), np.where(splits_backward(x["schedule"]), tables.made_gradient[key], 0.0)
     return {
-        "logits": np.array([at_loss + waiting, w * logits + waiting, waiting, zero]),
-        "gathered": np.array([part * head_weights, part * (head_weights + head_gradients),
-                              has_layers * (layer_weights + layer_gradients), zero]),
-        "exchange": arrived + np.array([zero, 2 * last * gathered_input, 2 * has_layers * own, zero]),
-        "workspace": np.array([zero + kept, made + kept, has_layers * ledger.workspace(j) + kept, zero]),
+        "logits": np.array([part * at_loss + before, part * w * logits + before, waiting, zero, before]),
+        "gathered": np.array([part * weights[0], part * head, has_layers * layer, zero, predicts * prediction]),
+        "exchange": arrived + 2 * np.array([zero, last * gathered_input, zero, zero, zero]),
+        "workspace": np.array([zero, made, has_layers * working, has_layers * in_w, predicts * working]) + kept,
     }  # fmt: skip
 
 
@@ -80,13 +89,14 @@ def _edge(ledger: Ledger, rows: Array) -> Array:
     return np.asarray(rows[EMBEDDING if ledger.problem.model.tied_embeddings else HEAD])
 
 
-def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
-    """[n] bytes: the head's weights while they are whole (ZeRO-3) and its gradients before they are scattered (ZeRO-2
-    and 3); the same of a layer, with the weights of the next one where the stack gathers ahead."""
+def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array]:
+    """[head, layer, projection of a prediction; n] bytes: weights while they are whole (ZeRO-3), of a layer with those
+    of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), of a layer those
+    of its experts or the others: the experts' are scattered before the others come."""
     x, key, parameters = ledger.layouts, ledger.key, ledger.tables.parameters
     num_kinds, problem = ledger.problem.num_kinds, ledger.problem
     weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
-    trained = problem.state_bytes.gradient * (parameters["trained_dense"] + parameters["trained_experts"])
+    trained = problem.state_bytes.gradient * np.maximum(parameters["trained_dense"], parameters["trained_experts"])
     layer = weights[:num_kinds].max(axis=0) * (2 if problem.stack.fsdp_overlap > 0 else 1)
     gradients = trained[:num_kinds].max(axis=0)[key]
     # The embedding comes last, with the activations of other micro-batches still there.
@@ -95,5 +105,5 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array, Array, Array]:
     gradients = np.where((first > 0) & (x["pp"] > 1), np.maximum(gradients, embedding), gradients)
     whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
-    at_head = whole * _edge(ledger, weights)[key], scattered * _edge(ledger, trained)[key]
-    return *at_head, whole * layer[key], scattered * gradients
+    return (whole * np.array([_edge(ledger, weights)[key], layer[key], weights[MTP][key]]),
+            scattered * np.array([_edge(ledger, trained)[key], gradients, trained[MTP][key]]))  # fmt: skip

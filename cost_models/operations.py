@@ -32,6 +32,7 @@ Trains = Literal["all", "lora", "passes", "frozen"]
 
 # Tag of what comes after the last tensor that a layer keeps: recomputing all of it may leave these out.
 LAST = 1 << len(MODULES)
+FIRST_DIFFERENTIATED = ("down", "experts down")  # of a layer's products
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from . import memory
 from .layouts import RECOMPUTE_MODES
 from .memory import KindParameters, StateBytes
-from .operations import KEY_FIELDS, LAST, Builder, LayerOperations, Shard, Trains, activation_bytes
+from .operations import (
+    FIRST_DIFFERENTIATED,
+    KEY_FIELDS,
+    LAST,
+    Builder,
+    Gemm,
+    LayerOperations,
+    Shard,
+    Trains,
+    activation_bytes,
+)
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
 from .specs import MixtureOfExperts, ModelSpec, StackSpec, Workload
 from .stages import HEAD, Edges
@@ -180,21 +190,12 @@ class Tables:
         return np.asarray(activation_bytes(self.problem.workload) * self.problem.model.hidden * tokens)
 
     @cached_property
-    def exchange_buffers(self) -> Array:
-        """[key] bytes of the largest collective's destination: a gathered sequence, or dispatched tokens twice."""
-        return self._largest_exchange(self.operations[: self.problem.num_kinds])
-
-    @cached_property
     def head_exchange(self) -> Array:
-        """[key] the same of the head: its gathered input."""
-        return self._largest_exchange(self.operations[HEAD:][:1])
-
-    def _largest_exchange(self, operations: Sequence[LayerOperations]) -> Array:
+        """[key] bytes of the destination of the head's largest collective: its gathered input."""
         largest = np.zeros(self.num_keys)
-        for ops in operations:
-            for exchange in ops.exchanges:
-                if exchange.op in ("all_gather", "p2p", "all_to_all"):
-                    largest = np.maximum(largest, exchange.num_bytes)
+        for exchange in self.operations[HEAD].exchanges:
+            if exchange.op in ("all_gather", "p2p", "all_to_all"):
+                largest = np.maximum(largest, exchange.num_bytes)
         return largest
 
     @cached_property
@@ -214,13 +215,28 @@ class Tables:
     def workspace(self) -> Array:
         """[key] bytes of the gradients of the widest product's input and output, alive at once in the backward pass.
         That of an activation's output is alive beside those of its inputs; where the output itself was kept, it is gone
-        by then, and is as large."""
+        by then, and is as large. The product that the backward pass meets first has that of its weight, too, and its
+        output's is what a collective has brought; at the others the layer has let go of more than these take."""
         w = activation_bytes(self.problem.workload)
         widest = np.zeros(self.num_keys)
         for ops in self.operations[: self.problem.num_kinds]:
             for gemm in ops.gemms:
-                widest = np.maximum(widest, w * gemm.count * gemm.m * (gemm.n + gemm.k) + ops.unkept_output)
+                made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
+                widest = np.maximum(widest, w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output)
         return widest
+
+    @cached_property
+    def made_gradient(self) -> Array:
+        """[key] bytes of the largest gradient of a layer's weight."""
+        products = [gemm for ops in self.operations[: self.problem.num_kinds] for gemm in ops.gemms]
+        return np.asarray(np.max([self._made(gemm) for gemm in products], axis=0))
+
+    def _made(self, gemm: Gemm) -> Array:
+        """[key] bytes of the gradient of a weight as the product makes it, before it is added to the sum; 0 where the
+        product adds to the sum by itself."""
+        if self.problem.stack.fused_accumulation or not gemm.has_wgrad:
+            return np.zeros(self.num_keys)
+        return np.asarray(activation_bytes(self.problem.workload) * gemm.count * gemm.n * gemm.k)
 
     @cached_property
     def parameters(self) -> dict[str, Array]:

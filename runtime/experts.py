@@ -24,10 +24,12 @@ from .comm import Group
 @dataclass(frozen=True)
 class Cell:
     """The ranks that hold one copy of the routed experts together, as this one meets them: over ep they have other
-    experts, over etp other parts of the same ones."""
+    experts, over etp other parts of the same ones. imbalance: tokens that arrive here over the mean, where they have no
+    values that could tell."""
 
     ep: Group
     etp: Group
+    imbalance: float = 1.0
 
     @property
     def size(self) -> int:
@@ -120,7 +122,13 @@ class Dispatch:
         """alike: all ranks have the same counts. tokens: any on the device."""
         self.cell, self.local = cell, len(counts) // cell.ep.size
         self.sent = [sum(counts[first : first + self.local]) for first in range(0, len(counts), self.local)]
-        table = self._same(counts) if alike or isinstance(tokens, FakeTensor) else self._table(counts, tokens)
+        if alike:
+            table = self._same(counts)
+        elif isinstance(tokens, FakeTensor):
+            more = cell.imbalance if cell.ep.size > 1 else 1.0  # a rank with all experts gets every token
+            table = self._same([round(more * number) for number in counts])
+        else:
+            table = self._table(counts, tokens)
         arrived = [[sum(row) for row in rows] for rows in table]
         self.received = arrived[cell.etp.rank]
         shares = [sum(each) for each in arrived]
@@ -140,7 +148,7 @@ class Dispatch:
         return found
 
     def _same(self, counts: Sequence[int]) -> list[list[list[int]]]:
-        """`_table` where every rank sends as this one does, so of tokens without values."""
+        """`_table` where every rank sends the same."""
         first = self.cell.ep.rank * self.local
         return [[list(counts[first : first + self.local])] * self.cell.ep.size] * self.cell.etp.size
 

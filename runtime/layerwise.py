@@ -46,8 +46,9 @@ class Parts:
         cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
         recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
-        return Context(mesh["tp"], Cell(mesh["ep"], mesh["etp"]), dtype, device, model.norm_epsilon, model.activation,
-                       recompute, fused, cp, job.adapters, job.balances_experts)  # fmt: skip
+        cell = Cell(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
+        return Context(mesh["tp"], cell, dtype, device, model.norm_epsilon, model.activation, recompute, fused, cp,
+                       job.adapters, job.balances_experts)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
         layout = self.job.strategy(part)

@@ -404,8 +404,7 @@ def test_a_collective_of_one_rank_carries_nothing(name: str, seed: int) -> None:
             alone = np.broadcast_to(exchange.size, exchange.num_bytes.shape) == 1
             assert not exchange.num_bytes[alone].any(), (ops.name, exchange.axis, exchange.op)
     keys = batch.tables.keys
-    silent = (keys["tp"] == 1) & (keys["cp"] == 1) & (keys["ep"] == 1) & (keys["etp"] == 1)
-    assert not batch.tables.exchange_buffers[silent].any()
+    assert not batch.tables.head_exchange[keys["tp"] == 1].any()
 
 
 @given(cases, seeds)
@@ -463,7 +462,8 @@ def test_zero_is_monotone_in_memory(name: str, seed: int) -> None:
 @thorough(40)
 def test_offload_moves_its_buffer(name: str, seed: int) -> None:
     """What leaves the device is on the host (states with the buffers of their copies), and no other buffer changes: but
-    where the backward pass is split, since less of the activations may make another moment the fullest."""
+    where the backward pass is split, or some layers recompute and the others, on the host, have nothing to let go of:
+    then another moment may be the fullest."""
     case = case_named(name)
     columns = draw(case, seed)
     apart = splits_backward(columns["schedule"])
@@ -477,7 +477,8 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
             for buffer in ledger.BUFFERS:
                 may_fall = buffer in buffers | copies
                 less = after[buffer] <= before[buffer] if may_fall else after[buffer] == before[buffer]
-                check(less | apart, columns, before[buffer], after[buffer])
+                other = apart | ("activations" in buffers) & (columns["recompute_layers"] > 0)
+                check(less | other, columns, before[buffer], after[buffer])
             gone = np.sum([before[buffer] - after[buffer] for buffer in buffers], axis=0)
             on_host = moved.host_bytes(j)
             check((on_host >= gone * (1 - SLACK)) | apart, columns, on_host, gone)

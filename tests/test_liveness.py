@@ -191,3 +191,36 @@ def test_messages_that_are_asked_for_ahead_have_a_buffer(
                  for ledger in ledgers)  # fmt: skip
     assert two[-1] - none[-1] == pytest.approx(last * 2 * SEQ * H)
     assert two[0] - none[0] == pytest.approx(first * 2 * SEQ * H)
+
+
+def test_the_first_product_to_be_differentiated_makes_the_gradient_of_its_weight() -> None:
+    """Of 4096 x 14336, beside the gradients of its input and output (1,024 tokens); not where it adds to the sum."""
+    tables = [built("cp8g-dp1-mbs1-z1-rnone", "generic", 64, fused_accumulation=flag).tables for flag in (False, True)]
+    up, down = 2 * SEQ / 8 * (H + 2 * F), 2 * SEQ / 8 * (H + F) + 2 * H * F
+    assert down > up
+    assert [float(one.workspace[0]) for one in tables] == [down, up]
+    assert [float(one.made_gradient[0]) for one in tables] == [2 * H * 2 * F, 0.0]
+
+
+@pytest.mark.parametrize(("layout_id", "expected"), [("pp2-zbh1-dp4-mbs1-z1-rnone", 2 * H * 2 * F),
+                                                     ("pp2-dp4-mbs1-z1-rnone", 0.0)])  # fmt: skip
+def test_the_first_w_after_an_i_makes_a_gradient(layout_id: str, expected: float) -> None:
+    assert moments(built(layout_id, "generic", 64), 0)["workspace"][3, 0] == expected
+
+
+def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
+    """DeepSeek-V3 under ZeRO-3: a layer of experts, the projection of 2 x 7168 x 7168 and the head's weights; the
+    softmax of the main head, whose loss is differentiated later, waits."""
+    ledger = built("dp256-ep64-mbs1-z3-rfull", "generic", 256, "deepseek-v3", fsdp_overlap=0.0)
+    h, vocab = 7168, 129280
+    passing = moments(ledger, 0)
+    layer, found = passing["gathered"][2, 0], passing["gathered"][4, 0]
+    assert found - layer == pytest.approx((2 + 4) * 2 * h * h + 2 * vocab * h, rel=1e-3)
+    assert passing["logits"][4, 0] == 4 * SEQ * vocab
+    assert passing["logits"][0, 0] == (8 + 4) * SEQ * vocab
+
+
+def test_gradients_of_experts_are_scattered_before_the_others_come() -> None:
+    """Mixtral over ep 4: two experts of 3 x 4096 x 14336 on a rank."""
+    ledger = built("dp8-ep4-mbs1-z2-rnone", "generic", 64, "mixtral-8x7b")
+    assert moments(ledger, 0)["gathered"][2, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)
