@@ -29,7 +29,8 @@ class Curve:
 
     The last term is what pipelining costs between the two regimes: a library that cuts S into chunks (or changes
     its protocol) so as to minimise steps x (start + chunk/bandwidth) pays 2 sqrt(latency x transfer) at best.
-    Arrays that broadcast against each other. A group of one rank has all zero.
+    A ramp in [-1, 0) is the share of the shorter of the two that hides behind the longer: of a library that sends some
+    messages while it starts others. Arrays that broadcast against each other. A group of one rank has all zero.
     """
 
     latency_s: Floats
@@ -40,9 +41,16 @@ class Curve:
 def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Floats:
     """Seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
     num_bytes = np.asarray(num_bytes, dtype=np.float64)
-    transfer = curve.s_per_byte * num_bytes
-    one = curve.latency_s + transfer + curve.ramp * np.sqrt(curve.latency_s * transfer)
+    one = joined(curve.latency_s, curve.s_per_byte * num_bytes, curve.ramp)
     return np.asarray(np.where(num_bytes > 0, one, 0.0) * np.asarray(calls, dtype=np.float64))
+
+
+def joined(latency_s: Floats, transfer_s: Floats, ramp: Floats) -> Floats:
+    """Seconds of what takes so long to start and to transfer (Curve)."""
+    between = np.sqrt(latency_s * transfer_s)
+    if (ramp < 0).any():
+        between = np.where(ramp < 0, np.minimum(latency_s, transfer_s), between)
+    return np.asarray(latency_s + transfer_s + ramp * between)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

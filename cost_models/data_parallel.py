@@ -35,8 +35,8 @@ def hop_curve(ledger: Ledger, rates: Rates, group: str, hop: Hop, groups: Groups
 
 def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
     """`total_bytes` in `calls` equal pieces; without calls, as more bytes of others."""
-    start, transfer = calls * curve.latency_s, curve.s_per_byte * total_bytes
-    return np.asarray(np.where(total_bytes > 0, start + transfer + curve.ramp * np.sqrt(start * transfer), 0.0))
+    both = collectives.joined(calls * curve.latency_s, curve.s_per_byte * total_bytes, curve.ramp)
+    return np.where(total_bytes > 0, both, 0.0)
 
 
 def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:

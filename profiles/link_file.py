@@ -56,8 +56,9 @@ def _constants(facts: Facts, path: FieldPath) -> dict[str, float] | None:
     for name in _FIELDS[2:]:
         value = facts.value((*path, name), required=True)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)
-                                  or not (value > 0 or (name == "ramp" and value == 0))):  # fmt: skip
-            facts.fail((*path, name), f"`{value}` must be a number above zero")
+                                  or not (value >= -1 if name == "ramp" else value > 0)):  # fmt: skip
+            least = "of -1 or more" if name == "ramp" else "above zero"
+            facts.fail((*path, name), f"`{value}` must be a number {least}")
             value = None
         shares.append(value)
     if base is None or hop is None or None in shares:

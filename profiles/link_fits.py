@@ -204,6 +204,7 @@ def _constants(
     from .fit_base import solve  # not above: scipy's optimisers take half a second to import
 
     size, stride, num_bytes, seconds = (np.array(column) for column in zip(*rows, strict=True))
+    seconds = seconds.astype(np.float64)
 
     def predict(values: Floats) -> Floats:
         one = LevelRates(ops={op: OpRates(**dict(zip(_NAMES, values.tolist(), strict=True)))})
@@ -211,10 +212,12 @@ def _constants(
         rates = CollectiveRates(kinds=kinds, inner=one, outer=one)
         return collectives.seconds(collectives.curve(rates, levels, op, size, stride), num_bytes)
 
-    start = (float(seconds.min()) / 2, float(seconds.min()) / 8, 0.7, 0.5)
-    longest = float(seconds.max())
-    bounds = ((_NO_TIME, longest), (_NO_TIME, longest), (0.005, 4.0), (0.0, 6.0))
-    values, error = solve(predict, np.asarray(seconds, dtype=np.float64), start, bounds, soft=0.1)
+    shortest, longest = float(seconds.min()), float(seconds.max())
+    bounds = ((_NO_TIME, longest), (_NO_TIME, longest), (0.005, 4.0))
+    # A ramp is one of two things on the two sides of 0 (Curve): the better one.
+    tried = [solve(predict, seconds, (shortest / 2, shortest / 8, 0.7, ramp), (*bounds, limits), soft=0.1)
+             for ramp, limits in ((0.5, (0.0, 6.0)), (-0.5, (-1.0, 0.0)))]  # fmt: skip
+    values, error = min(tried, key=lambda one: one[1]["cost"])
     return OpRates(**dict(zip(_NAMES, values.tolist(), strict=True))), float(error["median"])
 
 

@@ -12,6 +12,7 @@ from meshwright.cost_models.collectives import (
     DEFAULT_RATES,
     OPS,
     CollectiveRates,
+    Curve,
     LevelRates,
     Op,
     OpRates,
@@ -20,6 +21,7 @@ from meshwright.cost_models.collectives import (
     members,
     seconds,
 )
+from meshwright.cost_models.data_parallel import in_pieces
 from meshwright.cost_models.specs import NetworkLevel
 from meshwright.profiles import fit_base
 from meshwright.profiles.rates import collective_rates
@@ -155,6 +157,20 @@ def test_seconds_by_hand() -> None:
     latency = one.base_s + 7 * one.hop_s
     expected = latency + transfer + one.ramp * (latency * transfer) ** 0.5
     assert seconds(curve(rates, (level,), "all_gather", 8, 1), 2**26, calls=3)[0] == pytest.approx(3 * expected)
+
+
+@pytest.mark.parametrize(("ramp", "expected"), [(0.0, 5.0), (0.5, 6.0), (-1.0, 4.0), (-0.5, 4.5)])
+def test_start_and_bytes_add_up_or_hide(ramp: float, expected: float) -> None:
+    """1 s to start, 4 s of bytes: a ramp adds of their geometric mean, one below 0 hides a share of the shorter."""
+    one = Curve(np.array([1.0]), np.array([2.0]), np.array([ramp]))
+    assert seconds(one, 2.0)[0] == pytest.approx(expected)
+    assert in_pieces(one, np.array([2.0]), np.array([1.0]))[0] == pytest.approx(expected)
+
+
+@given(st.floats(-1.0, 6.0), st.floats(1e-9, 1.0), st.floats(1.0, 1e9), st.floats(1.0, 10.0))
+def test_more_bytes_take_no_less_whatever_the_ramp(ramp: float, slope: float, num_bytes: float, more: float) -> None:
+    one = Curve(np.array([1e-3]), np.array([slope]), np.array([ramp]))
+    assert seconds(one, num_bytes * more)[0] >= seconds(one, num_bytes)[0] * (1 - 1e-12)
 
 
 RATES = [DEFAULT_RATES, collective_rates()]

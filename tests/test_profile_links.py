@@ -58,13 +58,13 @@ def made(
     return samples
 
 
-def priced(ranks: Ranks, op: str, size: int, stride: int, num_bytes: int) -> float:
+def priced(ranks: Ranks, op: str, size: int, stride: int, num_bytes: int, ramp: float = 0.0) -> float:
     """By the curves of the cost model, with RATES on both levels, four times the start between nodes."""
     levels = tuple(
         NetworkLevel(name=name, size=joined, bw_bytes_per_s=bw, latency_s=0.0, kind=name)
         for name, joined, bw in (("in", ranks.per_node, 10e9), ("out", ranks.size, 1e9))
     )
-    kinds = {name: LevelRates(ops={op: OpRates(base_s=base * far, hop_s=hop * far, efficiency=share, ramp=0.0)
+    kinds = {name: LevelRates(ops={op: OpRates(base_s=base * far, hop_s=hop * far, efficiency=share, ramp=ramp)
                                    for op, (base, hop, share) in RATES.items()})
              for name, far in (("in", 1), ("out", 4))}  # fmt: skip
     rates = CollectiveRates(kinds=kinds, inner=kinds["in"], outer=kinds["out"])
@@ -138,6 +138,21 @@ def test_the_fit_finds_what_the_samples_were_made_of() -> None:
         assert links.rates["measured-network"][op].efficiency == pytest.approx(RATES[op][2], rel=0.08), op
     assert link_fits.slow_links(links) == []
     assert not link_fits.links_differ(links)
+
+
+@pytest.mark.parametrize("ramp", [-0.9, 1.5])
+def test_the_fit_tells_what_hides_from_what_is_added(ramp: float) -> None:
+    ranks = Ranks(("a", "b", "c", "d"), 4)
+    samples = {name: values for name, values in made(ranks).items() if name.split()[0] not in COLLECTIVES}
+    for test in link_tests.tests(ranks, quick=False):
+        if test.kind in COLLECTIVES:
+            size, stride = map(int, test.name.split()[1].split("x"))
+            samples |= {key: [priced(ranks, test.kind, size, stride, num_bytes, ramp)]
+                        for num_bytes in SIZES for key in test.keys(num_bytes)}  # fmt: skip
+    links = link_fits.fit(ranks, samples)
+    for op in COLLECTIVES:
+        assert links.rates["measured-network"][op].ramp == pytest.approx(ramp, abs=0.3), op
+        assert max(residuals[op] for residuals in links.residuals.values()) < 0.03, op
 
 
 def test_nodes_of_two_devices_have_each_their_own_links_inside(tmp_path: Path) -> None:
@@ -256,6 +271,7 @@ def test_links_of_other_gpus_are_warned_of(tmp_path: Path) -> None:
         (lambda d: d.pop("collectives"), "says nothing of `measured-network`"),
         (lambda d: d["collectives"]["measured-node"].pop("all_reduce"), "`all_reduce` is missing"),
         (lambda d: d["collectives"]["measured-node"]["p2p"].update(efficiency=-1), "must be a number above zero"),
+        (lambda d: d["collectives"]["measured-node"]["p2p"].update(ramp=-1.5), "must be a number of -1 or more"),
         (lambda d: d["collectives"]["measured-node"]["p2p"].update(base="3"), "3 has no unit"),
         (lambda d: d["collectives"].update(measured_node={}), "did you mean `measured-node`?"),
         (lambda d: d["links"]["inter_node"].update(kind="measured"), "is not one of ib, roce"),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from .cases import Case, Model
 from .profiling import StepFailed, asked
 from .sample import BEST, Entry
@@ -54,13 +56,25 @@ def find(case: Case, model: Model, cluster: Path) -> Choices:
 
 def _plan(model: Model, cluster: Path, out: Path, words: list[str]) -> Path:
     """The plan in `out`, which is not there if no layout fits. Raises StepFailed where `plan` fails otherwise."""
-    line = ["plan", *asked(model, cluster.parent), "--cluster", str(cluster), "--target", "meshwright", *words,
-            "-o", str(out), "--force", "--no-progress"]  # fmt: skip
+    asks = [*asked(model, cluster.parent), *_routing(model, cluster.parent)]
+    line = ["plan", *asks, "--cluster", str(cluster), "--target", "meshwright", *words, "-o", str(out), "--force",
+            "--no-progress"]  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "meshwright", *line], capture_output=True, text=True)
     out.with_suffix(".txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode not in (0, NO_LAYOUT):
         raise StepFailed(f"`meshwright {' '.join(line)}` failed ({done.returncode})\n{done.stderr[-2000:]}")
     return out
+
+
+def _routing(model: Model, folder: Path) -> list[str]:
+    """Experts get equal numbers of tokens in the trials: the stack that says so, in place of what routers of trained
+    models do."""
+    if not model.has_experts:
+        return []
+    file = folder / "balanced.yaml"
+    source = "trials run with --balance-experts, which deals tokens in turn"
+    file.write_text(yaml.safe_dump({"inherits": "meshwright", "moe_imbalance": {"value": 1.0, "source": source}}))
+    return ["--stack", str(file)]
 
 
 def _read(plan: Path) -> Any:
