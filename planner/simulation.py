@@ -22,6 +22,7 @@ from ..cost_models.schedule import Costs, Schedule, Timeline
 from ..cost_models.stages import (
     EXTRA_KINDS,
     Partition,
+    Splits,
     chunk_devices,
     chunk_rows,
     chunk_sizes,
@@ -47,6 +48,17 @@ def chunks_per_stage(layout: Layout) -> int:
 def devices_of(layout: Layout) -> list[int]:
     """Device of each chunk, in the order of the model."""
     return chunk_devices(layout.pp, chunks_per_stage(layout), SCHEDULES[layout.schedule])
+
+
+def one_by_one(batch: Ledger) -> Ledger:
+    """The ledger of one layout on single devices: row k holds one layer of kind k, the last row holds nothing."""
+    kinds = batch.splits.counts.shape[2]
+    counts = np.vstack([np.eye(kinds), np.zeros(kinds)])[:, None]
+    one = np.ones((kinds + 1, 1))
+    splits = Splits(counts, np.zeros_like(one), one, counts[:, 0])
+    rows = np.zeros(kinds + 1, dtype=np.int64)
+    return replace(batch, layouts=batch.layouts.take(rows), key=batch.key[rows], code=batch.code[rows], splits=splits,
+                   split=np.arange(kinds + 1))  # fmt: skip
 
 
 def even_partition(found: Resolved, layout: Layout) -> Partition:
@@ -160,8 +172,12 @@ class Staged:
         backward = rows @ priced.backward_s[:, key] + redone @ priced.redo(*code).sum(axis=1)[:, key]
         beside = beside_s(batch, rates)[:, devices, 0] / np.bincount(devices)[devices]
         forward, backward = forward + beside[0], backward + beside[1]
-        # What is neither computed nor sent goes with the backward pass, in equal parts to the chunks of a device.
-        exposed = step.exposed_s(batch, rates)[devices, 0] / np.bincount(devices)[devices]
+        # What is neither computed nor sent goes with the backward pass: most of it are gradients that are added up.
+        added = rows @ one_by_one(batch).accumulated_bytes(0)[: rows.shape[1]]
+        of_device = np.bincount(devices, added)[devices]
+        equal = 1.0 / np.bincount(devices)[devices]
+        part = np.divide(added, of_device, out=equal, where=of_device > 0)
+        exposed = step.exposed_s(batch, rates)[devices, 0] * part
         dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]
         activations = rows @ priced.saved(0, 0)[:, key] - redone @ dropped
         hops, links = (tuple(map(tuple, each.tolist())) for each in self._messages_s)

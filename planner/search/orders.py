@@ -18,7 +18,7 @@ from .order_problem import Array, Ints, OrderProblem
 
 _CHAINS, _MOVES = 48, 2500
 _MOST_LOOKUPS = 150_000_000  # of edges, by all moves of all chains: fewer moves and chains where there are more edges
-MANY_NODES = 64  # more are ordered by exchanges
+FEW_NODES, MANY_NODES = 6, 64  # so few are all looked at, by branch and bound; more than many ordered by exchanges
 _REPAIRS = 100
 _ROUNDS, _AT_ONCE = 12_000, 0.15  # of exchanges; share of the slots that each round exchanges with others
 _MOST_PARTIAL_ORDERS = 200_000  # alive at once in a branch and bound; beyond it the bound stands for the proof
@@ -45,9 +45,10 @@ def best_order(problem: OrderProblem, seed: int = 0, effort: float = 1.0) -> Ord
     value = float(problem.seconds(listed[None])[0])
     best, proven = listed, value <= bound * (1 + _EQUAL)
     if not proven:
+        found, seconds = best, value
         if len(best) > MANY_NODES:
             found, seconds = _exchange(problem, seed, bound, round(effort * _ROUNDS))
-        else:
+        elif len(best) > FEW_NODES:
             found, seconds = _anneal(problem, seed, bound)
         if seconds < value * (1 - _EQUAL):
             best, value = found, seconds

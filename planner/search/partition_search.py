@@ -19,7 +19,8 @@ _TIGHT = 1e-6  # relative: a path as long as the step of a program bounds it
 ROUNDS = 12  # integer programs per layout; a count, so that equal inputs give equal plans
 _MOVES = 24  # simulated per proposal
 _KNOWN = 192  # paths that are handed on to the next layout of the same order
-_LEAST_GAIN = 1e-3  # relative: a round that gains less is the last, once the split is fast enough to be worth it
+# Rounds in a row in which neither split nor bound gain so much are the last, once the split is worth it.
+_LEAST_GAIN, _IDLE = 1e-3, 2
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,14 @@ def solve(
         search.offer(incumbent, _PATHS_PER_ROUND)
         search.polish(incumbent)
     search.relaxed()
+    idle = 0
     for _ in range(rounds):
-        before = min(search.best[0], worth_s)
+        before, bound_s = min(search.best[0], worth_s), search.bound_s
         if search.closed or left_s() <= 0 or not search.whole():
             break
-        if before * (1.0 - _LEAST_GAIN) < search.best[0] <= worth_s:
+        faster = search.best[0] <= before * (1.0 - _LEAST_GAIN)
+        idle = 0 if faster or search.bound_s >= bound_s * (1.0 + _LEAST_GAIN) else idle + 1
+        if idle == _IDLE and search.best[0] <= worth_s:
             break
     if known is not None:
         known += [path for path in search.tight if path not in known]

@@ -14,7 +14,7 @@ from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES
 from ...cost_models.ledger import LASTING, Ledger
 from ...cost_models.liveness import unusable
 from ...cost_models.stages import HEAD, Splits, chunk_rows, on_devices
-from ..simulation import Staged, chunks_per_stage
+from ..simulation import Staged, chunks_per_stage, one_by_one
 from .partition_ilp import Stages
 
 Array = NDArray[np.float64]
@@ -24,17 +24,6 @@ def runs_of(pattern: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """(kind, layers) of each run of equal layers."""
     edges = [0, *(i for i in range(1, len(pattern)) if pattern[i] != pattern[i - 1]), len(pattern)]
     return tuple((pattern[low], high - low) for low, high in itertools.pairwise(edges))
-
-
-def one_by_one(batch: Ledger) -> Ledger:
-    """The ledger of one layout on single devices: row k holds one layer of kind k, the last row holds nothing."""
-    kinds = batch.splits.counts.shape[2]
-    counts = np.vstack([np.eye(kinds), np.zeros(kinds)])[:, None]
-    one = np.ones((kinds + 1, 1))
-    splits = Splits(counts, np.zeros_like(one), one, counts[:, 0])
-    rows = np.zeros(kinds + 1, dtype=np.int64)
-    return replace(batch, layouts=batch.layouts.take(rows), key=batch.key[rows], code=batch.code[rows], splits=splits,
-                   split=np.arange(kinds + 1))  # fmt: skip
 
 
 def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: Stages | None = None) -> Stages:
