@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .held import in_flight
 from .ledger import BUFFERS, LASTING, Ledger
-from .liveness import TRANSIENT, moments, unusable
+from .liveness import AT_LOSS, IN_HEAD, IN_LAYER, IN_PREDICTION, TRANSIENT, moments, unusable
 from .memory import flat_buffer_bytes
 from .stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Splits, split_rows
 from .tables import Problem
@@ -87,7 +87,7 @@ def _transient(units: Ledger, num: int) -> Array:
     loss or its own."""
     n, kinds = len(units.layouts), units.problem.num_kinds
     out = np.zeros((len(TRANSIENT), num, n))
-    where = {**{k: (k, [2]) for k in range(kinds)}, num + HEAD: (num + 1, [0, 1, 4])}
+    where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + HEAD: (num + 1, [AT_LOSS, IN_HEAD, IN_PREDICTION])}
     for kind, (profile, at) in where.items():
         passing = moments(units, profile)
         held = np.array([passing[name][at] for name in TRANSIENT])
@@ -99,7 +99,7 @@ def _transient(units: Ledger, num: int) -> Array:
 def _late(units: Ledger, num: int) -> Array:
     """[kind, n] bytes that the embedding's gradient, which comes last, needs beyond that of a layer."""
     out = np.zeros((num, len(units.layouts)))
-    with_embedding, without = (moments(units, profile)["gathered"][2] for profile in (num, 0))
+    with_embedding, without = (moments(units, profile)["gathered"][IN_LAYER] for profile in (num, 0))
     out[EMBEDDING] = with_embedding - without
     return out
 

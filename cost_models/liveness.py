@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 TRANSIENT = ("logits", "gathered", "exchange", "workspace")
+AT_LOSS, IN_HEAD, IN_LAYER, IN_W, IN_PREDICTION = range(5)  # moments
 SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
 FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
 
 
 def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
-    the head, in that of a layer, in the first W after an I, and in the backward pass of a prediction."""
+    the head, in that of a layer, in the first W after an I, in the backward pass of a prediction (AT_LOSS, ...)."""
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
     predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
