@@ -48,8 +48,8 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     before = waiting + np.maximum(heads - 1, 0.0) * softmax
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
     weights, gradients = _gathered(ledger, j)
-    head, layer, prediction = weights + gradients
-    prediction = layer + prediction + weights[0]  # its projection and layer, with the head that it calls
+    head, layer, projection = weights + gradients
+    prediction = layer + projection + weights[0]  # with the head that it calls
     predicts = (predictions > 0).astype(np.float64)
     zero, gathered_input = np.zeros(n), tables.head_exchange[key]
     # The gradient of the head's weights as the product makes it, before it is added to the sum.

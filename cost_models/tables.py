@@ -216,7 +216,8 @@ class Tables:
         """[key] bytes of the gradients of the widest product's input and output, alive at once in the backward pass.
         That of an activation's output is alive beside those of its inputs; where the output itself was kept, it is gone
         by then, and is as large. The product that the backward pass meets first has that of its weight, too, and its
-        output's is what a collective has brought; at the others the layer has let go of more than these take."""
+        output's is what a collective has brought. Those of other weights are left out: by then the layer has let go of
+        about as much, but of less where a rank has few tokens beside the width of its experts."""
         w = activation_bytes(self.problem.workload)
         widest = np.zeros(self.num_keys)
         for ops in self.operations[: self.problem.num_kinds]:

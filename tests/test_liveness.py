@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.ledger import Ledger
-from meshwright.cost_models.liveness import TRANSIENT, moments, unusable
+from meshwright.cost_models.liveness import (
+    AT_LOSS,
+    IN_LAYER,
+    IN_PREDICTION,
+    IN_W,
+    TRANSIENT,
+    moments,
+    unusable,
+)
 from meshwright.cost_models.memory import StateBytes
 from meshwright.cost_models.specs import Workload
 from meshwright.cost_models.tables import Problem
@@ -53,7 +61,7 @@ def test_the_backward_pass_of_a_layer_is_the_peak_where_there_is_no_head() -> No
 @pytest.mark.parametrize(("overlap", "layers"), [(0.8, 2), (0.0, 1)])
 def test_a_stack_that_gathers_ahead_holds_two_layers(overlap: float, layers: int) -> None:
     ledger = built("dp8-mbs1-z3-rnone", "generic", 64, fsdp_overlap=overlap)
-    layer = moments(ledger, 0)["gathered"][2, 0]
+    layer = moments(ledger, 0)["gathered"][IN_LAYER, 0]
     assert layer == pytest.approx((2 * layers + 4) * LAYER, rel=1e-3)  # weights in bf16, whole gradients in fp32
 
 
@@ -205,7 +213,7 @@ def test_the_first_product_to_be_differentiated_makes_the_gradient_of_its_weight
 @pytest.mark.parametrize(("layout_id", "expected"), [("pp2-zbh1-dp4-mbs1-z1-rnone", 2 * H * 2 * F),
                                                      ("pp2-dp4-mbs1-z1-rnone", 0.0)])  # fmt: skip
 def test_the_first_w_after_an_i_makes_a_gradient(layout_id: str, expected: float) -> None:
-    assert moments(built(layout_id, "generic", 64), 0)["workspace"][3, 0] == expected
+    assert moments(built(layout_id, "generic", 64), 0)["workspace"][IN_W, 0] == expected
 
 
 def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
@@ -214,13 +222,13 @@ def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
     ledger = built("dp256-ep64-mbs1-z3-rfull", "generic", 256, "deepseek-v3", fsdp_overlap=0.0)
     h, vocab = 7168, 129280
     passing = moments(ledger, 0)
-    layer, found = passing["gathered"][2, 0], passing["gathered"][4, 0]
+    layer, found = passing["gathered"][IN_LAYER, 0], passing["gathered"][IN_PREDICTION, 0]
     assert found - layer == pytest.approx((2 + 4) * 2 * h * h + 2 * vocab * h, rel=1e-3)
-    assert passing["logits"][4, 0] == 4 * SEQ * vocab
-    assert passing["logits"][0, 0] == (8 + 4) * SEQ * vocab
+    assert passing["logits"][IN_PREDICTION, 0] == 4 * SEQ * vocab
+    assert passing["logits"][AT_LOSS, 0] == (8 + 4) * SEQ * vocab
 
 
 def test_gradients_of_experts_are_scattered_before_the_others_come() -> None:
     """Mixtral over ep 4: two experts of 3 x 4096 x 14336 on a rank."""
     ledger = built("dp8-ep4-mbs1-z2-rnone", "generic", 64, "mixtral-8x7b")
-    assert moments(ledger, 0)["gathered"][2, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)
+    assert moments(ledger, 0)["gathered"][IN_LAYER, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)

@@ -352,7 +352,8 @@ def test_a_target_that_cannot_be_told_gets_even_stages() -> None:
 
 
 def test_deepseek_v3_by_hand_and_by_program() -> None:
-    """61 layers and an MTP module on 16 stages of 2 chunks."""
+    """61 layers and an MTP module on 16 stages of 2 chunks. It takes five programs to prove; after three, as many as a
+    plan solves (finalists.ROUNDS), the split is the same and the bound 8.8 % below it."""
     asked = {"model": "deepseek-v3", "cluster": "dgx-h100:256", "seq_len": 4096, "global_batch": 15360,
              "precision": "fp8", "target": "any"}  # fmt: skip
     found = resolve(load_request(None, asked))
