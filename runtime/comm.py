@@ -5,12 +5,14 @@ A `Group` of one rank communicates nothing, so that callers need no case of thei
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
+from . import host
 from .status import Status
 
 Work = dist.Work
@@ -18,9 +20,17 @@ Work = dist.Work
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+_LET_GO_S = 1.0  # then it is somebody else who holds them, and nothing waits for that
+
 
 class CommunicationError(RuntimeError):
     """A collective that did not end: names it, its axis and ranks, and what the back end said."""
+
+
+def _holders(tensor: torch.Tensor) -> int:
+    """References to a tensor and to its storage, also those that Python does not see."""
+    of_tensor: int = tensor._use_count()  # type: ignore[attr-defined]
+    return of_tensor + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 class Group:
@@ -42,10 +52,24 @@ class Group:
             raise CommunicationError(message) from error
         self.status.set(before)
 
+    @contextmanager
+    def _collective(self, what: str, *tensors: torch.Tensor) -> Iterator[None]:
+        """What the back end makes for itself is not this rank's, and it has let go of `tensors` at the end.
+
+        gloo ends a wait before its own thread has dropped what it worked on, and would free it whenever that thread
+        next gets to run: a buffer that nobody needs any more would count at the peak of a rank or not by chance.
+        """
+        before = [(tensor, _holders(tensor)) for tensor in tensors if tensor.device.type == "cpu"]
+        with self._named(what), host.memory():
+            yield
+        deadline = time.monotonic() + _LET_GO_S
+        while any(_holders(tensor) > count for tensor, count in before) and time.monotonic() < deadline:
+            time.sleep(0)
+
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
         """`tensor` summed over the group, in place."""
         if self.size > 1:
-            with self._named("all_reduce"):
+            with self._collective("all_reduce", tensor):
                 dist.all_reduce(tensor, op=op, group=self.handle)
         return tensor
 
@@ -53,7 +77,7 @@ class Group:
         """The tensors of all ranks one after the other, into `out`: size times as many elements."""
         if self.size == 1:
             return out.copy_(tensor.view(out.shape))
-        with self._named("all_gather"):
+        with self._collective("all_gather", out, tensor):
             _ALL_GATHER(out, tensor, group=self.handle)
         return out
 
@@ -61,7 +85,7 @@ class Group:
         """This rank's part of the sum over the group, into `out`: 1/size of the elements."""
         if self.size == 1:
             return out.copy_(tensor.view(out.shape))
-        with self._named("reduce_scatter"):
+        with self._collective("reduce_scatter", out, tensor):
             _REDUCE_SCATTER(out, tensor, group=self.handle)
         return out
 
@@ -71,7 +95,7 @@ class Group:
         if len(set(sizes)) == 1:
             return self.all_gather(out, tensor)
         parts = torch.split(out, list(sizes))
-        with self._named("all_gather of rows"):
+        with self._collective("all_gather of rows", out, tensor):
             if dist.get_backend(self.handle) == "nccl":
                 dist.all_gather(list(parts), tensor, group=self.handle)
                 return out
@@ -87,7 +111,7 @@ class Group:
         if len(set(sizes)) == 1:
             return self.reduce_scatter(out, tensor)
         parts = torch.split(tensor, list(sizes))
-        with self._named("reduce_scatter of rows"):
+        with self._collective("reduce_scatter of rows", out, tensor):
             if dist.get_backend(self.handle) == "nccl":
                 dist.reduce_scatter(out, list(parts), group=self.handle)
                 return out
@@ -102,7 +126,7 @@ class Group:
         """Rows of `tensor` to every rank in turn (`sent[i]` to the i-th), and theirs into `out` in the same order."""
         if self.size == 1:
             return out.copy_(tensor)
-        with self._named("all_to_all"):
+        with self._collective("all_to_all", out, tensor):
             dist.all_to_all_single(out, tensor, list(received), list(sent), group=self.handle)
         return out
 

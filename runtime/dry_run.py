@@ -71,7 +71,7 @@ def _trace(job: Job, rank: int, gpu: bool) -> Trace:
     mesh = _with_sent(mesh) if gpu else mesh
     with FakeTensorMode(), _gpu_kernels() if gpu else nullcontext():
         trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
-        tracer = _Tracer(job, trainer, status, gloo=not gpu)
+        tracer = _Tracer(job, trainer, status)
         with tracer.following():
             # The states of the optimizer are there from the second step on.
             trainer.update()
@@ -84,9 +84,9 @@ def _trace(job: Job, rank: int, gpu: bool) -> Trace:
 class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
     """Follows a trainer and tells what is what."""
 
-    def __init__(self, job: Job, trainer: Trainer, status: Status, *, gloo: bool) -> None:
+    def __init__(self, job: Job, trainer: Trainer, status: Status) -> None:
         super().__init__()
-        self.status, self.part, self.peak_doing, self.gloo = status, "", "", gloo
+        self.status, self.part, self.peak_doing = status, "", ""
         self._vocab = trainer.parts.context(HEAD).part(job.model.vocab)[1]
         for unit in trainer.units:
             with host.memory(unit.states_on_host):
@@ -129,8 +129,6 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return ANY_NUMBER
-        if self.gloo and func is torch.ops.c10d._reduce_scatter_base_.default:
-            self._follow(args[1].clone())  # gloo sums a copy of the whole
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

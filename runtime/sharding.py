@@ -196,13 +196,10 @@ class Gatherer:
             unit.gather()
 
 
-def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, total: Tensor) -> float:
-    """Norm of the gradient of the whole model: every element once, however many ranks hold it.
-
-    total: where it is summed [1], float64. It lives longer than the step: gloo's own thread lets go of what it reduced
-    a moment after the wait has ended, so that a new one would count at the peak or not by chance.
-    """
-    total.zero_()
+def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, device: torch.device) -> float:
+    """Norm of the gradient of the whole model: every element once, however many ranks hold it, and a stage may hold
+    none."""
+    total = torch.zeros(1, dtype=torch.float64, device=device)
     for unit, part in zip(units, parts, strict=True):
         total += squared_norm(part) / unit.groups.copies
     return float(world.all_reduce(total).sqrt().item())

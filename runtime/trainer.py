@@ -67,7 +67,6 @@ class Trainer:
             chunk.run = Gatherer(self._shard(chunk))
         if self.parts.offload is not None:
             self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
-        self._norm = torch.zeros(1, dtype=torch.float64, device=device)
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.place.stage),
                                  job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
@@ -155,7 +154,7 @@ class Trainer:
         status.set("reducing gradients")
         with torch.no_grad():
             parts = [unit.reduce() for unit in self.units]
-            norm = gradient_norm(self.units, parts, self.mesh["world"], self._norm)
+            norm = gradient_norm(self.units, parts, self.mesh["world"], self.device)
             clip_(parts, norm, self.job.clip)
         status.set("updating weights")
         for unit in self.units:
