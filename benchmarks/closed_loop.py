@@ -159,6 +159,7 @@ def _result(
     say(f"{model.name}: {len(picked)} layouts, the best predicted to take {picked[0].predicted_s:.3f} s")
     outputs = file.parent / f"trials-{model.name}"
     outputs.mkdir()
+    choices.apart(picked, outputs)
     with ExitStack() as stack:
         stack.enter_context(trials.meeting_point(cluster, PORT, outputs))
         cluster.quotas.lift()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,33 +35,42 @@ class Choices:
 def find(case: Case, model: Model, cluster: Path) -> Choices:
     """Plans the model on the cluster of the file, by the command line, into files beside it."""
     folder, per_host = cluster.parent, case.hosts[0].ranks
-    best = _plan(model, cluster, folder / f"best-{model.name}.json", ["--top", str(BEST)])
+    words = [*asked(model, folder), *_routing(model, folder), "--cluster", str(cluster)]
+    best = _plan([*words, "--top", str(BEST)], folder / f"best-{model.name}.json")
     placed = _is_placed(_read(best))
-    listed = ["--top", str(LISTED_IN_ORDER if placed else LISTED)]
-    others = _plan(model, cluster, folder / f"others-{model.name}.json", listed)
-    naive = []
-    if placed:
-        naive += _entries(_in_listed_order(best, only_first=True), "default order")
-    fixes = {"all dp": ["dp=" + str(case.num_ranks)], "tp = host": [f"tp={per_host}", "pp=1", "cp=1"]}
-    for role, fixed in fixes.items():
-        words = [word for each in fixed for word in ("--fix", each)]
-        found = _plan(model, cluster, folder / f"{role.replace(' ', '')}-{model.name}.json", [*words, "--top", "1"])
-        if found.exists():
-            naive += _entries(_in_listed_order(found), role)
+    asks = {"drawn": ["--top", str(LISTED_IN_ORDER if placed else LISTED)],
+            "all dp": ["--fix", f"dp={case.num_ranks}", "--top", "1"],
+            "tp = host": ["--fix", f"tp={per_host}", "--fix", "pp=1", "--fix", "cp=1", "--top", "1"]}  # fmt: skip
     if len(case.speeds) > 1:
-        even = _plan(model, cluster, folder / f"even-{model.name}.json", ["--stages", "even", "--top", "1"])
-        naive += _entries(even, "even stages")
+        asks["even stages"] = ["--stages", "even", "--top", "1"]
+    files = {role: folder / f"{role.replace(' ', '-')}-{model.name}.json" for role in asks}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(asks, pool.map(lambda role: _plan([*words, *asks[role]], files[role]), asks), strict=True))
+    others = found.pop("drawn")
+    naive = _entries(_in_listed_order(best, only_first=True), "default order") if placed else []
+    for role, plan in found.items():
+        if plan.exists():
+            naive += _entries(plan if role == "even stages" else _in_listed_order(plan), role)
     top = _entries(best, "best")
     for number, entry in enumerate(top, 1):
         entry.roles = [f"best {number}"]
     return Choices(top, naive, _entries(others, "drawn"))
 
 
-def _plan(model: Model, cluster: Path, out: Path, words: list[str]) -> Path:
+def apart(picked: Sequence[Entry], folder: Path) -> None:
+    """A plan of its own for each of them: every rank reads its plan, and one of 3,000 layouts takes it a second."""
+    for plan in {entry.plan for entry in picked}:
+        document = _read(plan)
+        for number, entry in enumerate(picked):
+            if entry.plan == plan:
+                alone = {**document["candidates"][entry.choice - 1], "choice": 1}
+                entry.plan, entry.choice = folder / f"{number}.json", 1
+                entry.plan.write_text(json.dumps({**document, "candidates": [alone]}), encoding="utf-8")
+
+
+def _plan(words: list[str], out: Path) -> Path:
     """The plan in `out`, which is not there if no layout fits. Raises StepFailed where `plan` fails otherwise."""
-    asks = [*asked(model, cluster.parent), *_routing(model, cluster.parent)]
-    line = ["plan", *asks, "--cluster", str(cluster), "--target", "meshwright", *words, "-o", str(out), "--force",
-            "--no-progress"]  # fmt: skip
+    line = ["plan", *words, "--target", "meshwright", "-o", str(out), "--force", "--no-progress"]
     done = subprocess.run([sys.executable, "-m", "meshwright", *line], capture_output=True, text=True)
     out.with_suffix(".txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode not in (0, NO_LAYOUT):
