@@ -174,13 +174,16 @@ def _result(
                 entry.failed = str(error).splitlines()[-1]
                 say(f"{entry.layout_id}: {entry.failed}")
         for _, started in built.values():  # the first steps of a process take up to twice as long
-            started.round(0, FIRST_STEPS)
+            started.train(0, FIRST_STEPS)
         say(f"{model.name}: {len(built)} layouts are built")
         cluster.quotas.limit()
         for name in trials.rounds(list(built), effort.rounds, seed):
             entry, started = built[name]
-            entry.rounds.append(started.round(effort.warm_up, effort.steps))
-            say(f"{model.name}: {name}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
+            seconds, disturbed = trials.steady_round(started, cluster.tickers, effort.warm_up, effort.steps)
+            entry.rounds.append(seconds)
+            entry.disturbed += disturbed
+            say(f"{model.name}: {name}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s"
+                + f" ({disturbed} steps disturbed)" * bool(disturbed))  # fmt: skip
     return tables.Result(case, model, picked, choices.avoided(given.best[0]))
 
 

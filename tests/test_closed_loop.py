@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
@@ -22,7 +23,7 @@ from .snapshots import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_loop
-from loop import cases, emulated, quotas, sample, self_test, trials
+from loop import cases, choices, emulated, quotas, sample, self_test, tickers, trials
 
 CHAIN = ROOT / "benchmarks" / "closed_loop.py"
 
@@ -148,7 +149,7 @@ def _answers(told: int, answers: int) -> None:
     os.write(answers, b"built\n")
     with os.fdopen(told) as commands:
         for line in commands:
-            os.write(answers, json.dumps([float(line)] * int(line)).encode() + b"\n")
+            os.write(answers, json.dumps([(0.0, float(line))] * int(line)).encode() + b"\n")
 
 
 def test_a_layout_is_stopped_where_it_does_not_train(tmp_path: Path) -> None:
@@ -169,10 +170,80 @@ def test_a_layout_is_stopped_where_it_does_not_train(tmp_path: Path) -> None:
     try:
         trial.wait_until_built()
         assert is_stopped()
-        assert trial.round(1, 2) == [3.0, 3.0]
+        assert [step.seconds for step in trial.train(1, 2)] == [3.0, 3.0]
         assert is_stopped()
     finally:
         trial.end()
+
+
+class _Steps:
+    """A trial whose steps begin at 0, 1, 2 ..., and take 0.1 s and what the cores were slower by."""
+
+    def __init__(self, slowness: list[float]) -> None:
+        self.left, self.slow = list(enumerate(slowness)), slowness
+
+    def train(self, warm_up: int, steps: int) -> list[trials.Step]:
+        now, self.left = self.left[: warm_up + steps], self.left[warm_up + steps :]
+        return [trials.Step(number, number + 0.1 * slow) for number, slow in now[warm_up:]]
+
+    def slowness(self, start: float, end: float) -> float:
+        return self.slow[int(start)]
+
+
+@pytest.mark.parametrize(
+    ("slowness", "counted", "others"),
+    [
+        ([9, 1, 1, 1.2, 1, 1], [0.1, 0.1, 0.12, 0.1, 0.1], 0),
+        ([9, 1, 1, 2, 1.2, 1], [0.1, 0.1, 0.12, 0.1], 1),
+        ([9, 1, 2, 2, 2, 1, 9, 1.1, 1, 1, 2, 2], [0.1, 0.1, 0.11, 0.1, 0.1], 5),
+        ([9, *[2.0] * 5, 9, 2, 1.9, 2, 2, 2, 9, 1, 2, 1.5, 2, 1.6], [0.1, 0.15, 0.16, 0.19], 11),
+    ],
+)
+def test_steps_of_disturbed_cores_do_not_count(slowness: list[float], counted: list[float], others: int) -> None:
+    """A round goes on until enough steps count; then, or of cores that never come to rest, the calmest."""
+    trial: Any = _Steps(slowness)
+    seconds, disturbed = trials.steady_round(trial, trial, 1, 5)
+    assert seconds == pytest.approx(counted)
+    assert disturbed == others
+
+
+def test_how_slow_a_core_was() -> None:
+    """Against its own speed, one interrupted probe as any other that took too long; of a time without probes: error."""
+    times, took = np.arange(100.0), np.full(100, 2.0)
+    took[50:60] = [2, 2, 3, 3, 4, 4, 2, 2, 2, 2000]
+    assert tickers._slowness(times, took, 0, 49) == 1.0
+    assert tickers._slowness(times, took, 50, 58) == pytest.approx(12 / 9)
+    assert tickers._slowness(times, took, 58, 59) == (1 + tickers.MOST) / 2
+    with pytest.raises(ValueError, match="no probe"):
+        tickers._slowness(times, took, 50.2, 50.4)
+
+
+@pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
+def test_every_core_is_probed_throughout() -> None:
+    began = time.perf_counter()
+    watch = tickers.Tickers.start(sorted(os.sched_getaffinity(0))[:2])
+    try:
+        time.sleep(0.5)
+        for page in watch.pages:
+            times, took = tickers._probes(page)
+            assert 10 < len(times) < 120
+            assert began < times[0]
+            assert (np.diff(times) > tickers.TICKS_PER_PROBE * tickers.TICK_S).all()
+            assert ((took > 0) & (took < 0.5)).all()
+        assert 0.9 <= watch.slowness(began + 0.2, time.perf_counter()) <= tickers.MOST
+    finally:
+        watch.stop()
+
+
+def test_every_layout_gets_a_plan_of_its_own(tmp_path: Path) -> None:
+    whole = tmp_path / "plan.json"
+    whole.write_text(json.dumps({"model": "m", "candidates": [{"choice": n, "layout_id": f"l{n}"} for n in (1, 2, 3)]}))
+    picked = [sample.Entry(f"l{n}", whole, n, 1.0, ["drawn"]) for n in (3, 1)]
+    choices.apart(picked, tmp_path)
+    for entry in picked:
+        document = json.loads(entry.plan.read_text())
+        assert document == {"model": "m", "candidates": [{"choice": 1, "layout_id": entry.layout_id}]}
+        assert entry.choice == 1
 
 
 def _within(seconds: float, happens: Callable[[], bool]) -> bool:
@@ -195,7 +266,7 @@ from pathlib import Path
 from loop.emulated import Host, emulated
 with emulated([Host("a", 1, 0.2, 25e6), Host("b", 1, 0.2)]) as cluster:
     pid = cluster.start(1, lambda: time.sleep(600), Path(sys.argv[1]), 0)
-    print(cluster.mark, pid, *cluster.quotas.tickers, flush=True)
+    print(cluster.mark, pid, *cluster.tickers.pids, flush=True)
     if sys.argv[2] == "fails":
         raise ValueError
     time.sleep(600)

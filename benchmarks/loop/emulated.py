@@ -23,6 +23,7 @@ from pathlib import Path
 from meshwright.runtime.agent import die_with_parent
 
 from .quotas import Quotas, cores_of, cpu_controller, in_short_turns
+from .tickers import Tickers
 
 _BURST_S = 0.001  # of traffic that tbf lets through at once,
 _LEAST_BURST = 4 * 1024  # but at least these bytes: two segments, of messages that are 64 KiB and more
@@ -67,6 +68,7 @@ class Emulated:
     mark: str
     hosts: tuple[Host, ...]
     quotas: Quotas
+    tickers: Tickers
     cores: tuple[int, ...]
     lifeline: int  # closed in every child: who cleans up waits for its end
 
@@ -167,11 +169,11 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     cleaner = _cleaner(mark, reading, lifeline)
     try:
         _network(mark, hosts)
-        quotas = Quotas.make(mark, asked, cores)
+        quotas, tickers = Quotas.make(mark, asked), Tickers.start(sorted(set(cores)))
         try:
-            yield Emulated(mark, tuple(hosts), quotas, cores, lifeline)
+            yield Emulated(mark, tuple(hosts), quotas, tickers, cores, lifeline)
         finally:
-            quotas.stop()
+            tickers.stop()
     finally:
         os.close(lifeline)
         os.waitpid(cleaner, 0)

@@ -1,8 +1,8 @@
 """A share of a core for every rank, of which it loses what it does not use, as a GPU does.
 
 The kernel looks at a quota when it next has reason to: every 4 ms at HZ=250, so that a rank could compute 4 ms at the
-full speed of the core and pay by waiting 16. A ticker per core gives it reason every millisecond. All groups are below
-one whose weight is the highest there is: what else runs on this machine gets what they leave.
+full speed of the core and pay by waiting 16. A ticker per core (`tickers.py`) gives it reason every millisecond. All
+groups are below one whose weight is the highest there is: what else runs on this machine gets what they leave.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.runtime.agent import die_with_parent
-
 MOST_OF_A_CORE = 0.85  # the quotas on a core, added up: the rest is for the kernel and the shapers
 LEAST_QUOTA_S = 0.001  # the kernel takes none below it
 APART = 0.03  # of the shortest period, that those of two ranks differ by at least
-TICK_S = 0.001
 TURN_S = 0.0001  # the shortest that the kernel takes
 _ROOT = Path("/sys/fs/cgroup")
 _WEIGHTS = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by version: the highest
-_TICKER_PRIORITY = 50
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # numbers of the system call
 
 
@@ -67,20 +63,19 @@ def periods_s(asked: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Quotas:
-    """The groups of a cluster's ranks, below one of their own. asked: cores of every rank; tickers: processes."""
+    """The groups of a cluster's ranks, below one of their own. asked: cores of every rank."""
 
     folder: Path
     version: int
     asked: tuple[float, ...]
-    tickers: tuple[int, ...] = ()
 
     @classmethod
-    def make(cls, mark: str, asked: Sequence[float], cores: Sequence[int]) -> Quotas:
-        """Makes the groups, with their quotas, and starts the tickers."""
+    def make(cls, mark: str, asked: Sequence[float]) -> Quotas:
+        """Makes the groups, with their quotas."""
         where = cpu_controller()
         if where is None:
             raise OSError(f"no `cpu` controller under {_ROOT}")
-        made = cls(where[0] / mark, where[1], tuple(asked), tuple(_ticker(core) for core in sorted(set(cores))))
+        made = cls(where[0] / mark, where[1], tuple(asked))
         made.folder.mkdir()
         name, value = _WEIGHTS[made.version]
         (made.folder / name).write_text(value)
@@ -107,12 +102,6 @@ class Quotas:
         """Every rank as fast as it can: for what is no part of a measurement."""
         for rank, period in enumerate(periods_s(self.asked)):
             self._write(rank, None, round(period * 1e6))
-
-    def stop(self) -> None:
-        """Ends the tickers."""
-        for pid in self.tickers:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
     def _write(self, rank: int, quota_us: int | None, period_us: int) -> None:
         group = self._group(rank)
@@ -151,21 +140,3 @@ def _kill_all(group: Path) -> None:
     for pid in (group / "cgroup.procs").read_text().split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-
-
-def _ticker(core: int) -> int:
-    """A process that wakes every millisecond on `core`, before all others: then the kernel looks at its quotas. In no
-    group of ours: where real-time time is dealt out to groups, a new one has none."""
-    parent = os.getpid()
-    if pid := os.fork():
-        return pid
-    try:
-        die_with_parent(parent)
-        os.closerange(3, 1024)
-        os.setsid()
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_TICKER_PRIORITY))
-        while True:
-            time.sleep(TICK_S)
-    finally:
-        os._exit(1)

@@ -24,7 +24,8 @@ class Entry:
     predicted_s: float
     roles: list[str]
     hosts: tuple[str, ...] = ()
-    rounds: list[list[float]] = field(default_factory=list)  # seconds of every step that was timed
+    rounds: list[list[float]] = field(default_factory=list)  # seconds of every step that counts
+    disturbed: int = 0  # steps that do not count: a core was slower than it is by itself
     failed: str = ""  # why it was not measured
 
     @property

@@ -28,12 +28,26 @@ from meshwright.runtime.trainer import Trainer
 
 from .emulated import Emulated
 from .sample import Entry
+from .tickers import STEADY, Tickers
 
-BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and for a round
+BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and for a part of a round
+LEAST_CALM, MOST_PARTS = 4, 3  # steps that count, of a round; how often its steps are trained to have them
 
 
 class TrialFailed(Exception):
     """A layout that did not train: says what its ranks said."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """start, end: as time.perf_counter has them, which is the same in all processes."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
 
 
 @dataclass
@@ -45,12 +59,12 @@ class Trial:
     answers: int
     outputs: Path
 
-    def round(self, warm_up: int, steps: int) -> list[float]:
-        """Trains some steps: seconds of each but the first `warm_up`."""
+    def train(self, warm_up: int, steps: int) -> list[Step]:
+        """Trains some steps: all but the first `warm_up`."""
         self._signal(signal.SIGCONT)
         for end in self.ends:
             os.write(end, f"{warm_up + steps}\n".encode())
-        found: list[float] = json.loads(self._answer(STEPS_S))
+        found = [Step(*each) for each in json.loads(self._answer(STEPS_S))]
         self._signal(signal.SIGSTOP)
         return found[warm_up:]
 
@@ -134,15 +148,30 @@ def _train(settings: Settings, variables: Mapping[str, object], told: int, answe
     done = 0
     with os.fdopen(told) as commands:
         for line in commands:
-            seconds = []
+            steps = []
             for index in range(done, done + int(line)):
                 started = time.perf_counter()
                 trainer.step(index)
-                seconds.append(time.perf_counter() - started)
+                steps.append((started, time.perf_counter()))
             done += int(line)
             if first:
-                os.write(answers, json.dumps(seconds).encode() + b"\n")
+                os.write(answers, json.dumps(steps).encode() + b"\n")
     return 0
+
+
+def steady_round(trial: Trial, tickers: Tickers, warm_up: int, steps: int) -> tuple[list[float], int]:
+    """Seconds of the steps during which no core was disturbed, and how many others there were. Trains `steps` steps,
+    and as many again while fewer than LEAST_CALM of them count, up to MOST_PARTS times; of cores that do not come to
+    rest by then, the LEAST_CALM steps count that were disturbed least."""
+    found = list[tuple[float, Step]]()  # how slow the cores were, and the step
+    for _ in range(MOST_PARTS):
+        found += [(tickers.slowness(step.start, step.end), step) for step in trial.train(warm_up, steps)]
+        calm = [step for slowness, step in found if slowness <= STEADY]
+        if len(calm) >= LEAST_CALM:
+            break
+    else:
+        calm = [step for _, step in sorted(found, key=lambda each: each[0])[:LEAST_CALM]]
+    return [step.seconds for step in calm], len(found) - len(calm)
 
 
 @contextmanager
