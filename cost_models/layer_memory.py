@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .held import in_flight
 from .ledger import BUFFERS, LASTING, Ledger
-from .liveness import AT_LOSS, IN_HEAD, IN_LAYER, IN_PREDICTION, TRANSIENT, moments, unusable
+from .liveness import AT_LOSS, IN_HEAD, IN_LAYER, IN_PREDICTION, TRANSIENT, moments, number_of_moments, unusable
 from .memory import flat_buffer_bytes
 from .stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Splits, split_rows
 from .tables import Problem
@@ -87,7 +87,8 @@ def _transient(units: Ledger, num: int) -> Array:
     loss or its own."""
     n, kinds = len(units.layouts), units.problem.num_kinds
     out = np.zeros((len(TRANSIENT), num, n))
-    where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + HEAD: (num + 1, [AT_LOSS, IN_HEAD, IN_PREDICTION])}
+    of_head = [at for at in (AT_LOSS, IN_HEAD, IN_PREDICTION) if at < number_of_moments(units.problem)]
+    where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + HEAD: (num + 1, of_head)}
     for kind, (profile, at) in where.items():
         passing = moments(units, profile)
         held = np.array([passing[name][at] for name in TRANSIENT])

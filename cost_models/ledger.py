@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .exchanges import PLAIN, Exchanges, neighbours
 from .held import held_bytes, splits_backward
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
-from .liveness import TRANSIENT, moments
+from .liveness import TRANSIENT, moments, number_of_moments
 from .memory import flat_buffer_bytes
 from .operations import activation_bytes, cast_bytes
 from .rates import Rates
@@ -328,10 +328,11 @@ class Ledger:
         layers = slice(self.problem.num_kinds)
         more = (self.tables.waiting[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
         in_i = np.minimum(after_i - more, after_i)
-        passing["activations"] = np.array([after_f, after_f, np.maximum(after_f, in_i), after_i, after_f])
+        held = [after_f, after_f, np.maximum(after_f, in_i), after_i, after_f]
+        passing["activations"] = np.array(held[: number_of_moments(self.problem)])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         pick = np.arange(len(self.layouts))
-        return {**self.states(j), **{name: held[fullest, pick] for name, held in passing.items()}}
+        return {**self.states(j), **{name: each[fullest, pick] for name, each in passing.items()}}
 
     def states(self, j: int) -> dict[str, Array]:
         """Bytes of weights, gradients and optimizer states on the device of profile j: [n] each."""

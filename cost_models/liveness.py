@@ -21,6 +21,7 @@ from .vocabulary import KEPT_MESSAGES
 
 if TYPE_CHECKING:
     from .ledger import Ledger
+    from .tables import Problem
 
 Array = NDArray[np.float64]
 
@@ -32,7 +33,8 @@ FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as 
 
 def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
-    the head, in that of a layer, in the first W after an I, in the backward pass of a prediction (AT_LOSS, ...)."""
+    the head, in that of a layer, in the first W after an I and, of models that have some, in the backward pass of a
+    prediction (AT_LOSS, ...)."""
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
     predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
@@ -59,12 +61,19 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
     working, in_w = ledger.workspace(j), np.where(splits_backward(x["schedule"]), tables.made_gradient[key], 0.0)
-    return {
-        "logits": np.array([part * at_loss + before, part * w * logits + before, waiting, zero, before]),
-        "gathered": np.array([part * weights[0], part * head, has_layers * layer, zero, predicts * prediction]),
-        "exchange": arrived + 2 * np.array([zero, last * gathered_input, zero, zero, zero]),
-        "workspace": np.array([zero, made, has_layers * working, has_layers * in_w, predicts * working]) + kept,
+    found = {
+        "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, before],
+        "gathered": [part * weights[0], part * head, has_layers * layer, zero, predicts * prediction],
+        "exchange": [arrived, arrived + 2 * last * gathered_input, arrived, arrived, arrived],
+        "workspace": [kept, made + kept, has_layers * working + kept, has_layers * in_w + kept,
+                      predicts * working + kept],
     }  # fmt: skip
+    return {name: np.array(each[: number_of_moments(ledger.problem)]) for name, each in found.items()}
+
+
+def number_of_moments(problem: Problem) -> int:
+    """How many moments a stage of this model may be fullest at."""
+    return IN_PREDICTION + (problem.model.mtp_layers > 0)
 
 
 def _asked_for(ledger: Ledger, has_all: NDArray[np.bool_]) -> Array:
