@@ -23,7 +23,9 @@ TICKS_PER_PROBE = 5
 KEPT = 1 << 18  # probes: those of the last 20 minutes, at the least
 CALM = 10.0  # percentile of all probes of a core that is its own speed
 MOST = 3.0  # times that: beyond it a probe was interrupted
-STEADY = 1.25  # times that, on average: the most for a core that counts as undisturbed (one that is busy has 1.1)
+# Times that, on average: the most for a core that counts as undisturbed. While ranks train a probe takes 1.1 to 1.3
+# times as long as on an idle core, and up to 1.35 steps do not get longer with it (150 steps of two layouts).
+STEADY = 1.35
 _LOOPS = 500
 _PRIORITY = 50
 

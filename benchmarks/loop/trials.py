@@ -31,7 +31,7 @@ from .sample import Entry
 from .tickers import STEADY, Tickers
 
 BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and for a part of a round
-LEAST_CALM, MOST_PARTS = 4, 3  # steps that count, of a round; how often its steps are trained to have them
+LEAST_CALM, ROUND_S = 4, 8.0  # steps of a round that count; how long more are trained to have them
 
 
 class TrialFailed(Exception):
@@ -161,15 +161,13 @@ def _train(settings: Settings, variables: Mapping[str, object], told: int, answe
 
 def steady_round(trial: Trial, tickers: Tickers, warm_up: int, steps: int) -> tuple[list[float], int]:
     """Seconds of the steps during which no core was disturbed, and how many others there were. Trains `steps` steps,
-    and as many again while fewer than LEAST_CALM of them count, up to MOST_PARTS times; of cores that do not come to
+    and as many again while fewer than LEAST_CALM of them count, for ROUND_S at most; of cores that have not come to
     rest by then, the LEAST_CALM steps count that were disturbed least."""
-    found = list[tuple[float, Step]]()  # how slow the cores were, and the step
-    for _ in range(MOST_PARTS):
+    found, calm = list[tuple[float, Step]](), list[Step]()  # how slow the cores were, and the step
+    while not found or (len(calm) < LEAST_CALM and found[-1][1].end - found[0][1].start < ROUND_S):
         found += [(tickers.slowness(step.start, step.end), step) for step in trial.train(warm_up, steps)]
         calm = [step for slowness, step in found if slowness <= STEADY]
-        if len(calm) >= LEAST_CALM:
-            break
-    else:
+    if len(calm) < LEAST_CALM:
         calm = [step for _, step in sorted(found, key=lambda each: each[0])[:LEAST_CALM]]
     return [step.seconds for step in calm], len(found) - len(calm)
 
