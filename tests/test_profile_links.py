@@ -16,6 +16,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from meshwright.cli.commands import profile_links
+from meshwright.cli.console import Terminal
+from meshwright.cli.settings import Settings
 from meshwright.cost_models import collectives
 from meshwright.cost_models.collectives import CollectiveRates, LevelRates, OpRates
 from meshwright.cost_models.specs import NetworkLevel
@@ -184,6 +187,15 @@ def test_nodes_of_two_devices_have_each_their_own_links_inside(tmp_path: Path) -
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(InputError, match=r"says nothing of `measured-node-cpu-0\.2-cores`"):
         load_cluster(path)
+
+
+def test_one_name_for_different_nodes_is_not_used_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = Ranks(("a", "b"), 4, ("cpu-0.2-cores", "a100-sxm-80gb"))
+    links = link_fits.fit(ranks, made(ranks))
+    profile_links._tell(Terminal(Settings()), links, ABOUT, "cpu-0.2-cores", "h100", None, force=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--gpu h100 is not used: the nodes have cpu-0.2-cores, a100-sxm-80gb" in said
+    assert said.count("no catalogue knows") == 1
 
 
 def test_what_is_measured_quickly_tells_the_same() -> None:

@@ -155,9 +155,14 @@ def _tell(
             write_file(matrix, matrix_text(links.ranks.hosts, links.matrix), force=True)
         write_file(output, text, force=force)
         terminal.talk(f"profile: {output}, samples: {samples}")
-    if not registry.is_gpu(name):
-        terminal.warn(f"no catalogue knows {name}: `plan` needs its kernels",
-                      "`profile kernels -o kernels.yaml`, and `profiles: [kernels.yaml]` in the file")  # fmt: skip
+    different = list(dict.fromkeys(links.ranks.devices))
+    if gpu and different:
+        terminal.warn(f"--gpu {gpu} is not used: the nodes have {', '.join(different)}, and groups of their own",
+                      "`gpu:` of each group in the file says what it is")  # fmt: skip
+    for each in different or [name]:
+        if not registry.is_gpu(each):
+            terminal.warn(f"no catalogue knows {each}: `plan` needs its kernels",
+                          "`profile kernels -o kernels.yaml`, and `profiles: [kernels.yaml]` in the file")  # fmt: skip
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **link_screens.document(links, slow, about)})
     terminal.show(link_screens.links_screen(links, slow, about, saved_as=str(output) if output else None))
