@@ -20,7 +20,9 @@ Work = dist.Work
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-_LET_GO_S = 1.0  # then it is somebody else who holds them, and nothing waits for that
+# Between two looks at who holds a tensor: asleep, as the thread that is waited for may be on the same core. And until
+# it must be somebody else who does, and nothing waits any more.
+_LOOK_S, _LET_GO_S = 1e-5, 1.0
 
 
 class CommunicationError(RuntimeError):
@@ -64,7 +66,7 @@ class Group:
             yield
         deadline = time.monotonic() + _LET_GO_S
         while any(_holders(tensor) > count for tensor, count in before) and time.monotonic() < deadline:
-            time.sleep(0)
+            time.sleep(_LOOK_S)
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
         """`tensor` summed over the group, in place."""
