@@ -183,7 +183,7 @@ def _result(
             entry.rounds.append(seconds)
             entry.disturbed += disturbed
             say(f"{model.name}: {name}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s"
-                + f" ({disturbed} steps disturbed)" * bool(disturbed))  # fmt: skip
+                + f" ({disturbed} others disturbed)" * bool(disturbed))  # fmt: skip
     return tables.Result(case, model, picked, choices.avoided(given.best[0]))
 
 

@@ -127,6 +127,14 @@ class TestRefusals:
         assert said.startswith("error: this machine cannot emulate a cluster: it lacks root: network namespaces")
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
+    def test_without_real_time_priority_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuses(*given: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(os, "sched_setscheduler", refuses)
+        assert emulated.missing().startswith("real-time priority (CAP_SYS_NICE)")
+
     def test_all_that_is_wrong_with_a_file_is_said_at_once(self, tmp_path: Path) -> None:
         path = tmp_path / "clusters.yaml"
         path.write_text("clusters:\n  a:\n    models: [big]\n    hosts:\n      h0: {ranks: 0, cores: 0.2}\n"
@@ -214,6 +222,7 @@ def test_how_slow_a_core_was() -> None:
     assert tickers._slowness(times, took, 0, 49) == 1.0
     assert tickers._slowness(times, took, 50, 58) == pytest.approx(12 / 9)
     assert tickers._slowness(times, took, 58, 59) == (1 + tickers.MOST) / 2
+    assert tickers._slowness(times, took, 57.995, 57.996) == 1.0  # shorter than probes are apart
     with pytest.raises(ValueError, match="no probe"):
         tickers._slowness(times, took, 50.2, 50.4)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from meshwright.runtime.agent import die_with_parent
 
 from .quotas import Quotas, cores_of, cpu_controller, in_short_turns
-from .tickers import Tickers
+from .tickers import Tickers, may_go_first
 
 _BURST_S = 0.001  # of traffic that tbf lets through at once,
 _LEAST_BURST = 4 * 1024  # but at least these bytes: two segments, of messages that are 64 KiB and more
@@ -58,6 +58,8 @@ def missing() -> str:
         return f"{' and '.join(lacks)} (Debian: iproute2)"
     if cpu_controller() is None:
         return "a writable `cpu` controller under /sys/fs/cgroup"
+    if not may_go_first():
+        return "real-time priority (CAP_SYS_NICE): a process per core wakes before all others"
     return ""
 
 
