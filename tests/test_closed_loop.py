@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.profiles.profilers import core_speed
 from scipy.stats import kendalltau
 
 from meshwright.errors import InputError
@@ -215,13 +216,11 @@ def test_steps_of_disturbed_cores_do_not_count(slowness: list[float], counted: l
     assert disturbed == others
 
 
-def test_how_slow_a_core_was() -> None:
-    """Against its own speed, one interrupted probe as any other that took too long; of a time without probes: error."""
+def test_a_time_is_told_by_the_probes_in_it() -> None:
     times, took = np.arange(100.0), np.full(100, 2.0)
-    took[50:60] = [2, 2, 3, 3, 4, 4, 2, 2, 2, 2000]
+    took[50:60] = [2, 2, 3, 3, 4, 4, 2, 2, 2, 2]
     assert tickers._slowness(times, took, 0, 49) == 1.0
     assert tickers._slowness(times, took, 50, 58) == pytest.approx(12 / 9)
-    assert tickers._slowness(times, took, 58, 59) == (1 + tickers.MOST) / 2
     assert tickers._slowness(times, took, 57.995, 57.996) == 1.0  # shorter than probes are apart
     with pytest.raises(ValueError, match="no probe"):
         tickers._slowness(times, took, 50.2, 50.4)
@@ -239,7 +238,7 @@ def test_every_core_is_probed_throughout() -> None:
             assert began < times[0]
             assert (np.diff(times) > tickers.TICKS_PER_PROBE * tickers.TICK_S).all()
             assert ((took > 0) & (took < 0.5)).all()
-        assert 0.9 <= watch.slowness(began + 0.2, time.perf_counter()) <= tickers.MOST
+        assert 0.9 <= watch.slowness(began + 0.2, time.perf_counter()) <= core_speed.MOST
     finally:
         watch.stop()
 

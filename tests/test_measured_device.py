@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from meshwright.planner.resolve import unplaced
 from meshwright.planner.shardings import shardings
 from meshwright.profiles import measured_device
 from meshwright.profiles.cluster import cluster_from_dict, cluster_to_dict, load_cluster
-from meshwright.profiles.profilers import device_fit, environment, timing
+from meshwright.profiles.profilers import core_speed, device_fit, environment, timing
 from meshwright.profiles.profilers.kernel_file import profile_text
 from meshwright.profiles.profilers.kernels import Kernel, Need, hardly_any, needs
 from meshwright.profiles.profilers.overlap import Overlap
@@ -385,10 +386,63 @@ def test_under_a_quota_short_calls_are_repeated_and_cost_their_share() -> None:
     import torch
 
     x = torch.randn(8, 8)
-    pace = timing.Pace(least_s=0.02, share=0.5, found=0.5)
+    pace = timing.Pace(least_s=0.02, share=0.5, found=0.5, watch=core_speed.Watch())
     halved = timing.sample(lambda: lambda: x @ x, 1.0, torch.device("cpu"), timing.Effort(3, 0.0, 1e9, pace))
     assert len(halved) == timing.LEAST_SAMPLES
     assert np.median(halved) < 1e-3  # many calls in a sample, each its own part
+
+
+class _Slowness:
+    """A watch of a core that is as slow as it is told to be, in the time of one sample after another."""
+
+    def __init__(self, slowness: list[float]) -> None:
+        self.left = iter(slowness)
+        self.took = list[float]()
+
+    def look(self) -> float:
+        return 0.0
+
+    def slowness(self, since: int) -> float:
+        return next(self.left)
+
+
+@pytest.mark.parametrize(
+    ("slowness", "counted", "taken"),
+    [
+        ([1.0, 1.3, 1.2], [0, 2, 1], 3),
+        ([1.0, 2.0, 1.2, 1.9, 1.1], [0, 4, 2], 5),  # more samples, until enough count
+        ([2.0, 1.6, 1.8, 1.7, 1.0, 1.9], [4, 1, 3], 6),  # a core that never comes to rest: the calmest
+    ],
+)
+def test_samples_of_a_disturbed_core_do_not_count(slowness: list[float], counted: list[int], taken: int,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    watch: Any = _Slowness(slowness)
+    calls = list[int]()
+    clock = iter(np.arange(1000) * 1.0)  # a second more whenever it is read: each sample is of one call
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "process_time", lambda: float(len(calls) ** 2))  # the n-th takes 2 n + 1
+    found = timing._under_quota([lambda: calls.append(0)], 3, timing.Pace(0.5, 1.0, 1.0, watch))
+    assert found == [2.0 * each + 1 for each in counted]
+    assert len(calls) == taken
+
+
+class TestTheSpeedOfACore:
+    def test_is_told_against_its_own(self) -> None:
+        """A loop that was interrupted counts as any other that took too long."""
+        took = np.full(100, 2.0)
+        took[50:60] = [2, 2, 3, 3, 4, 4, 2, 2, 2, 2000]
+        assert core_speed.slowness(took[:50], took) == 1.0
+        assert core_speed.slowness(took[50:59], took) == pytest.approx(12 / 9)
+        assert core_speed.slowness(took[58:60], took) == (1 + core_speed.MOST) / 2
+
+    def test_is_looked_at_every_millisecond_and_its_time_is_told(self) -> None:
+        watch, told = core_speed.Watch(), list[float]()
+        began = time.perf_counter()
+        while (lasted := time.perf_counter() - began) < 0.1:
+            told.append(watch.look())
+        assert 2 <= len(watch.took) <= lasted / core_speed.APART_S + 1
+        assert sum(told) == pytest.approx(sum(watch.took))
+        assert 0.9 <= watch.slowness(0) <= core_speed.MOST
 
 
 def test_layouts_of_the_grammar() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.profiles.profilers.core_speed import STEADY
+
 from .cases import Case, Model
 from .sample import Entry, kendall_tau, median_error, regret
-from .tickers import STEADY
 
 REACH = {"regret": 0.03, "median error": 0.12, "tau": 0.75}  # at most, at most, at least
 NAIVE = ("default order", "all dp", "tp = host", "even stages")

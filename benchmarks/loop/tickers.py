@@ -1,9 +1,5 @@
 """A process per core that wakes every millisecond, before all others: the kernel then looks at quotas that often, and
-we learn how fast the core is.
-
-The cores of a virtual machine are shared with machines that nobody here sees: for seconds at a time everything takes up
-to twice as long, with no trace in what the kernel counts. A short loop, timed throughout, shows it.
-"""
+we learn how fast the core is (`core_speed` of the profilers says why it matters)."""
 
 from __future__ import annotations
 
@@ -16,17 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from meshwright.profiles.profilers import core_speed
 from meshwright.runtime.agent import die_with_parent
 
 TICK_S = 0.001
 TICKS_PER_PROBE = 5
 KEPT = 1 << 18  # probes: those of the last 20 minutes, at the least
-CALM = 10.0  # percentile of all probes of a core that is its own speed
-MOST = 3.0  # times that: beyond it a probe was interrupted
-# Times that, on average: the most for a core that counts as undisturbed. While ranks train a probe takes 1.1 to 1.3
-# times as long as on an idle core, and up to 1.35 steps do not get longer with it (150 steps of two layouts).
-STEADY = 1.35
-_LOOPS = 500
 _PRIORITY = 50
 _APART_S = 2 * TICKS_PER_PROBE * TICK_S  # of two probes, at the most: also the shortest step has one beside it
 
@@ -79,8 +70,7 @@ def _slowness(times: Probes, took: Probes, start: float, end: float) -> float:
     within = (times >= start - _APART_S) & (times <= end + _APART_S)
     if not within.any():
         raise ValueError("no probe between these times")
-    calm = np.percentile(took, CALM)
-    return float(np.minimum(took[within] / calm, MOST).mean())
+    return core_speed.slowness(took[within], took)
 
 
 def _ticker(core: int, page: mmap.mmap) -> int:
@@ -99,9 +89,8 @@ def _ticker(core: int, page: mmap.mmap) -> int:
         while True:
             for _ in range(TICKS_PER_PROBE):
                 time.sleep(TICK_S)
-            started, total = time.perf_counter(), 0
-            for number in range(_LOOPS):
-                total += number
+            started = time.perf_counter()
+            core_speed.loop()
             numbers[1 + made % KEPT], numbers[1 + KEPT + made % KEPT] = started, time.perf_counter() - started
             made += 1
             numbers[0] = made

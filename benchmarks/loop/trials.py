@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from meshwright.profiles.profilers.core_speed import STEADY
 from meshwright.runtime import worker
 from meshwright.runtime.settings import Settings
 from meshwright.runtime.status import Status
@@ -28,7 +29,7 @@ from meshwright.runtime.trainer import Trainer
 
 from .emulated import Emulated
 from .sample import Entry
-from .tickers import STEADY, Tickers
+from .tickers import Tickers
 
 BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and for a part of a round
 LEAST_CALM, ROUND_S = 4, 8.0  # steps of a round that count; how long more are trained to have them
