@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import random
 import shutil
 import sys
 import tempfile
@@ -44,19 +45,19 @@ FIRST_STEPS = 5  # of a process, without quotas and not timed
 
 @dataclass(frozen=True)
 class Effort:
-    """rounds of `steps` timed steps after `warm_up` others; most: layouts of a sample; best: of them, predicted best;
-    drawn: by seed."""
+    """rounds, each of `turns` in which every layout trains `steps` steps; most: layouts of a sample; best: of them,
+    predicted best; drawn: by seed."""
 
     rounds: int
+    turns: int
     steps: int
-    warm_up: int
     most: int
     best: int
     drawn: int
 
 
-FULL = Effort(3, 10, 1, sample.MOST, sample.BEST, sample.DRAWN)
-QUICK = Effort(2, 10, 1, QUICK_MOST, QUICK_BEST, 2)
+FULL = Effort(3, 5, 2, sample.MOST, sample.BEST, sample.DRAWN)
+QUICK = Effort(2, 5, 2, QUICK_MOST, QUICK_BEST, 2)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         return _refuse(f"this machine cannot emulate a cluster: it lacks {lacks}")
     effort, results = QUICK if given.quick else FULL, list[tables.Result]()
     about = {"date": datetime.now(UTC).date().isoformat(), "seed": given.seed, "rounds": effort.rounds,
-             "steps": effort.steps, "environment": _environment()}  # fmt: skip
+             "steps": effort.turns * effort.steps, "environment": _environment()}  # fmt: skip
     try:
         cases = _wanted(read_cases(given.clusters), given.only, quick=given.quick)
         for result in _results(cases, effort, given.seed, given.keep):
@@ -174,16 +175,19 @@ def _result(
                 entry.failed = str(error).splitlines()[-1]
                 say(f"{entry.layout_id}: {entry.failed}")
         for _, started in built.values():  # the first steps of a process take up to twice as long
-            started.train(0, FIRST_STEPS)
+            started.train(FIRST_STEPS)
         say(f"{model.name}: {len(built)} layouts are built")
         cluster.quotas.limit()
-        for name in trials.rounds(list(built), effort.rounds, seed):
-            entry, started = built[name]
-            seconds, disturbed = trials.steady_round(started, cluster.tickers, effort.warm_up, effort.steps)
-            entry.rounds.append(seconds)
-            entry.disturbed += disturbed
-            say(f"{model.name}: {name}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s"
-                + f" ({disturbed} others disturbed)" * bool(disturbed))  # fmt: skip
+        chance = random.Random(seed)
+        for _ in range(effort.rounds):
+            for entry, _ in built.values():
+                entry.rounds.append([])
+            for name in trials.turns(list(built), effort.turns, chance):
+                entry, started = built[name]
+                entry.rounds[-1] += [sample.Step(end - start, cluster.tickers.slowness(start, end))
+                                     for start, end in started.train(effort.steps)]  # fmt: skip
+            for entry, _ in built.values():
+                say(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
     return tables.Result(case, model, picked, choices.avoided(given.best[0]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from .snapshots import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_loop
-from loop import cases, choices, emulated, quotas, sample, self_test, tickers, trials
+from loop import cases, choices, emulated, quotas, sample, self_test, tables, tickers, trials
 
 CHAIN = ROOT / "benchmarks" / "closed_loop.py"
 
@@ -33,8 +34,11 @@ def entries(role: str, *times: float) -> list[sample.Entry]:
     return [sample.Entry(f"{role}-{n}", Path("plan.json"), n + 1, s, [role]) for n, s in enumerate(times)]
 
 
-def measured(predicted: float, *rounds: list[float]) -> sample.Entry:
-    return sample.Entry("l", Path("plan.json"), 1, predicted, ["best 1"], rounds=list(rounds))
+def measured(predicted: float, *rounds: list[float], slowness: float = 1.0) -> sample.Entry:
+    """All of its steps count: half as many others were disturbed."""
+    steps = [[*(sample.Step(seconds, slowness) for seconds in each), *[sample.Step(99.0, 9.0)] * (len(each) - 1)]
+             for each in rounds]  # fmt: skip
+    return sample.Entry("l", Path("plan.json"), 1, predicted, ["best 1"], rounds=steps)
 
 
 class TestSample:
@@ -75,6 +79,14 @@ class TestFigures:
         assert one.measured_s == 1.1
         assert one.error == pytest.approx(0.0)
         assert one.spread == pytest.approx(2.0 / 1.1 - 1)
+
+    @pytest.mark.parametrize(
+        ("slowness", "counted"),
+        [([1.0, 9.0, 1.1, 2.0], [0, 2]), ([3.0, 2.0, 4.0, 2.5, 2.1], [1, 4, 3]), ([1.0], [0])],
+    )
+    def test_the_steps_count_that_were_disturbed_least(self, slowness: list[float], counted: list[int]) -> None:
+        steps = [sample.Step(float(number), slow) for number, slow in enumerate(slowness)]
+        assert sample.calmest(steps) == [steps[number] for number in counted]
 
     def test_the_error_is_relative_to_what_was_measured(self) -> None:
         assert measured(0.8, [1.0]).error == pytest.approx(-0.2)
@@ -179,41 +191,25 @@ def test_a_layout_is_stopped_where_it_does_not_train(tmp_path: Path) -> None:
     try:
         trial.wait_until_built()
         assert is_stopped()
-        assert [step.seconds for step in trial.train(1, 2)] == [3.0, 3.0]
+        assert trial.train(3) == [(0.0, 3.0)] * 3
         assert is_stopped()
     finally:
         trial.end()
 
 
-class _Steps:
-    """A trial whose steps begin at 0, 1, 2 ..., and take 0.1 s and what the cores were slower by."""
-
-    def __init__(self, slowness: list[float]) -> None:
-        self.left, self.slow = list(enumerate(slowness)), slowness
-
-    def train(self, warm_up: int, steps: int) -> list[trials.Step]:
-        now, self.left = self.left[: warm_up + steps], self.left[warm_up + steps :]
-        return [trials.Step(number, number + 0.1 * slow) for number, slow in now[warm_up:]]
-
-    def slowness(self, start: float, end: float) -> float:
-        return self.slow[int(start)]
+def test_every_layout_trains_once_a_turn_in_another_order_each_time() -> None:
+    names = [f"layout-{number}" for number in range(9)]
+    found = list(trials.turns(names, 3, random.Random(0)))
+    turns = [found[at : at + 9] for at in range(0, 27, 9)]
+    assert all(sorted(turn) == names for turn in turns)
+    assert len({tuple(turn) for turn in turns}) == 3
 
 
-@pytest.mark.parametrize(
-    ("slowness", "counted", "others"),
-    [
-        ([9, 1, 1, 1.2, 1, 1], [0.1, 0.1, 0.12, 0.1, 0.1], 0),
-        ([9, 1, 1, 2, 1.2, 1], [0.1, 0.1, 0.12, 0.1], 1),
-        ([9, 1, 2, 2, 2, 1, 9, 1.1, 1, 1, 2, 2], [0.1, 0.1, 0.11, 0.1, 0.1], 5),
-        ([9, 2, 2, 2, 2, 2, 9, 2, 1.9, 2, 2, 2, 9, 1, 1, 1, 1, 1], [0.19, 0.2, 0.2, 0.2], 6),
-    ],
-)
-def test_steps_of_disturbed_cores_do_not_count(slowness: list[float], counted: list[float], others: int) -> None:
-    """A round goes on until enough steps count; then, or of cores that never come to rest, the calmest."""
-    trial: Any = _Steps(slowness)
-    seconds, disturbed = trials.steady_round(trial, trial, 1, 5)
-    assert seconds == pytest.approx(counted)
-    assert disturbed == others
+def test_tables_say_how_fast_the_cores_were() -> None:
+    case = cases.read_cases(closed_loop.CASES)[0]
+    result = tables.Result(case, case.models[0], [measured(0.9, [1.0, 1.0], slowness=1.25)])
+    about = {"date": "2026-01-01", "rounds": 1, "steps": 3, "seed": 0, "environment": {"torch": "2"}}
+    assert "during steps that count all took 1.25 times as long as on undisturbed" in tables.tables([result], about)
 
 
 def test_a_time_is_told_by_the_probes_in_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,16 @@ from pathlib import Path
 import numpy as np
 
 BEST, DRAWN, MOST = 6, 6, 15  # the predicted best, of all others by seed; together with naive choices at most
+CALMEST = 0.5  # of the steps of a round, those that count: during them the cores were disturbed least
 SLOWEST = 3.0  # what is predicted to take so many times the best is not drawn: its steps would take all the time
+
+
+@dataclass(frozen=True)
+class Step:
+    """slowness: how much longer everything took meanwhile on the core that was disturbed most."""
+
+    seconds: float
+    slowness: float
 
 
 @dataclass
@@ -24,14 +34,13 @@ class Entry:
     predicted_s: float
     roles: list[str]
     hosts: tuple[str, ...] = ()
-    rounds: list[list[float]] = field(default_factory=list)  # seconds of every step that counts
-    disturbed: int = 0  # steps that do not count: a core was slower than it is by itself
+    rounds: list[list[Step]] = field(default_factory=list)
     failed: str = ""  # why it was not measured
 
     @property
     def medians(self) -> list[float]:
-        """Seconds of a step, by round."""
-        return [float(np.median(each)) for each in self.rounds]
+        """Seconds of a step, by round: of its calmest steps."""
+        return [float(np.median([step.seconds for step in calmest(each)])) for each in self.rounds]
 
     @property
     def measured_s(self) -> float:
@@ -47,6 +56,11 @@ class Entry:
     def error(self) -> float:
         """Of the prediction: relative to what was measured."""
         return self.predicted_s / self.measured_s - 1.0
+
+
+def calmest(steps: Sequence[Step]) -> list[Step]:
+    """Those of a round that count."""
+    return sorted(steps, key=lambda step: step.slowness)[: math.ceil(CALMEST * len(steps))]
 
 
 def chosen(

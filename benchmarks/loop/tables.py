@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.profiles.profilers.core_speed import STEADY
+import numpy as np
 
 from .cases import Case, Model
-from .sample import Entry, kendall_tau, median_error, regret
+from .sample import CALMEST, Entry, calmest, kendall_tau, median_error, regret
 
 REACH = {"regret": 0.03, "median error": 0.12, "tau": 0.75}  # at most, at most, at least
 NAIVE = ("default order", "all dp", "tp = host", "even stages")
@@ -56,7 +56,8 @@ class Result:
                   "link_bytes_per_s": host.link_bytes_per_s} for host in self.case.hosts]  # fmt: skip
         rows = [{"layout": entry.layout_id, "roles": entry.roles, "predicted_s": entry.predicted_s,
                  "measured_s": None if entry.failed else entry.measured_s, "failed": entry.failed or None,
-                 "rounds_s": entry.rounds, "disturbed_steps": entry.disturbed} for entry in self.sample]  # fmt: skip
+                 "rounds": [[[step.seconds, step.slowness] for step in steps] for steps in entry.rounds]}
+                for entry in self.sample]  # fmt: skip
         return {"cluster": self.case.name, "hosts": hosts, "model": {"name": self.model.name, **self.model.fields},
                 "seq_len": self.model.seq_len, "global_batch": self.model.global_batch, "figures": self.figures(),
                 "layouts": rows, "told": self.told}  # fmt: skip
@@ -75,9 +76,8 @@ def _head(about: Mapping[str, Any]) -> Iterator[str]:
     yield f"# Plans and what they took, {about['date']}"
     yield ""
     yield "By `make closed-loop`: emulated hosts on one machine, profiled, planned and trained on. Best of the medians "
-    yield f"of {about['rounds']} rounds of {about['steps']} steps or more; the sample was fixed before, seed "
-    yield f"{about['seed']}. Steps during which a core of this machine was {STEADY:g} times slower than by itself "
-    yield "(other machines share it) do not count."
+    yield f"of {about['rounds']} rounds of {about['steps']} steps, of which those {CALMEST:.0%} count during which the "
+    yield f"cores were fastest (other machines share them). The sample was fixed before, seed {about['seed']}."
     yield ""
     yield "; ".join(f"{name} {value}" for name, value in about["environment"].items())
     yield ""
@@ -106,8 +106,8 @@ def _one(result: Result) -> Iterator[str]:
         link = f"{8e-6 * host.link_bytes_per_s:.0f} Mb/s" if host.link_bytes_per_s else "not shaped"
         yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
     yield from (f"- {line}" for line in result.told)
-    counted = sum(len(each) for entry in result.sample for each in entry.rounds)
-    yield f"- {counted} steps count, {sum(entry.disturbed for entry in result.sample)} were disturbed"
+    slowness = [step.slowness for entry in result.sample for steps in entry.rounds for step in calmest(steps)]
+    yield f"- during steps that count all took {np.median(slowness):.2f} times as long as on undisturbed cores (median)"
     yield ""
     yield "| layout | why | predicted s | measured s | error | rounds apart |"
     yield "|---|---|---|---|---|---|"

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from meshwright.profiles.profilers.core_speed import STEADY
 from meshwright.runtime import worker
 from meshwright.runtime.settings import Settings
 from meshwright.runtime.status import Status
@@ -29,26 +28,12 @@ from meshwright.runtime.trainer import Trainer
 
 from .emulated import Emulated
 from .sample import Entry
-from .tickers import Tickers
 
 BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and for a part of a round
-LEAST_CALM, ROUND_S = 4, 8.0  # steps of a round that count; how long more are trained to have them
 
 
 class TrialFailed(Exception):
     """A layout that did not train: says what its ranks said."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """start, end: as time.perf_counter has them, which is the same in all processes."""
-
-    start: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
 
 
 @dataclass
@@ -60,14 +45,15 @@ class Trial:
     answers: int
     outputs: Path
 
-    def train(self, warm_up: int, steps: int) -> list[Step]:
-        """Trains some steps: all but the first `warm_up`."""
+    def train(self, steps: int) -> list[tuple[float, float]]:
+        """Trains some steps: when each began and ended, as time.perf_counter has it, which is the same in all
+        processes."""
         self._signal(signal.SIGCONT)
         for end in self.ends:
-            os.write(end, f"{warm_up + steps}\n".encode())
-        found = [Step(*each) for each in json.loads(self._answer(STEPS_S))]
+            os.write(end, f"{steps}\n".encode())
+        found = [(start, end) for start, end in json.loads(self._answer(STEPS_S))]
         self._signal(signal.SIGSTOP)
-        return found[warm_up:]
+        return found
 
     def wait_until_built(self) -> None:
         self._answer(BUILD_S)
@@ -160,19 +146,6 @@ def _train(settings: Settings, variables: Mapping[str, object], told: int, answe
     return 0
 
 
-def steady_round(trial: Trial, tickers: Tickers, warm_up: int, steps: int) -> tuple[list[float], int]:
-    """Seconds of the steps during which no core was disturbed, and how many others there were. Trains `steps` steps,
-    and as many again while fewer than LEAST_CALM of them count, for ROUND_S at most; of cores that have not come to
-    rest by then, the LEAST_CALM steps count that were disturbed least."""
-    found, calm = list[tuple[float, Step]](), list[Step]()  # how slow the cores were, and the step
-    while not found or (len(calm) < LEAST_CALM and found[-1][1].end - found[0][1].start < ROUND_S):
-        found += [(tickers.slowness(step.start, step.end), step) for step in trial.train(warm_up, steps)]
-        calm = [step for slowness, step in found if slowness <= STEADY]
-    if len(calm) < LEAST_CALM:
-        calm = [step for _, step in sorted(found, key=lambda each: each[0])[:LEAST_CALM]]
-    return [step.seconds for step in calm], len(found) - len(calm)
-
-
 @contextmanager
 def meeting_point(cluster: Emulated, port: int, outputs: Path) -> Iterator[None]:
     """The store at which the ranks of all trials meet, on the first host."""
@@ -191,8 +164,7 @@ def _store(port: int) -> int:
     return kept.port
 
 
-def rounds(names: Sequence[str], number: int, seed: int) -> Iterator[str]:
-    """Every name once a round, in another order each time."""
-    chance = random.Random(seed)
+def turns(names: Sequence[str], number: int, chance: random.Random) -> Iterator[str]:
+    """Every name once a turn, in another order each time."""
     for _ in range(number):
         yield from chance.sample(names, len(names))
