@@ -88,6 +88,20 @@ class TestFigures:
         steps = [sample.Step(float(number), slow) for number, slow in enumerate(slowness)]
         assert sample.calmest(steps) == [steps[number] for number in counted]
 
+    def test_at_equal_speed_layouts_that_met_slower_cores_are_not_slower(self) -> None:
+        """Seconds as 2 s^1.2 and 3 s^1.2 of slowness s: where all met the same, the ratio is 1.5 whatever s."""
+        met = [[1.0, 1.5, 2.0], [1.0, 1.1, 1.2]]
+        found = [sample.Entry("l", Path("plan.json"), 1, 1.0, [],
+                              rounds=[[sample.Step(scale * each**1.2, each) for each in own]])
+                 for scale, own in zip((2.0, 3.0), met, strict=True)]  # fmt: skip
+        first, second = sample.at_equal_speed(found)
+        assert second / first == pytest.approx(1.5)
+        assert 2.0 * 1.1**1.2 < first < 2.0 * 1.5**1.2
+        steady = [measured(1.0, [2.0, 2.0]), measured(1.0, [3.0])]
+        for entry in steady:
+            entry.rounds = [[step for step in each if step.slowness == 1.0] for each in entry.rounds]
+        assert sample.at_equal_speed(steady) == pytest.approx([2.0, 3.0])  # cores that never changed
+
     def test_the_error_is_relative_to_what_was_measured(self) -> None:
         assert measured(0.8, [1.0]).error == pytest.approx(-0.2)
         assert sample.median_error([measured(0.8, [1.0]), measured(1.1, [1.0]), measured(1.0, [1.0])]) == (

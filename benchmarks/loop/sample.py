@@ -63,6 +63,19 @@ def calmest(steps: Sequence[Step]) -> list[Step]:
     return sorted(steps, key=lambda step: step.slowness)[: math.ceil(CALMEST * len(steps))]
 
 
+def at_equal_speed(entries: Sequence[Entry]) -> list[float]:
+    """Seconds of a step of each, had the cores been as fast during all steps of all of them: an analysis of covariance,
+    log seconds = own level + b log slowness with one b for all, taken at the mean slowness. All steps count."""
+    steps = [[step for each in entry.rounds for step in each] for entry in entries]
+    seconds, slowness = ([np.log([getattr(step, name) for step in own]) for own in steps]
+                         for name in ("seconds", "slowness"))  # fmt: skip
+    levels, speeds = (np.array([own.mean() for own in each]) for each in (seconds, slowness))
+    apart = np.concatenate([own - own.mean() for own in slowness])
+    moved = float(apart @ np.concatenate([own - own.mean() for own in seconds]))
+    slope = moved / float(apart @ apart) if apart.any() else 0.0
+    return [float(each) for each in np.exp(levels + slope * (speeds.mean() - speeds))]
+
+
 def chosen(
     best: Sequence[Entry], naive: Sequence[Entry], others: Iterable[Entry], *, seed: int, drawn: int = DRAWN,
     most: int = MOST,
