@@ -67,7 +67,7 @@ class Traffic:
     forward_bytes: Array
     backward_bytes: Array
     tag: int = 0
-    fusable: bool = True  # eager stacks move more bytes for it
+    fusable: bool = True  # one kernel at best: eager stacks move more bytes for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +252,22 @@ class Builder:
                   "feed-forward": ("gate", "up")}  # fmt: skip
         for block, projections in inputs.items():
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
+            if not self.stack.fused_norms:  # the input in fp32, for its square and its scale, and what weights multiply
+                ops.saved.append(Saved(f"{block} norm steps", 4.0 * h * tokens, tag("norm")))
             if ops.keeps_input(*projections):
                 ops.saved.append(Saved(f"{block} norm output", self.kept_input * h * tokens, tag("norm")))
             ops.waiting.append(self.kept_input * h * tokens)
-        one = w * h * tokens
-        ops.traffic.append(Traffic("norms", kind.num_norms * 2 * one, kind.num_norms * 4 * one, tag("norm")))
-        ops.traffic.append(Traffic("residuals", 2 * 3 * one, 2 * 2 * one))
+        ops.traffic.append(self._norm("norms", kind.num_norms * h * tokens, tag("norm")))
+        ops.traffic.append(Traffic("residuals", 2 * 3 * w * h * tokens, 2 * 2 * w * h * tokens))
+
+    def _norm(self, name: str, elements: Array, tags: int = 0) -> Traffic:
+        """RMS norms. One by one, torch's steps move, in bytes per element: cast w + 4, square 8, mean 4, scale 8, cast
+        back 4 + w, weights 2 w; backward: weights 6 w, cast w + 4, scale 24, mean 4, square 28, sum 12, cast 4 + w
+        (torchtitan, models/norms.py of 2024, `rmsnorm`; torch tools/autograd/derivatives.yaml)."""
+        w = activation_bytes(self.workload)
+        if self.stack.fused_norms:
+            return Traffic(name, 2 * w * elements, 4 * w * elements, tags)
+        return Traffic(name, (28 + 4 * w) * elements, (76 + 8 * w) * elements, tags, fusable=False)
 
     def _attention(self, ops: LayerOperations, attention: Attention) -> None:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
@@ -288,7 +298,10 @@ class Builder:
         if self.kept_input < w and projected:  # the core keeps it too, as it made it
             ops.saved.append(Saved("quantised attention output", self.kept_input * tokens * a * dv))
         if not self.model.learned_positions:
-            ops.traffic.append(Traffic("positions", 2 * w * tokens * (a + g) * d, 2 * w * tokens * (a + g) * d))
+            # Else cast to fp32, turned as complex numbers, cast back (torchtitan, apply_rotary_emb).
+            per_element = 2 * w if self.stack.fused_positions else (w + 4) + 8 + (4 + w)
+            moved = per_element * tokens * (a + g) * d
+            ops.traffic.append(Traffic("positions", moved, moved, fusable=self.stack.fused_positions))
         if self.stack.attention == "unfused":
             self._scores(ops, tokens * a)
             # Heads come one after another and are put side by side.
@@ -377,10 +390,12 @@ class Builder:
             ops.saved.append(Saved("activation output", self.kept_input * elements, tags))
         else:
             ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
-        if gated and not self.stack.fused_activation:
+        passes, fused = (parts + 1, 2 * parts + 1), not gated or self.stack.fused_activation
+        if not fused:  # activation 2 and product 3; backward: two products 3 each, activation 3
             ops.saved.append(Saved("activation of the gate", w * elements, tags))
-        moved = (parts + 1) * w * elements
-        ops.traffic.append(Traffic("activation", moved, (2 * parts + 1) * w * elements, tags))
+            passes = (5, 9)
+        forward, backward = (number * w * elements for number in passes)
+        ops.traffic.append(Traffic("activation", forward, backward, tags, fusable=fused))
 
     def _experts(self, ops: LayerOperations, block: MixtureOfExperts) -> None:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
@@ -502,8 +517,9 @@ class Builder:
         if not self.stack.split_logits:  # made in parts, but the loss takes them whole
             joined = np.where(parts > 1, w * whole, 0.0)
             ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
-        ops.saved.append(Saved("final norm", (1 + ops.keeps_input()) * w * h * shard.sp_tokens))
-        ops.traffic.append(Traffic("final norm", 2 * w * h * shard.sp_tokens, 4 * w * h * shard.sp_tokens))
+        steps = 0.0 if self.stack.fused_norms else 4.0
+        ops.saved.append(Saved("final norm", ((1 + ops.keeps_input()) * w + steps) * h * shard.sp_tokens))
+        ops.traffic.append(self._norm("final norm", h * shard.sp_tokens))
         self._tensor_parallel(ops, np.minimum(parts - 1, 1.0))
 
     def mtp(self, trains: Trains = "all") -> LayerOperations:

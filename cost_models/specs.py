@@ -403,7 +403,10 @@ class StackSpec:
     attention: AttentionKernel
     throughput: float  # rate of its kernels in a long run over what the device's efficiencies promise [0.5, 1.5]
     elementwise_traffic: float  # memory traffic of element-wise kernels over perfectly fused ones [1, 2]
-    fused_activation: bool  # gate, activation and product in one kernel: their intermediate is not kept
+    # One kernel each, which keeps nothing between; else a kernel per step, of which norms and positions take fp32.
+    fused_norms: bool
+    fused_positions: bool  # rotary ones
+    fused_activation: bool  # gate, activation and product
     tp_overlap: float
     dp_overlap: float  # of the reduction of gradients
     dp_gather_overlap: float  # of gathering the weights that ZeRO-1 and 2 updated

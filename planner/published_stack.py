@@ -52,6 +52,8 @@ DISPATCH = {"alltoall": "alltoall", "allgather": "alltoall", "deepep": "deduplic
 CAST_DELAYED, CAST_BLOCKS, CAST_CURRENT = 2.0, 4.0, 6.0
 CASTS = {"delayed": CAST_DELAYED, "mxfp8": CAST_BLOCKS, "blockwise": CAST_BLOCKS, "current": CAST_CURRENT}
 CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), CAST_CURRENT)
+# Whether a norm is one kernel. torchtitan of 2024, norm_type: fused_rmsnorm, compiled_rmsnorm, rmsnorm.
+NORMS = {"fused": True, "compiled": True, "eager": False}
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -85,8 +87,11 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
         changed["cast_bytes"] = CASTS[recipe]
     if isinstance(fused := features.get("gradient_accumulation_fusion"), bool):
         changed["fused_accumulation"] = fused
+    if features.get("norms") in NORMS:
+        changed["fused_norms"] = NORMS[features["norms"]]
     if features.get("torch_compile") is True:  # element-wise chains become one kernel each
-        changed |= {"elementwise_traffic": COMPILED_TRAFFIC, "fused_activation": True, "kernels_per_projection": 0.0}
+        changed |= {"elementwise_traffic": COMPILED_TRAFFIC, "kernels_per_projection": 0.0}
+        changed |= dict.fromkeys(("fused_norms", "fused_positions", "fused_activation"), True)
         changed["kernels_per_layer"] = min(stack.kernels_per_layer, COMPILED_KERNELS)
     _graphs(changed, features, stack)
     _experts(changed, features)

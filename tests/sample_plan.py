@@ -127,6 +127,8 @@ _PLAN: dict[str, Any] = {
             "name": "megatron-core",
             "attention": "flash2",
             "tp_overlap": 0.35,
+            "fused_norms": True,
+            "fused_positions": True,
             "fused_activation": True,
             "sources": {"tp_overlap": "assumed: userbuffers are off, so that only part of the gather is hidden"},
         },

@@ -91,6 +91,45 @@ def test_host_and_device_overlap_unless_the_host_waits() -> None:
         assert float(found.forward[pricing.COMPONENTS.index("host")].sum()) > 0
 
 
+# --- kernels that do one step each ------------------------------------------------------------------------------------
+
+TOKENS = 4096.0
+# Values that every kernel reads and writes per one of the hidden states: (in bf16, in fp32).
+NORM = [(1, 1), (0, 2), (0, 1), (0, 2), (1, 1), (2, 0)]  # cast, square, mean, scale, cast back, weights
+NORM_BACKWARD = [(6, 0), (1, 1), (0, 6), (0, 1), (0, 7), (0, 3), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "per_token", "forward", "backward"),
+    [
+        ("norms", "fused_norms", 2 * LLAMA.hidden, NORM, NORM_BACKWARD),  # two of each layer
+        ("positions", "fused_positions", (32 + 8) * 128, [(1, 1), (0, 2), (1, 1)], [(1, 1), (0, 2), (1, 1)]),
+        ("activation", "fused_activation", 14336, [(2, 0), (3, 0)], [(3, 0), (3, 0), (3, 0)]),
+    ],
+)
+def test_what_separate_kernels_move(
+    name: str, field: str, per_token: int, forward: list[tuple[int, int]], backward: list[tuple[int, int]]
+) -> None:
+    """What is counted kernel by kernel is not raised by what an eager stack moves over fused ones."""
+    found = {fused: next(t for t in operations(LLAMA, stack_of(**{field: fused}), Layout()).traffic if t.name == name)
+             for fused in (True, False)}  # fmt: skip
+    values = TOKENS * per_token
+    assert found[False].forward_bytes[0] == values * sum(2 * half + 4 * single for half, single in forward)
+    assert found[False].backward_bytes[0] == values * sum(2 * half + 4 * single for half, single in backward)
+    assert found[True].fusable
+    assert not found[False].fusable
+    assert found[False].forward_bytes[0] > found[True].forward_bytes[0]
+
+
+def test_separate_kernels_keep_what_is_between_them() -> None:
+    """A norm its input in fp32, and gate and product the activation."""
+    def kept(**fields: bool) -> float:
+        return float(sum(each.num_bytes[0] for each in operations(LLAMA, stack_of(**fields), Layout()).saved))
+
+    assert kept(fused_norms=False) - kept() == 2 * 4 * TOKENS * LLAMA.hidden
+    assert kept(fused_activation=False) - kept() == 2 * TOKENS * 14336
+
+
 # --- once per micro-batch, once per step ------------------------------------------------------------------------------
 
 

@@ -163,6 +163,8 @@ def test_what_is_left_out_is_assumed_and_labelled(tmp_path: Path) -> None:
         ("{loss: plain}", "logit_bytes", 12.0),
         ("{grad_reduce: bf16}", "gradient_bytes", 2),
         ("{torch_compile: true}", "fused_activation", True),
+        ("{torch_compile: true, norms: eager}", "fused_norms", True),
+        ("{norms: eager}", "fused_norms", False),
         ("{cuda_graphs: layer}", "host_s_per_kernel", lambda family: family.host_s_per_kernel / 5),
         ("{cuda_graphs: none}", "host_s_per_kernel", lambda family: family.host_s_per_kernel),
         ("{cuda_graphs: full_iteration}", "dropless", False),

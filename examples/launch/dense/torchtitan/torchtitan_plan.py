@@ -1,4 +1,4 @@
-"""dp16-sh8-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.2 s per step predicted
+"""dp16-sh8-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.6 s per step predicted
 Plan 2183d07d4741, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.

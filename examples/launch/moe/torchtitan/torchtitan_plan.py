@@ -1,4 +1,4 @@
-"""pp2-vpp12-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.45 s per step predicted
+"""pp2-vpp12-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.65 s per step predicted
 Plan 21ec71760fb5, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
