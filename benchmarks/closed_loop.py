@@ -98,7 +98,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--clusters", type=Path, default=CASES, metavar="FILE", help="what to emulate")
     parser.add_argument("--only", action="append", default=[], metavar="CLUSTER", help="of the file's clusters")
     parser.add_argument("--quick", action="store_true", help="one cluster and model, 8 layouts, 2 rounds")
-    parser.add_argument("--seed", type=int, default=0, help="of the layouts that are drawn, and of the order of rounds")
+    parser.add_argument("--seed", type=int, default=0, help="of the layouts that are drawn, and of the order of turns")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep profiles, plans and logs there")
     return parser.parse_args(argv)
 

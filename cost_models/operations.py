@@ -252,7 +252,7 @@ class Builder:
                   "feed-forward": ("gate", "up")}  # fmt: skip
         for block, projections in inputs.items():
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
-            if not self.stack.fused_norms:  # the input in fp32, for its square and its scale, and what weights multiply
+            if self._norms_in_steps:  # fp32 input (4), what its weights multiply (w), but not its input (w)
                 ops.saved.append(Saved(f"{block} norm steps", 4.0 * h * tokens, tag("norm")))
             if ops.keeps_input(*projections):
                 ops.saved.append(Saved(f"{block} norm output", self.kept_input * h * tokens, tag("norm")))
@@ -261,13 +261,23 @@ class Builder:
         ops.traffic.append(Traffic("residuals", 2 * 3 * w * h * tokens, 2 * 2 * w * h * tokens))
 
     def _norm(self, name: str, elements: Array, tags: int = 0) -> Traffic:
-        """RMS norms. One by one, torch's steps move, in bytes per element: cast w + 4, square 8, mean 4, scale 8, cast
-        back 4 + w, weights 2 w; backward: weights 6 w, cast w + 4, scale 24, mean 4, square 28, sum 12, cast 4 + w
-        (torchtitan, models/norms.py of 2024, `rmsnorm`; torch tools/autograd/derivatives.yaml)."""
-        w = activation_bytes(self.workload)
-        if self.stack.fused_norms:
+        """RMS norms (others are one kernel in torch, too). One by one, torch's steps move, in bytes per element: cast,
+        square 8, mean 4, scale 8, cast back, weights 2 w; backward: weights 6 w, cast, scale 24, mean 4, square 28, sum
+        12, cast back (torchtitan, models/norms.py of 2024, `rmsnorm`; torch tools/autograd/derivatives.yaml)."""
+        w, casts = activation_bytes(self.workload), self._fp32_casts
+        if not self._norms_in_steps:
             return Traffic(name, 2 * w * elements, 4 * w * elements, tags)
-        return Traffic(name, (28 + 4 * w) * elements, (76 + 8 * w) * elements, tags, fusable=False)
+        return Traffic(name, (casts + 20 + 2 * w) * elements, (casts + 68 + 6 * w) * elements, tags, fusable=False)
+
+    @property
+    def _norms_in_steps(self) -> bool:
+        return not self.stack.fused_norms and not self.model.norm_bias
+
+    @property
+    def _fp32_casts(self) -> float:
+        """Bytes per element to fp32 and back: torch makes no copy of what is fp32 already."""
+        w = activation_bytes(self.workload)
+        return 0.0 if w == 4 else 2 * (w + 4)
 
     def _attention(self, ops: LayerOperations, attention: Attention) -> None:
         shard, h, w = self.shard, self.model.hidden, activation_bytes(self.workload)
@@ -299,7 +309,7 @@ class Builder:
             ops.saved.append(Saved("quantised attention output", self.kept_input * tokens * a * dv))
         if not self.model.learned_positions:
             # Else cast to fp32, turned as complex numbers, cast back (torchtitan, apply_rotary_emb).
-            per_element = 2 * w if self.stack.fused_positions else (w + 4) + 8 + (4 + w)
+            per_element = 2 * w if self.stack.fused_positions else self._fp32_casts + 8
             moved = per_element * tokens * (a + g) * d
             ops.traffic.append(Traffic("positions", moved, moved, fusable=self.stack.fused_positions))
         if self.stack.attention == "unfused":
@@ -517,7 +527,7 @@ class Builder:
         if not self.stack.split_logits:  # made in parts, but the loss takes them whole
             joined = np.where(parts > 1, w * whole, 0.0)
             ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
-        steps = 0.0 if self.stack.fused_norms else 4.0
+        steps = 4.0 if self._norms_in_steps else 0.0
         ops.saved.append(Saved("final norm", ((1 + ops.keeps_input()) * w + steps) * h * shard.sp_tokens))
         ops.traffic.append(self._norm("final norm", h * shard.sp_tokens))
         self._tensor_parallel(ops, np.minimum(parts - 1, 1.0))

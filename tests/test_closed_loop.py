@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from meshwright.profiles.profilers import core_speed
 from scipy.stats import kendalltau
 
 from meshwright.errors import InputError
@@ -35,7 +34,7 @@ def entries(role: str, *times: float) -> list[sample.Entry]:
 
 
 def measured(predicted: float, *rounds: list[float], slowness: float = 1.0) -> sample.Entry:
-    """All of its steps count: half as many others were disturbed."""
+    """All of its steps count: one fewer others were disturbed."""
     steps = [[*(sample.Step(seconds, slowness) for seconds in each), *[sample.Step(99.0, 9.0)] * (len(each) - 1)]
              for each in rounds]  # fmt: skip
     return sample.Entry("l", Path("plan.json"), 1, predicted, ["best 1"], rounds=steps)
@@ -86,7 +85,8 @@ class TestFigures:
     )
     def test_the_steps_count_that_were_disturbed_least(self, slowness: list[float], counted: list[int]) -> None:
         steps = [sample.Step(float(number), slow) for number, slow in enumerate(slowness)]
-        assert sample.calmest(steps) == [steps[number] for number in counted]
+        entry = sample.Entry("l", Path("plan.json"), 1, 1.0, [], rounds=[steps, steps[:1]])
+        assert entry.counted == [[steps[number] for number in counted], steps[:1]]
 
     def test_at_equal_speed_layouts_that_met_slower_cores_are_not_slower(self) -> None:
         """Seconds as 2 s^1.2 and 3 s^1.2 of slowness s: where all met the same, the ratio is 1.5 whatever s."""
@@ -96,7 +96,7 @@ class TestFigures:
                  for scale, own in zip((2.0, 3.0), met, strict=True)]  # fmt: skip
         first, second = sample.at_equal_speed(found)
         assert second / first == pytest.approx(1.5)
-        assert 2.0 * 1.1**1.2 < first < 2.0 * 1.5**1.2
+        assert first == pytest.approx(2.0 * (3.0 * 1.32) ** (1.2 / 6))  # at the mean of all, of logs
         steady = [measured(1.0, [2.0, 2.0]), measured(1.0, [3.0])]
         for entry in steady:
             entry.rounds = [[step for step in each if step.slowness == 1.0] for each in entry.rounds]
@@ -223,7 +223,7 @@ def test_tables_say_how_fast_the_cores_were() -> None:
     case = cases.read_cases(closed_loop.CASES)[0]
     result = tables.Result(case, case.models[0], [measured(0.9, [1.0, 1.0], slowness=1.25)])
     about = {"date": "2026-01-01", "rounds": 1, "steps": 3, "seed": 0, "environment": {"torch": "2"}}
-    assert "during steps that count all took 1.25 times as long as on undisturbed" in tables.tables([result], about)
+    assert "the loop that tells the cores' speed took 1.25 times its least" in tables.tables([result], about)
 
 
 def test_a_time_is_told_by_the_probes_in_it() -> None:
@@ -248,7 +248,7 @@ def test_every_core_is_probed_throughout() -> None:
             assert began < times[0]
             assert (np.diff(times) > tickers.TICKS_PER_PROBE * tickers.TICK_S).all()
             assert ((took > 0) & (took < 0.5)).all()
-        assert 0.9 <= watch.slowness(began + 0.2, time.perf_counter()) <= core_speed.MOST
+        assert watch.slowness(began + 0.2, time.perf_counter()) >= 0.9
     finally:
         watch.stop()
 

@@ -121,13 +121,34 @@ def test_what_separate_kernels_move(
     assert found[False].forward_bytes[0] > found[True].forward_bytes[0]
 
 
+def test_what_is_fp32_already_is_not_cast() -> None:
+    """Of a norm's seven and nine steps then five and seven are left, of a position one."""
+    stack = stack_of(fused_norms=False, fused_positions=False)
+    found = {t.name: t for t in operations(LLAMA, stack, Layout(), "fp32").traffic}
+    for name, per_token, forward, backward in (("norms", 2 * LLAMA.hidden, 28, 92), ("positions", 40 * 128, 8, 8)):
+        assert found[name].forward_bytes[0] == TOKENS * per_token * forward
+        assert found[name].backward_bytes[0] == TOKENS * per_token * backward
+
+
+def test_layer_norms_are_one_kernel() -> None:
+    gpt = load_model("gpt-175b")[0]
+    eager, fused = (operations(gpt, stack_of(fused_norms=flag), Layout()) for flag in (False, True))
+    assert [t.forward_bytes[0] for t in eager.traffic] == [t.forward_bytes[0] for t in fused.traffic]
+    assert [s.num_bytes[0] for s in eager.saved] == [s.num_bytes[0] for s in fused.saved]
+
+
 def test_separate_kernels_keep_what_is_between_them() -> None:
-    """A norm its input in fp32, and gate and product the activation."""
+    """A norm its input in fp32 and what its weights multiply, in place of its input; gate and product the activation.
+    Recomputing norms or activations drops them."""
     def kept(**fields: bool) -> float:
         return float(sum(each.num_bytes[0] for each in operations(LLAMA, stack_of(**fields), Layout()).saved))
 
-    assert kept(fused_norms=False) - kept() == 2 * 4 * TOKENS * LLAMA.hidden
+    assert kept(fused_norms=False) - kept() == 2 * (4 + 2 - 2) * TOKENS * LLAMA.hidden
     assert kept(fused_activation=False) - kept() == 2 * TOKENS * 14336
+    between = [each for each in operations(LLAMA, stack_of(fused_norms=False, fused_activation=False), Layout()).saved
+               if each.name.endswith("norm steps") or each.name == "activation of the gate"]  # fmt: skip
+    assert len(between) == 3
+    assert all(each.tag for each in between)
 
 
 # --- once per micro-batch, once per step ------------------------------------------------------------------------------

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
+from meshwright.profiles.profilers.core_speed import calmest
 
 BEST, DRAWN, MOST = 6, 6, 15  # the predicted best, of all others by seed; together with naive choices at most
-CALMEST = 0.5  # of the steps of a round, those that count: during them the cores were disturbed least
 SLOWEST = 3.0  # what is predicted to take so many times the best is not drawn: its steps would take all the time
 
 
 @dataclass(frozen=True)
 class Step:
-    """slowness: how much longer everything took meanwhile on the core that was disturbed most."""
+    """slowness: of the core that was disturbed most (`core_speed`)."""
 
     seconds: float
     slowness: float
@@ -38,9 +38,14 @@ class Entry:
     failed: str = ""  # why it was not measured
 
     @property
+    def counted(self) -> list[list[Step]]:
+        """The steps that count, by round."""
+        return [calmest(each, attrgetter("slowness")) for each in self.rounds]
+
+    @property
     def medians(self) -> list[float]:
-        """Seconds of a step, by round: of its calmest steps."""
-        return [float(np.median([step.seconds for step in calmest(each)])) for each in self.rounds]
+        """Seconds of a step, by round."""
+        return [float(np.median([step.seconds for step in each])) for each in self.counted]
 
     @property
     def measured_s(self) -> float:
@@ -56,11 +61,6 @@ class Entry:
     def error(self) -> float:
         """Of the prediction: relative to what was measured."""
         return self.predicted_s / self.measured_s - 1.0
-
-
-def calmest(steps: Sequence[Step]) -> list[Step]:
-    """Those of a round that count."""
-    return sorted(steps, key=lambda step: step.slowness)[: math.ceil(CALMEST * len(steps))]
 
 
 def at_equal_speed(entries: Sequence[Entry]) -> list[float]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from meshwright.profiles.profilers.core_speed import CALMEST
 
 from .cases import Case, Model
-from .sample import CALMEST, Entry, at_equal_speed, calmest, kendall_tau, median_error, regret
+from .sample import Entry, at_equal_speed, kendall_tau, median_error, regret
 
 REACH = {"regret": 0.03, "median error": 0.12, "tau": 0.75}  # at most, at most, at least
 NAIVE = ("default order", "all dp", "tp = host", "even stages")
@@ -36,7 +37,7 @@ class Result:
         choice = done.index(self.sample[0]) if self.sample[0] in done else -1
         found = {"regret": regret(times, choice) if choice >= 0 else math.nan, "median error": median_error(done),
                  "tau": kendall_tau([entry.predicted_s for entry in done], times)}  # fmt: skip
-        if done and choice >= 0:
+        if choice >= 0:
             equal = at_equal_speed(done)
             found |= {"regret at equal speed": regret(equal, choice),
                       "tau at equal speed": kendall_tau([entry.predicted_s for entry in done], equal)}  # fmt: skip
@@ -82,7 +83,7 @@ def _head(about: Mapping[str, Any]) -> Iterator[str]:
     yield "By `make closed-loop`: emulated hosts on one machine, profiled, planned and trained on. Best of the medians "
     yield f"of {about['rounds']} rounds of {about['steps']} steps, of which those {CALMEST:.0%} count during which the "
     yield f"cores were fastest (other machines share them). The sample was fixed before, seed {about['seed']}."
-    yield "At equal speed: all steps, less what steps of the same layout take longer where the cores are slower."
+    yield "At equal speed: all steps, corrected by what those of one layout take longer where the cores are slower."
     yield ""
     yield "; ".join(f"{name} {value}" for name, value in about["environment"].items())
     yield ""
@@ -114,8 +115,8 @@ def _one(result: Result) -> Iterator[str]:
         link = f"{8e-6 * host.link_bytes_per_s:.0f} Mb/s" if host.link_bytes_per_s else "not shaped"
         yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
     yield from (f"- {line}" for line in result.told)
-    slowness = [step.slowness for entry in result.sample for steps in entry.rounds for step in calmest(steps)]
-    yield f"- during steps that count all took {np.median(slowness):.2f} times as long as on undisturbed cores (median)"
+    slowness = np.median([step.slowness for entry in result.sample for steps in entry.counted for step in steps])
+    yield f"- during steps that count the loop that tells the cores' speed took {slowness:.2f} times its least (median)"
     yield ""
     yield "| layout | why | predicted s | measured s | error | rounds apart |"
     yield "|---|---|---|---|---|---|"

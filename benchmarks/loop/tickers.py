@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from meshwright.profiles.profilers import core_speed
+from meshwright.profiles.profilers.core_speed import Times
 from meshwright.runtime.agent import die_with_parent
 
 TICK_S = 0.001
@@ -20,8 +21,6 @@ TICKS_PER_PROBE = 5
 KEPT = 1 << 18  # probes: those of the last 20 minutes, at the least
 _PRIORITY = 50
 _APART_S = 2 * TICKS_PER_PROBE * TICK_S  # of two probes, at the most: also the shortest step has one beside it
-
-Probes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def may_go_first() -> bool:
@@ -58,14 +57,14 @@ class Tickers:
         return max(_slowness(*_probes(page), start, end) for page in self.pages)
 
 
-def _probes(page: mmap.mmap) -> tuple[Probes, Probes]:
+def _probes(page: mmap.mmap) -> tuple[Times, Times]:
     """When probes were made, and what they took."""
     numbers: Any = np.frombuffer(page, np.float64)
     made = min(int(numbers[0]), KEPT)
     return numbers[1 : 1 + made], numbers[1 + KEPT : 1 + KEPT + made]
 
 
-def _slowness(times: Probes, took: Probes, start: float, end: float) -> float:
+def _slowness(times: Times, took: Times, start: float, end: float) -> float:
     """Raises ValueError where there is no probe between the two times."""
     within = (times >= start - _APART_S) & (times <= end + _APART_S)
     if not within.any():

@@ -1,9 +1,9 @@
 """Layouts of a plan, trained for some steps by the real runtime on an emulated cluster.
 
 The ranks of every layout are processes of their own, forked from this one (so that torch is imported once), which
-build it as `launch` does and then are stopped: rounds of steps can follow one another in any order, and nothing is
-built twice. Stopped, and not only waiting: gloo's threads look for messages every 10 ms, and would do so on the quotas
-of the layout that trains. Quotas are lifted while they build.
+build it as `launch` does and then are stopped: they can take turns in any order, and nothing is built twice. Stopped,
+and not only waiting: gloo's threads look for messages every 10 ms, and would do so on the quotas of the layout that
+trains. Quotas are lifted while they build.
 """
 
 from __future__ import annotations

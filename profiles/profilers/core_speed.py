@@ -1,29 +1,32 @@
 """How fast the core is that this process runs on, told by a short loop.
 
 The cores of a virtual machine are shared with machines that nobody here sees: for seconds at a time everything takes up
-to twice as long, and the kernel counts nothing as stolen. The loop takes longer, too.
+to twice as long, and the kernel counts nothing as stolen. The loop takes longer, too (where ranks train beside it, 1.1
+to 1.3 times as long as on an idle core).
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 CALM = 10.0  # percentile of all times of the loop that is the core's own speed
 MOST = 3.0  # times that: beyond it the loop was interrupted
-# Times that, on average: the most for a core that counts as undisturbed. While ranks train the loop takes 1.1 to 1.3
-# times as long as on an idle core, and up to 1.35 steps do not get longer with it (150 steps of two layouts).
-STEADY = 1.35
+CALMEST = 0.5  # of samples, those that count: meanwhile the core was fastest
 APART_S = 0.001  # of two loops beside other work
 _LOOPS = 500
 
+T = TypeVar("T")
 Times = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def loop() -> None:
-    """15 us on the machine on which STEADY was found."""
+    """Some 15 us."""
     total = 0
     for number in range(_LOOPS):
         total += number
@@ -33,6 +36,11 @@ def slowness(took: Times, all_took: Times) -> float:
     """How much longer the loop took than at the core's own speed, on average: 1 is that speed. took: seconds of some
     loops; all_took: of all that there are of this core."""
     return float(np.minimum(took / np.percentile(all_took, CALM), MOST).mean())
+
+
+def calmest(samples: Sequence[T], slowness: Callable[[T], float]) -> list[T]:
+    """Those that count."""
+    return sorted(samples, key=slowness)[: math.ceil(CALMEST * len(samples))]
 
 
 @dataclass

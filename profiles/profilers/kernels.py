@@ -28,7 +28,7 @@ MOST_PARAMETERS = 1 << 27
 class Kernel:
     """One thing to time. Shapes of a product: [m, k] x [k, n] of the forward pass, whatever the direction.
 
-    flops: model FLOPs (attention: of the causal half). num_bytes: what one fused kernel would move. wide, fusable: as
+    flops: model FLOPs (attention: of the causal half). num_bytes: what the cost model counts. wide, fusable: as
     in cost_models.operations. Equal shapes are one kernel, whatever they are called.
     """
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from ...errors import InputError
-from .core_speed import STEADY, Watch
+from .core_speed import Watch, calmest
 from .environment import CLOCK_PERIODS, SAMPLE_PERIODS, quota
 
 Action = Callable[[], object]
@@ -48,7 +48,7 @@ class Pace:
 @dataclass(frozen=True)
 class Effort:
     """samples: of every kernel, at most; seconds: that the samples of one kernel may take (LEAST_SAMPLES are always
-    taken); total_s: that all may take; pace: of a CPU under a quota."""
+    taken), under a quota half of them count; total_s: that all may take; pace: of a CPU under a quota."""
 
     samples: int
     seconds: float
@@ -58,7 +58,6 @@ class Effort:
 
 FULL, QUICK = Effort(30, 2.0, math.inf), Effort(7, 0.15, 100.0)
 LEAST_SAMPLES = 3
-TRIES = 2  # times the samples asked for, at the most, where the core is disturbed
 
 
 class Clock:
@@ -149,11 +148,9 @@ def _on_cpu(actions: Sequence[Action], number: int) -> list[float]:
 
 
 def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[float]:
-    """Those during which the core was disturbed least, of as many as it takes for `number` undisturbed ones."""
-    found = list[tuple[float, float]]()
-    while len(found) < TRIES * number and sum(slowness <= STEADY for slowness, _ in found) < number:
-        found.append(_one_under_quota(actions, pace))
-    return [seconds for _, seconds in sorted(found, key=itemgetter(0))[:number]]
+    """Of `number` samples those during which the core was fastest. All ranks take as many, as each other's load."""
+    found = [_one_under_quota(actions, pace) for _ in range(number)]
+    return [seconds for _, seconds in calmest(found, itemgetter(0))]
 
 
 def _one_under_quota(actions: Sequence[Action], pace: Pace) -> tuple[float, float]:
