@@ -27,7 +27,8 @@ Break = Callable[[Trainer, int], None]
 
 
 def fork(num_ranks: int, function: Callable[[int], Any]) -> list[Any]:
-    """What `function(rank)` returns on every rank, with torch.distributed at hand. Raises the first rank's failure."""
+    """What `function(rank)` returns on every rank, with torch.distributed at hand. Raises the failures of all ranks:
+    one that fails closes connections of others, which may notice before they fail themselves."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         pids = {_start(rank, num_ranks, Path(folder), function): rank for rank in range(num_ranks)}
@@ -36,7 +37,7 @@ def fork(num_ranks: int, function: Callable[[int], Any]) -> list[Any]:
                    if (Path(folder) / str(rank)).exists()]  # fmt: skip
     failures = [each for each in results if isinstance(each, str)]
     if failures or len(results) < num_ranks:
-        raise RuntimeError(failures[0] if failures else f"only {len(results)} of {num_ranks} ranks ended in time")
+        raise RuntimeError("\n".join(failures) or f"only {len(results)} of {num_ranks} ranks ended in time")
     return [each[0] for each in results]
 
 
