@@ -38,9 +38,9 @@ def slowness(took: Times, all_took: Times) -> float:
     return float(np.minimum(took / np.percentile(all_took, CALM), MOST).mean())
 
 
-def calmest(samples: Sequence[T], slowness: Callable[[T], float]) -> list[T]:
-    """Those that count."""
-    return sorted(samples, key=slowness)[: math.ceil(CALMEST * len(samples))]
+def calmest(samples: Sequence[T], slowness_of: Callable[[T], float]) -> list[T]:
+    """Those that count, the calmest first."""
+    return sorted(samples, key=slowness_of)[: math.ceil(CALMEST * len(samples))]
 
 
 @dataclass
