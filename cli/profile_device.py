@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TARGET = "meshwright"  # what trains on a CPU
 PARAMETERS = 1 << 22  # of an update that is timed: past the caches of a CPU
-TURNS = 3  # in which the parts of a model are timed one after the other: some are told by their differences
+TURNS = 3  # in which the parts of a model are timed one after the other: the machine may be slower in one of them
 WHOLE_TURNS = 5  # of the whole model, which takes seconds only: what disturbs some of them may not show
 BUSY = 0.9  # of its quota, that a rank gets where it is alone
 
@@ -95,24 +95,23 @@ def _samples(key: str, kept: Samples, ranks: Ranks, time: Callable[[], list[floa
 def _latency(
     problem: Problem, where: Any, effort: Any, kept: Samples, ranks: Ranks
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
-    """(forward, backward) seconds of layers that have hardly any data, and of a message at one of its ends."""
+    """(forward, backward) seconds of layers that have hardly any data, of what they take more where they do more
+    (`own_kernels.latencies`), and of a message at one of its ends."""
     from ..cost_models.operations import activation_bytes
     from ..profiles.profilers import device_fit, messages, timing
     from ..runtime import own_kernels
 
     model, dtype = problem.model, problem.workload.precision
 
-    def seconds(action: Any) -> float:
-        return median(timing.sample(lambda: action, float("inf"), where, effort))
+    def in_turns(actions: Any) -> list[list[float]]:
+        return timing.in_turns(actions, where, effort)
 
-    turns = cache(lambda: [own_kernels.latencies(model, dtype, where, seconds) for _ in range(TURNS)])
+    turns = cache(lambda: [own_kernels.latencies(model, dtype, where, in_turns) for _ in range(TURNS)])
     found = dict[str, tuple[float, float]]()
     for name in own_kernels.parts_with_latency(model):
         if pairs := _samples(f"latency {name}", kept, ranks, partial(_flat, turns, name)):
-            found[name] = median(pairs[::2]), median(pairs[1::2])
-    layer = "moe layer" if model.kinds[-1].is_moe else "layer"
-    if layer in found:
-        found = device_fit.beside_a_layer(found, layer)
+            forward, backward = (max(median(each), device_fit.NO_TIME) for each in (pairs[::2], pairs[1::2]))
+            found[name] = forward, backward
     if len(ranks.devices) > 1:
         num_bytes = int(problem.workload.seq_len * model.hidden * activation_bytes(problem.workload))
         share = effort.pace.share if effort.pace else 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import NamedTuple, Protocol
 
 import torch
@@ -29,7 +30,8 @@ from .status import Status
 from .trainer import DTYPES, optimizer_of
 
 Action = Callable[[], object]
-Seconds = Callable[[Action], float]  # of one call
+# Seconds of a call of each, time and again: [round][action]. In a round they run one after the other.
+InTurns = Callable[[Sequence[Action]], Sequence[Sequence[float]]]
 _LAYERS = 4  # of the model whose layers are timed
 _HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
 
@@ -177,27 +179,42 @@ def _dropped(model: ModelSpec) -> tuple[str, ...]:
     return ("layer", *(module for module in MODULES if own.get(module, True)))
 
 
-def latencies(model: ModelSpec, dtype: str, device: torch.device, seconds: Seconds) -> dict[str, Latency]:
-    """By `parts_with_latency`: every kind of layer, the embedding and the head; and a layer of the last kind with its
-    backward pass split (`split`), with its heads dealt out to two ranks that answer at once (`ulysses`), or with
-    something recomputed (`recompute ...`). `seconds` times an action."""
+def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTurns) -> dict[str, Latency]:
+    """By `parts_with_latency`: every kind of layer, the embedding and the head; and what a layer of the last kind takes
+    more where its backward pass is split (`split`), its heads are dealt out to two ranks that answer at once
+    (`ulysses`), or something is recomputed (`recompute ...`; of all of it, more than another forward pass). That is
+    told by differences, which times of another moment would hide, and which may be negative by chance."""
 
-    def timed(kind: Layer, dropped: str = "", *, deals: bool = False) -> Latency:
-        chunk = _chunk(model, kind, dtype, device, dropped=dropped, deals=deals)
-        found = _timed(chunk, dtype, device, seconds)
+    def built(kind: Layer, dropped: str = "", *, deals: bool = False) -> DecoderChunk:
+        return _chunk(model, kind, dtype, device, dropped=dropped, deals=deals)
+
+    def alone(chunk: DecoderChunk, layers: int = 1) -> Latency:
+        rounds = in_turns(_passes(chunk, dtype, device))
         _let_go(chunk)
-        return Latency(found.forward / _LAYERS, found.backward / _LAYERS)
+        return Latency(median(there for there, _ in rounds) / layers,
+                       median(both - there for there, both in rounds) / layers)  # fmt: skip
+
+    def beside(plain: DecoderChunk, other: DecoderChunk, *, splits: bool = False, again: bool = False) -> Latency:
+        rounds = in_turns([*_passes(plain, dtype, device), *_passes(other, dtype, device, splits=splits)])
+        _let_go(other)
+        more = [((there - usual), (both - there) - (usual_both - usual) - usual * again)
+                for usual, usual_both, there, both in rounds]  # fmt: skip
+        forward, backward = (median(each) / _LAYERS for each in zip(*more, strict=True))
+        return Latency(forward, backward)
 
     found, last = {}, model.kinds[-1]
     for kind in model.kinds:
-        found["moe layer" if kind.is_moe else "layer"] = timed(kind)
+        found["moe layer" if kind.is_moe else "layer"] = alone(built(kind), _LAYERS)
     for name in ("embedding", "head"):
-        found[name] = _timed(_chunk(model, model.kinds[0], dtype, device, end=name), dtype, device, seconds)
-    with split_backward.splitting(True):
-        found["split"] = timed(last)
+        found[name] = alone(_chunk(model, model.kinds[0], dtype, device, end=name))
+    plain = built(last)
+    found["split"] = beside(plain, built(last), splits=True)
     if _has_even_heads(model):
-        found["ulysses"] = timed(last, deals=True)
-    return {**found, **{f"recompute {what}": timed(last, what) for what in _dropped(model)}}
+        found["ulysses"] = beside(plain, built(last, deals=True))
+    for what in _dropped(model):
+        found[f"recompute {what}"] = beside(plain, built(last, what), again=what == "layer")
+    _let_go(plain)
+    return found
 
 
 def whole(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: torch.device) -> Action:
@@ -259,7 +276,8 @@ def _unit(part: torch.nn.Module, device: torch.device) -> Unit:
     return Unit("", list(part.parameters()), Groups(alone, alone, None, None, 1), 0, device, lambda: None)
 
 
-def _timed(chunk: DecoderChunk, dtype: str, device: torch.device, seconds: Seconds) -> Latency:
+def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bool = False) -> tuple[Action, Action]:
+    """The forward pass, and both."""
     if chunk.embedding is not None:
         x = torch.zeros(1, _TOKENS, dtype=torch.long, device=device)
     else:
@@ -267,7 +285,8 @@ def _timed(chunk: DecoderChunk, dtype: str, device: torch.device, seconds: Secon
     targets = torch.zeros(1, _TOKENS, dtype=torch.long, device=device) if chunk.head is not None else None
 
     def forward() -> Tensor:
-        return chunk(x, targets)  # type: ignore[no-any-return]
+        with split_backward.splitting(splits):
+            return chunk(x, targets)  # type: ignore[no-any-return]
 
     def both() -> None:
         out = forward()
@@ -276,6 +295,4 @@ def _timed(chunk: DecoderChunk, dtype: str, device: torch.device, seconds: Secon
         split_backward.make(late)
         x.grad = None
 
-    once = seconds(forward)
-    return Latency(once, max(seconds(both) - once, 0.0))
-
+    return forward, both

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -256,14 +256,14 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     from meshwright.profiles.models import load_model
     from meshwright.runtime.own_kernels import latencies, parts_with_latency
 
-    spec, calls = load_model(model)[0], list[int]()
+    spec = load_model(model)[0]
 
-    def seconds(action: timing.Action) -> float:
-        action()
-        calls.append(1)
-        return float(len(calls))  # 1 s for the first, 2 s for the second, ...
+    def in_turns(actions: Sequence[Callable[[], object]]) -> list[list[float]]:
+        for action in actions:
+            action()
+        return [[10.0, 14.0, 22.0, 40.0][: len(actions)]] * 3
 
-    found = latencies(spec, "fp32", torch.device("cpu"), seconds)
+    found = latencies(spec, "fp32", torch.device("cpu"), in_turns)
     kinds = {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
     assert tuple(found) == parts_with_latency(spec)
     again = {name.removeprefix("recompute ") for name in found if name.startswith("recompute")}
@@ -271,9 +271,11 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
         {"mla"} if model == "deepseek-v3" else set())  # fmt: skip
     dealt = {"ulysses"} if model != "gpt2-xl" else set()  # two ranks cannot share its 25 heads
     assert set(found) == {"embedding", "head", "split"} | kinds | dealt | {f"recompute {what}" for what in again}
-    assert all(one.backward > 0 for one in found.values())
-    first = next(iter(found.values()))
-    assert (first.forward, first.backward) == (0.25, 0.25)  # of 4 layers: forward 1 s, both 2 s
+    # Of 4 layers: forward 10 s and backward 4 s, those that do more 22 and 18.
+    assert {tuple(found[name]) for name in kinds} == {(2.5, 1.0)}
+    assert found["head"] == (10.0, 4.0)
+    assert found["split"] == found["recompute act"] == (3.0, 3.5)
+    assert found["recompute layer"] == (3.0, 1.0)  # beside a forward pass more
 
 
 def wanted(ranks: int = 2) -> list[Need]:
@@ -352,16 +354,6 @@ def test_calls_and_work_in_place_come_from_two_sizes(
     assert (found.calls, found.work) == pytest.approx(expected)
 
 
-def test_split_and_recomputed_layers_are_told_by_what_they_take_more() -> None:
-    timed = {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": (1.4, 2.1), "ulysses": (1.3, 2.2),
-             "recompute layer": (1.1, 3.6), "recompute act": (1.2, 1.9)}  # fmt: skip
-    found = device_fit.beside_a_layer(timed, "layer")
-    none = device_fit.NO_TIME
-    assert found == {"layer": (1.0, 2.0), "head": (0.5, 0.7), "split": pytest.approx((0.4, 0.1)),
-                     "ulysses": pytest.approx((0.3, 0.2)), "recompute layer": pytest.approx((0.1, 0.6)),
-                     "recompute act": pytest.approx((0.2, none))}  # fmt: skip
-
-
 def test_what_was_not_timed_is_missing_and_not_guessed() -> None:
     found = wanted(1)
     spreads = {k: Spread(1e-3, 1e-3, 1e-3, 3) for need in found for k in need.calls if k.kind != "gemm"}
@@ -421,6 +413,26 @@ def test_the_calmer_half_of_samples_counts(
     found = timing._under_quota([lambda: calls.append(0)], 6, timing.Pace(0.5, 1.0, 1.0, watch))
     assert found == [2.0 * each + 1 for each in counted]
     assert len(calls) == 6  # whatever they are: others wait for none
+
+
+@pytest.mark.parametrize("paced", [False, True])
+def test_actions_take_turns_so_that_they_are_compared_at_one_moment(
+    paced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four rounds under a quota those two count during which the core was fastest, whole."""
+    import torch
+
+    watch: Any = _Slowness([1.5, 1.5, 1.0, 1.2, 1.4, 1.4, 1.0, 1.0])
+    calls = list[str]()
+    clock = iter(np.arange(1000) * 1.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "process_time", lambda: float(len(calls) ** 2))  # the n-th takes 2 n + 1
+    effort = timing.Effort(4, 1e9, 1e9, timing.Pace(0.5, 1.0, 1.0, watch) if paced else None)
+    found = timing.in_turns([lambda: calls.append("a"), lambda: calls.append("b")], torch.device("cpu"), effort)
+    assert "".join(calls) == "ab" * (timing.WARM_UP + 4)
+    first = 2 * timing.WARM_UP
+    of_round = [[2.0 * (first + 2 * turn + each) + 1 for each in (0, 1)] for turn in range(4)]
+    assert found == ([of_round[3], of_round[1]] if paced else [[1.0, 1.0]] * 4)
 
 
 class TestTheSpeedOfACore:

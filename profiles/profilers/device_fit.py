@@ -106,19 +106,6 @@ def without_calls(device: Mapping[str, Any]) -> dict[str, Any]:
     return {**device, "latency": dict.fromkeys(device["latency"], (NO_TIME, NO_TIME))}
 
 
-def beside_a_layer(latency_s: Mapping[str, tuple[float, float]], layer: str) -> dict[str, tuple[float, float]]:
-    """Latencies of parts of a model, where those of a layer that splits its backward pass (`split`), deals out its
-    heads (`ulysses`) or recomputes something (`recompute ...`) are what it takes beside `layer`, which does none of
-    that. A forward pass more, where all of it is recomputed, is priced as such."""
-    there, back = latency_s[layer]
-    found = dict(latency_s)
-    for name, (forward, backward) in latency_s.items():
-        if name in ("split", "ulysses") or name.startswith("recompute"):
-            again = there if name == "recompute layer" else 0.0
-            found[name] = max(forward - there, NO_TIME), max(backward - back - again, NO_TIME)
-    return found
-
-
 def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict[str, tuple[float, float]]:
     """Bytes/s of memory-bound operations by the cost model's names: forward and backward, of all shapes together."""
     moved: dict[tuple[str, bool], list[float]] = {}

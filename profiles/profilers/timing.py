@@ -106,13 +106,35 @@ def sample(make: Make, num_bytes: float, device: torch.device, effort: Effort) -
         actions[turn % len(actions)]()
     _finish(device)
     once_s = (time.perf_counter() - started) / WARM_UP
-    number = min(effort.samples, max(int(effort.seconds / once_s), LEAST_SAMPLES))
+    number = _number(effort, once_s)
     if device.type == "cuda":
         return _on_gpu(actions, number)
+    return _on_cpu(actions, number) if effort.pace is None else _under_quota(actions, number, effort.pace)
+
+
+def in_turns(actions: Sequence[Action], device: torch.device, effort: Effort) -> list[list[float]]:
+    """Seconds of a call of each action, by rounds in which they run one after the other: between actions of one round
+    the machine has hardly changed."""
+    started = time.perf_counter()
+    for _ in range(WARM_UP):
+        for action in actions:
+            action()
+    _finish(device)
+    once_s = (time.perf_counter() - started) / WARM_UP / len(actions)
+    number = _number(effort, once_s)
+    if device.type == "cuda":
+        return [list(each) for each in zip(*(_on_gpu([action], number) for action in actions), strict=True)]
     if effort.pace is None:
-        return _on_cpu(actions, number)
-    return _under_quota(actions, min(effort.samples, max(int(effort.seconds / effort.pace.least_s), LEAST_SAMPLES)),
-                        effort.pace)  # fmt: skip
+        return [[_on_cpu([action], 1)[0] for action in actions] for _ in range(number)]
+    rounds = [[_one_under_quota([action], effort.pace) for action in actions] for _ in range(number)]
+    counted = calmest(rounds, lambda each: statistics.fmean(slowness for slowness, _ in each))
+    return [[seconds for _, seconds in each] for each in counted]
+
+
+def _number(effort: Effort, once_s: float) -> int:
+    """Samples of what takes `once_s`: under a quota as many whatever it takes, since all ranks take as many."""
+    each_s = effort.pace.least_s if effort.pace is not None else once_s
+    return min(effort.samples, max(int(effort.seconds / each_s), LEAST_SAMPLES))
 
 
 def sets(num_bytes: float, device: torch.device) -> int:
