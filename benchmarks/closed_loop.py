@@ -154,6 +154,7 @@ def _result(
     cluster: Emulated, case: Case, model: Model, file: Path, effort: Effort, seed: int, say: _Log
 ) -> tables.Result:
     """Plans one model, trains the sample and keeps what it took."""
+    cluster.lift()
     given = choices.find(case, model, file)
     picked = sample.chosen(given.best[: effort.best], given.naive, given.others, seed=seed, drawn=effort.drawn,
                            most=effort.most)  # fmt: skip
@@ -163,7 +164,6 @@ def _result(
     choices.apart(picked, outputs)
     with ExitStack() as stack:
         stack.enter_context(trials.meeting_point(cluster, PORT, outputs))
-        cluster.quotas.lift()
         built: dict[str, tuple[sample.Entry, trials.Trial]] = {}
         for number, entry in enumerate(picked):
             started = stack.enter_context(
@@ -177,7 +177,7 @@ def _result(
         for _, started in built.values():  # the first steps of a process take up to twice as long
             started.train(FIRST_STEPS)
         say(f"{model.name}: {len(built)} layouts are built")
-        cluster.quotas.limit()
+        cluster.limit()
         chance = random.Random(seed)
         for _ in range(effort.rounds):
             for entry, _ in built.values():

@@ -199,7 +199,7 @@ def test_a_layout_is_stopped_where_it_does_not_train(tmp_path: Path) -> None:
         os.close(each)
 
     def is_stopped() -> bool:
-        return _within(5, lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
+        return _within(5, lambda: _state(pid) == "T")
 
     trial = trials.Trial([pid], [end], answers, tmp_path)
     try:
@@ -253,6 +253,30 @@ def test_every_core_is_probed_throughout() -> None:
         watch.stop()
 
 
+@pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
+def test_a_rank_that_waits_saves_nothing_up() -> None:
+    """What it leaves of its quota is taken, but only while quotas hold."""
+    with emulated.emulated([emulated.Host("a", 1, 0.2), emulated.Host("b", 1, 0.4)]) as cluster:
+        began, before = time.perf_counter(), [_cpu_s(pid) for pid in cluster.idlers.pids]
+        time.sleep(1.0)
+        lasted = time.perf_counter() - began
+        shares = [(_cpu_s(pid) - spent) / lasted for pid, spent in zip(cluster.idlers.pids, before, strict=True)]
+        assert shares == pytest.approx([0.2, 0.4], rel=0.3)
+        cluster.lift()
+        assert all(_within(5, lambda each=pid: _state(each) == "T") for pid in cluster.idlers.pids)  # type: ignore[misc]
+        cluster.limit()
+        assert all(_within(5, lambda each=pid: _state(each) == "R") for pid in cluster.idlers.pids)  # type: ignore[misc]
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process of one thread, by nanoseconds and not by ticks."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
 def test_every_layout_gets_a_plan_of_its_own(tmp_path: Path) -> None:
     whole = tmp_path / "plan.json"
     whole.write_text(json.dumps({"model": "m", "candidates": [{"choice": n, "layout_id": f"l{n}"} for n in (1, 2, 3)]}))
@@ -284,7 +308,7 @@ from pathlib import Path
 from loop.emulated import Host, emulated
 with emulated([Host("a", 1, 0.2, 25e6), Host("b", 1, 0.2)]) as cluster:
     pid = cluster.start(1, lambda: time.sleep(600), Path(sys.argv[1]), 0)
-    print(cluster.mark, pid, *cluster.tickers.pids, flush=True)
+    print(cluster.mark, pid, *cluster.tickers.pids, *cluster.idlers.pids, flush=True)
     if sys.argv[2] == "fails":
         raise ValueError
     time.sleep(600)

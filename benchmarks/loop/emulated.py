@@ -1,8 +1,9 @@
 """Hosts with slow links and slow ranks, emulated on this machine: network namespaces, traffic shaping, CPU quotas.
 
 Every host is a network namespace whose one interface is joined to a bridge; `tc tbf` limits it in both directions.
-Every rank has a control group (quotas.py) and a core that it stays on. Needs root, iproute2 and a cgroup `cpu`
-controller. A process of its own cleans up as soon as the one that made the cluster is gone, however that happened.
+Every rank has a control group (quotas.py), in which it saves up nothing (idlers.py), and a core that it stays on. Needs
+root, iproute2 and a cgroup `cpu` controller. A process of its own cleans up as soon as the one that made the cluster is
+gone, however that happened.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from meshwright.runtime.agent import die_with_parent
 
+from .idlers import Idlers
 from .quotas import Quotas, cores_of, cpu_controller, in_short_turns
 from .tickers import Tickers, may_go_first
 
@@ -71,6 +73,7 @@ class Emulated:
     hosts: tuple[Host, ...]
     quotas: Quotas
     tickers: Tickers
+    idlers: Idlers
     cores: tuple[int, ...]
     lifeline: int  # closed in every child: who cleans up waits for its end
 
@@ -85,6 +88,16 @@ class Emulated:
                 return number, rank
             rank -= host.ranks
         raise IndexError(rank)
+
+    def lift(self) -> None:
+        """Every rank is as fast as it can be: for what is no part of a measurement."""
+        self.idlers.pause()
+        self.quotas.lift()
+
+    def limit(self) -> None:
+        """Every rank is as fast as it is said to be."""
+        self.quotas.limit()
+        self.idlers.go_on()
 
     def start(self, rank: int, run: Callable[[], int], output: Path, port: int) -> int:
         """Runs `run` as that rank, in a process of its own with torchrun's variables; its number. What it prints goes
@@ -172,9 +185,11 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     try:
         _network(mark, hosts)
         quotas, tickers = Quotas.make(mark, asked), Tickers.start(sorted(set(cores)))
+        idlers = Idlers.start(quotas, cores)
         try:
-            yield Emulated(mark, tuple(hosts), quotas, tickers, cores, lifeline)
+            yield Emulated(mark, tuple(hosts), quotas, tickers, idlers, cores, lifeline)
         finally:
+            idlers.stop()
             tickers.stop()
     finally:
         os.close(lifeline)

@@ -126,13 +126,14 @@ class Quotas:
                 time.sleep(0.02)
 
 
-def in_short_turns() -> None:
+def in_short_turns(policy: int = os.SCHED_OTHER) -> None:
     """This process, and what it starts, asks for turns on its core of TURN_S and no longer (sched_setattr(2), which
     takes a slice for ordinary processes since Linux 6.12; before, it stays as it is). Ranks of one core then go on side
     by side, each at its share of the speed, and one that gets a message need not wait until another has used up its
     quota."""
+    os.sched_setscheduler(0, policy, os.sched_param(0))
     if number := _SCHED_SETATTR.get(platform.machine()):
-        attributes = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, 0, 0, round(TURN_S * 1e9), 0, 0)
+        attributes = struct.pack("IIQiIQQQ", 48, policy, 0, 0, 0, round(TURN_S * 1e9), 0, 0)
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
