@@ -14,9 +14,9 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from meshwright.runtime.agent import die_with_parent
-
+from . import beside
 from .quotas import Quotas, in_short_turns
 
 TICK_S = 0.0005  # between two turns of an idler
@@ -32,7 +32,7 @@ class Idlers:
     @classmethod
     def start(cls, quotas: Quotas, cores: Sequence[int]) -> Idlers:
         """cores: of every rank."""
-        return cls(tuple(_idler(quotas, rank, core) for rank, core in enumerate(cores)))
+        return cls(tuple(beside.start(core, partial(_idle, quotas, rank)) for rank, core in enumerate(cores)))
 
     def pause(self) -> None:
         """Without quotas they would take time from other ranks."""
@@ -51,24 +51,10 @@ class Idlers:
             os.kill(pid, number)
 
 
-def _idler(quotas: Quotas, rank: int, core: int) -> int:
-    parent = os.getpid()
-    if pid := os.fork():
-        return pid
-    try:
-        die_with_parent(parent)
-        os.closerange(3, 1024)
-        os.setsid()
-        quotas.join(rank)
-        os.sched_setaffinity(0, {core})
-        in_short_turns(os.SCHED_IDLE)
-        _idle(quotas.asked[rank])
-    finally:
-        os._exit(1)
-
-
-def _idle(share: float) -> None:
-    last = time.perf_counter()
+def _idle(quotas: Quotas, rank: int) -> None:
+    quotas.join(rank)
+    in_short_turns(os.SCHED_IDLE)
+    share, last = quotas.asked[rank], time.perf_counter()
     while True:
         time.sleep(TICK_S)
         now = time.perf_counter()

@@ -9,12 +9,14 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from meshwright.profiles.profilers import core_speed
 from meshwright.profiles.profilers.core_speed import Times
-from meshwright.runtime.agent import die_with_parent
+
+from . import beside
 
 TICK_S = 0.001
 TICKS_PER_PROBE = 5
@@ -44,7 +46,8 @@ class Tickers:
     @classmethod
     def start(cls, cores: Sequence[int]) -> Tickers:
         pages = tuple(mmap.mmap(-1, 8 * (1 + 2 * KEPT)) for _ in cores)
-        return cls(tuple(_ticker(core, page) for core, page in zip(cores, pages, strict=True)), pages)
+        pids = (beside.start(core, partial(_tick, page)) for core, page in zip(cores, pages, strict=True))
+        return cls(tuple(pids), pages)
 
     def stop(self) -> None:
         for pid in self.pids:
@@ -72,26 +75,16 @@ def _slowness(times: Times, took: Times, start: float, end: float) -> float:
     return core_speed.slowness(took[within], took)
 
 
-def _ticker(core: int, page: mmap.mmap) -> int:
+def _tick(page: mmap.mmap) -> None:
     """In no group of ours: where real-time time is dealt out to groups, a new one has none."""
-    parent = os.getpid()
-    if pid := os.fork():
-        return pid
-    try:
-        die_with_parent(parent)
-        os.closerange(3, 1024)
-        os.setsid()
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
-        numbers: Any = np.frombuffer(page, np.float64)
-        made = 0
-        while True:
-            for _ in range(TICKS_PER_PROBE):
-                time.sleep(TICK_S)
-            started = time.perf_counter()
-            core_speed.loop()
-            numbers[1 + made % KEPT], numbers[1 + KEPT + made % KEPT] = started, time.perf_counter() - started
-            made += 1
-            numbers[0] = made
-    finally:
-        os._exit(1)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+    numbers: Any = np.frombuffer(page, np.float64)
+    made = 0
+    while True:
+        for _ in range(TICKS_PER_PROBE):
+            time.sleep(TICK_S)
+        started = time.perf_counter()
+        core_speed.loop()
+        numbers[1 + made % KEPT], numbers[1 + KEPT + made % KEPT] = started, time.perf_counter() - started
+        made += 1
+        numbers[0] = made
