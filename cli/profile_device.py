@@ -103,15 +103,12 @@ def _latency(
 
     model, dtype = problem.model, problem.workload.precision
 
-    def in_turns(actions: Any) -> list[list[float]]:
-        return timing.in_turns(actions, where, effort)
-
+    in_turns = partial(timing.in_turns, device=where, effort=effort)
     turns = cache(lambda: [own_kernels.latencies(model, dtype, where, in_turns) for _ in range(TURNS)])
     found = dict[str, tuple[float, float]]()
     for name in own_kernels.parts_with_latency(model):
         if pairs := _samples(f"latency {name}", kept, ranks, partial(_flat, turns, name)):
-            forward, backward = (max(median(each), device_fit.NO_TIME) for each in (pairs[::2], pairs[1::2]))
-            found[name] = forward, backward
+            found[name] = device_fit.latency(pairs)
     if len(ranks.devices) > 1:
         num_bytes = int(problem.workload.seq_len * model.hidden * activation_bytes(problem.workload))
         share = effort.pace.share if effort.pace else 1.0

@@ -194,10 +194,10 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
         return Latency(median(there for there, _ in rounds) / layers,
                        median(both - there for there, both in rounds) / layers)  # fmt: skip
 
-    def beside(plain: DecoderChunk, other: DecoderChunk, *, splits: bool = False, again: bool = False) -> Latency:
+    def beside_plain(other: DecoderChunk, *, splits: bool = False, again: bool = False) -> Latency:
         rounds = in_turns([*_passes(plain, dtype, device), *_passes(other, dtype, device, splits=splits)])
         _let_go(other)
-        more = [((there - usual), (both - there) - (usual_both - usual) - usual * again)
+        more = [(there - usual, (both - there) - (usual_both - usual) - usual * again)
                 for usual, usual_both, there, both in rounds]  # fmt: skip
         forward, backward = (median(each) / _LAYERS for each in zip(*more, strict=True))
         return Latency(forward, backward)
@@ -208,11 +208,11 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
     for name in ("embedding", "head"):
         found[name] = alone(_chunk(model, model.kinds[0], dtype, device, end=name))
     plain = built(last)
-    found["split"] = beside(plain, built(last), splits=True)
+    found["split"] = beside_plain(built(last), splits=True)
     if _has_even_heads(model):
-        found["ulysses"] = beside(plain, built(last, deals=True))
+        found["ulysses"] = beside_plain(built(last, deals=True))
     for what in _dropped(model):
-        found[f"recompute {what}"] = beside(plain, built(last, what), again=what == "layer")
+        found[f"recompute {what}"] = beside_plain(built(last, what), again=what == "layer")
     _let_go(plain)
     return found
 

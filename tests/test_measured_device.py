@@ -354,6 +354,11 @@ def test_calls_and_work_in_place_come_from_two_sizes(
     assert (found.calls, found.work) == pytest.approx(expected)
 
 
+def test_a_part_that_takes_nothing_more_is_no_gain() -> None:
+    """Forward 3, -1, -2 and backward 5, 4, 9: by chance one part was faster than the plain layer."""
+    assert device_fit.latency([3.0, 5.0, -1.0, 4.0, -2.0, 9.0]) == (device_fit.NO_TIME, 5.0)
+
+
 def test_what_was_not_timed_is_missing_and_not_guessed() -> None:
     found = wanted(1)
     spreads = {k: Spread(1e-3, 1e-3, 1e-3, 3) for need in found for k in need.calls if k.kind != "gemm"}

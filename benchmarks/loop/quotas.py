@@ -2,7 +2,7 @@
 
 The kernel looks at a quota when it next has reason to: every 4 ms at HZ=250, so that a rank could compute 4 ms at the
 full speed of the core and pay by waiting 16. A ticker per core (`tickers.py`) gives it reason every millisecond. All
-groups are below one whose weight is the highest there is: what else runs on this machine gets what they leave.
+groups are below one whose weight is the highest there is: what else runs on this machine gets what quotas leave.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def in_short_turns(policy: int = os.SCHED_OTHER) -> None:
     """This process, and what it starts, asks for turns on its core of TURN_S and no longer (sched_setattr(2), which
     takes a slice for ordinary processes since Linux 6.12; before, it stays as it is). Ranks of one core then go on side
     by side, each at its share of the speed, and one that gets a message need not wait until another has used up its
-    quota."""
+    quota. policy: of the scheduler."""
     os.sched_setscheduler(0, policy, os.sched_param(0))
     if number := _SCHED_SETATTR.get(platform.machine()):
         attributes = struct.pack("IIQiIQQQ", 48, policy, 0, 0, 0, round(TURN_S * 1e9), 0, 0)

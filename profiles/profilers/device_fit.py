@@ -106,6 +106,13 @@ def without_calls(device: Mapping[str, Any]) -> dict[str, Any]:
     return {**device, "latency": dict.fromkeys(device["latency"], (NO_TIME, NO_TIME))}
 
 
+def latency(samples: Sequence[float]) -> tuple[float, float]:
+    """Seconds of a part of a model, of samples forward, backward, forward, ...: of a part that takes next to nothing
+    beside another, differences may be negative."""
+    forward, backward = (max(float(np.median(each)), NO_TIME) for each in (samples[::2], samples[1::2]))
+    return forward, backward
+
+
 def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict[str, tuple[float, float]]:
     """Bytes/s of memory-bound operations by the cost model's names: forward and backward, of all shapes together."""
     moved: dict[tuple[str, bool], list[float]] = {}

@@ -114,7 +114,7 @@ def sample(make: Make, num_bytes: float, device: torch.device, effort: Effort) -
 
 def in_turns(actions: Sequence[Action], device: torch.device, effort: Effort) -> list[list[float]]:
     """Seconds of a call of each action, by rounds in which they run one after the other: between actions of one round
-    the machine has hardly changed."""
+    the machine has hardly changed. On a GPU, which nobody else has, every action makes all of its calls at once."""
     started = time.perf_counter()
     for _ in range(WARM_UP):
         for action in actions:
