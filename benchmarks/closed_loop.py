@@ -15,7 +15,6 @@ import argparse
 import json
 import platform
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -120,19 +119,16 @@ def _refuse(message: str, hint: str = "") -> int:
 def _results(cases: Sequence[Case], effort: Effort, seed: int, keep: Path | None) -> Iterator[tables.Result]:
     with ExitStack() as stack:
         top = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshwright-loop-")))
-        devices: dict[tuple[object, ...], list[Path]] = {}  # that were profiled already: clusters may have the same
         for case in cases:
             folder = top / case.name
             folder.mkdir(parents=True)
             with emulated(case.hosts) as cluster:
-                yield from _case(cluster, case, effort, seed, folder, devices)
+                yield from _case(cluster, case, effort, seed, folder)
 
 
-def _case(
-    cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path, known: dict[tuple[object, ...], list[Path]]
-) -> Iterator[tables.Result]:
+def _case(cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path) -> Iterator[tables.Result]:
     say = _Log(case.name)
-    found = self_test.ratios(cluster, folder / "self-test")
+    found = self_test.run(cluster, folder / "self-test")
     if refusal := self_test.refusal(found):
         raise CannotEmulate(refusal)
     say(self_test.told(found))
@@ -140,12 +136,12 @@ def _case(
     slow = (yaml.safe_load(links.read_text(encoding="utf-8"))["measured"]).get("slow", [])
     say("links", *slow)
     for model in case.models:
-        same = (model.name, cluster.num_ranks, *case.speeds)
-        if same not in known:
-            known[same] = profiling.kernels(cluster, model, folder, PORT)
-            say(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
-        devices = [Path(shutil.copy(file, folder)) if file.parent != folder else file for file in known[same]]
+        began = time.perf_counter()
+        devices = profiling.kernels(cluster, model, folder, PORT)
+        slowness = cluster.tickers.usual_slowness(began, time.perf_counter())
+        say(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
         result = _result(cluster, case, model, profiling.cluster_file(case, model, links, devices), effort, seed, say)
+        result.profiled_at = slowness
         result.told = [self_test.told(found), *(f"profiled: {each}" for each in slow), *result.told]
         yield result
 
@@ -188,7 +184,7 @@ def _result(
                                      for start, end in started.train(effort.steps)]  # fmt: skip
             for entry, _ in built.values():
                 say(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
-    return tables.Result(case, model, picked, choices.avoided(given.best[0]))
+    return tables.Result(case, model, picked, told=choices.avoided(given.best[0]))
 
 
 class _Log:

@@ -72,8 +72,9 @@ class Rates:
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
     # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;
-    # "split", "ulysses", "message": beside_layers.py; "recompute layer", "recompute attn", ...: that recomputing takes
-    # beside its work, of all of a layer or of a module.
+    # "weights": what of a layer's backward pass makes gradients of weights; "split", "ulysses", "message":
+    # beside_layers.py; "recompute layer", "recompute attn", ...: that recomputing takes beside its work, of all of a
+    # layer or of a module.
     passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     latency_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
@@ -94,9 +95,12 @@ class Rates:
         return replace(self, links=links)
 
 
+_LAYERS = ("layer", "moe layer")  # names of operations, not of what stands at the ends of a model
+
+
 @dataclass(frozen=True, slots=True)
 class LayerSeconds:
-    """Seconds of one kind per micro-batch: arrays [component, key]; `weight` is the part of backward matmul that
+    """Seconds of one kind per micro-batch: arrays [component, key]; `weight` is the part of `backward` that
     makes weight gradients [key]; `redo` maps a tag to what recomputing it costs; `around` is what recomputing all of
     it takes beside a forward pass."""
 
@@ -147,6 +151,8 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     _host_floor(forward, forward_s, 1.0 if ops.host_waits else rates.host_exponent)
     if ops.trains != "frozen":
         _host_floor(backward, backward_s, rates.host_exponent)
+    if ops.name in _LAYERS and ops.trains == "all":
+        weight = np.minimum(weight + rates.latency_s.get("weights", (0.0, 0.0))[1], backward.all.sum(axis=0))
     redo = dict(forward.tagged)
     for bit, module in enumerate(MODULES if rates.latency_s else ()):
         if (more := _around(rates, module)) and any(tag >> bit & 1 for tag in redo):

@@ -10,6 +10,7 @@
       passes: {norms: {forward: 2 GB/s, backward: 3 GB/s}, ...}     # bytes as the cost model counts them
       latency: {layer: {forward: 1.1 ms, backward: 2.3 ms}, ...}    # of a layer that has hardly any data;
                                 # split: what it takes more in a schedule that splits the backward pass;
+                                # weights: of that, what makes gradients of weights and may wait (both the same);
                                 # ulysses: where it deals out its heads over cp, beside the all-to-alls;
                                 # recompute layer, recompute attn, ...: where it recomputes all of itself or a module;
                                 # message: of a rank that sends one to another stage, or receives it
@@ -38,7 +39,7 @@ DIRECTIONS = ("forward", "backward")
 # Operations of the cost model that move bytes and that a profile has rates of: traffic of a layer and of the ends of a
 # model, the optimizer's step and the sum of gradients.
 PASSES = ("norms", "residuals", "positions", "activation", "embedding", "final norm", "loss", "update", "accumulation")
-LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "ulysses", "message",
+LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "weights", "ulysses", "message",
              *(f"recompute {part}" for part in ("layer", *MODULES)))  # fmt: skip
 IN_PLACE = ("calls", "work")
 TILES = ((16, 16),)  # rows and columns of a block in a CPU's registers: products are cut this fine

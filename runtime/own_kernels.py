@@ -163,7 +163,7 @@ def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
     """Names of what `latencies` times."""
     layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
     dealt = ("ulysses",) if _has_even_heads(model) else ()
-    return (*dict.fromkeys(layers), "embedding", "head", "split", *dealt,
+    return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *dealt,
             *(f"recompute {what}" for what in _dropped(model)))  # fmt: skip
 
 
@@ -183,7 +183,8 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
     """By `parts_with_latency`: every kind of layer, the embedding and the head; and what a layer of the last kind takes
     more where its backward pass is split (`split`), its heads are dealt out to two ranks that answer at once
     (`ulysses`), or something is recomputed (`recompute ...`; of all of it, more than another forward pass). That is
-    told by differences, which times of another moment would hide, and which may be negative by chance."""
+    told by differences, which times of another moment would hide, and which may be negative by chance. So is what of a
+    split backward pass is left for later (`weights`, both numbers the same)."""
 
     def built(kind: Layer, dropped: str = "", *, deals: bool = False) -> DecoderChunk:
         return _chunk(model, kind, dtype, device, dropped=dropped, deals=deals)
@@ -194,13 +195,10 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
         return Latency(median(there for there, _ in rounds) / layers,
                        median(both - there for there, both in rounds) / layers)  # fmt: skip
 
-    def beside_plain(other: DecoderChunk, *, splits: bool = False, again: bool = False) -> Latency:
+    def beside_plain(other: DecoderChunk, *, splits: bool = False) -> Sequence[Sequence[float]]:
         rounds = in_turns([*_passes(plain, dtype, device), *_passes(other, dtype, device, splits=splits)])
         _let_go(other)
-        more = [(there - usual, (both - there) - (usual_both - usual) - usual * again)
-                for usual, usual_both, there, both in rounds]  # fmt: skip
-        forward, backward = (median(each) / _LAYERS for each in zip(*more, strict=True))
-        return Latency(forward, backward)
+        return rounds
 
     found, last = {}, model.kinds[-1]
     for kind in model.kinds:
@@ -208,13 +206,24 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
     for name in ("embedding", "head"):
         found[name] = alone(_chunk(model, model.kinds[0], dtype, device, end=name))
     plain = built(last)
-    found["split"] = beside_plain(built(last), splits=True)
+    rounds = beside_plain(built(last), splits=True)
+    later = median(both - without for *_, both, without in rounds) / _LAYERS
+    found |= {"split": _more(rounds), "weights": Latency(later, later)}
     if _has_even_heads(model):
-        found["ulysses"] = beside_plain(built(last, deals=True))
+        found["ulysses"] = _more(beside_plain(built(last, deals=True)))
     for what in _dropped(model):
-        found[f"recompute {what}"] = beside_plain(built(last, what), again=what == "layer")
+        found[f"recompute {what}"] = _more(beside_plain(built(last, what)), again=what == "layer")
     _let_go(plain)
     return found
+
+
+def _more(rounds: Sequence[Sequence[float]], *, again: bool = False) -> Latency:
+    """What other layers take more than plain ones, of rounds of a forward pass and of both passes of each. again: the
+    forward pass that a whole recomputed layer runs again is left out."""
+    more = [(there - usual, (both - there) - (usual_both - usual) - usual * again)
+            for usual, usual_both, there, both, *_ in rounds]  # fmt: skip
+    forward, backward = (median(each) / _LAYERS for each in zip(*more, strict=True))
+    return Latency(forward, backward)
 
 
 def whole(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: torch.device) -> Action:
@@ -276,8 +285,8 @@ def _unit(part: torch.nn.Module, device: torch.device) -> Unit:
     return Unit("", list(part.parameters()), Groups(alone, alone, None, None, 1), 0, device, lambda: None)
 
 
-def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bool = False) -> tuple[Action, Action]:
-    """The forward pass, and both."""
+def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bool = False) -> tuple[Action, ...]:
+    """The forward pass, and both; where the backward pass is split, also both without the gradients of weights."""
     if chunk.embedding is not None:
         x = torch.zeros(1, _TOKENS, dtype=torch.long, device=device)
     else:
@@ -288,11 +297,14 @@ def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bo
         with split_backward.splitting(splits):
             return chunk(x, targets)  # type: ignore[no-any-return]
 
-    def both() -> None:
+    def inputs() -> split_backward.Late:
         out = forward()
         with split_backward.put_off() as late:  # puts off nothing but where it is told to split
             out.backward(torch.ones_like(out))  # type: ignore[no-untyped-call]
-        split_backward.make(late)
         x.grad = None
+        return late
 
-    return forward, both
+    def both() -> None:
+        split_backward.make(inputs())
+
+    return (forward, both, inputs) if splits else (forward, both)

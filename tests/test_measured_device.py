@@ -96,6 +96,22 @@ def test_layers_take_more_where_their_backward_pass_is_split(tmp_path: Path) -> 
         assert slower - slow > 0.99 * 8 * 2 * 0.8e-3
 
 
+def test_what_makes_gradients_of_weights_may_wait(tmp_path: Path) -> None:
+    """zb-h1 waits (p-1)(F + B - 2W): 2 layers a stage whose W takes 0.4 ms more are 2 x 2 x 0.4 ms less of it."""
+    later = {"latency": {**DEVICE["latency"], "weights": {"forward": "0.4 ms", "backward": "0.4 ms"}}}
+    plain, measured = (cluster(tmp_path / name, profile(**changes), 2, links=LINKS)
+                       for name, changes in (("plain", {}), ("later", later)))  # fmt: skip
+
+    def found(path: Path, schedule: str) -> dict[str, float]:
+        plan = priced(path, f"pp2{schedule}-dp1-mbs1-z0-rnone-fp32")
+        return {term.name: term.seconds for term in plan.candidates[0].terms}
+
+    assert found(measured, "") == found(plain, "")
+    before, after = found(plain, "-zbh1"), found(measured, "-zbh1")
+    assert before["pipeline bubble"] - after["pipeline bubble"] == pytest.approx(2 * 2 * 0.4e-3, rel=1e-6)
+    assert before["kernel launches"] == after["kernel launches"]
+
+
 def test_layers_take_more_where_their_heads_are_dealt_out(tmp_path: Path) -> None:
     """4 layers on a rank, 8 micro-batches: 8 x 4 x (0.3 + 0.5) ms beside what the same ranks launch with a ring."""
     dealt = {"latency": {**DEVICE["latency"], "ulysses": {"forward": "0.3 ms", "backward": "0.5 ms"}}}
@@ -261,7 +277,7 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     def in_turns(actions: Sequence[Callable[[], object]]) -> list[list[float]]:
         for action in actions:
             action()
-        return [[10.0, 14.0, 22.0, 40.0][: len(actions)]] * 3
+        return [[10.0, 14.0, 22.0, 40.0, 34.0][: len(actions)]] * 3
 
     found = latencies(spec, "fp32", torch.device("cpu"), in_turns)
     kinds = {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
@@ -270,12 +286,14 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     assert again == {"layer", "attn", "norm", "act"} | ({"moe"} if "moe layer" in kinds else set()) | (
         {"mla"} if model == "deepseek-v3" else set())  # fmt: skip
     dealt = {"ulysses"} if model != "gpt2-xl" else set()  # two ranks cannot share its 25 heads
-    assert set(found) == {"embedding", "head", "split"} | kinds | dealt | {f"recompute {what}" for what in again}
+    others = {"embedding", "head", "split", "weights"}
+    assert set(found) == others | kinds | dealt | {f"recompute {what}" for what in again}
     # Of 4 layers: forward 10 s and backward 4 s, those that do more 22 and 18.
     assert {tuple(found[name]) for name in kinds} == {(2.5, 1.0)}
     assert found["head"] == (10.0, 4.0)
     assert found["split"] == found["recompute act"] == (3.0, 3.5)
     assert found["recompute layer"] == (3.0, 1.0)  # beside a forward pass more
+    assert found["weights"] == (1.5, 1.5)  # of 4 layers: both passes 40 s, 34 without gradients of weights
 
 
 def wanted(ranks: int = 2) -> list[Need]:

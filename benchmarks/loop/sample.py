@@ -63,17 +63,19 @@ class Entry:
         return self.predicted_s / self.measured_s - 1.0
 
 
-def at_equal_speed(entries: Sequence[Entry]) -> list[float]:
+def at_equal_speed(entries: Sequence[Entry], slowness: float | None = None) -> list[float]:
     """Seconds of a step of each, had the cores been as fast during all steps of all of them: an analysis of covariance,
-    log seconds = own level + b log slowness with one b for all, taken at the mean slowness. All steps count."""
+    log seconds = own level + b log slowness with one b for all, taken at `slowness` (None: the mean). All steps
+    count."""
     steps = [[step for each in entry.rounds for step in each] for entry in entries]
-    seconds, slowness = ([np.log([getattr(step, name) for step in own]) for own in steps]
-                         for name in ("seconds", "slowness"))  # fmt: skip
-    levels, speeds = (np.array([own.mean() for own in each]) for each in (seconds, slowness))
-    apart = np.concatenate([own - own.mean() for own in slowness])
+    seconds, slow = ([np.log([getattr(step, name) for step in own]) for own in steps]
+                     for name in ("seconds", "slowness"))  # fmt: skip
+    levels, speeds = (np.array([own.mean() for own in each]) for each in (seconds, slow))
+    apart = np.concatenate([own - own.mean() for own in slow])
     moved = float(apart @ np.concatenate([own - own.mean() for own in seconds]))
     slope = moved / float(apart @ apart) if apart.any() else 0.0
-    return [float(each) for each in np.exp(levels + slope * (speeds.mean() - speeds))]
+    at = speeds.mean() if slowness is None else np.log(slowness)
+    return [float(each) for each in np.exp(levels + slope * (at - speeds))]
 
 
 def chosen(
@@ -107,6 +109,6 @@ def regret(measured: Sequence[float], choice: int) -> float:
     return measured[choice] / min(measured) - 1.0
 
 
-def median_error(entries: Sequence[Entry]) -> float:
-    """Median of the absolute relative errors."""
-    return float(np.median([abs(entry.error) for entry in entries]))
+def median_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
+    """Median of the absolute relative errors of predictions."""
+    return float(np.median(np.abs(np.divide(predicted, measured) - 1.0)))

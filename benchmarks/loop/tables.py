@@ -19,11 +19,13 @@ NAIVE = ("default order", "all dp", "tp = host", "even stages")
 
 @dataclass
 class Result:
-    """One model on one cluster. sample: the first entry is the plan's choice; told: what was said of the cluster."""
+    """One model on one cluster. sample: the first entry is the plan's choice; profiled_at: how slow the cores were
+    meanwhile; told: what was said of the cluster."""
 
     case: Case
     model: Model
     sample: list[Entry]
+    profiled_at: float = 1.0
     told: list[str] = field(default_factory=list)
 
     @property
@@ -33,14 +35,15 @@ class Result:
     def figures(self) -> dict[str, float]:
         """Regret of the choice, errors and order over the sample, and the gain over each naive choice."""
         done = self.measured
-        times = [entry.measured_s for entry in done]
+        predicted, times = _times(done)
         choice = done.index(self.sample[0]) if self.sample[0] in done else -1
-        found = {"regret": regret(times, choice) if choice >= 0 else math.nan, "median error": median_error(done),
-                 "tau": kendall_tau([entry.predicted_s for entry in done], times)}  # fmt: skip
+        found = {"regret": regret(times, choice) if choice >= 0 else math.nan,
+                 "median error": median_error(predicted, times), "tau": kendall_tau(predicted, times)}  # fmt: skip
         if choice >= 0:
             equal = at_equal_speed(done)
             found |= {"regret at equal speed": regret(equal, choice),
-                      "tau at equal speed": kendall_tau([entry.predicted_s for entry in done], equal)}  # fmt: skip
+                      "median error at equal speed": median_error(predicted, at_equal_speed(done, self.profiled_at)),
+                      "tau at equal speed": kendall_tau(predicted, equal)}  # fmt: skip
         for role in NAIVE:
             for entry in done:
                 if role in entry.roles and choice >= 0:
@@ -48,7 +51,7 @@ class Result:
                     found[f"gain over {role}, predicted"] = entry.predicted_s / done[choice].predicted_s
         drawn = [entry for entry in done if "drawn" in entry.roles]
         if drawn:
-            found["median error of the drawn"] = median_error(drawn)
+            found["median error of the drawn"] = median_error(*_times(drawn))
         return found
 
     def reached(self) -> bool:
@@ -65,7 +68,12 @@ class Result:
                 for entry in self.sample]  # fmt: skip
         return {"cluster": self.case.name, "hosts": hosts, "model": {"name": self.model.name, **self.model.fields},
                 "seq_len": self.model.seq_len, "global_batch": self.model.global_batch, "figures": self.figures(),
-                "layouts": rows, "told": self.told}  # fmt: skip
+                "profiled_at_slowness": self.profiled_at, "layouts": rows, "told": self.told}  # fmt: skip
+
+
+def _times(entries: Sequence[Entry]) -> tuple[list[float], list[float]]:
+    """Predicted and measured seconds of a step of each."""
+    return [entry.predicted_s for entry in entries], [entry.measured_s for entry in entries]
 
 
 def document(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,18 +91,19 @@ def _head(about: Mapping[str, Any]) -> Iterator[str]:
     yield "By `make closed-loop`: emulated hosts on one machine, profiled, planned and trained on. Best of the medians "
     yield f"of {about['rounds']} rounds of {about['steps']} steps, of which those {CALMEST:.0%} count during which the "
     yield f"cores were fastest (other machines share them). The sample was fixed before, seed {about['seed']}."
-    yield "At equal speed: all steps, corrected by what those of one layout take longer where the cores are slower."
+    yield "At equal speed: all steps, corrected by what those of one layout take longer where the cores are slower, to"
+    yield "the mean speed; for the error, to the speed that the cores had while kernels were profiled."
     yield ""
     yield "; ".join(f"{name} {value}" for name, value in about["environment"].items())
     yield ""
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    head = ["cluster", "model", "layouts", "regret", "median error", "Kendall tau", "at equal speed: regret", "tau",
-            *(f"over {role}" for role in NAIVE)]  # fmt: skip
+    head = ["cluster", "model", "layouts", "regret", "median error", "Kendall tau", "at equal speed: regret",
+            "median error", "tau", *(f"over {role}" for role in NAIVE)]  # fmt: skip
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
-    yield (f"| to reach | | | <= {REACH['regret']:.0%} | <= {REACH['median error']:.0%} | >= {REACH['tau']:g} | | |"
+    yield (f"| to reach | | | <= {REACH['regret']:.0%} | <= {REACH['median error']:.0%} | >= {REACH['tau']:g} | | | |"
            + " |" * len(NAIVE))  # fmt: skip
     for result in results:
         figures = result.figures()
@@ -102,6 +111,7 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
         cells = [result.case.name, result.model.name, str(len(result.measured)), f"{figures['regret']:.1%}",
                  f"{figures['median error']:.1%}", f"{figures['tau']:.2f}",
                  f"{figures.get('regret at equal speed', math.nan):.1%}",
+                 f"{figures.get('median error at equal speed', math.nan):.1%}",
                  f"{figures.get('tau at equal speed', math.nan):.2f}", *gains]  # fmt: skip
         yield f"| {' | '.join(cells)} |"
     yield ""
@@ -116,7 +126,8 @@ def _one(result: Result) -> Iterator[str]:
         yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
     yield from (f"- {line}" for line in result.told)
     slowness = np.median([step.slowness for entry in result.sample for steps in entry.counted for step in steps])
-    yield f"- during steps that count the loop that tells the cores' speed took {slowness:.2f} times its least (median)"
+    yield (f"- the loop that tells the cores' speed took {result.profiled_at:.2f} times its least while kernels were "
+           f"profiled, {slowness:.2f} times during steps that count (medians)")  # fmt: skip
     yield ""
     yield "| layout | why | predicted s | measured s | error | rounds apart |"
     yield "|---|---|---|---|---|---|"

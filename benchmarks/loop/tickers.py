@@ -21,6 +21,7 @@ from . import beside
 TICK_S = 0.001
 TICKS_PER_PROBE = 5
 KEPT = 1 << 18  # probes: those of the last 20 minutes, at the least
+WINDOW_S = 0.3  # about a step
 _PRIORITY = 50
 _APART_S = 2 * TICKS_PER_PROBE * TICK_S  # of two probes, at the most: also the shortest step has one beside it
 
@@ -58,6 +59,11 @@ class Tickers:
         """How much longer everything took between two times of time.perf_counter, on the core that was disturbed most:
         1 is its own speed."""
         return max(_slowness(*_probes(page), start, end) for page in self.pages)
+
+    def usual_slowness(self, start: float, end: float) -> float:
+        """The median over the calmer half of that time, which is what counts of steps and of samples of kernels."""
+        windows = [self.slowness(at, at + WINDOW_S) for at in np.arange(start, end, WINDOW_S)]
+        return float(np.median(core_speed.calmest(windows, float)))
 
 
 def _probes(page: mmap.mmap) -> tuple[Times, Times]:
