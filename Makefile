@@ -76,7 +76,7 @@ search-table: $(VENV)/.test-installed  ## print what the search has to reach, an
 single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
 
-closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (57 min)
+closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 min)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py -o benchmarks/closed_loop_results
 
 closed-loop-quick: $(VENV)/.test-installed  ## one of these clusters, 8 layouts (6 min); its results are printed alone

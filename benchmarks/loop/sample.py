@@ -63,19 +63,17 @@ class Entry:
         return self.predicted_s / self.measured_s - 1.0
 
 
-def at_equal_speed(entries: Sequence[Entry], slowness: float | None = None) -> list[float]:
+def at_equal_speed(entries: Sequence[Entry]) -> list[float]:
     """Seconds of a step of each, had the cores been as fast during all steps of all of them: an analysis of covariance,
-    log seconds = own level + b log slowness with one b for all, taken at `slowness` (None: the mean). All steps
-    count."""
+    log seconds = own level + b log slowness with one b for all, taken at the mean slowness. All steps count."""
     steps = [[step for each in entry.rounds for step in each] for entry in entries]
-    seconds, slow = ([np.log([getattr(step, name) for step in own]) for own in steps]
-                     for name in ("seconds", "slowness"))  # fmt: skip
-    levels, speeds = (np.array([own.mean() for own in each]) for each in (seconds, slow))
-    apart = np.concatenate([own - own.mean() for own in slow])
+    seconds, slowness = ([np.log([getattr(step, name) for step in own]) for own in steps]
+                         for name in ("seconds", "slowness"))  # fmt: skip
+    levels, speeds = (np.array([own.mean() for own in each]) for each in (seconds, slowness))
+    apart = np.concatenate([own - own.mean() for own in slowness])
     moved = float(apart @ np.concatenate([own - own.mean() for own in seconds]))
     slope = moved / float(apart @ apart) if apart.any() else 0.0
-    at = speeds.mean() if slowness is None else np.log(slowness)
-    return [float(each) for each in np.exp(levels + slope * (at - speeds))]
+    return [float(each) for each in np.exp(levels + slope * (speeds.mean() - speeds))]
 
 
 def chosen(
