@@ -260,8 +260,23 @@ def test_every_core_is_probed_throughout() -> None:
             assert (np.diff(times) > tickers.TICKS_PER_PROBE * tickers.TICK_S).all()
             assert ((took > 0) & (took < 0.5)).all()
         assert watch.slowness(began + 0.2, time.perf_counter()) >= 0.9
+        assert watch.usual_slowness(began + 0.1, began + 0.5) >= 0.9
     finally:
         watch.stop()
+
+
+def test_how_slow_the_cores_usually_were_is_told_of_the_calmer_half_of_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[float]()
+
+    def slowness(self: tickers.Tickers, start: float, end: float) -> float:
+        asked.append(start)
+        return 1.0 + len(asked) % 2
+
+    monkeypatch.setattr(tickers.Tickers, "slowness", slowness)
+    assert tickers.Tickers((), ()).usual_slowness(0.0, 10_000.0) == 1.0
+    assert asked[0] == pytest.approx(10_000.0 - tickers.KEPT * 0.005)
 
 
 @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")

@@ -61,7 +61,9 @@ class Tickers:
         return max(_slowness(*_probes(page), start, end) for page in self.pages)
 
     def usual_slowness(self, start: float, end: float) -> float:
-        """The median over the calmer half of that time, which is what counts of steps and of samples of kernels."""
+        """The median over the calmer half of that time, which is what counts of steps and of samples of kernels; of as
+        much of it as is kept."""
+        start = max(start, end - KEPT * TICKS_PER_PROBE * TICK_S)
         windows = [self.slowness(at, at + WINDOW_S) for at in np.arange(start, end, WINDOW_S)]
         return float(np.median(core_speed.calmest(windows, float)))
 
