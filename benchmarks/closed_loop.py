@@ -136,20 +136,20 @@ def _case(cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path
     slow = (yaml.safe_load(links.read_text(encoding="utf-8"))["measured"]).get("slow", [])
     say("links", *slow)
     for model in case.models:
-        began = time.perf_counter()
-        devices = profiling.kernels(cluster, model, folder, PORT)
-        slowness = cluster.tickers.usual_slowness(began, time.perf_counter())
-        say(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
-        result = _result(cluster, case, model, profiling.cluster_file(case, model, links, devices), effort, seed, say)
-        result.profiled_at = slowness
+        result = _result(cluster, case, model, links, effort, seed, say)
         result.told = [self_test.told(found), *(f"profiled: {each}" for each in slow), *result.told]
         yield result
 
 
 def _result(
-    cluster: Emulated, case: Case, model: Model, file: Path, effort: Effort, seed: int, say: _Log
+    cluster: Emulated, case: Case, model: Model, links: Path, effort: Effort, seed: int, say: _Log
 ) -> tables.Result:
-    """Plans one model, trains the sample and keeps what it took."""
+    """Profiles and plans one model on measured links, trains the sample and keeps what it took."""
+    began = time.perf_counter()
+    devices = profiling.kernels(cluster, model, links.parent, PORT)
+    profiled_at = cluster.tickers.usual_slowness(began, time.perf_counter())
+    say(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
+    file = profiling.cluster_file(case, model, links, devices)
     cluster.lift()
     given = choices.find(case, model, file)
     picked = sample.chosen(given.best[: effort.best], given.naive, given.others, seed=seed, drawn=effort.drawn,
@@ -184,7 +184,7 @@ def _result(
                                      for start, end in started.train(effort.steps)]  # fmt: skip
             for entry, _ in built.values():
                 say(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
-    return tables.Result(case, model, picked, told=choices.avoided(given.best[0]))
+    return tables.Result(case, model, picked, profiled_at, choices.avoided(given.best[0]))
 
 
 class _Log:

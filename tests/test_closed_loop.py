@@ -280,8 +280,8 @@ def test_how_slow_the_cores_usually_were_is_told_of_the_calmer_half_of_what_is_k
 
 
 @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
-def test_a_rank_that_waits_saves_nothing_up() -> None:
-    """What it leaves of its quota is taken, but only while quotas hold."""
+def test_idlers_take_what_waiting_ranks_leave() -> None:
+    """Of their quotas, and only while these hold."""
     with emulated.emulated([emulated.Host("a", 1, 0.2), emulated.Host("b", 1, 0.4)]) as cluster:
         began, before = time.perf_counter(), [_cpu_s(pid) for pid in cluster.idlers.pids]
         time.sleep(1.0)

@@ -1,7 +1,7 @@
 """Hosts with slow links and slow ranks, emulated on this machine: network namespaces, traffic shaping, CPU quotas.
 
 Every host is a network namespace whose one interface is joined to a bridge; `tc tbf` limits it in both directions.
-Every rank has a control group (quotas.py), in which it saves up nothing (idlers.py), and a core that it stays on. Needs
+Every rank has a control group (quotas.py), in which it saves up little (idlers.py), and a core that it stays on. Needs
 root, iproute2 and a cgroup `cpu` controller. A process of its own cleans up as soon as the one that made the cluster is
 gone, however that happened.
 """

@@ -43,9 +43,8 @@ def _once(cluster: Emulated, outputs: Path) -> Found:
     alone = [outputs / f"alone-{rank}.log" for rank in range(cluster.num_ranks)]
     for rank, path in enumerate(alone):
         wait_for([cluster.start(rank, partial(_compute, 0), path, 0)])
-    together = [outputs / f"together-{rank}.log" for rank in range(cluster.num_ranks)]
-    wait_for([cluster.start(rank, partial(_compute, BURSTS), path, 0) for rank, path in enumerate(together)])
-    both = [json.loads(path.read_text()) for path in together]
+    cluster.run(lambda rank: _compute(BURSTS), outputs, 0)
+    both = [json.loads((outputs / f"rank-{rank}.log").read_text()) for rank in range(cluster.num_ranks)]
     rates = [json.loads(path.read_text())["per_s"] for path in alone]
     return Found(tuple(each["per_s"] / rate for each, rate in zip(both, rates, strict=True)),
                  tuple(each["behind_a_wait"] for each in both))  # fmt: skip

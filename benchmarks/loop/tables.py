@@ -19,13 +19,13 @@ NAIVE = ("default order", "all dp", "tp = host", "even stages")
 
 @dataclass
 class Result:
-    """One model on one cluster. sample: the first entry is the plan's choice; profiled_at: how slow the cores were
-    meanwhile; told: what was said of the cluster."""
+    """One model on one cluster. sample: the first entry is the plan's choice; profiled_at: the cores' slowness
+    (`core_speed`) while kernels were profiled; told: what was said of the cluster."""
 
     case: Case
     model: Model
     sample: list[Entry]
-    profiled_at: float = 1.0
+    profiled_at: float
     told: list[str] = field(default_factory=list)
 
     @property
