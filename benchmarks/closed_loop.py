@@ -30,7 +30,7 @@ import torch._dynamo  # the optimizer imports it: once here, and not in every ra
 import yaml
 from loop import choices, profiling, sample, self_test, tables, trials
 from loop.cases import Case, Model, read_cases
-from loop.emulated import CannotEmulate, Emulated, emulated, missing
+from loop.emulated import CannotEmulate, Emulated, StepFailed, emulated, missing
 from meshwright.profiles.profilers import environment
 
 from meshwright._version import __version__
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             _write(results, about, given.out)
     except (InputError, CannotEmulate) as error:
         return _refuse(str(error), getattr(error, "hint", ""))
-    except (profiling.StepFailed, trials.TrialFailed) as error:
+    except (StepFailed, trials.TrialFailed) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -91,7 +91,9 @@ def _efficiency(name: str) -> Row:
     """Whether the efficiencies of a GPU were measured, or on which other they were: as a fact of its page."""
     from ..profiles import rates, registry
 
-    return {"value": rates.donor(registry.load_gpu(name))[1], "source": None}
+    device = rates.surfaces_for(registry.load_gpu(name))
+    of, attention = device.provenance, device.attention_provenance
+    return {"value": of if of == attention else f"{of}, attention {attention}", "source": None}
 
 
 def _gpu(name: str) -> Row:

@@ -18,7 +18,6 @@ from .tables import (
     chunks_by_stage,
     header,
     headless,
-    peak_bytes,
     shown,
     step_text,
     terms_table,
@@ -102,10 +101,11 @@ def why_not_screen(plan: Json, other: Json) -> list[Part]:
     best = plan["candidates"][0]
     behind = other["step_s"] - best["step_s"]
     relation = f"{text.significant(abs(behind))} s {'more' if behind > 0 else 'less'} than layout {best['choice']}:"
-    peak, limit = text.gib(peak_bytes(other)), text.gib(capacity(plan))
+    held, room = most_memory(other, capacity(plan))
+    peak, limit = text.gib(held), text.gib(room)
     target = plan["resolved"]["target"]
     reason = other["targets"].get(target)
-    if peak_bytes(other) > capacity(plan):
+    if held > room:
         verdict = f"does not fit: it needs {peak} GiB per GPU of {limit}. It would take"
     elif reason:
         verdict = f"cannot be run by {target}: {reason}. It fits ({peak} GiB) and would take"

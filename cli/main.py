@@ -7,6 +7,7 @@ must not wait for the solvers.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import sys
@@ -73,6 +74,7 @@ Start here:
 """
 _HELP_LINE = "  -h, --help        This text; `meshwright COMMAND --help` for more\n"
 _COMPLETION = ("--install-completion", "--show-completion")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def app() -> None:
@@ -82,23 +84,35 @@ def app() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code (0 done, 1 no, 2 input, 3 our bug, 130 interrupted)."""
+    try:
+        code = _answer(argv)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        # Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough
+            return 0
+        sys.stderr.write(f"error: cannot write to standard output: {error.strerror}\n")
+        return 2
+
+
+def _answer(argv: Sequence[str]) -> int:
+    """Runs the command line; what goes wrong is said. Raises OSError where that is that stdout takes no more."""
     terminal = Terminal(Settings(json="--json" in argv))
     try:
         settings, words = extract(argv, os.environ)
         terminal = Terminal(settings)
-        code = _run(terminal, words)
-        sys.stdout.flush()
-        return code
+        return _run(terminal, words)
     except MeshwrightError as error:
         terminal.error(error.code, error.message, error.hint, error.details)
         return error.exit_code
     except KeyboardInterrupt:
         return _interrupted(terminal)
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception:
+    except Exception as error:
+        # Files are written by `write_file`, which knows their names: what is left is stdout.
+        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno in _FULL):
+            raise
         return _our_bug(terminal, argv)
 
 

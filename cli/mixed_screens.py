@@ -125,6 +125,15 @@ def _way(way: Json) -> str:
     return "even: all GPUs alike" if way["manner"] == "even" else f"{names[0]} alone"
 
 
+def rooms(candidate: Json, otherwise: float) -> list[float]:
+    """What the GPUs of each stage may use: of the groups of nodes that hold it, the least."""
+    uses = (candidate.get("spread") or {}).get("islands")
+    if not uses:
+        return [otherwise] * len(candidate["memory"])
+    return [min(float(use["memory_bytes"]) for use in uses if use["stages"][0] <= stage["stage"] <= use["stages"][1])
+            for stage in candidate["memory"]]  # fmt: skip
+
+
 def most_memory(candidate: Json, otherwise: float) -> tuple[float, float]:
     """(bytes, capacity) of the GPU that is fullest of all, by its own capacity."""
     uses = (candidate.get("spread") or {}).get("islands")

@@ -30,7 +30,7 @@ def is_plan(path: Path | None) -> bool:
         return False
     try:
         data = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(data, dict) and data.get("kind") == "plan"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import text
 from .console import bar, table
 from .layer_screens import layer_lines
-from .mixed_screens import group_parts
+from .mixed_screens import group_parts, rooms
 from .placement_screens import order_lines
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def space_line(plan: Json) -> str:
         (space["out_of_memory"], "out of memory"),
         (space["bounded"], "bounded away"),
         (space["priced"], "priced"),
+        (space["unvisited"] if plan["certificate"].get("stopped") else 0, "not reached"),
     ]
     counted = ", ".join(f"{text.count(number)} {word}" for number, word in parts if number)
     return text.wrapped(f"{text.count(space['total'])} layouts: {counted}")
@@ -180,13 +181,12 @@ def closing_lines(plan: Json) -> list[Part]:
 
 
 def outside_lines(plan: Json) -> list[str]:
-    """A faster layout that the target cannot run."""
-    outside = plan.get("outside")
-    if not outside:
+    """A faster layout of other software."""
+    outside = plan.get("outside") or {}
+    if not outside.get("targets"):
         return []
-    gain = 1 - outside["step_s"] / plan["candidates"][0]["step_s"]
-    who = text.listed(outside["targets"]) if outside["targets"] else "no target"
-    return [text.wrapped(f"{outside['layout_id']} would be {text.percent(gain)} % faster; {who} can run it.")]
+    gain, who = 1 - outside["step_s"] / plan["candidates"][0]["step_s"], outside["targets"][0]
+    return [text.wrapped(f"{outside['layout_id']} on {who} would be {text.percent(gain)} % faster: `--target {who}`.")]
 
 
 def technique_lines(plan: Json) -> list[Part]:
@@ -282,45 +282,46 @@ def layered(plan: Json) -> bool:
 
 def memory_screen(plan: Json, candidate: Json) -> list[Part]:
     """Buffers by name, a column per group of equal stages."""
+    groups = _stage_groups(candidate["memory"], rooms(candidate, capacity(plan)))
     return [
         header(plan),
         f"{candidate['layout_id']}: GiB per GPU, by pipeline stage",
         "",
-        memory_table(candidate["memory"], capacity(plan)),
-        *([f"{len(_stage_groups(candidate['memory']))} different stages; the fullest are shown, `--json` has all"]
-          if len(_stage_groups(candidate["memory"])) > _MOST_STAGES else []),
+        memory_table(groups),
+        *([f"{len(groups)} different stages; the fullest are shown, `--json` has all"]
+          if len(groups) > _MOST_STAGES else []),
     ]  # fmt: skip
 
 
-def memory_table(stages: Sequence[Json], capacity: float) -> Table:
+def memory_table(groups: list[tuple[list[int], Json]]) -> Table:
     """Rows are buffers, columns are groups of stages that hold the same bytes."""
-    groups = _stage_groups(stages)
     if len(groups) > _MOST_STAGES:
         fullest = sorted(groups, key=lambda group: -group[1]["device_bytes"])[:_MOST_STAGES]
         groups = [group for group in groups if group in fullest]
     apart = (*_TOTALS, "context_bytes", "host_bytes")
-    names = [name for name in stages[0] if name.endswith("_bytes") and name not in apart]
+    names = [name for name in groups[0][1] if name.endswith("_bytes") and name not in apart]
     shown = [name for name in names if any(stage[name] for _, stage in groups)]
     rows = [[text.words(name), *(text.gib(stage[name]) for _, stage in groups)] for name in shown]
     for name in ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes"):
         rows.append([text.words(name), *(text.gib(stage[name]) for _, stage in groups)])
-    rows.append(["may use", *(text.gib(capacity) for _ in groups)])
+    rows.append(["may use", *(text.gib(stage["room"]) for _, stage in groups)])
     if any(stage.get("host_bytes") for _, stage in groups):
         rows.append(["host memory", *(text.gib(stage["host_bytes"]) for _, stage in groups)])
     columns = [f"stage {text.ranges(numbers)}" for numbers, _ in groups]
     return table("buffer", *columns, rows=rows, right=columns)
 
 
-def _stage_groups(stages: Sequence[Json]) -> list[tuple[list[int], Json]]:
+def _stage_groups(stages: Sequence[Json], rooms: Sequence[float]) -> list[tuple[list[int], Json]]:
+    """Stages that hold the same bytes and may use as many (`room`)."""
     groups: dict[tuple[Any, ...], tuple[list[int], Json]] = {}
-    for stage in stages:
-        key = tuple(value for name, value in stage.items() if name != "stage")
-        groups.setdefault(key, ([], stage))[0].append(stage["stage"])
+    for stage, room in zip(stages, rooms, strict=True):
+        key = (room, *(value for name, value in stage.items() if name != "stage"))
+        groups.setdefault(key, ([], {**stage, "room": room}))[0].append(stage["stage"])
     return list(groups.values())
 
 
 def capacity(plan: Json) -> float:
-    """What a layout may use of each GPU."""
+    """What a layout that takes all GPUs for alike may use of each."""
     return float(plan["resolved"]["memory_bytes"])
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .layouts import SCHEDULES
+from .layouts import SCHEDULES, V_SCHEDULES
 
 Array = NDArray[np.float64]
-Moment = list[Array]
+Moment = list[Array]  # [n] micro-batches held from F to I, of the chunk there and of the one back; of both from I to W
 _CODE = {name: i for i, name in enumerate(SCHEDULES)}
 
 
@@ -37,37 +37,43 @@ def held_bytes(
     bytes of a micro-batch from F to I, and from I to W (Tables.waiting), of a device's chunks: of the one that a V
     comes back through, and of all others. Without a split backward pass nothing is there after an I.
 
-    zb-h1 holds (from F to I, from I to W) p-d, d after an F and p-d-1, d+1 after an I; of the schedules in a V, which
-    hold unlike numbers of the two chunks, see `_moments_of_v`.
+    The numbers of micro-batches are those of `moments_held`.
     """
     held = np.zeros((2, *np.broadcast(schedule, saved[0]).shape))
     held[0] = saved.sum(axis=0) * in_flight(schedule, pp, vpp, m, device)
     columns = np.broadcast_arrays(schedule, pp, m, device, saved[0], saved[1], waiting[0], waiting[1])
-    for rows, held_by in ((schedule == _CODE["zb-h1"], _held_by_h1), (schedule >= _CODE["zb-v"], _held_by_v)):
+    for rows, moments_of in ((schedule == _CODE["zb-h1"], _moments_of_h1), (schedule >= _CODE["zb-v"], _moments_of_v)):
         some = np.broadcast_to(rows, held[0].shape)
         if some.any():
             code, p, number, d, *chunks = (column[some] for column in columns)
-            held[:, some] = held_by(code, p, number, d, np.array(chunks).reshape(2, 2, -1))
+            by_chunk = np.array(chunks)
+            held[:, some] = [(np.array(counts) * by_chunk).sum(axis=1).max(axis=0)
+                             for counts in moments_of(code == _CODE["dualpipe-v"], p, number, d)]  # fmt: skip
     return held
 
 
-def _held_by_h1(schedule: NDArray[np.int64], p: Array, m: Array, d: Array, chunks: Array) -> Array:
-    """[2, n] of `held_bytes`. chunks: [saved or waiting, there or back, n] bytes."""
-    saved, waiting = chunks.sum(axis=1)
+def moments_held(schedule: str, pp: Array, vpp: Array, m: Array, device: Array) -> tuple[Array, Array]:
+    """[moment, 4, n] micro-batches (Moment) that devices of one schedule hold at each moment at which they may be
+    fullest: after an F, the first with some of every chunk, and after an I. `held_bytes` is the most of these."""
+    if schedule == "zb-h1" or schedule in V_SCHEDULES:
+        moments_of = _moments_of_h1 if schedule == "zb-h1" else _moments_of_v
+        after_f, after_i = moments_of(np.full(device.shape, schedule == "dualpipe-v"), pp, m, device)
+        return np.array(after_f), np.array(after_i)
+    held = in_flight(np.full(device.shape, _CODE[schedule]), pp, vpp, m, device)
+    none = np.zeros_like(held)
+    return np.array([[held, held, none, none]]), np.zeros((0, 4, *held.shape))
+
+
+def _moments_of_h1(pairs: NDArray[np.bool_], p: Array, m: Array, d: Array) -> tuple[list[Moment], list[Moment]]:
+    """What a device of zb-h1 holds (from F to I, from I to W): p-d, d after an F and p-d-1, d+1 after an I, and as many
+    as are put off where d+1 is more than there are."""
     most = np.minimum(p, m)
     late = np.maximum(most - (p - d), 0.0)
 
-    def after(number: Array) -> Array:
-        return np.asarray((most - number) * saved + number * waiting)
+    def after(number: Array) -> Moment:
+        return [most - number, most - number, number, number]
 
-    return np.array([after(late), np.maximum(after(late + 1), after(np.minimum(d + 1, most)))])
-
-
-def _held_by_v(schedule: NDArray[np.int64], p: Array, m: Array, d: Array, chunks: Array) -> Array:
-    """[2, n] of `held_bytes`. chunks: [saved or waiting, there or back, n] bytes."""
-    by_chunk = chunks.reshape(4, -1)
-    moments = _moments_of_v(schedule == _CODE["dualpipe-v"], p, m, d)
-    return np.array([(np.array(counts) * by_chunk).sum(axis=1).max(axis=0) for counts in moments])
+    return [after(late)], [after(late + 1), after(np.minimum(d + 1, most))]
 
 
 def _moments_of_v(pairs: NDArray[np.bool_], p: Array, m: Array, d: Array) -> tuple[list[Moment], list[Moment]]:

@@ -247,7 +247,7 @@ def encode(name: str, value: Any) -> int:
     """The integer code of a field's value as users write it (`schedule=zb-v`, `sequence_parallel=true`, `tp=8`)."""
     if name not in _FIELD:
         raise InputError(f"unknown layout field `{name}`", hint=f"fields: {', '.join(FIELD_NAMES)}")
-    if name == "recompute_modules" and not isinstance(value, int):
+    if name == "recompute_modules" and isinstance(value, str | list | tuple):
         return module_mask(value.split("+") if isinstance(value, str) else value)
     choices = _FIELD[name].choices
     if choices:
@@ -258,8 +258,10 @@ def encode(name: str, value: Any) -> int:
         return int(str(value).lower() in ("true", "yes"))
     try:
         number = int(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: `{value}` is not a whole number", hint=f"write `{name}=1`") from None
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or isinstance(value, bool) or (isinstance(value, float) and number != value):
+        raise InputError(f"{name}: `{value}` is not a whole number", hint=f"write `{name}=1`")
     lowest = 0 if name in ("zero", "sequence_parallel", "recompute_modules", "recompute_layers") else 1
     if number < lowest or (name == "zero" and number > 3):
         raise InputError(f"{name}: {number} is out of range", hint="degrees are 1 or more, zero is 0 to 3")

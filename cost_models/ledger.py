@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .exchanges import PLAIN, Exchanges, neighbours
 from .held import held_bytes, splits_backward
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
-from .liveness import TRANSIENT, moments, number_of_moments
+from .liveness import IN_LAYER, IN_W, TRANSIENT, moments, number_of_moments
 from .memory import flat_buffer_bytes
 from .operations import activation_bytes, cast_bytes
 from .rates import Rates
@@ -315,24 +315,39 @@ class Ledger:
 
         What comes and goes is that of the fullest moment (liveness.py).
         """
-        (trained_dense, trained_experts), stack = self.trained[j], self.problem.stack
-        passing = moments(self, j)
-        if gathered:
-            states = self.problem.state_bytes
-            flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, self.updated[j])
-            passing["workspace"] = passing["workspace"] + np.where((self.layouts["zero"] > 0) & ~self.away, flat, 0.0)
-        else:
-            passing["gathered"] = np.zeros_like(passing["gathered"])
-        after_f, after_i = self._activations(j)
-        # The layer whose I runs still has what it saved, and not yet what its W needs.
-        layers = slice(self.problem.num_kinds)
-        more = (self.tables.waiting[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
-        in_i = np.minimum(after_i - more, after_i)
+        passing, (after_f, after_i) = self._passing(j, gathered), self._activations(j)
+        in_i = after_i - self.late_bytes
         held = [after_f, after_f, np.maximum(after_f, in_i), after_i, after_f]
         passing["activations"] = np.array(held[: number_of_moments(self.problem)])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         pick = np.arange(len(self.layouts))
         return {**self.states(j), **{name: each[fullest, pick] for name, each in passing.items()}}
+
+    def _passing(self, j: int, gathered: bool) -> dict[str, Array]:
+        """[moment, n] bytes of what comes and goes (liveness.TRANSIENT), as `memory` counts it."""
+        passing, (trained_dense, trained_experts) = moments(self, j), self.trained[j]
+        if gathered:
+            stack, states = self.problem.stack, self.problem.state_bytes
+            flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, self.updated[j])
+            passing["workspace"] = passing["workspace"] + np.where((self.layouts["zero"] > 0) & ~self.away, flat, 0.0)
+        else:
+            passing["gathered"] = np.zeros_like(passing["gathered"])
+        return passing
+
+    @cached_property
+    def late_bytes(self) -> Array:
+        """[n] what a layer whose I runs does not hold yet of what it does after it: it still has what it saved, and not
+        yet what its W needs."""
+        layers = slice(self.problem.num_kinds)
+        more = (self.tables.waiting[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
+        return np.asarray(np.maximum(more, 0.0))
+
+    def passing_bytes(self, j: int, late_bytes: Array) -> Array:
+        """[2, n] bytes of what comes and goes on the device of profile j, at its most beside the activations that are
+        there after an F, and beside those after an I."""
+        each = np.sum(list(self._passing(j, True).values()), axis=0)
+        after_i = np.maximum(each[IN_W], each[IN_LAYER] - late_bytes)
+        return np.array([np.delete(each, IN_W, axis=0).max(axis=0), after_i])
 
     def states(self, j: int) -> dict[str, Array]:
         """Bytes of weights, gradients and optimizer states on the device of profile j: [n] each."""

@@ -98,8 +98,9 @@ def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workl
 
 
 def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, ...]:
-    """Embedding, head with the final norm, MTP projection with its norms, and the copy of the embedding (stages.py)."""
-    matrix = float(model.vocab * (model.embedding_dim or model.hidden))
+    """Embedding, head with the final norm, MTP projection with its norms, and the copy of the embedding (stages.py).
+    Of the ends, tensor parallelism splits what has a row per token."""
+    table, widening = float(params.table_parameters(model)), float(params.widening_parameters(model))
     norm = float(params.final_norm_parameters(model))
     mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
 
@@ -107,5 +108,5 @@ def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters,
         share = 1.0 if trains_all else 0.0
         return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
 
-    embedding, head = float(params.embedding_parameters(model)), float(params.head_parameters(model))
-    return one(embedding, 0.0), one(head, norm), one(0.0, mtp), one(matrix, 0.0)
+    embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - widening
+    return one(table, embedding), one(head, widening + norm), one(0.0, mtp), one(table, 0.0)

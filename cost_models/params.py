@@ -128,10 +128,19 @@ def embedding_parameters(model: ModelSpec) -> int:
 
     Held by the first pipeline stage.
     """
-    width = model.embedding_dim or model.hidden
-    projection = 0 if width == model.hidden else width * model.hidden
     norm = norm_parameters(int(model.embedding_norm), model.hidden, model.norm_bias)
-    return model.vocab * width + projection + model.learned_positions * model.hidden + norm
+    return table_parameters(model) + widening_parameters(model) + model.learned_positions * model.hidden + norm
+
+
+def table_parameters(model: ModelSpec) -> int:
+    """One row per token: what a tied head shares, and what tensor parallelism splits of the embedding."""
+    return model.vocab * (model.embedding_dim or model.hidden)
+
+
+def widening_parameters(model: ModelSpec) -> int:
+    """The projection between a narrower embedding and the layers (opt-350m), at either end of the model."""
+    width = model.embedding_dim or model.hidden
+    return 0 if width == model.hidden else width * model.hidden
 
 
 def head_parameters(model: ModelSpec) -> int:
@@ -139,10 +148,8 @@ def head_parameters(model: ModelSpec) -> int:
 
     Held by the last pipeline stage; the final norm is counted apart (`final_norm_parameters`).
     """
-    width = model.embedding_dim or model.hidden
-    projection = 0 if width == model.hidden else width * model.hidden
-    matrix = 0 if model.tied_embeddings else model.vocab * width
-    return matrix + projection + (model.vocab if model.head_bias else 0)
+    matrix = 0 if model.tied_embeddings else table_parameters(model)
+    return matrix + widening_parameters(model) + (model.vocab if model.head_bias else 0)
 
 
 def final_norm_parameters(model: ModelSpec) -> int:

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Hops = tuple[Hop, ...]
 Curves = dict[Hops, list[Curve]]
 
-_GATHERED = ("dense_gathered_bytes", "experts_gathered_bytes")
+_PARTS = (("dense_gathered_bytes", "trained_dense"), ("experts_gathered_bytes", "trained_experts"))  # columns of Tables
 
 
 def exchange(
@@ -27,14 +27,16 @@ def exchange(
     """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
     FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
 
-    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers.
+    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers. Of mean
+    stages (Splits.least) only what is convex in the layers, so that the mean over the stages of a split is no less: no
+    first gather, which a split pays less often if it leaves stages without layers.
     """
     plan = ledger.exchanges
     contention = 0.0 if plan.by_nic else rates.stack.contention
     again, first, scatters = when(ledger, rows, gathers)
     curves = (curves_of if shards_known else _least_curves)(ledger, rates, rows)
     for j in range(ledger.num_profiles):
-        calls = np.maximum(ledger.layers[j][rows], 1.0)
+        calls = np.inf if ledger.splits.least else np.maximum(ledger.layers[j][rows], 1.0)
         gather, scatter, *moved = moved_by(ledger, rows, j, curves)
         back, scatter = again * gather[plan.backward], scatters * scatter
         traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
@@ -57,16 +59,16 @@ def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[
     """[r] seconds of gathering all weights of profile j, by hops, and of scattering its gradients, in a call per layer;
     and what that is: bytes of weights, parameters with a gradient."""
     plan = ledger.exchanges
-    calls = np.maximum(ledger.layers[j][rows], 1.0)
     gather = {hops: np.zeros(len(rows)) for hops in {plan.forward, plan.backward}}
     scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
-    for part, name, trained in zip(curves, _GATHERED, ledger.trained[j], strict=False):
-        weights = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))[rows]
+    for part, (weights, trained) in zip(curves, _PARTS, strict=False):
+        of_weights, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
+        gradients = {kind: each * ledger.problem.state_bytes.gradient for kind, each in of_trained.items()}
         for hops in gather:
-            gather[hops] += _seconds(part[hops], weights, calls)
-        scatter += _seconds(part[plan.gradients], trained[rows] * ledger.problem.state_bytes.gradient, calls)
-        gathered += weights
-        scattered += trained[rows]
+            gather[hops] += _seconds(part[hops], ledger, rows, j, of_weights)
+        scatter += _seconds(part[plan.gradients], ledger, rows, j, gradients)
+        gathered += ledger.on_profile(j, of_weights)[rows]
+        scattered += ledger.on_profile(j, of_trained)[rows]
     return gather, scatter, gathered, scattered
 
 
@@ -89,9 +91,30 @@ def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | fl
     return np.asarray(np.minimum(hidden, seconds - seconds / calls))
 
 
-def _seconds(curves: list[Curve], num_bytes: Array, calls: Array) -> Array:
-    """One hop after another."""
-    return np.asarray(sum(in_pieces(curve, num_bytes, calls) for curve in curves))
+def _seconds(curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array]) -> Array:
+    """[r] of `each` kind's bytes on profile j, a call per layer, one hop after another."""
+    total = ledger.on_profile(j, each)[rows]
+    if ledger.splits.least:
+        return _least_seconds(curves, ledger, rows, j, {kind: of[rows] for kind, of in each.items()}, total)
+    calls = np.maximum(ledger.layers[j][rows], 1.0)
+    return np.asarray(sum(in_pieces(curve, total, calls) for curve in curves))
+
+
+def _least_seconds(
+    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array], total: Array
+) -> Array:
+    """The same of mean stages, no more than the mean over the stages of any split. Where a ramp adds to a call (it is
+    concave), layers and ends together take no less than each alone; where it takes from it (convex), no split takes
+    less than the mean. Layers without such bytes need no call: a split may keep them apart from those that do."""
+    counts = {kind: number[rows] for kind, number in ledger.counts[j].items()}
+    layers = ledger.problem.num_kinds
+    calls = {kind: ((kind < layers) & (of > 0)).astype(np.float64) for kind, of in each.items()}
+    together = np.asarray(sum(counts[kind] * number for kind, number in calls.items()))
+    seconds = np.zeros(len(rows))
+    for curve in curves:
+        alone = sum(counts[kind] * in_pieces(curve, of, calls[kind]) for kind, of in each.items())
+        seconds += np.minimum(alone, in_pieces(curve, total, together))
+    return seconds
 
 
 def _all_hops(ledger: Ledger) -> set[Hops]:

@@ -144,6 +144,12 @@ class ModelSpec:
         return len(self.pattern)
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the user should know of `assumed`: a sentence, or none."""
+        values = ", ".join(f"{name} {getattr(self, name)}" for name in self.assumed)
+        return (f"assumed, since the model's config does not say: {values}",) if values else ()
+
+    @property
     def capacity_factor(self) -> float | None:
         """That of its routed experts; None where they drop no token."""
         blocks = (kind.feed_forward for kind in self.kinds)

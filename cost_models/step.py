@@ -23,7 +23,7 @@ from .pipeline import Messages, bubble_s, exposed_hop_s
 from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .rates import COMPONENTS, Rates
 from .sharded_states import exchange
-from .stages import EMBEDDING
+from .stages import EMBEDDING, EMBEDDING_COPY
 from .stores import ADAM_BYTES
 
 Array = NDArray[np.float64]
@@ -225,10 +225,8 @@ def _imbalance(ledger: Ledger, slowest: Ints) -> Array:
         return np.zeros(len(dp))
     distinct, inverse = np.unique(dp, return_inverse=True)
     more = np.array([imbalance(workload, int(ranks)) - 1.0 for ranks in distinct])[inverse]
-    attention = COMPONENTS.index("attention")
-    rows = ledger.per_kind(np.array([k.forward[attention] + k.backward[attention] for k in ledger.tables.seconds]))
-    stages = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
-    return np.asarray(more * ledger.m * stages[slowest, np.arange(len(dp))])
+    attention = _component_s(ledger, COMPONENTS.index("attention"))
+    return np.asarray(more * ledger.m * attention[slowest, np.arange(len(dp))])
 
 
 def hop_s(ledger: Ledger, rates: Rates) -> Array:
@@ -285,7 +283,8 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
     if not (shared and problem.trains_everything and apart.any()):
         return np.zeros(len(x))
     distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
-    num_bytes = problem.model.vocab * problem.model.hidden / x["tp"] * problem.state_bytes.gradient
+    table = ledger.tables.parameters["trained_dense"][EMBEDDING_COPY][ledger.key]
+    num_bytes = table * problem.state_bytes.gradient
     return collectives.seconds(group_curve(rates, "tied", "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
 
 
@@ -404,19 +403,17 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
 
 def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]:
     """The slowest stage's compute, by component: m micro-batches of forward, backward and recomputation."""
-    out = {}
     pick = np.arange(len(slowest))
-    redo = [ledger.tables.redo(mode, modules) for mode, modules in ledger.codes]
-    for index, name in enumerate(COMPONENTS):
-        rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in ledger.tables.seconds]))
-        again = ledger.per_code(np.array([table[:, index] for table in redo]))
-        stages = np.array([
-            ledger.on_profile(j, rows) + ledger.redone(j, again)
-            for j in range(ledger.num_profiles)
-        ])  # fmt: skip
-        out[name] = ledger.m * stages[slowest, pick]
+    out = {name: ledger.m * _component_s(ledger, index)[slowest, pick] for index, name in enumerate(COMPONENTS)}
     out["host"] = out["host"] + ledger.m * beside_s(ledger, rates).sum(axis=0)[slowest, pick]
     return out
+
+
+def _component_s(ledger: Ledger, index: int) -> Array:
+    """[J, n] seconds of one component per micro-batch and profile: forward, backward and what is computed again."""
+    rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in ledger.tables.seconds]))
+    again = ledger.per_code(np.array([ledger.tables.redo(*code)[:, index] for code in ledger.codes]))
+    return np.array([ledger.on_profile(j, rows) + ledger.redone(j, again) for j in range(ledger.num_profiles)])
 
 
 def device_memory(ledger: Ledger, rates: Rates, *, gathered: bool = True) -> tuple[Array, Ints]:

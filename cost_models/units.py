@@ -46,6 +46,9 @@ def parse(text: object, dimension: Dimension) -> float:
     factor = _factor(unit, dimension)
     if factor is None:
         raise InputError(f"`{text}`: unknown unit `{unit}`", hint=_HINTS[dimension])
+    if dimension == "B" and not unit.endswith("B"):
+        meant = f"{match[1]}{re.sub('b(it)?$', 'B', unit)}"
+        raise InputError(f"`{text}` is in bits, where bytes are counted", hint=f"write `{meant}`")
     if number < 0:
         raise InputError(f"`{text}` is negative", hint=_HINTS[dimension])
     return number * factor

@@ -19,7 +19,7 @@ from . import intervals, mixed
 from .candidates import candidates
 from .constraints import violations
 from .count_search import Task, check_time_limit, in_order
-from .emitters.registry import TARGETS
+from .emitters.registry import able_to_build
 from .executors import Executor, opened
 from .failures import does_not_fit, no_legal_layout
 from .plan import Candidate, Certificate, Outside, Plan, Profile, load_plan, rounded
@@ -150,7 +150,7 @@ def _by_islands(found: Resolved, watch: _Watch) -> Plan:
     if not search.choices:
         raise mixed.nothing_fits(found, search)
     listed = mixed.listed(found, search)
-    even = None if search.stopped else mixed.even_way(found, watch.late)
+    even = mixed.even_way(found, search, watch.late)
     best_s, bound = listed[0].step_s, min(search.lower_bound_s, listed[0].step_s)
     proof = Certificate(
         space=search.count.told(found.space.axis_sizes(), search.priced), lower_bound_s=rounded(bound),
@@ -290,15 +290,13 @@ def _nothing_found(found: Resolved, outcome: Outcome, watch: _Watch) -> Meshwrig
 def _outside(
     found: Resolved, closed_s: float, best_s: float, watch: _Watch, *, simulate: bool = False
 ) -> tuple[Outside | None, list[str]]:
-    """The fastest layout that only other targets can run, if it beats the plan by enough to say so: by the closed form
-    the plan's best of it, closed_s, and as the plan prices (simulated or not) the plan's best, best_s.
-
-    Compared on the plan's own stack, so that the gain is the layout's; it must also fit with the other's software.
+    """The fastest layout that another target runs with its own software, if it beats the plan by enough to say so: by
+    the closed form the plan's best of it, closed_s, and as the plan prices (simulated or not) the plan's best, best_s.
     """
     if found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only:
         return None, []
     incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
-    others = [name for name in TARGETS if name not in ("any", found.target.name)]
+    others = [name for name in able_to_build(found.model, found.workload) if name != found.target.name]
     ends_s = time.time() + watch.left_s()
     tasks = [Task.of(found, "step", limit=incumbent, target=name, ends_s=ends_s) for name in others]
     for name, got in zip(others, in_order(watch.pool, tasks, watch.report), strict=True):
@@ -306,15 +304,11 @@ def _outside(
             return None, [f"{got.stopped} before other targets were compared"]
         if not got.rows or got.rows[0][0] >= incumbent:
             continue
-        closed, layout = got.rows[0][0], parse(got.rows[0][2])
-        step_s = Staged.of(found, layout, simulate=True).step_s if simulate else closed
-        there = candidates(found.for_target(name), [Staged.of(found.for_target(name), layout)])[0]
-        if there.device_bytes <= found.memory_bytes and step_s < best_s * (1 - _WORTH_SAYING):
-            incumbent, winner = closed, there.model_copy(update={"step_s": rounded(step_s)})
-    if winner is None:
-        return None, []
-    able = tuple(sorted(name for name, reason in winner.targets.items() if reason is None))
-    return Outside(layout_id=winner.layout_id, step_s=winner.step_s, targets=able), []
+        closed_s, layout = got.rows[0][0], parse(got.rows[0][2])
+        step_s = Staged.of(found.for_target(name), layout, simulate=simulate).step_s
+        if step_s < best_s * (1 - _WORTH_SAYING):
+            incumbent, winner = closed_s, Outside(layout_id=str(layout), step_s=rounded(step_s), targets=(name,))
+    return winner, []
 
 
 def _certificate(found: Resolved, outcome: Outcome) -> Certificate:

@@ -25,8 +25,8 @@ def candidates(found: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ..
     runs = {name: target.supports(columns, found.problem)[1] for name, target in TARGETS.items() if name != "any"}
     if found.cluster.gpu.plan_only:
         runs = {name: [f"no target runs on {found.cluster.gpu.name}"] * len(staged) for name in runs}
-    runs = {name: [reason or TARGETS[name].cannot_train(found.workload) for reason in reasons]
-            for name, reasons in runs.items()}  # fmt: skip
+    trains = {name: TARGETS[name].cannot_train(found.model, found.workload) for name in runs}
+    runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
     out = []
     for row, one in enumerate(staged):
         layout, own, step_s = one.layout, one.own, one.step_s

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..cost_models.layouts import Layouts
 from ..errors import InputError
-from .emitters.registry import TARGETS
 from .executors import Executor, Here
 from .request import request_from_dict, request_to_dict
 from .resolve import Resolved, resolve
@@ -29,8 +28,8 @@ ROUND = 16  # searches that start from the same limits: a count, so that no numb
 @dataclass(frozen=True)
 class Task:
     """What to look for on one number of GPUs. limit: seconds (bytes, if `memory` is the aim) that must be beaten or
-    met; rivals: see `pareto.Frontier`; target: whose rules hold, where not the request's own; ends_s: when the time
-    is up, in seconds of `time.time`, which processes share."""
+    met; rivals: see `pareto.Frontier`; target: whose rules and software hold, where not the request's own; ends_s: when
+    the time is up, in seconds of `time.time`, which processes share."""
 
     request: dict[str, Any]
     aim: Aim
@@ -61,14 +60,15 @@ class Answer:
 def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -> Answer:
     """The search that `task` describes; Ctrl-C gives what was found."""
     found = resolve(request_from_dict(task.request))
+    if task.target is not None:
+        found = found.for_target(task.target)
     watch = {"progress": progress, "should_stop": lambda: time.time() >= task.ends_s}
     if task.aim == "frontier":
         limits = {"memory_bytes": found.memory_bytes, "host_bytes": found.host_bytes, **watch}
         traced = FrontierSearch(found.space, found.rates, rivals=task.rivals, **limits).trace()
         points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
         return Answer(tuple(points), traced.count, traced.stopped)
-    space = found.space if task.target is None else found.space_under(TARGETS[task.target].rules, found.fixes)
-    outcome = found.search(space, objective=task.aim, incumbent=task.limit, **watch).run()
+    outcome = found.search(found.space, objective=task.aim, incumbent=task.limit, **watch).run()
     rows = []
     for _, name, layout in outcome.found.rows:
         _, estimate = price_layouts(found.problem, found.rates, Layouts.of([layout]))

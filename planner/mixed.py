@@ -95,11 +95,14 @@ def ways(found: Resolved, mixed: Mixed, even: Way | None) -> tuple[Way, ...]:
     return tuple(sorted([*first.values(), *([even] if even else [])], key=lambda way: way.step_s))
 
 
-def even_way(found: Resolved, late: Callable[[], bool]) -> Way | None:
+def even_way(found: Resolved, mixed: Mixed, late: Callable[[], bool]) -> Way | None:
     """The best even layout for the weakest of all GPUs, and what it takes on the cluster as it is; None where there is
-    none, or its groups of ranks straddle islands."""
+    none, its groups of ranks straddle islands, or vendors differ. Ctrl-C here stops `mixed` too."""
     parts, unusable = parts_of(found)
-    outcome = None if unusable else found.search(found.space, should_stop=late).run()
+    one_job = not unusable and len({part.alone.cluster.gpu.vendor for part in parts}) == 1
+    outcome = None if mixed.stopped or not one_job else found.search(found.space, should_stop=late).run()
+    if outcome and outcome.stopped == "interrupted":
+        mixed.stopped = outcome.stopped
     if outcome is None or outcome.stopped or not outcome.found.rows:
         return None
     layout = outcome.found.rows[0][2]
@@ -215,7 +218,7 @@ def _placement(found: Resolved, choice: Choice) -> Placement:
     hosts = tuple(names[node] for island, _ in by_node
                   for node in range(island.first_node, island.first_node + island.num_nodes))  # fmt: skip
     if (np.diff(logical) == 1).all() and len(hosts) == cluster.num_nodes:
-        return Placement()
+        return Placement(hosts=hosts)
     return Placement(hosts=hosts, logical_of_rank=tuple(logical.tolist()))
 
 

@@ -27,6 +27,7 @@ from ..errors import InputError, Problem, UnsupportedError
 from .spread import Spread, Way
 
 FORMAT_VERSION = "1.1"
+_WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 LAYERS_OF_THEIR_OWN = "its layers have strategies of their own, and here all have one"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 
@@ -315,7 +316,7 @@ class Certificate(_Part):
 
 
 class Outside(_Part):
-    """A faster layout that the target cannot run, and who can."""
+    """A faster layout, and the target that runs it in that time by its own software."""
 
     layout_id: str
     step_s: float
@@ -389,9 +390,11 @@ def read_plan(text: str, name: str) -> Plan:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise InputError(f"{name}: not JSON: {error}", hint="`meshwright plan -o plan.json` writes one") from None
+        raise InputError(f"{name}: not JSON: {error}", hint=_WRITES_ONE) from None
+    except RecursionError:
+        raise InputError(f"{name}: nested too deeply to be read", hint=_WRITES_ONE) from None
     if not isinstance(data, dict) or data.get("kind") != "plan":
-        raise InputError(f"{name}: not a plan", hint="`meshwright plan -o plan.json` writes one")
+        raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
     major = str(data.get("format_version", "")).partition(".")[0]
     if major != FORMAT_VERSION.partition(".")[0]:
         raise InputError(
@@ -428,11 +431,11 @@ def _check(candidate: Candidate) -> None:
 
 def load_plan(path: Path | str) -> Plan:
     """The plan in the file `path`. Raises InputError for a missing, damaged, edited or newer one."""
-    path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(
-            f"{path}: {error.strerror or error}", hint="`meshwright plan -o plan.json` writes one"
-        ) from None
+        raise InputError(f"{path}: {error.strerror or error}", hint=_WRITES_ONE) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}: not UTF-8 text", hint=_WRITES_ONE) from None
     return read_plan(text, str(path))

@@ -21,7 +21,7 @@ from .simulation import Staged
 from .studies.base import Part
 from .studies.pricing import Priced, of_candidate
 from .studies.sensitivity import Sensitivity
-from .what_if import chosen, what_if
+from .what_if import chosen, refuse_groups, what_if
 
 _MOST_OPERATIONS = 2400  # drawn; a longer step shows its begin and its end
 _USED = ("peak", "memory", "sms", "tdp", "link", "pcie", "nics", "fabric", "intra", "host_memory", "price",
@@ -103,9 +103,7 @@ class Report(Part):
 def report(plan: Plan, choice: int = 1) -> Report:
     """The report on layout `choice`. Raises InputError if the plan has no such layout, or names what is not there."""
     candidate, found = chosen(plan, choice), resolve(request_from_dict(plan.request))
-    if candidate.spread is not None:
-        raise InputError(f"layout {choice} uses groups of nodes as what they are; a report prices all GPUs alike",
-                         hint="`meshwright explain` has its groups; or plan with `--stages even`")  # fmt: skip
+    refuse_groups(candidate, "a report")
     layout = candidate.to_layout()
     study = what_if(plan, study="sensitivity", choice=choice)
     if not isinstance(study, Sensitivity):
@@ -182,7 +180,8 @@ def facts(found: Resolved) -> Iterator[Fact]:
         yield Fact(of=f"links: {level.name}", name=level.kind, value=bandwidth, source=level.source)
         yield Fact(of=f"links: {level.name}", name="efficiencies of collectives", value="", source=rates.source)
     device = surfaces_for(found.cluster.gpu)
-    yield Fact(of="efficiencies", name="matrix products, attention", value="", source=device.provenance)
+    yield Fact(of="efficiencies", name="matrix products", value="", source=device.provenance)
+    yield Fact(of="efficiencies", name="attention", value="", source=device.attention_provenance)
     for name, source in device.sources.items():
         yield Fact(of="efficiencies", name=name.replace("_", " "), value="", source=source)
     for name, source in found.stack.sources.items():

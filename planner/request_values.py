@@ -43,8 +43,8 @@ def positive(dimension: Dimension) -> Callable[[Any], int]:
 
     def parse_quantity(value: Any) -> int:
         number = parse(value, dimension)
-        if number <= 0:
-            raise InputError(f"must be more than 0, is {value}")
+        if not 0 < number < math.inf:
+            raise InputError(f"must be {'finite' if number > 0 else 'more than 0'}, is {value}")
         return round(number)
 
     return parse_quantity
@@ -144,13 +144,25 @@ def _pairs(text: str) -> list[tuple[Any, Any]]:
 def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
     """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
     asked: dict[str, dict[str, float]] = {}
-    for item in [value] if isinstance(value, str | Mapping) else list(value):
+    for item in _items(value, "diloco:period=50"):
         named = item if isinstance(item, Mapping) else dict([_named_knobs(str(item))])
         for name, knobs in named.items():
             if name in asked:
                 raise InputError(f"technique {name} is given twice", hint="keep one of them")
+            if not isinstance(knobs, Mapping | None):
+                raise InputError(f"technique {name}: `{knobs}` is no mapping of its knobs",
+                                 hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
             asked[str(name)] = {knob: _number(knob, each) for knob, each in (knobs or {}).items()}
     return {name: dict(knobs) for name, knobs in techniques.applied(asked)}
+
+
+def _items(value: Any, example: str) -> list[Any]:
+    """What users write once, as a list, or as a mapping: always a list. Raises InputError for anything else."""
+    if isinstance(value, str | Mapping):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise InputError(f"`{value}` is neither text, a list nor a mapping", hint=f"write `{example}`")
+    return list(value)
 
 
 def _named_knobs(text: str) -> tuple[str, dict[str, str]]:
@@ -173,7 +185,7 @@ def _number(name: str, value: Any) -> float:
 def parse_fix(value: Any) -> dict[str, Any]:
     """`["tp=8", "recompute=full"]` or a mapping -> {field: value in the words of the JSON schema}."""
     pairs: list[tuple[str, Any]] = []
-    for item in [value] if isinstance(value, str) else [value] if isinstance(value, Mapping) else list(value):
+    for item in _items(value, "tp=8"):
         if isinstance(item, Mapping):
             pairs += [(str(name), each) for name, each in item.items()]
             continue

@@ -17,7 +17,7 @@ from ..cost_models.specs import ClusterSpec, MixtureOfExperts, ModelSpec, StackS
 from ..cost_models.tables import Problem
 from ..cost_models.techniques import registry as techniques
 from ..cost_models.techniques.base import Technique
-from ..errors import InputError
+from ..errors import InputError, UnsupportedError
 from ..profiles import stacks
 from ..profiles.cluster import load_cluster
 from ..profiles.models import load_model, read_model_yaml
@@ -26,7 +26,7 @@ from ..profiles.rates import surfaces_for
 from ..profiles.stack_file import load_stacks
 from .constraints import Rule, fixed, legality
 from .emitters.base import Target
-from .emitters.registry import able_to_train
+from .emitters.registry import able_to_train, who_builds
 from .emitters.registry import target as load_target
 from .request import Request
 from .search.exhaustive import Search
@@ -118,7 +118,8 @@ def _spelled(value: object) -> str:
 
 
 def resolve(request: Request) -> Resolved:
-    """Load what `request` refers to. Raises InputError for anything that does not exist or fit together."""
+    """Load what `request` refers to. Raises InputError for anything that does not exist or fit together, and
+    UnsupportedError where the target that was asked for runs the plan itself and cannot train the model."""
     model, workload, model_warnings = _asked(request)
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
     target = load_target(request.target)
@@ -211,10 +212,27 @@ def _doubts(found: Resolved) -> list[str]:
     if gpu.plan_only:
         out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
     out += [_about(each, found.target) for each, _ in techniques.of(found.workload.techniques)]
-    provenance = surfaces_for(gpu).provenance
-    if provenance != "measured":
-        out.append(f"{gpu.name} has no measurements; its compute time is {provenance}, scaled by peak and bandwidth")
+    out += _untrained(found)
+    device = surfaces_for(gpu)
+    if device.provenance != "measured":
+        out.append(f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and "
+                   "bandwidth")  # fmt: skip
+    elif device.attention_provenance != "measured":
+        out.append(f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled")
     return out
+
+
+def _untrained(found: Resolved) -> list[str]:
+    """A warning where the target runs the plan itself and cannot train the model. Raises UnsupportedError where that
+    target was asked for: as the default it only says that the plan is no more than priced."""
+    target, model = found.target, found.model
+    lacks = target.cannot_build(model, found.workload) if target.runs_plans else []
+    if not lacks:
+        return []
+    hint = who_builds(model, found.workload)
+    if "target" in found.request.origins:
+        raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
+    return [f"{target.name} cannot train {model.name}, `emit` and `launch` refuse: {'; '.join(lacks)}. {hint}"]
 
 
 def _about(technique: Technique, target: Target) -> str:

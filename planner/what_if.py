@@ -59,9 +59,7 @@ def what_if(
     if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
         raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
-    if candidate.spread is not None:
-        raise InputError(f"layout {choice} uses groups of nodes as what they are, and what-if prices all GPUs alike",
-                         hint="ask it of a plan made with `--stages even`")  # fmt: skip
+    refuse_groups(candidate, "what-if")
     kept = Held(candidate.to_layout(), candidate.partition)
     question = Question(
         base, kept, parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
@@ -73,6 +71,18 @@ def what_if(
     notes = (*_closed_form(now), *_not_placed(now, candidate), *result.notes)
     more = {"warnings": (*_stale(now, candidate), *result.warnings), "notes": notes}
     return result.model_copy(update=more)
+
+
+def refuse_groups(candidate: Candidate, what: str) -> None:
+    """Raises InputError for a layout that uses groups of nodes as what they are, where `what` cannot price that."""
+    if candidate.spread is None:
+        return
+    names = [use.name for use in candidate.spread.islands]
+    even = "made with `--stages even`" if len(names) > 1 else f"for {names[0]} alone"
+    raise InputError(
+        f"layout {candidate.choice} uses groups of nodes as what they are, and {what} prices all GPUs alike",
+        hint=f"`meshwright explain` has its groups; or ask it of a plan {even}",
+    )
 
 
 def chosen(plan: Plan, choice: int) -> Candidate:

@@ -72,6 +72,8 @@ def _groups(facts: Facts, gpu: str | None, load_gpu: LoadGpu) -> list[Group]:
         path: FieldPath = ("groups", position)
         if isinstance(item, str):
             groups += _shorthand(facts, path, item, gpu)
+        elif item is None:
+            facts.fail(path, "is empty", "`{node: dgx-h100, count: 16}`")
         elif facts.keys(path, _GROUP_KEYS):
             group = _group(facts, path, gpu, load_gpu)
             groups += [group] if group else []

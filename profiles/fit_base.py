@@ -39,6 +39,7 @@ DEVICES = {
     "gb300-288gb": Device(2500e12, 8e12, 152, "blackwell", "nvlink5", 900e9),
     "l40s": Device(362e12, 864e9, 142, "ada", "pcie4", 32e9),
     "rtx-pro-6000-server": Device(467.8e12, 1.792e12, 188, "blackwell-rtx", "pcie5", 64e9),
+    "mi250x-gcd": Device(191.5e12, 1.6e12, 110, "cdna2", "xgmi", 150e9),
 }
 V100 = Device(125e12, 0.9e12, 80, "volta", "nvlink2", 150e9)
 

@@ -40,6 +40,7 @@ def qwen2_moe(f: Fields) -> ModelSpec:
         expert_inner=f.count("moe_intermediate_size"),
         shared_inner=f.count("shared_expert_intermediate_size", minimum=0),
         shared_gate=True,
+        router_normalised=f.flag("norm_topk_prob", False),
     )
     dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
     size = window_size(f, "sliding_window", 4096) if f.flag("use_sliding_window", False) else None
@@ -56,6 +57,7 @@ def qwen3_moe(f: Fields) -> ModelSpec:
         experts=f.count("num_experts", "num_local_experts"),
         top_k=f.count("num_experts_per_tok"),
         expert_inner=f.count("moe_intermediate_size"),
+        router_normalised=f.flag("norm_topk_prob", False),
     )
     dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
     size = window_size(f, "sliding_window", 4096) if f.flag("use_sliding_window", False) else None
@@ -147,7 +149,10 @@ def gpt_oss(f: Fields) -> ModelSpec:
 
 
 def llama4(f: Fields) -> ModelSpec:
-    """Layers with RoPE see chunks of attention_chunk_size, every fourth sees all; the query/key norm has no weights."""
+    """Layers with RoPE see chunks of attention_chunk_size, every fourth sees all; the query/key norm has no weights.
+
+    Experts take their input times the sigmoid of the router's logit (Llama4Router, Llama4TextMoe in transformers).
+    """
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
     inner = f.count("intermediate_size")
     moe = MixtureOfExperts(
@@ -155,6 +160,8 @@ def llama4(f: Fields) -> ModelSpec:
         top_k=f.count("num_experts_per_tok"),
         expert_inner=inner,
         shared_inner=inner,
+        router_scores="sigmoid",
+        router_normalised=False,
     )
     step = f.count("interleave_moe_layer_step", default=1)
     routed = f.indices("moe_layers", layers)

@@ -21,7 +21,7 @@ from .calibration import Calibration
 KERNELS: tuple[AttentionKernel, ...] = tuple(name for name in get_args(AttentionKernel) if name != "unfused")
 _MEASURED = Path(__file__).parent / "measured"
 _TABLES = "aiconfigurator tables (Apache-2.0)"
-# Generation, bf16 peak, memory bandwidth and multiprocessors of the measured devices: what finding the nearest needs
+# Generation, 16-bit peak, memory bandwidth and multiprocessors of the measured devices: what finding the nearest needs
 # without the registry. profiles/fit_base.py holds the same numbers for the fit (a test compares them).
 _DONORS: dict[str, tuple[str, float, float, float]] = {
     "a100-sxm-80gb": ("ampere", 312e12, 2.039e12, 108),
@@ -34,12 +34,16 @@ _DONORS: dict[str, tuple[str, float, float, float]] = {
     "gb300-288gb": ("blackwell", 2500e12, 8e12, 152),
     "l40s": ("ada", 362e12, 864e9, 142),
     "rtx-pro-6000-server": ("blackwell-rtx", 467.8e12, 1.792e12, 188),
+    "mi250x-gcd": ("cdna2", 191.5e12, 1.6e12, 110),
 }
-_DONOR_VENDOR = "nvidia"
+_DONOR_VENDOR = "nvidia"  # of all but these generations
+_OTHER_VENDORS = ("cdna2",)
 # Blocks of assumptions.yaml that the efficiencies of a device rest on.
 _DEVICE_BLOCKS = ("training_factor", "memory_efficiency", "fp8_factor", "fp4_factor", "unaligned", "attention")
 _ELDERS = {"volta": "ampere", "turing": "ampere", "pascal": "ampere"}  # generations that no table has
-_CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb"}
+# Whose charts of FlashAttention a generation takes. Of CDNA2 one comparison with an A100 says how it differs
+# (assumptions.yaml).
+_CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb", "cdna2": "a100-sxm-80gb"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +51,15 @@ class DeviceRates:
     """Efficiencies of one GPU. `gemm` per number format, `attention` per fused kernel of StackSpec.
 
     fused_memory_efficiency: share of the memory bandwidth that element-wise kernels reach.
-    provenance: "measured", or "assumed from <device>".
+    provenance: "measured", or "assumed from <device>"; attention_provenance: the same of attention, where the device
+    that lends products has no measured attention either.
     """
 
     gemm: Mapping[str, GemmSurface]
     attention: Mapping[str, AttentionSurface]
     fused_memory_efficiency: float
     provenance: str
+    attention_provenance: str
     sources: Mapping[str, str]
 
 
@@ -79,18 +85,17 @@ def generation(arch: str) -> str:
 def donor(gpu: GpuSpec) -> tuple[str, str]:
     """The measured device that `gpu` takes its efficiencies from, and the provenance to show.
 
-    Itself; else the nearest in peak and bandwidth of its generation; else of its vendor; else the A100, which stands
-    for any device.
+    Itself; else the nearest in peak and bandwidth of its generation; else of NVIDIA, for a device of NVIDIA; else the
+    A100, which stands for any device.
     """
     if gpu.name in _DONORS:
         return gpu.name, "measured"
-    family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else ""
-    family = _ELDERS.get(family, family)
+    family = _ELDERS.get(generation(gpu.arch), generation(gpu.arch))
     # The A100-PCIe was measured by large training products alone: it speaks for cards like it, not for all A100s.
     lenders = [name for name in _DONORS if name != "a100-pcie-80gb" or "pcie" in gpu.name]
     near = [name for name in lenders if _DONORS[name][0] == family]
     if not near and gpu.vendor.lower() == _DONOR_VENDOR:
-        near = lenders
+        near = [name for name in lenders if _DONORS[name][0] not in _OTHER_VENDORS]
     if not near:
         return "a100-sxm-80gb", "assumed from a100-sxm-80gb"
     peak, bandwidth = _base_peak(gpu), gpu.memory_bw_bytes_per_s
@@ -117,11 +122,14 @@ def _surfaces_for(gpu_key: tuple[Any, ...], fitted: str) -> DeviceRates:
     )  # fmt: skip
     assumed = calibration.assumptions(fitted)
     name, provenance = donor(gpu)
+    lender = _attention_lender(name)
+    attention_provenance = provenance if lender == name else f"assumed from {lender}"
     return DeviceRates(
         gemm=_gemms(gpu, name, provenance, assumed),
-        attention=_attentions(gpu, name, provenance, assumed),
+        attention=_attentions(gpu, name, attention_provenance, assumed),
         fused_memory_efficiency=value_of(assumed["memory_efficiency"], "fused", gpu.name, name),
         provenance=provenance,
+        attention_provenance=attention_provenance,
         sources={
             key: assumed[key]["source"] for key in _DEVICE_BLOCKS if key != "attention"
         },
@@ -133,8 +141,10 @@ def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceRates
     fitted: the calibration to apply, the shipped one unless given."""
     if gpu.measured:
         surface = measured_device.attention(gpu)
-        return DeviceRates(gemm=measured_device.gemm(gpu), attention=dict.fromkeys(KERNELS, surface),
-                           fused_memory_efficiency=1.0, provenance="measured", sources={})  # fmt: skip
+        return DeviceRates(
+            gemm=measured_device.gemm(gpu), attention=dict.fromkeys(KERNELS, surface), fused_memory_efficiency=1.0,
+            provenance="measured", attention_provenance="measured", sources={},
+        )  # fmt: skip
     peaks = tuple(sorted(gpu.peak_flops_per_s.items()))
     key = (gpu.name, gpu.vendor, gpu.arch, peaks, gpu.memory_bw_bytes_per_s, gpu.num_sms)
     return _surfaces_for(key, (fitted or calibration.shipped()).part(*_DEVICE_BLOCKS))
@@ -151,12 +161,13 @@ def value_of(block: Mapping[str, Any], key: str, *names: str) -> float:
     return float(next(block[name][key] for name in (*names, "default") if key in block.get(name, ())))
 
 
-def _scale(gpu: GpuSpec) -> float:
-    """Best product of a device outside the tables over the best of an H100, both as shares of the peak; else 1."""
+def _scale(gpu: GpuSpec, name: str) -> float:
+    """Best product found on a device over the best on `name`, which it borrows from, as shares of their peaks; 1 where
+    nobody looked for either."""
     best = calibration.prior_assumptions()["best_gemm_flops_per_s"]
-    if gpu.name in _DONORS or gpu.name not in best:
+    if gpu.name == name or gpu.name not in best or name not in best:
         return 1.0
-    return float(best[gpu.name] / _base_peak(gpu) / (best["h100-sxm-80gb"] / _DONORS["h100-sxm-80gb"][1]))
+    return float(best[gpu.name] / _base_peak(gpu) / (best[name] / _DONORS[name][1]))
 
 
 def _num_sms(gpu: GpuSpec, name: str) -> float:
@@ -167,7 +178,7 @@ def _num_sms(gpu: GpuSpec, name: str) -> float:
 def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any]) -> dict[str, GemmSurface]:
     fitted = _fits()["gemm"][name]
     aligned = _entry(assumed["unaligned"], generation(gpu.arch))
-    base_peak, scale = _base_peak(gpu), _scale(gpu)
+    base_peak, scale = _base_peak(gpu), _scale(gpu, name)
     source = _TABLES if provenance == "measured" else provenance
     surfaces = {}
     for dtype, peak in gpu.peak_flops_per_s.items():
@@ -196,8 +207,7 @@ def _gemms(gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any])
 def _attentions(
     gpu: GpuSpec, name: str, provenance: str, assumed: Mapping[str, Any]
 ) -> dict[str, AttentionSurface]:
-    family = generation(gpu.arch) if gpu.vendor.lower() == _DONOR_VENDOR else "default"
-    kernels = assumed["attention"].get(family) or assumed["attention"]["default"]
+    kernels = _entry(assumed["attention"], generation(gpu.arch))
     training = value_of(assumed["training_factor"], "attention", gpu.name, name)
     surfaces: dict[str, AttentionSurface] = {}
     for kernel in KERNELS:
@@ -205,7 +215,7 @@ def _attentions(
         own = kernels.get(kernel) or kernels["flash2" if kernel in ("sdpa", "flash1", "triton") else kernels["native"]]
         measured = _native(name, own["of"])
         backward = own.get("backward") or _fits()["backward_over_forward"][own["measured_backward"]]
-        forward = measured["forward_efficiency"] * own["forward"] * _scale(gpu)
+        forward = measured["forward_efficiency"] * own["forward"] * _scale(gpu, name)
         surfaces[kernel] = AttentionSurface(
             peak_flops_per_s=_base_peak(gpu),
             memory_bw_bytes_per_s=gpu.memory_bw_bytes_per_s,
@@ -222,13 +232,17 @@ def _attentions(
     return surfaces
 
 
+def _attention_lender(name: str) -> str:
+    """The device whose attention stands for that of `name`, which lends products."""
+    return name if name in _fits()["attention"] else _CHART_DEVICES[_DONORS[name][0]]
+
+
 def _native(name: str, kernel: str) -> dict[str, float]:
     """The fit of `kernel` on a measured device. FlashAttention's own charts, where they are, hold dense training shapes
     (the tables: serving with paged keys): then the tables only say how devices of the generation compare."""
     fits = _fits()
-    family = _DONORS[name][0]
-    table = fits["attention"].get(name) or fits["attention"][_CHART_DEVICES[family]]
-    chart_device = _CHART_DEVICES.get(family, "")
+    table = fits["attention"][_attention_lender(name)]
+    chart_device = _CHART_DEVICES.get(_DONORS[name][0], "")
     chart = fits["charts"].get(f"{kernel} {chart_device}")
     if chart is None:
         return dict(table)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,9 +24,34 @@ from .stacks import is_stack, load_stack, stack_names
 
 _TYPES = {name: kind for name, kind in get_type_hints(StackSpec).items() if name not in ("name", "sources")}
 _SECONDS = ("host_s_per_kernel",)
-_SHARES = tuple(name for name in _TYPES if name.endswith("_overlap"))
-_RANGES = {"throughput": "more than 0"} | dict.fromkeys(_SHARES, "a share in [0, 1]")
 Facts = Mapping[str, tuple[float, str]]  # field -> (value in base units, source)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a number may lie: from `least` (above it, where that is `open`) to `most`. As text it follows `must be`."""
+
+    text: str
+    least: float = 0.0
+    most: float = math.inf
+    open: bool = False
+
+    def holds(self, value: float) -> bool:
+        return math.isfinite(value) and self.least <= value <= self.most and not (self.open and value == self.least)
+
+
+ABOVE_ZERO = Range("above zero", open=True)
+_SHARE, _FROM_ONE, _FROM_ZERO = Range("a share in [0, 1]", most=1.0), Range("1 or more", least=1.0), Range("0 or more")
+_RANGES = {
+    "throughput": ABOVE_ZERO, "contention": _SHARE, "straggler_share": _SHARE,
+    **dict.fromkeys((name for name in _TYPES if name.endswith("_overlap")), _SHARE),
+    **dict.fromkeys(("elementwise_traffic", "gradient_bytes", "nics_per_ring", "moe_imbalance"), _FROM_ONE),
+}  # fmt: skip
+
+
+def range_of(field: str) -> Range:
+    """Where the number of that field of a stack may lie."""
+    return _RANGES.get(field, _FROM_ZERO)
 
 
 def load_stacks(reference: str) -> dict[str, StackSpec]:
@@ -111,9 +136,8 @@ def _value(field: str, given: Any) -> Any:
         return given
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         raise InputError(f"must be a number, is {given!r}")
-    if given < 0 or (given == 0 and field == "throughput") or (given > 1 and field in _SHARES):
-        wanted = _RANGES.get(field, "0 or more")
-        raise InputError(f"must be {wanted}, is {given:g}")
+    if not range_of(field).holds(given):
+        raise InputError(f"must be {range_of(field).text}, is {given:g}")
     return given
 
 

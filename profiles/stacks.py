@@ -16,7 +16,7 @@ from ..cost_models.surfaces import AttentionSurface, GemmSurface, UnfusedSurface
 from ..errors import InputError, UnknownNameError
 from . import device_files, measured_device
 from .calibration import Calibration, load_yaml, shipped
-from .rates import collective_rates, surfaces_for, with_measured
+from .rates import DeviceRates, collective_rates, surfaces_for, with_measured
 
 _FOLDER = Path(__file__).with_name("stacks")
 FAMILIES = _FOLDER / "families.yaml"
@@ -202,7 +202,7 @@ def rates_for(
         host_exponent=1.0 if gpu.measured else Rates.host_exponent,
         passes=measured_device.pairs(gpu, "passes"),
         latency_s=measured_device.pairs(gpu, "latency"),
-        sources=_term_sources(device.provenance, cluster),
+        sources=_term_sources(device, cluster),
     )
 
 
@@ -212,14 +212,15 @@ def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
                    memory_bw_bytes_per_s=surface.memory_bw_bytes_per_s * stack.throughput)  # fmt: skip
 
 
-def _term_sources(provenance: str, cluster: ClusterSpec) -> dict[str, str]:
+def _term_sources(device: DeviceRates, cluster: ClusterSpec) -> dict[str, str]:
     """Where seconds come from: of compute, and of each level of the network (`level 0`, ...)."""
-    compute = "measured" if provenance == "measured" else "assumed"
+    compute = "measured" if device.provenance == "measured" else "assumed"
+    attention = "measured" if device.attention_provenance == "measured" else "assumed"
     fabric = with_measured(collective_rates(), cluster.collectives)
     spans = [fabric.level(level.kind, depth).source for depth, level in enumerate(cluster.levels)]
     network = {f"level {i}": text if text == "measured" else "fitted" if text.startswith("fitted") else "assumed"
                for i, text in enumerate(spans)}  # fmt: skip
-    on_gpu = dict.fromkeys(("matmul", "attention", "memory", "optimizer", "accumulate"), compute)
+    on_gpu = {**dict.fromkeys(("matmul", "memory", "optimizer", "accumulate"), compute), "attention": attention}
     guesses = {**dict.fromkeys(("host", "offload", "stragglers"), "assumed"),
                **({"host": "measured"} if cluster.gpu.measured else {})}  # fmt: skip
     return {**on_gpu, **guesses, "bubble": "formula", "imbalance": "formula", **network}

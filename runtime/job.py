@@ -6,15 +6,11 @@ travels between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from ..cost_models.held import splits_backward
+from ..cost_models import tables
 from ..cost_models.layouts import (
-    CP_ALGORITHMS,
     OFFLOADS,
     PRECISIONS,
     RECOMPUTE_MODES,
@@ -26,18 +22,18 @@ from ..cost_models.layouts import (
 )
 from ..cost_models.schedule import Schedule, make
 from ..cost_models.schedule_orders import W
-from ..cost_models.specs import Layer, Lora, MixtureOfExperts, ModelSpec, StackSpec
+from ..cost_models.specs import Lora, ModelSpec, StackSpec, Workload
 from ..cost_models.stages import chunk_devices
 from ..errors import InputError, Problem, UnsupportedError
+from ..planner.constraints import violations
+from ..planner.emitters.meshwright import TARGET
 from ..planner.plan import Candidate, Chunk, Plan
-from ..planner.plan_parts import lora_of, model_of, part, stack_of
+from ..planner.plan_parts import model_of, stack_of, workload_of
 from .adapters import Adapters
 from .strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
 _WAITING = "what waits for the gradients of weights stays on the GPU"
-RUNNABLE_CP = ("ring", "allgather", "ulysses")
-RUNNABLE_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,16 +148,12 @@ class Job:
     @property
     def offloads_activations(self) -> bool:
         """Whether what layers save for their backward passes goes to host memory."""
-        return _sends_activations(self.layout)
+        return "act" in OFFLOADS[self.layout.offload].split("+")
 
     @property
     def offloads_states(self) -> bool:
         """Whether the optimizer and its states live in host memory."""
         return "opt" in OFFLOADS[self.layout.offload].split("+")
-
-
-def _sends_activations(layout: Layout) -> bool:
-    return "act" in OFFLOADS[layout.offload].split("+")
 
 
 def dropped_modules(layout: Layout) -> tuple[str, ...]:
@@ -178,22 +170,22 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
     candidate = plan.candidates[choice - 1]
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
-    workload = part(plan.resolved, "workload", name)
-    layout, lora = candidate.to_layout(), lora_of(workload, name)
+    workload, layout = workload_of(plan.resolved, name), candidate.to_layout()
     _check(candidate, layout, model, workload, plan, name)
-    own = strategies_of(candidate, layout, model, int(workload["seq_len"]), name)
-    reasons = (unsupported(each, model, workload) for each in (own.distinct if own is not None else (layout,)))
+    own = strategies_of(candidate, layout, model, workload.seq_len, name)
+    each_own = own.distinct if own is not None else (layout,)
+    reasons = (unsupported(each, model, workload, stack) for each in each_own)
     reason = next((text for text in reasons if text is not None), None)
     if candidate.spread is not None and candidate.spread.shares is not None:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
     if reason is not None:
-        raise _refusal(plan, choice, model, workload, reason)
+        raise _refusal(plan, choice, model, workload, stack, reason)
     job = Job(
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=_chunks(candidate),
-        stack=stack, seq_len=int(workload["seq_len"]), global_batch=int(workload["global_batch"]),
-        optimizer=str(workload["optimizer"]), dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
+        stack=stack, seq_len=workload.seq_len, global_batch=workload.global_batch,
+        optimizer=workload.optimizer, dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
         predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank, strategies=own,
-        lora=lora,
+        lora=workload.lora,
     )  # fmt: skip
     job.check_states()
     return job
@@ -206,7 +198,7 @@ def _chunks(candidate: Candidate) -> tuple[Chunk, ...]:
 
 
 def _check(
-    candidate: Candidate, layout: Layout, model: ModelSpec, workload: Mapping[str, Any], plan: Plan, name: str
+    candidate: Candidate, layout: Layout, model: ModelSpec, workload: Workload, plan: Plan, name: str
 ) -> None:
     """What a hand-edited plan gets wrong: GPUs, batch, stages and placement must fit together."""
     where, problems = f"candidates.{candidate.choice - 1}", []
@@ -214,21 +206,18 @@ def _check(
     def wrong(field: str, text: str) -> None:
         problems.append(Problem(text, file=name, field=field, hint="the file was edited; plan again"))
 
-    missing = [key for key in ("seq_len", "global_batch", "optimizer") if key not in workload]
-    for key in missing:
-        wrong(f"resolved.workload.{key}", "missing")
     groups = plan.resolved.get("cluster", {}).get("groups", ())
     gpus = sum(int(group["num_nodes"]) * int(group["gpus_per_node"]) for group in groups)
     if candidate.spread is not None:  # on some groups of the cluster, perhaps
         gpus = candidate.spread.num_gpus
     if gpus and gpus != layout.num_gpus:
         wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
-    if not missing and int(workload["global_batch"]) % (layout.dp * layout.micro_batch):
+    if workload.global_batch % (layout.dp * layout.micro_batch):
         wrong(f"{where}.layout.micro_batch", f"dp {layout.dp} x {layout.micro_batch} does not divide the global batch")
     chunks, parts = (int(each[0]) for each in sequence_parts(Layouts.of([layout])))
-    if not missing and int(workload["seq_len"]) % parts:
+    if workload.seq_len % parts:
         each = f"cp {layout.cp} makes {chunks} chunks, each in {parts // chunks} parts: {parts} do not divide"
-        wrong(f"{where}.layout.cp", f"{each} the {workload['seq_len']} tokens of a sequence")
+        wrong(f"{where}.layout.cp", f"{each} the {workload.seq_len} tokens of a sequence")
     if layout.dp % layout.shard:
         wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
     for problem in _stage_problems(candidate.stages, layout, model):
@@ -256,74 +245,29 @@ def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec)
     return found
 
 
-def unsupported(layout: Layout, model: ModelSpec, workload: Mapping[str, Any]) -> str | None:
-    """Why this runtime cannot execute the layout (the first reason), or None."""
-    algorithm = CP_ALGORITHMS[layout.cp_algorithm]
-    by_parts = layout.cp > 1 and algorithm != "ulysses"
-    lora = workload.get("lora") or {}
-    reasons = {
-        f"it has no {algorithm} attention yet": layout.cp > 1 and algorithm not in RUNNABLE_CP,
-        f"{algorithm} needs the flash kernel, which has no {PRECISIONS[layout.precision]}":
-            by_parts and PRECISIONS[layout.precision] != "bf16",
-        f"ep {layout.ep} x etp {layout.etp} does not divide the ranks that share one copy of the experts":
-            _straddles(layout),
-        "its tensor parallelism is always sequence-parallel": layout.tp > 1 and not layout.sequence_parallel,
-        f"it offloads no activations in {SCHEDULES[layout.schedule]}: {_WAITING}":
-            _sends_activations(layout) and bool(splits_backward(np.array([layout.schedule])).all()),
-        f"it does not train in {PRECISIONS[layout.precision]}": PRECISIONS[layout.precision] not in ("bf16", "fp32"),
-        "it trains by none of the techniques": bool(workload.get("techniques")),
-        f"it keeps frozen weights in bf16, not in {lora.get('base_dtype')}": lora.get("base_dtype", "bf16") != "bf16",
-        "it trains all layers, or nothing but adapters":
-            workload.get("trains_layers") not in ((0, None) if lora else (None,)),
-        f"it has no optimizer {workload.get('optimizer')}": workload.get("optimizer") not in ("adamw", "sgd"),
-        f"it has no activation {model.activation}": model.activation not in RUNNABLE_ACTIVATIONS,
-        "it has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
-        "its multi-token prediction needs a head of its own, not the embedding's":
-            model.mtp_layers > 0 and model.tied_embeddings,
-        "it has no projected embedding": model.embedding_dim not in (None, model.hidden),
-    }
-    found = next((text for text, applies in reasons.items() if applies), None)
-    seq_len = int(workload.get("seq_len", 0))
-    return found or next((text for kind in model.kinds if (text := _cannot_build(kind, layout, seq_len))), None)
-
-
-def _straddles(layout: Layout) -> bool:
-    return (layout.shard if layout.zero else layout.dp) * layout.cp * layout.tp % (layout.ep * layout.etp) != 0
-
-
-def _cannot_build(kind: Layer, layout: Layout, seq_len: int) -> str | None:
-    attention, block = kind.attention, kind.feed_forward
-    experts, inner = (block.experts, block.expert_inner) if isinstance(block, MixtureOfExperts) else (0, 0)
-    ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
-    latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
-    reasons = {
-        f"it has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
-        "it has no attention sinks": attention.sink_parameters > 0,
-        "its query/key norm has one weight per head dim":
-            not attention.is_mla and attention.norm_parameters not in (0, 2 * attention.head_dim),
-        "its norms of latents have one weight per rank": attention.is_mla and attention.norm_parameters != latents,
-        f"ep {layout.ep} does not divide the {experts} experts": experts % layout.ep != 0,
-        f"etp {layout.etp} does not divide the {inner} units of an expert": inner % layout.etp != 0,
-        f"it has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
-        f"tp {layout.tp} is more than the {attention.kv_heads} key/value heads": attention.kv_heads % layout.tp != 0,
-        f"ulysses deals out key/value heads: cp {layout.cp} x tp {layout.tp} does not divide {attention.kv_heads}":
-            ulysses and attention.kv_heads % (layout.cp * layout.tp) != 0,
-        f"{CP_ALGORITHMS[layout.cp_algorithm]} needs the flash kernel: one head dim, a multiple of 8 up to 256":
-            layout.cp > 1 and not ulysses and not attention.suits_flash,
-    }  # fmt: skip
-    return next((text for text, applies in reasons.items() if applies), None)
+def unsupported(layout: Layout, model: ModelSpec, workload: Workload, stack: StackSpec) -> str | None:
+    """Why this runtime cannot execute the layout (the first reason), or None: what its target tells planning, and, as
+    a plan may have been edited, what makes a layout illegal for all."""
+    problem = tables.Problem(model, workload, stack, layout.num_gpus, layout.num_gpus)  # no rule asks for nodes
+    if lacks := TARGET.cannot_train(model, workload):
+        return lacks
+    return TARGET.supports(Layouts.of([layout]), problem)[1][0] or next(iter(violations(layout, problem)), None)
 
 
 def _refusal(
-    plan: Plan, choice: int, model: ModelSpec, workload: Mapping[str, Any], reason: str
+    plan: Plan, choice: int, model: ModelSpec, workload: Workload, stack: StackSpec, reason: str
 ) -> UnsupportedError:
     alike = [c for c in plan.candidates if c.layerwise is None]
-    runnable = [c for c in alike if unsupported(c.to_layout(), model, workload) is None]
-    if runnable:
+    runnable = [c for c in alike if unsupported(c.to_layout(), model, workload, stack) is None]
+    if TARGET.cannot_train(model, workload) is not None:
+        from ..planner.emitters.registry import who_builds  # all targets: nothing that a worker has to load
+
+        hint = who_builds(model, workload)
+    elif runnable:
         best = min(runnable, key=lambda each: each.step_s)
         what = f"{best.layout_id}, {best.step_s:.3g} s"
         hint = f"`--choice {best.choice}` is the best one in this plan that it runs: {what}"
     else:
         hint = "plan again with `--target meshwright`"
     layout_id = plan.candidates[choice - 1].layout_id
-    return UnsupportedError(f"the runtime cannot run layout {choice}, {layout_id}: {reason}", hint=hint)
+    return UnsupportedError(f"layout {choice}, {layout_id}, cannot be launched: {reason}", hint=hint)

@@ -72,18 +72,41 @@ def test_any_number_of_gpus_works(cluster: str) -> None:
     assert run_here("plan", "--model", "llama-3.1-8b", "--cluster", cluster, "--global-batch", "420").code == 0
 
 
-def test_ctrl_c_keeps_the_best_layout(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+@pytest.mark.parametrize("cluster", [CLUSTER, ["--cluster", "dgx-h100:1 + dgx-a100-80gb:1"]])
+def test_ctrl_c_keeps_the_best_layout(monkeypatch: pytest.MonkeyPatch, folder: Path, cluster: list[str]) -> None:
     def interrupt(self: object, count: Count, best: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api._Watch, "report", interrupt)
-    result = run_here("plan", "--model", "llama-3.1-8b", *CLUSTER, "-o", "kept.json", cwd=folder)
+    result = run_here("plan", "--model", "llama-3.1-8b", *cluster, "-o", "kept.json", cwd=folder)
     kept = json.loads((folder / "kept.json").read_text())
 
     assert result.code == 130
     assert kept["certificate"]["stopped"] == "interrupted"
     assert not kept["certificate"]["proven"]
     assert kept["candidates"][0]["layout_id"] in result.out
+    assert "not reached" in result.out
     space = kept["certificate"]["space"]
     parts = ("dominated", "out_of_memory", "bounded", "priced", "unvisited")
     assert space["total"] == sum(space[part] for part in parts) + sum(space["ruled_out"].values())
+
+
+@pytest.mark.parametrize("name", ["random.bin", "random.json", "deep.json"])
+@pytest.mark.parametrize("command", ["explain", "report", "emit", "cite", "what-if", "diff", "memory", "check"])
+def test_what_is_no_plan_at_all_is_refused(tmp_path: Path, name: str, command: str) -> None:
+    (tmp_path / name).write_bytes(b"[" * 100_000 if name == "deep.json" else b"\xff\xfe\x00 no text")
+    more = {"what-if": ["--set", "gpus=8"], "diff": [name]}.get(command, [])
+    result = run_here(command, name, *more, cwd=tmp_path)
+
+    assert (result.code, result.out) == (2, "")
+    assert f"{name}{', line 1' if name != 'deep.json' else ''}: " in result.err
+    assert ("nested too deeply" if name == "deep.json" else "not UTF-8") in result.err
+
+
+@pytest.mark.parametrize(("text", "meant"), [("70Gib", "70GiB"), ("70Gb", "70GB"), ("70 Gbit", "70GB")])
+def test_memory_is_not_counted_in_bits(text: str, meant: str) -> None:
+    result = run_here("plan", "--model", "llama-3.1-8b", *CLUSTER, "--max-memory", text)
+
+    assert result.code == 2
+    assert f"`{text}` is in bits" in result.err
+    assert f"hint: write `{meant}`" in result.err

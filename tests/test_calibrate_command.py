@@ -137,7 +137,7 @@ def test_a_stack_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_wrong_in_a_stack_file_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "stack.yaml").write_text(
         "inherits: megatron-core\nthroughput: {value: fast}\nthruput: 0.9\nhost_s_per_kernel: 12\ntp_overlap: 1.5\n"
-        "attention: flash9\nfused_activation: 3\ncontention: -1\ndp_overlap: .nan\n"
+        "attention: flash9\nfused_activation: 3\ncontention: -1\ndp_overlap: .nan\nmoe_imbalance: 0\n"
     )
     check("calibrate-bad-stack", run_here("validate", "--stack", "stack.yaml", cwd=tmp_path))
     (tmp_path / "stack.yaml").write_text("inherits: megatron\n")

@@ -121,6 +121,14 @@ def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_what_is_no_release_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("check", str(folder)), ("emit", str(folder / "plan.json"), "--to", "megatron"):
+        assert main([*command, "--target-version", "abc"]) == 2
+        err = capsys.readouterr().err
+        assert "`abc` is not a release of megatron" in err
+        assert "hint: option lists: 0." in err
+
+
 def test_a_release_without_a_list_is_the_nearest_with_a_warning(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,13 @@ def test_quiet_prints_nothing(plans: Path) -> None:
     assert (plans / "quiet.json").read_text() == (plans / "plan.json").read_text()
 
 
+def test_the_solver_of_stages_prints_nothing(tmp_path: Path) -> None:
+    """HiGHS 1.16 writes its name on standard output whatever it is told."""
+    result = run("-q", "plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--fix", "pp=4", "--stages", "own",
+                 "-o", "plan.json", cwd=tmp_path)  # fmt: skip
+    assert (result.code, result.out) == (0, "")
+
+
 def test_the_file_is_the_json_document(plans: Path) -> None:
     assert run("plan", *SMALL, "--json").out == (plans / "plan.json").read_text()
 

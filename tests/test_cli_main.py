@@ -141,6 +141,19 @@ def test_our_bug_is_exit_3_with_the_traceback_in_a_file(
     assert "arguments: ['env', '--json']" in report.read_text()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("args", [["show", "gpus"], ["show", "gpus", "--json"], ["--help"], ["plam", "--json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(args: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        command, env = [sys.executable, "-m", "meshwright", *args], environment({"PYTHONUNBUFFERED": unbuffered})
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: cannot write to standard output: No space left on device"
+    assert "Traceback" not in done.stderr
+    assert "broke" not in done.stderr
+
+
 def test_a_reader_that_closes_early_is_no_error() -> None:
     command = f"{sys.executable} -m meshwright show models | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=environment(), cwd=ROOT, capture_output=True, text=True)

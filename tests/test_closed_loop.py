@@ -294,6 +294,28 @@ def test_idlers_take_what_waiting_ranks_leave() -> None:
         assert all(_within(5, lambda each=pid: _state(each) == "R") for pid in cluster.idlers.pids)  # type: ignore[misc]
 
 
+@pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
+def test_a_rank_that_fails_is_named_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By any step, and by the self-test, in which ranks run alone first."""
+    monkeypatch.setattr(self_test, "_product", lambda: _raise(ValueError("no product")))
+
+    def run(rank: int) -> int:
+        print(f"this is rank {rank}", flush=True)
+        return 3 * rank
+
+    with capsys.disabled(), emulated.emulated([emulated.Host("a", 2, 0.2)]) as cluster:
+        with pytest.raises(emulated.StepFailed, match=r"^rank-1 failed \(3\)\nthis is rank 1$"):
+            cluster.run(run, tmp_path, 0)
+        with pytest.raises(emulated.StepFailed, match=r"^alone-0 failed \(1\)\nValueError: no product$"):
+            self_test.run(cluster, tmp_path / "self-test")
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def _cpu_s(pid: int) -> float:
     """CPU seconds of a process of one thread, by nanoseconds and not by ticks."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

@@ -119,6 +119,7 @@ def test_bad_references(arguments: dict[str, Any], message: str) -> None:
 
 BAD_FILES = [
     ("groups: []", "c.yaml, line 1, groups: must list the groups of nodes"),
+    ("groups: [null]", "c.yaml, line 1, groups[0]: is empty"),
     ("name: x", "c.yaml, line 1, groups: `groups` is missing"),
     ("[1]", "c.yaml, line 1: must be a mapping with the keys collectives, fabric, groups, hosts, links, measured, "
             "name, profiles, sites, wan"),

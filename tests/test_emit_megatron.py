@@ -9,24 +9,28 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from meshwright.cli.main import main
 from meshwright.cost_models.layouts import FIELD_NAMES, parse
+from meshwright.cost_models.specs import Workload
 from meshwright.planner import api
 from meshwright.planner.emitters.argv import read_arguments
 from meshwright.planner.emitters.emit import Refused, emit, refusals
 from meshwright.planner.emitters.facts import layout_of, request_part
-from meshwright.planner.emitters.megatron_model import read_pattern
+from meshwright.planner.emitters.megatron_model import MODEL, cannot_build, read_pattern
 from meshwright.planner.emitters.megatron_options import TABLE
 from meshwright.planner.emitters.megatron_stages import layer_string, read_layer_string
 from meshwright.planner.emitters.nearest import nearest, nearest_hint
 from meshwright.planner.emitters.option_lists import OptionList, option_list, versions
+from meshwright.planner.emitters.options import Table
 from meshwright.planner.emitters.registry import TARGETS
 from meshwright.planner.emitters.setup import Setup
 from meshwright.planner.plan import Candidate, Placement, Plan
 from meshwright.planner.request import request_from_dict
-from meshwright.profiles.models import read_model_yaml
+from meshwright.profiles.models import load_model, model_names, read_model_yaml
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -74,8 +78,7 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
         model, _ = read_model_yaml(request_part(facts, "model"), "model")
         whole = setup.model
         named = replace(model, name=whole.name, family=whole.family, source=whole.source, assumed=whole.assumed)
-        gated = whole.kinds[0].feed_forward.gated  # without a gate the activation is not said
-        assert named == replace(whole, activation=whole.activation if gated else named.activation)
+        assert named == whole
         workload = request_part(facts, "workload")
         assert workload == {name: getattr(setup.workload, name) for name in ("seq_len", "global_batch", "optimizer")}
 
@@ -127,6 +130,28 @@ def test_how_context_parallel_ranks_exchange(token: str, flags: list[str]) -> No
     lines = arguments(plan_of(DENSE, f"tp2-cp4{token}-dp8-mbs1-z1-rfull"))
     assert set(flags) <= set(lines)
     assert "--context-parallel-size 4" in lines
+
+
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+def test_keys_are_not_passed_on_under_a_window_that_cuts(target: str) -> None:
+    """TransformerEngine's attn_forward_func_with_cp asserts a2a or all_gather for a sliding window, a2a for sinks."""
+    mistral = {"model": "mistral-7b", "cluster": "dgx-h100:1"}
+    found = TARGETS[target]
+
+    def refused(length: int, token: str, asked: Mapping[str, object] = mistral) -> list[str]:
+        whole = request_from_dict({**asked, "workload": {"seq_len": length, "global_batch": 64}, "target": target})
+        setup = Setup.of(api.evaluate(whole, f"cp4{token}-dp2-mbs1-z1-rfull"), 1)
+        return [text for fields, text in refusals(found, setup, option_list(target)[0]) if "cp_algorithm" in fields]
+
+    for token, algorithm in (("r", "ring"), ("ru", "ring+ulysses")):
+        assert refused(4096, token) == []  # as long as the window: nothing is cut
+        (text,) = refused(8192, token)
+        assert text.startswith(f"cp 4 by {algorithm}: TransformerEngine has sliding windows only with")
+    assert refused(8192, "g") == refused(8192, "u") == []
+    sinks = {"layers": 4, "hidden": 1024, "heads": 8, "ffn_hidden": 2048, "vocab": 32000, "max_positions": 8192,
+             "sink_attention": True}  # fmt: skip
+    assert ["attention sinks" in text for text in refused(4096, "g", {**mistral, "model": sinks})] == [True]
+    assert refused(4096, "u", {**mistral, "model": sinks}) == []
 
 
 def test_modules_as_megatron_calls_them() -> None:
@@ -249,6 +274,80 @@ def test_models_that_no_argument_builds() -> None:
         emit(plan_of(lora, "tp8-pp4-dp2-mbs1-z1-rfull"), "megatron")
 
 
+@pytest.mark.parametrize(
+    ("router", "refused", "written"),
+    [
+        # TransformerConfig raises for one expert without pre-softmax, and for a bias of experts with softmax scores.
+        ({"topk": 1}, "the score of a token's only expert is not divided by itself", ""),
+        ({"topk": 1, "router_normalised": False}, "", "--moe-router-pre-softmax"),
+        ({"topk": 1, "router_scores": "sigmoid", "router_normalised": False}, "",
+         "--moe-router-score-function sigmoid"),
+        ({"topk": 2, "router_scores": "sigmoid", "router_normalised": False}, "are divided by their sum", ""),
+        ({"topk": 2, "router_bias": True}, "only routers with sigmoid scores have a bias", ""),
+        ({"topk": 2, "router_scores": "sigmoid", "router_bias": True}, "", "--moe-router-enable-expert-bias"),
+    ],
+)  # fmt: skip
+def test_routers_that_transformer_config_takes(router: dict[str, object], refused: str, written: str) -> None:
+    model = {"layers": 4, "hidden": 1024, "heads": 8, "vocab": 32000, "max_positions": 4096,
+             "moe": {"experts": 8, "expert_ffn": 2048, **router}}  # fmt: skip
+    plan = plan_of({**MOE, "model": model}, "dp16-ep8-mbs1-z1-rfull")
+    if refused:
+        with pytest.raises(Refused, match=refused):
+            emit(plan, "megatron")
+        return
+    text = emit(plan, "megatron").files["megatron.args"]
+    assert written in text.splitlines()
+    given = read_arguments(text, option_list("megatron")[0], "megatron.args")
+    read, _ = read_model_yaml(request_part(TABLE.read(given.settings), "model"), "model")
+    assert read.kinds == Setup.of(plan, 1).model.kinds
+
+
+def test_models_of_the_catalogue_are_written_as_they_are_or_refused() -> None:
+    table, refused = Table(MODEL), {}
+    for name in model_names():
+        whole, _ = load_model(name)
+        workload = Workload(seq_len=whole.max_positions, global_batch=8)
+        if reasons := cannot_build(whole, workload, None):
+            refused[name] = "; ".join(reasons)
+            continue
+        settings = table.write(cast(Setup, SimpleNamespace(model=whole, workload=workload)))
+        facts = table.read(settings | {"--seq-length": workload.seq_len})
+        found, _ = read_model_yaml(request_part(facts, "model"), name, whole.source)
+        # Megatron has one GELU, which it computes by tanh where it fuses it with biases.
+        activation = whole.activation.replace("gelu_tanh", "gelu")
+        assert replace(found, family="", assumed=()) == replace(whole, family="", assumed=(), activation=activation)
+    for name, reason in (
+        ("olmo-2-7b", "norms are those of one head"), ("opt-1.3b", "relu is none of gelu"), ("gemma-2-9b", "GeGLU"),
+        ("falcon-40b", "in parallel"), ("gpt-neox-20b", "in parallel"), ("granite-3.1-8b", "scaled embeddings"),
+        ("bloom-7b1", "positions are rotary or learned"), ("gpt-oss-20b", "experts have no bias terms"),
+    ):  # fmt: skip
+        assert reason in refused[name]
+    assert "nemotron-4-340b" not in refused
+
+
+def test_squared_relu() -> None:
+    """With biases TransformerConfig refuses to fuse them with any function but GELU and gated ones."""
+    asked = {**DENSE, "model": "nemotron-4-340b", "cluster": "dgx-h100:32",
+             "workload": {"seq_len": 4096, "global_batch": 256}}  # fmt: skip
+    plan = plan_of(asked, "tp8-pp8-dp4-mbs1-z1-rfull")
+    assert "--squared-relu" in arguments(plan)
+    assert "--no-bias-gelu-fusion" not in arguments(plan)
+    assert '            activation_func="squared_relu",\n' in emit(plan, "megatron-bridge").files["bridge_plan.py"]
+    assert emit(plan, "megatron").warnings == emit(plan, "megatron-bridge").warnings == (
+        "assumed, since the model's config does not say: rope_theta 10000.0, norm_epsilon 1e-05",)  # fmt: skip
+    model = {"layers": 4, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "gated_mlp": False, "bias": True,
+             "activation": "squared relu", "vocab": 32000, "max_positions": 8192}  # fmt: skip
+    lines = arguments(plan_of({**DENSE, "model": model}, "dp64-mbs1-z1-rfull"))
+    assert {"--squared-relu", "--no-bias-gelu-fusion"} <= set(lines)
+
+
+def test_llama_4_is_more_than_its_sizes() -> None:
+    plan = plan_of({**DENSE, "model": "llama-4-scout"}, "tp8-dp8-ep8-mbs1-z1-rfull")
+    for target in ("megatron", "megatron-bridge"):
+        with pytest.raises(Refused, match="attention in chunks"):
+            emit(plan, target)
+
+
 def test_a_release_without_an_option_is_refused_by_field() -> None:
     plan = plan_of({**DENSE, "cluster": "dgx-h100:6", "workload": {"seq_len": 8192, "global_batch": 96}},
                    "tp8-pp6-dp1-mbs1-z0-rfull")  # fmt: skip
@@ -311,6 +410,18 @@ torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \\
     }  # fmt: skip
     assert found.unknown == {"--made-up": 12}
     assert found.lines["--tensor-model-parallel-size"] == 11
+
+
+def test_assignments_share_a_line() -> None:
+    script = """\
+export TP=8; PP=4 # MBS=9; TP=1
+# TP=2; PP=2
+NAME='a; TP=3'; torchrun pretrain_gpt.py --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP; wait
+"""
+    found = read_arguments(script, option_list("megatron")[0], "train.sh")
+    assert found.problems == []
+    assert found.settings == {"--tensor-model-parallel-size": 8, "--pipeline-model-parallel-size": 4}
+    assert found.environment == {"TP": "8", "PP": "4", "NAME": "a; TP=3"}
 
 
 def test_layout_ids_of_the_tests_are_canonical() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from meshwright.cost_models.layouts import FIELD_NAMES
 from meshwright.planner import api
 from meshwright.planner.emitters.config_modules import read_config_module
 from meshwright.planner.emitters.documents import read_config
 from meshwright.planner.emitters.emit import Refused, emit
 from meshwright.planner.emitters.facts import layout_of
+from meshwright.planner.emitters.launchers.base import Job
 from meshwright.planner.emitters.launchers.registry import LAUNCHERS
 from meshwright.planner.emitters.option_lists import option_list, versions
 from meshwright.planner.emitters.reading import read_folder, target_of
@@ -229,3 +232,12 @@ def test_unknown_and_misspelt_keys_have_their_line() -> None:
     found = read_config("ds.json", text, option_list("deepspeed")[0])
     assert found.unknown == {"zero_optimization.overlap_com": 4, "tensor_paralel": 5}
     assert found.settings == {"train_batch_size": 8, "zero_optimization.stage": 2}
+
+
+@pytest.mark.parametrize("name", ["---", "qwen3-coder-480b-a35b-instruct-of-our-own-team-v2-deepspeed", "Ünïcode 7B"])
+def test_kubernetes_names_are_labels_of_dns(name: str) -> None:
+    """RFC 1123: lower case, digits and dashes inside; with what JobSet appends at most 63 characters."""
+    job = Job(name=name, title="t", header=(), num_nodes=2, gpus_per_node=8, command="torchrun", files={})
+    for text in LAUNCHERS["kubernetes"].files(job).values():
+        found = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
+        assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", each) and len(each) <= 63 for each in found), found

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from meshwright.cost_models.specs import FeedForward, MixtureOfExperts
+from meshwright.cost_models.specs import FeedForward, MixtureOfExperts, ModelSpec
 from meshwright.profiles.huggingface import read_config
 from meshwright.profiles.model_families import FAMILIES
 from meshwright.profiles.models import load_model, read_model_yaml
@@ -33,6 +33,12 @@ OWN: dict[str, Any] = {"hidden": 64, "layers": 4, "heads": 8, "ffn_hidden": 128,
 def config(name: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((CONFIGS / f"{name}.json").read_text())
     return data
+
+
+def normalises(spec: ModelSpec) -> bool:
+    routed = next(kind.feed_forward for kind in spec.kinds if kind.is_moe)
+    assert isinstance(routed, MixtureOfExperts)
+    return routed.router_normalised
 
 
 def problems(data: dict[str, Any]) -> str:
@@ -203,6 +209,27 @@ def test_llama4_chunks_and_experts() -> None:
 
     assert [layer.attention.window for layer in layers] == [8192, 8192, 8192, None] * 12
     assert [layer.is_moe for layer in layers] == [False, True] * 24
+    routed = layers[1].feed_forward
+    assert isinstance(routed, MixtureOfExperts)
+    assert (routed.top_k, routed.router_scores, routed.router_normalised) == (1, "sigmoid", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "normalised"), [("qwen1.5-moe-a2.7b", False), ("qwen2-57b-a14b", False), ("qwen3-235b-a22b", True)]
+)
+def test_scores_of_qwens_experts_are_divided_by_their_sum_where_the_config_says(name: str, normalised: bool) -> None:
+    spec, _ = load_model(name)
+
+    assert normalises(spec) is normalised
+
+
+@pytest.mark.parametrize("name", ["qwen1.5-moe-a2.7b", "qwen3-30b-a3b"])
+def test_norm_topk_prob_is_read(name: str) -> None:
+    data = config(name)
+    without = {key: value for key, value in data.items() if key != "norm_topk_prob"}
+
+    for given, expected in ((data, data["norm_topk_prob"]), (without, False)):  # transformers leaves it False
+        assert normalises(read_config(given, "m")[0]) is expected
 
 
 def test_dense_layers_before_experts() -> None:

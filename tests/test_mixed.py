@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.cli import tables, text
+from meshwright.cli.explain_screens import why_not_screen
 from meshwright.cost_models import shared
 from meshwright.cost_models.collectives import OPS
 from meshwright.cost_models.layouts import Layout, parse
@@ -17,13 +19,18 @@ from meshwright.planner import api
 from meshwright.planner import mixed as mixed_plans
 from meshwright.planner.across import Across
 from meshwright.planner.emitters.emit import emit
+from meshwright.planner.emitters.nearest import nearest_hint
 from meshwright.planner.islands import parts_of
 from meshwright.planner.plan import Plan, read_plan
 from meshwright.planner.replicas import Replicas, equal_shares
+from meshwright.planner.report import report
 from meshwright.planner.request import load_request
 from meshwright.planner.resolve import Resolved, resolve
+from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.mixed import Mixed
+from meshwright.planner.search.shared import SharedPipelines, SharedReplicas
 from meshwright.planner.simulation import Staged
+from meshwright.planner.what_if import what_if
 from meshwright.profiles.cluster import cluster_from_dict, cluster_to_dict, load_cluster
 from meshwright.runtime.job import job_of
 
@@ -162,6 +169,36 @@ def test_a_bound_that_is_too_high_is_found_out(small: tuple[Resolved, float], mo
     assert searched(found).best_s > least * (1 + 2e-3)
 
 
+@pytest.mark.parametrize(("kind", "before"), [(Search, 1), (SharedPipelines, 0), (SharedReplicas, 0)])
+def test_ctrl_c_in_a_search_of_a_set_ends_them_all(monkeypatch: Any, kind: type[Search], before: int) -> None:
+    descend, calls = kind._descend, itertools.count()
+
+    def interrupt(self: Search, meshes: Any) -> None:
+        if next(calls) >= before:
+            raise KeyboardInterrupt
+        descend(self, meshes)
+
+    monkeypatch.setattr(kind, "_descend", interrupt)
+    mixed = searched(found_on(TWO_KINDS, layers=7, **SMALL))
+    assert mixed.stopped == "interrupted"
+    assert mixed.choices
+    assert mixed.lower_bound_s == 0.0
+    assert mixed.count.total == mixed.count.accounted
+    assert next(calls) == before + 1  # no search began after it
+
+
+def test_ctrl_c_where_all_gpus_alike_are_compared_is_told(monkeypatch: Any) -> None:
+    found = found_on(TWO_KINDS, layers=7, **SMALL)
+    mixed = searched(found)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "_descend", interrupt)
+    assert mixed_plans.even_way(found, mixed, lambda: False) is None
+    assert mixed.stopped == "interrupted"
+
+
 def planned(example: str, model: str, **asked: Any) -> Plan:
     return api.plan(model=model, cluster=str(EXAMPLES / f"{example}.yaml"), **asked)
 
@@ -212,6 +249,42 @@ def test_ranks_of_a_stage_sit_in_one_group(mixed_gpus: Plan) -> None:
     assert sorted(logical) == list(range(96))
 
 
+def test_a_refused_plan_over_groups_is_to_be_planned_again(mixed_gpus: Plan) -> None:
+    assert nearest_hint(mixed_gpus, 1, "accelerate", ("pp",)) == "plan again with `--target accelerate`"
+
+
+@pytest.mark.parametrize("groups", [["dgx-h100:2", "dgx-a100-40gb:1"], ["dgx-a100-40gb:1", "dgx-h100:2"]])
+def test_launch_files_say_which_node_is_which(groups: list[str]) -> None:
+    plan = api.plan(model="llama-3.1-8b", cluster={"groups": groups}, target="megatron", top=1,
+                    fix={"pp": 3, "tp": 1, "cp": 1})  # fmt: skip
+    assert plan.best.spread is not None
+    order = [f"node-{node}" for use in plan.best.spread.islands for node in range(use.nodes[0], use.nodes[1] + 1)]
+    for launcher, name in (("hostfile", "hostfile"), ("slurm", "hosts"), ("torchrun", "hosts")):
+        made = emit(plan, "megatron", launcher)
+        assert [line.split()[0] for line in made.files[name].splitlines()] == order
+        assert any("names no hosts" in warning for warning in made.warnings)
+    sizes = " + ".join(f"{use.num_gpus // 8} x 8 {use.gpu}" for use in plan.best.spread.islands)
+    assert f"on {sizes}, " in made.files["launch.sh"]
+    with pytest.raises(UnsupportedError, match="Kubernetes places pods itself"):
+        emit(plan, "megatron", "kubernetes")
+
+
+def test_screens_hold_each_stage_to_what_its_group_has() -> None:
+    plan = api.plan(model="llama-3.1-8b", cluster={"groups": ["dgx-h100:2", "dgx-a100-40gb:1"]}, top=1,
+                    fix={"pp": 3, "tp": 1, "cp": 1})  # fmt: skip
+    document = plan.model_dump(mode="json")
+    best = document["candidates"][0]
+    rooms = {stage: text.gib(use["memory_bytes"]) for use in best["spread"]["islands"]
+             for stage in range(use["stages"][0], use["stages"][1] + 1)}  # fmt: skip
+    assert sorted(rooms.values()) == ["40.0", "79.6", "79.6"]
+    shown = next(part for part in tables.memory_screen(document, best) if not isinstance(part, str))
+    row = list(shown.columns[0].cells).index("may use")
+    assert {str(column.header): list(column.cells)[row] for column in shown.columns[1:]} == {
+        f"stage {stage}": room for stage, room in rooms.items()}  # fmt: skip
+    assert tables.peak_bytes(best) > tables.capacity(document)
+    assert "does not fit" not in str(why_not_screen(document, best)[0])
+
+
 def test_islands_keep_what_was_measured_on_them() -> None:
     found = found_on("mixed_gpus", "llama-3.1-70b")
     one = {"base_s": 1e-6, "hop_s": 1e-6, "efficiency": 1.0, "ramp": 0.0}
@@ -248,12 +321,24 @@ def test_four_t4_beside_twelve_a100_are_no_drag() -> None:
     assert plan.best.step_s < 0.5 * even.step_s
 
 
+def test_gpus_of_two_vendors_are_no_way_to_use_the_groups() -> None:
+    plan = api.plan(model="llama-3.2-1b", cluster="dgx-h100:1 + mi300x-8x-oam:1", seq_len=1024, top=1)
+    assert any("share no communication library" in warning for warning in plan.warnings)
+    assert plan.ways is not None
+    assert [way.manner for way in plan.ways] == ["together", "together"]
+    assert plan.ways[0].step_s == plan.best.step_s
+
+
 def test_a_group_that_cannot_compute_in_the_dtype_is_left_out() -> None:
     plan = planned("a100_t4", "llama-3.2-1b", seq_len=1024, top=1)
     assert plan.best.spread is not None
     assert plan.best.spread.unused == ("t4-node",)
     assert plan.best.to_layout().num_gpus == 12
     assert any("t4-node is left out: t4 has no bf16" in warning for warning in plan.warnings)
+    for ask in (report, lambda plan: what_if(plan, study="sensitivity")):
+        with pytest.raises(InputError) as raised:
+            ask(plan)
+        assert raised.value.hint.endswith("ask it of a plan for a100-node alone")
 
 
 def test_groups_that_cannot_hold_the_model_in_any_split_are_named() -> None:

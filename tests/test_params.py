@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshwright.cost_models.memory import edge_parameters
 from meshwright.cost_models.params import (
     active_parameters,
     dense_parameters,
@@ -258,6 +259,15 @@ def test_parts_outside_layers_add_up() -> None:
 
 def test_tied_head_counts_nothing() -> None:
     assert head_parameters(spec_of("llama-3.2-1b")) == 0
+
+
+def test_the_ends_of_a_model_split_only_what_has_a_row_per_token() -> None:
+    embedding, head, _, copy = edge_parameters(spec_of("opt-350m"), trains_all=True)
+    narrow, wide, vocab, positions = 512, 1024, 50272, 2050
+
+    assert (embedding.sharded, embedding.replicated) == (vocab * narrow, narrow * wide + positions * wide)
+    assert (head.sharded, head.replicated) == (0, wide * narrow)  # tied, and no norm behind the layers
+    assert (copy.sharded, copy.replicated) == (vocab * narrow, 0)
 
 
 def test_mtp_module_of_deepseek_v3_by_hand() -> None:

@@ -16,11 +16,12 @@ import pulp
 import pytest
 from meshwright.cli.stage_screens import why_these_stages
 from meshwright.cost_models import ledger, schedule, step
+from meshwright.cost_models.collectives import CollectiveRates, LevelRates
 from meshwright.cost_models.layouts import SCHEDULES, Layout, parse
 from meshwright.cost_models.pipeline_bounds import least_load_s
 from meshwright.cost_models.schedule import Costs
 from meshwright.cost_models.schedule_paths import Path, device_path, longest_paths
-from meshwright.cost_models.specs import Attention, FeedForward, Layer, ModelSpec
+from meshwright.cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.stages import Partition
 from meshwright.cost_models.tables import build, index_keys
 from meshwright.planner import api
@@ -28,9 +29,12 @@ from meshwright.planner.plan import Plan, layout_id, load_plan, own_stages, stag
 from meshwright.planner.request import load_request, request_from_dict
 from meshwright.planner.resolve import Resolved, resolve
 from meshwright.planner.search import finalists, partition_ilp
+from meshwright.planner.search.any_split import splittable
+from meshwright.planner.search.partition_ilp import counts
 from meshwright.planner.search.partition_search import Solved, solve
 from meshwright.planner.search.split_stages import stages_of
 from meshwright.planner.simulation import Staged
+from meshwright.planner.space import Space
 from meshwright.planner.stage_loads import stage_loads
 
 from meshwright.errors import InputError
@@ -42,6 +46,9 @@ def model(layers: int, *, kinds: int = 1, vocab: int = 32000) -> ModelSpec:
     pattern = tuple(0 if i < layers // 3 else kinds - 1 for i in range(layers))
     return ModelSpec(name="small", family="llama", hidden=1024, vocab=vocab, max_positions=4096,
                      kinds=tuple(wide[:kinds]), pattern=pattern, tied_embeddings=False)  # fmt: skip
+
+
+EXPERTS = MixtureOfExperts(experts=8, top_k=2, expert_inner=1024)
 
 
 def request(spec: ModelSpec, gpus: int, batch: int, **changes: Any) -> Resolved:
@@ -121,6 +128,115 @@ def bound_of_any_split(base: Staged) -> tuple[float, float]:
     mean = ledger.build(base.found.problem, priced, columns, index, mean=True)
     seconds, num_bytes = step.bound(mean, base.found.rates, states_known=True, any_split=True)
     return float(seconds[0]), float(num_bytes[0])
+
+
+SCATTERED = (
+    ("pp4-gpipe-dp4-mbs1-z3-rnone", 7, 1, "megatron-core", True),
+    ("tp2-pp4-dp4-mbs1-z3-rnone", 8, 1, "generic", True),
+    ("pp4-dp2-mbs1-z3-rsel(norm+act)", 8, 1, "megatron-core", False),
+    ("tp2-pp4-dp2-mbs1-z3-rsel", 6, 1, "deepspeed", False),
+    ("pp3-dp2-mbs1-z2-rnone", 6, 7, "generic", True),
+    ("pp2-zbv-vpp2-dp2-mbs1-z3-rnone", 6, 4, "generic", True),
+)
+
+
+@pytest.mark.parametrize(("layout_text", "layers", "micro_batches", "stack", "routed"), SCATTERED)
+@pytest.mark.parametrize("ramp", [1.0, -0.5])
+def test_no_split_beats_the_bound_of_sharded_states(
+    layout_text: str, layers: int, micro_batches: int, stack: str, routed: bool, ramp: float
+) -> None:
+    """What shows of their traffic is neither linear in the layers of a stage nor convex: fewer stages gather less often
+    what nothing hides, and the start of a call is dearer where it has fewer bytes."""
+    layout = parse(layout_text)
+    spec = model(layers, kinds=2, vocab=1000)
+    if routed:
+        spec = replace(spec, kinds=(spec.kinds[0], replace(spec.kinds[1], feed_forward=EXPERTS)))
+    found = request(spec, layout.num_gpus, layout.dp * micro_batches, stack=stack)
+    # Found once, then kept (cached_property).
+    vars(found)["rates"] = replace(found.rates, collectives=with_ramp(found.rates.collectives, ramp))
+    base = Staged.of(found, layout, simulate=True)
+    least = min(base.split(partition).step_s for partition in all_partitions(found, layout, False))
+    assert bound_of_any_split(base)[0] <= least * (1 + 1e-9)
+
+
+# Layout, layers, micro-batches, stack; routed experts, MTP module, tied embedding.
+UNLIKE = (
+    ("pp3-zbv-vpp2-dp2-mbs1-z1-rnone", 8, 7, "generic", False, False, False),
+    ("pp2-zbv-vpp2-dp1-mbs1-z0-rsel", 7, 4, "megatron-core", False, True, False),
+    ("tp2-pp2-dpv-vpp2-dp1-mbs1-z0-rfull", 7, 5, "megatron-core", True, False, True),
+    ("pp3-zbh1-dp2-mbs1-z1-rfull", 7, 7, "generic", True, True, False),
+    ("pp4-zbh1-dp2-mbs1-z2-rnone", 7, 3, "meshwright", False, False, True),
+    ("pp2-vpp2-dp2-mbs1-z3-rsel", 8, 6, "generic", True, False, True),
+    ("pp3-gpipe-dp2-mbs1-z2-rnone", 7, 4, "deepspeed", True, True, True),
+)
+
+
+@pytest.mark.parametrize(("layout_text", "layers", "micro_batches", "stack", "routed", "predicts", "tied"), UNLIKE)
+@pytest.mark.parametrize("vocab", [1000, 128000])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_the_program_keeps_every_split_that_fits(
+    layout_text: str, layers: int, micro_batches: int, stack: str, routed: bool, predicts: bool, tied: bool, vocab: int,
+    share: float,
+) -> None:  # fmt: skip
+    """With a memory limit under which this share of all splits fits. What a device holds is that of one moment, not
+    the most of every chunk, and in a V the stage with both ends may have no layer."""
+    layout = parse(layout_text)
+    spec = replace(model(layers, kinds=2, vocab=vocab), mtp_layers=int(predicts), tied_embeddings=tied)
+    if routed:
+        spec = replace(spec, kinds=(spec.kinds[0], replace(spec.kinds[1], feed_forward=EXPERTS)))
+    found = request(spec, layout.num_gpus, layout.dp * micro_batches, stack=stack)
+    base = Staged.of(found, layout, simulate=True)
+    every = [base.split(partition) for partition in all_partitions(found, layout, False)]
+    memory_bytes = float(np.quantile([one.device_bytes for one in every], share)) * (1 + 1e-9)  # summed in any order
+    least = min(one.step_s for one in every if one.device_bytes <= memory_bytes)
+    stages = stages_of(base, memory_bytes, recompute_apart=False)
+    solved = solve(stages, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
+    assert solved.bound_s <= least * (1 + 1e-9)
+    least_s, least_bytes = bound_of_any_split(base)
+    assert least_s <= min(one.step_s for one in every) * (1 + 1e-9)
+    assert least_bytes <= min(one.device_bytes for one in every) * (1 + 1e-9)
+    sizes = np.array([one.partition.sizes for one in every], dtype=np.float64)
+    n, _ = counts(stages, sizes)
+    fitting = np.array([one.device_bytes <= memory_bytes for one in every])
+    assert stages.fits(n, np.zeros_like(n))[fitting].all()
+
+
+@pytest.mark.parametrize("layout_text", ["pp2-zbv-vpp2-dp1-mbs1-z0-rfull", "pp3-zbh1-dp1-mbs1-z0-rfull",
+                                         "pp2-dpv-vpp2-dp1-mbs1-z0-rfull", "pp2-vpp2-dp1-mbs1-z0-rfull"])  # fmt: skip
+def test_recompute_of_each_stage_keeps_every_split_that_fits(layout_text: str) -> None:
+    """Of schedules with several moments, too, at which a stage may be fullest."""
+    layout = parse(layout_text)
+    found = request(model(4, kinds=2), layout.num_gpus, 6, stack="meshwright")
+    base = Staged.of(found, layout, simulate=True)
+    every = [base.split(partition) for partition in all_partitions(found, layout, True)]
+    for share in (0.1, 0.5):
+        memory_bytes = float(np.quantile([one.device_bytes for one in every], share)) * (1 + 1e-9)
+        stages = stages_of(base, memory_bytes, recompute_apart=True)
+        for one in every:
+            sizes, redone = (np.array(each, dtype=np.float64) for each in (one.partition.sizes, one.partition.redone))
+            assert stages.fits(*counts(stages, sizes, redone)) or one.device_bytes > memory_bytes
+        solved = solve(stages, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
+        assert solved.bound_s <= min(one.step_s for one in every if one.device_bytes <= memory_bytes) * (1 + 1e-9)
+
+
+def with_ramp(rates: CollectiveRates, ramp: float) -> CollectiveRates:
+    """All collectives with this part between their start and their bytes (collectives.Curve)."""
+
+    def of(level: LevelRates) -> LevelRates:
+        return replace(level, ops={op: replace(one, ramp=ramp) for op, one in level.ops.items()})
+
+    kinds = {kind: of(level) for kind, level in rates.kinds.items()}
+    return replace(rates, kinds=kinds, inner=of(rates.inner), outer=of(rates.outer))
+
+
+@pytest.mark.parametrize(("family", "alike"), [("zero", False), ("fsdp2", True), ("fsdp2-no-sync", True)])
+def test_zero_stages_that_are_alike_are_split_once(family: Any, alike: bool) -> None:
+    """In a pipeline FSDP2 keeps weights and gradients whole in every ZeRO stage (Ledger.whole_in_pipeline)."""
+    found = request(model(4), 4, 4)
+    problem = replace(found.problem, stack=replace(found.stack, sharded_states=family))
+    rule = splittable(Space(problem, ())).rules[-1]
+    zero = np.arange(4)
+    assert (rule.allows({"zero": zero}, problem) == ((zero <= 1) | (not alike))).all()
 
 
 def test_recompute_of_each_stage_equals_all_choices() -> None:

@@ -13,12 +13,16 @@ from meshwright.cost_models import collectives, step
 from meshwright.cost_models import rates as pricing
 from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts, parse
 from meshwright.cost_models.ledger import Ledger
+from meshwright.cost_models.lengths import imbalance
 from meshwright.cost_models.operations import KEY_FIELDS, Builder, LayerOperations, Shard
 from meshwright.cost_models.params import total_parameters
 from meshwright.cost_models.rates import LayerSeconds, Rates, layer_seconds
 from meshwright.cost_models.specs import ModelSpec, Precision, StackSpec, Workload
 from meshwright.cost_models.surfaces import gemm_seconds
 from meshwright.cost_models.tables import Problem
+from meshwright.planner import api
+from meshwright.planner.request import request_from_dict
+from meshwright.planner.resolve import resolve
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster import load_cluster
 from meshwright.profiles.models import load_model
@@ -286,6 +290,20 @@ def test_stragglers() -> None:
     assert step_of(LLAMA, stack, Layout(dp=4, shard=4, zero=1))[0]["stragglers"] == 0
     terms = step_of(LLAMA, stack, Layout(dp=64, shard=64, zero=1), cluster="dgx-h100:8")[0]
     assert terms["stragglers"] == pytest.approx(3 * 0.005 * (sum(terms.values()) - terms["stragglers"]), rel=1e-12)
+
+
+@pytest.mark.parametrize("recompute", ["rnone", "rsel(attn)", "rfull"])
+def test_the_longest_documents_are_also_recomputed(recompute: str) -> None:
+    """The busiest rank's attention takes longer by one factor, whatever of it runs twice."""
+    best = api.evaluate(None, f"dp8-mbs1-z3-{recompute}", model="llama-3.1-8b", cluster="dgx-h100:1", seq_len=32768,
+                        global_batch=64, lengths={2048: 0.7, 32768: 0.3}, target="any").best  # fmt: skip
+    terms = {term.name: term.seconds for term in best.terms}
+    asked = request_from_dict({"model": "llama-3.1-8b", "cluster": "dgx-h100:1",
+                               "workload": {"seq_len": 32768, "global_batch": 64,
+                                            "lengths": {2048: 0.7, 32768: 0.3}}})  # fmt: skip
+    factor = imbalance(resolve(asked).workload, 8)
+    assert factor > 1.1
+    assert terms["uneven lengths"] == pytest.approx((factor - 1) * terms["attention"], rel=1e-6)
 
 
 def test_weights_gathered_in_fp8() -> None:

@@ -166,7 +166,7 @@ def test_the_commands(tmp_path: Path) -> None:
     for refused in (("emit", "plan.json", "-d", "out"), ("launch", "plan.json", "--dry-run")):
         result = run_here(*refused, cwd=tmp_path)
         assert result.code == 2
-        assert "trains by" in result.err
+        assert "by diloco" in result.err
     varied = run_here("what-if", "plan.json", "--vary", "workload.techniques.diloco.period=1,10,100", cwd=tmp_path)
     assert varied.code == 0, varied.err
     shown = run_here("show", "techniques", "diloco").out

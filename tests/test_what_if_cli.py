@@ -76,6 +76,33 @@ def test_screens(folder: Path, name: str) -> None:
     assert max(map(len, result.out.splitlines()), default=0) <= 80
 
 
+OUT_OF_RANGE = {
+    "gpu.memory.bandwidth=0TB/s": "must be above zero, is 0 B/s",
+    "gpu.memory.bandwidth=x0": "must be above zero, is 0 B/s (x0 of 3.35e+12 B/s)",
+    "gpu.peak=0TFLOP/s": "must be above zero",
+    "gpu.peak=x..": "`x..` is not a quantity",
+    "gpu.pcie.bandwidth=0GB/s": "must be above zero",
+    "cluster.links.inter_node.bandwidth=x0": "must be above zero, is 0 B/s (x0 of 5e+10 B/s)",
+    "stack.throughput=0": "must be above zero, is 0\n",
+    "stack.tp_overlap=2": "must be a share in [0, 1], is 2",
+    "stack.tp_overlap=-1": "hint: it must be a share in [0, 1]",
+    "stack.straggler_share=100": "must be a share in [0, 1], is 100",
+    "stack.nics_per_ring=0": "must be 1 or more, is 0",
+    "stack.elementwise_traffic=0": "must be 1 or more, is 0",
+    "stack.gradient_bytes=x0.1": "must be 1 or more, is 0.4 (x0.1 of 4)",
+    "stack.moe_imbalance=0": "must be 1 or more, is 0",
+}
+
+
+@pytest.mark.parametrize("change", OUT_OF_RANGE)
+def test_numbers_out_of_range_are_refused(folder: Path, change: str) -> None:
+    result = what_if(folder, "--set", change)
+
+    assert (result.code, result.out) == (2, "")
+    assert change.partition("=")[0] in result.err
+    assert OUT_OF_RANGE[change] in result.err
+
+
 def test_json_has_what_the_screen_shows(folder: Path) -> None:
     result = what_if(folder, *SCREENS["set"], "--json")
     document = json.loads(result.out)

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from .cases import Case, Model
-from .profiling import StepFailed, asked
+from .emulated import StepFailed
+from .profiling import asked
 from .sample import BEST, Entry
 
 # Layouts that others are drawn from: more take minutes to list, and where links differ each has its hosts ordered.

@@ -36,8 +36,15 @@ _NEWUTS = 0x04000000  # unshare(2): a host name of its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+_LAST_WORDS = 2000  # characters of what a rank printed that are told when it failed
+
+
 class CannotEmulate(Exception):
     """What this machine lacks, or why it refused."""
+
+
+class StepFailed(Exception):
+    """What failed, on which rank if on one, and its last words."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +151,18 @@ class Emulated:
                  "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1}  # fmt: skip
         return {name: str(value) for name, value in found.items()}
 
-    def run(self, run: Callable[[int], int], outputs: Path, port: int) -> list[int]:
-        """`run` with its number as every rank, to the end; exit codes. The first rank that fails ends the others."""
-        pids = [self.start(rank, partial(run, rank), outputs / f"rank-{rank}.log", port)
-                for rank in range(self.num_ranks)]  # fmt: skip
-        return wait_for(pids)
+    def run(self, run: Callable[[int], int], outputs: Path, port: int) -> None:
+        """`run` with its number as every rank, to the end. Raises StepFailed; the first that fails ends the others."""
+        logs = [outputs / f"rank-{rank}.log" for rank in range(self.num_ranks)]
+        finish([self.start(rank, partial(run, rank), log, port) for rank, log in enumerate(logs)], logs)
+
+
+def finish(pids: Sequence[int], logs: Sequence[Path]) -> None:
+    """Waits for ranks that print to `logs`. Raises StepFailed where one fails by itself."""
+    for code, log in zip(wait_for(pids), logs, strict=True):
+        if code > 0:
+            said = log.read_text(encoding="utf-8", errors="replace").strip()
+            raise StepFailed(f"{log.stem} failed ({code})\n{said[-_LAST_WORDS:]}")
 
 
 def wait_for(pids: Sequence[int]) -> list[int]:

@@ -9,14 +9,10 @@ import yaml
 from meshwright.cli.main import main as meshwright
 
 from .cases import Case, Model
-from .emulated import Emulated
+from .emulated import Emulated, StepFailed
 
 LARGEST = "2 MiB"  # message of the links: a bucket of gradients
 DTYPE = "fp32"
-
-
-class StepFailed(Exception):
-    """A command that failed on some rank: says which, and its last words."""
 
 
 def links(cluster: Emulated, folder: Path, port: int) -> Path:
@@ -56,8 +52,7 @@ def cluster_file(case: Case, model: Model, measured: Path, devices: list[Path]) 
 def _all_ranks(cluster: Emulated, words: Sequence[str], outputs: Path, port: int) -> None:
     """A command line of meshwright on every rank, all at once."""
     outputs.mkdir()
-    codes = cluster.run(lambda rank: meshwright([*words, "--force", "--no-progress"]), outputs, port)
-    for rank, code in enumerate(codes):
-        if code > 0:
-            said = (outputs / f"rank-{rank}.log").read_text(encoding="utf-8").strip()
-            raise StepFailed(f"rank {rank}: `meshwright {' '.join(words[:2])}` failed ({code})\n{said[-2000:]}")
+    try:
+        cluster.run(lambda rank: meshwright([*words, "--force", "--no-progress"]), outputs, port)
+    except StepFailed as error:
+        raise StepFailed(f"`meshwright {' '.join(words[:2])}`: {error}") from None

@@ -11,7 +11,7 @@ from statistics import mean, median
 
 import torch
 
-from .emulated import Emulated, wait_for
+from .emulated import Emulated, finish
 
 SECONDS, LEAST = 0.6, 0.85  # of a run; of what the ranks do in turn, that they must do all at once
 TRIES = 3  # before a machine is refused: other programs may have had the cores for a moment
@@ -42,7 +42,7 @@ def _once(cluster: Emulated, outputs: Path) -> Found:
     outputs.mkdir(parents=True)
     alone = [outputs / f"alone-{rank}.log" for rank in range(cluster.num_ranks)]
     for rank, path in enumerate(alone):
-        wait_for([cluster.start(rank, partial(_compute, 0), path, 0)])
+        finish([cluster.start(rank, partial(_compute, 0), path, 0)], [path])
     cluster.run(lambda rank: _compute(BURSTS), outputs, 0)
     both = [json.loads((outputs / f"rank-{rank}.log").read_text()) for rank in range(cluster.num_ranks)]
     rates = [json.loads(path.read_text())["per_s"] for path in alone]

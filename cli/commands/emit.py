@@ -50,7 +50,7 @@ def command(
     try:
         written = emit(found, to, launcher, version, choice, str(plan))
     except Refused as error:
-        error.hint = nearest_hint(found, choice, to, error.fields)
+        error.hint = error.hint or nearest_hint(found, choice, to, error.fields)
         raise
     for warning in written.warnings:
         terminal.warn(warning)

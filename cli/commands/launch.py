@@ -164,9 +164,8 @@ def _say_first(job: Job, notes: list[str], say: Any) -> None:
     """What was shrunk, and what the model's config left open."""
     for line in notes:
         say(f"scaled down: {line}")
-    if job.model.assumed:
-        values = ", ".join(f"{name} {getattr(job.model, name)}" for name in job.model.assumed)
-        say(f"assumed, since the model's config does not say: {values}")
+    for line in job.model.assumptions:
+        say(line)
 
 
 def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...cost_models.layouts import CP_ALGORITHMS
+from ...cost_models.specs import ModelSpec, Workload
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
@@ -187,14 +188,13 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     return out
 
 
-def cannot(setup: Setup, options: OptionList | None) -> list[str]:
-    """What beside the layout accelerate cannot express."""
+def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training accelerate cannot express."""
     reasons = {
-        f"workload.optimizer: TrainingArguments has no {setup.workload.optimizer}":
-            setup.workload.optimizer not in _OPTIMIZERS,
-        "workload.lora: adapters belong to your script (peft)": setup.workload.lora is not None,
-        "workload.expert_capacity_factor: it has no capacity of experts": setup.model.capacity_factor is not None,
-        "workload.trains_layers: frozen layers belong to your script": setup.workload.trains_layers is not None,
+        f"workload.optimizer: TrainingArguments has no {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
+        "workload.lora: adapters belong to your script (peft)": workload.lora is not None,
+        "workload.expert_capacity_factor: it has no capacity of experts": model.capacity_factor is not None,
+        "workload.trains_layers: frozen layers belong to your script": workload.trains_layers is not None,
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -221,5 +221,5 @@ TARGET = Target(
         only(_N, "offload", ("none",), "fsdp_offload_params also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "its fp8 recipes are not in the YAML"),
     ),
-    trainer=Trainer("accelerate", lambda options: TABLE, job, cannot, conflicts),
+    trainer=Trainer("accelerate", lambda options: TABLE, job, cannot, conflicts=conflicts),
 )

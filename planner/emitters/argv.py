@@ -23,6 +23,7 @@ _ASSIGNED = re.compile(
     r"^\s*(?:export\s+|readonly\s+|local\s+|declare\s+)?([A-Za-z_]\w*)="
     r"(\"[^\"]*\"|'[^']*'|\$\(\([^()]*\)\)|[^\s()#;]*)\s*;?\s*(?:#.*)?$"
 )
+_STATEMENT = re.compile(r"""(?:"[^"]*"|'[^']*'|(?:^|\s)\#.*|[^;])+""")  # up to a `;` outside quotes and comments
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*)")
 _SUM = re.compile(r"\$\(\(([\d\s+*/()-]+)\)\)")
 
@@ -115,7 +116,8 @@ def _typed(value: str, kind: str) -> Any:
 def _words(text: str, found: Arguments) -> Iterator[tuple[str, int]]:
     """(word, line number), variables filled in; assignments are taken out of the text."""
     values: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    numbered = enumerate(text.splitlines(), 1)
+    for number, line in ((number, part) for number, whole in numbered for part in _STATEMENT.findall(whole)):
         if assigned := _ASSIGNED.match(line):
             name, value = assigned[1], _filled(assigned[2].strip("\"'"), values)
             values[name] = value

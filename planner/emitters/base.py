@@ -12,12 +12,12 @@ from ...cost_models.layouts import (
     Layouts,
     encode,
 )
-from ...cost_models.specs import Workload
+from ...cost_models.specs import ModelSpec, Workload
 from ...cost_models.stages import Partition
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .launchers.base import Job
-from .option_lists import OptionList
+from .option_lists import OptionList, option_list
 from .options import Settings, Table
 from .setup import Setup
 
@@ -27,15 +27,17 @@ class Trainer:
     """How the files of a target come about.
 
     table: its options in a release, None if it has none of its own (our runtime reads the plan). job: the files and the
-    command, pure; the option list is that of the release they are for. cannot: what of a setup beside the layout it
-    cannot express there. conflicts: what settings and environment together break, as (option, sentence). framework: its
-    name, as in `Megatron-LM`. techniques: those that it trains by -> why not with the knobs of a plan (None: it can).
+    command, pure; the option list is that of the release they are for. cannot_build: what of a model and its training
+    it cannot express there, in any layout; cannot: what else of a setup beside the layout. conflicts: what settings and
+    environment together break, as (option, sentence). framework: its name, as in `Megatron-LM`. techniques: those that
+    it trains by -> why not with the knobs of a plan (None: it can).
     """
 
     framework: str
     table: Callable[[OptionList], Table] | None
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
-    cannot: Callable[[Setup, OptionList | None], list[str]] = lambda setup, options: []
+    cannot_build: Callable[[ModelSpec, Workload, OptionList | None], list[str]] = lambda model, workload, options: []
+    cannot: Callable[[Setup], list[str]] = lambda setup: []
     conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
     techniques: Mapping[str, Callable[[Setup, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
@@ -73,11 +75,25 @@ class Target:
         columns = Layouts.of([setup.layout])
         return [rule for rule in self.rules if not bool(rule.allows(columns, setup.problem)[0])]
 
-    def cannot_train(self, workload: Workload) -> str | None:
-        """Why it does not train by the techniques of a workload; their knobs are looked at when its files are made."""
+    @property
+    def runs_plans(self) -> bool:
+        """Whether it runs the plan itself: what it lacks nobody can add in a script or a model of their own."""
+        return self.trainer is not None and self.trainer.table is None
+
+    def cannot_build(self, model: ModelSpec, workload: Workload) -> list[str]:
+        """What of a model and its training its newest release cannot express, in any layout."""
+        if self.trainer is None:
+            return []
+        options = option_list(self.name)[0] if self.trainer.table is not None else None
+        return self.trainer.cannot_build(model, workload, options)
+
+    def cannot_train(self, model: ModelSpec, workload: Workload) -> str | None:
+        """Why it trains a model in no layout: techniques of the workload (their knobs are looked at when its files are
+        made) or, where it runs the plan itself, what it cannot build."""
         able = self.trainer.techniques if self.trainer is not None else {}
-        missing = [name for name, _ in workload.techniques if name not in able]
-        return f"does not train by {', '.join(missing)}" if missing else None
+        if missing := [name for name, _ in workload.techniques if name not in able]:
+            return f"it does not train by {', '.join(missing)}"
+        return next(iter(self.cannot_build(model, workload)), None) if self.runs_plans else None
 
     def cannot_split(self, partition: Partition | None) -> str | None:
         """Why it cannot run stages of one's own; None where it can, and for the stages of a layout (None)."""

@@ -72,6 +72,8 @@ _TWINS = (
       for name in ("kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")),
     _same("--ffn-hidden-size", "model.ffn_hidden_size"),
     _flag("--swiglu", "model.gated_linear_unit"),
+    Twin("--squared-relu", ("model.activation_func",), lambda value: "squared_relu",
+         lambda value: True if value in ("squared_relu", "relu2") else None),
     _same("--num-experts", "model.num_moe_experts"),
     _flag("--moe-pad-expert-input-to-capacity", "model.moe_pad_expert_input_to_capacity"),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
@@ -128,8 +130,8 @@ _TWINS = (
     _same("--optimizer-offload-fraction", "optimizer.optimizer_offload_fraction"),
 )  # fmt: skip
 BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
-# Arguments that no field says: implied by others.
-IMPLIED = ("--group-query-attention", "--max-position-embeddings")
+# Arguments that no field says: implied by others, or what Bridge does by itself.
+IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion")
 # Fields that go along with an argument.
 BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model"}
 

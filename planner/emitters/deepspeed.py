@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS
+from ...cost_models.specs import ModelSpec, Workload
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from . import deepspeed_techniques as techniques
@@ -239,16 +240,21 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     return out
 
 
-def cannot(setup: Setup, options: OptionList | None) -> list[str]:
-    """What beside the layout DeepSpeed cannot express."""
+def _stages(setup: Setup) -> list[str]:
+    """Stages that its partition does not make."""
     uneven = len(set(setup.chunk_sizes)) > 1 and setup.candidate.partition is None  # else `Target.cannot_split` says it
     sizes = ", ".join(map(str, setup.chunk_sizes))
+    even_only = f"stages: layers of {sizes}; its partition by type gives every stage the same"
+    return [even_only] if setup.layout.pp > 1 and uneven else []
+
+
+def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training DeepSpeed cannot express."""
     reasons = {
-        f"stages: layers of {sizes}; its partition by type gives every stage the same": setup.layout.pp > 1 and uneven,
-        f"workload.optimizer: it has no {setup.workload.optimizer}": setup.workload.optimizer not in _OPTIMIZERS,
-        "workload.lora: adapters belong to your script (peft)": setup.workload.lora is not None,
-        "workload.expert_capacity_factor: its AutoEP drops no token": setup.model.capacity_factor is not None,
-        "workload.trains_layers: frozen layers belong to your script": setup.workload.trains_layers is not None,
+        f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
+        "workload.lora: adapters belong to your script (peft)": workload.lora is not None,
+        "workload.expert_capacity_factor: its AutoEP drops no token": model.capacity_factor is not None,
+        "workload.trains_layers: frozen layers belong to your script": workload.trains_layers is not None,
     }
     return [text for text, applies in reasons.items() if applies]
 
@@ -278,5 +284,5 @@ TARGET = Target(
         only(_N, "offload", ("none", "opt"), "activation offload needs cpu_checkpointing of its own model code"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
     ),
-    trainer=Trainer("DeepSpeed", lambda options: TABLE, job, cannot, conflicts, techniques.CAN),
+    trainer=Trainer("DeepSpeed", lambda options: TABLE, job, cannot, _stages, conflicts, techniques.CAN),
 )  # fmt: skip

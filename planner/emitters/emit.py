@@ -12,7 +12,7 @@ from .launchers.base import node_script
 from .launchers.registry import launcher as load_launcher
 from .option_lists import OptionList, option_list
 from .placement import place
-from .registry import TARGETS, able_to_train, target
+from .registry import TARGETS, able_to_train, target, who_builds
 from .setup import Setup
 
 
@@ -31,7 +31,7 @@ _OWN_FILES = ("ds_plan.",)
 
 
 class Refused(UnsupportedError):
-    """The target cannot express a layout; `fields` of it are why."""
+    """The target cannot express a layout; `fields` of it are why. It has a hint where no other layout would help."""
 
     def __init__(self, message: str, fields: tuple[str, ...], *, hint: str = "") -> None:
         super().__init__(message, hint=hint, details={"fields": list(fields)})
@@ -58,7 +58,10 @@ def emit(
     if reasons := refusals(found, setup, options):
         fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
         lines = "\n".join(f"{'' if not names else ', '.join(names) + ': '}{text}" for names, text in reasons)
-        raise Refused(f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}\n{lines}", fields)
+        lacks = found.trainer.cannot_build(setup.model, setup.workload, options)
+        hint = who_builds(setup.model, setup.workload) if lacks else ""
+        raise Refused(f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}\n{lines}", fields,
+                      hint=hint)  # fmt: skip
     job = found.trainer.job(setup, _header(setup, framework, options), options)
     hosts, devices = place(setup) if found.name != "meshwright" else (setup.candidate.placement.hosts, None)
     own = {"plan.json": plan.to_json()} if found.trainer.table is None else {}  # our runtime reads the plan itself
@@ -98,7 +101,8 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
         out.append((("stages",), split))
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))
-    out += [((), text) for text in found.trainer.cannot(setup, options)]
+    out += [((), text) for text in found.trainer.cannot(setup)]
+    out += [((), text) for text in found.trainer.cannot_build(setup.model, setup.workload, options)]
     if found.trainer.table is None or options is None or out:
         return out
     for entry in found.trainer.table(options).entries:
@@ -112,7 +116,7 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
 def _header(setup: Setup, framework: str, options: OptionList | None) -> tuple[str, ...]:
     checked = f"; options checked against {framework}" if options is not None else ""
     return (
-        f"{setup.candidate.layout_id}: {setup.model.name} on {setup.num_nodes} x {setup.gpus_per_node} {setup.gpu}, "
+        f"{setup.candidate.layout_id}: {setup.model.name} on {setup.nodes}, "
         f"{setup.candidate.step_s:.3g} s per step predicted",
         f"Plan {setup.plan_id}, layout {setup.choice}. Written by {setup.tool}{checked}.",
     )

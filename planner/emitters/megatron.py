@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from ...cost_models.layouts import MODULES, OFFLOADS, SCHEDULES
+from ...cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
 from .launchers.base import Job, comment, torchrun
 from .megatron_conflicts import conflicts
-from .megatron_model import cannot_build
+from .megatron_model import cannot_build, windows
 from .megatron_options import TABLE, needs_one_connection
 from .option_lists import OptionList
 from .options import Settings
@@ -34,6 +34,22 @@ def _per_chunk(columns: Columns, problem: Problem) -> Mask:
 
 def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["zero"] > 0) | (columns["offload"] != OFFLOADS.index("opt")))
+
+
+_PASSES_KEYS_ON = [CP_ALGORITHMS.index(name) for name in ("ring", "ring+ulysses")]
+
+
+def _windowed_context(columns: Columns, problem: Problem) -> Mask:
+    # TransformerEngine d0067d0d, attn_forward_func_with_cp: a window only with a2a or all_gather.
+    on = (columns["cp"] > 1) & np.isin(columns["cp_algorithm"], _PASSES_KEYS_ON)
+    return np.asarray(~on | (not windows(problem.model, problem.workload)))
+
+
+def _context_with_sinks(columns: Columns, problem: Problem) -> Mask:
+    # The same function: a softmax that is not plain only with a2a.
+    sinks = any(kind.attention.sink_parameters for kind in problem.model.kinds)
+    ulysses = columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")
+    return np.asarray((columns["cp"] == 1) | ulysses | (not sinks))
 
 
 _OWN = "--data-path ... --tokenizer-type ... --lr ... --train-iters ..."
@@ -62,7 +78,8 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 '  "$MEGATRON_PATH/pretrain_gpt.py" $(sed \'/^#/d\' "$here/megatron.args")',
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
-        needs={"MEGATRON_PATH": "the folder of a Megatron-LM checkout"}, example=_OWN,
+        needs={"MEGATRON_PATH": "the folder of a Megatron-LM checkout"}, says=setup.model.assumptions,
+        example=_OWN,
     )  # fmt: skip
 
 
@@ -80,6 +97,10 @@ def rules(target: str) -> tuple[Rule, ...]:
              "Megatron recomputes activation functions only in expert layers (moe_act)"),
         Rule(f"{target}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
              "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
+        Rule(f"{target}: context and windows", ("cp", "cp_algorithm"), _windowed_context,
+             "cp {cp} by {algorithm}: TransformerEngine has sliding windows only with allgather and ulysses"),
+        Rule(f"{target}: context and sinks", ("cp", "cp_algorithm"), _context_with_sinks,
+             "cp {cp} by {algorithm}: TransformerEngine has attention sinks only with ulysses"),
         only(target, "offload", ("none", "opt"),
              "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
         Rule(f"{target}: offload", ("zero", "offload"), _host_optimizer,
@@ -96,8 +117,5 @@ TARGET = Target(
     "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
     stages="layers",
     rules=rules(_N),
-    trainer=Trainer(
-        "Megatron-LM", lambda options: TABLE, job, lambda setup, options: cannot_build(setup.model, setup.workload),
-        conflicts,
-    ),
+    trainer=Trainer("Megatron-LM", lambda options: TABLE, job, cannot_build, conflicts=conflicts),
 )  # fmt: skip

@@ -114,14 +114,14 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={"bridge_plan.py": _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/bridge_plan.py"',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once}, says=setup.model.assumptions,
         example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
     )  # fmt: skip
 
 
-def cannot(model: ModelSpec, workload: Workload) -> list[str]:
+def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """What of the model and its training has no field."""
-    out = [text.replace("pretrain_gpt.py", "its pretrain") for text in cannot_build(model, workload)]
+    out = [text.replace("pretrain_gpt.py", "its pretrain") for text in cannot_build(model, workload, options)]
     if model.learned_positions not in (0, workload.seq_len):
         rows = f"{model.learned_positions}, not seq_len {workload.seq_len}"
         out.append(f"model.learned_positions: GPTModelProvider learns as many as seq_length ({rows})")
@@ -135,8 +135,5 @@ TARGET = Target(
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
     rules=tuple(replace(rule, message=renamed(rule.message)) for rule in rules(_N)),
-    trainer=Trainer(
-        "Megatron-Bridge", lambda options: TABLE, job, lambda setup, options: cannot(setup.model, setup.workload),
-        conflicts,
-    ),
+    trainer=Trainer("Megatron-Bridge", lambda options: TABLE, job, cannot, conflicts=conflicts),
 )  # fmt: skip

@@ -8,30 +8,53 @@ from typing import Any
 
 from ...cost_models.specs import Attention, FeedForward, MixtureOfExperts, ModelSpec, Workload
 from ...errors import InputError
+from .option_lists import OptionList
 from .options import Entry, Facts, Settings, number, switch
 from .setup import Setup
 
-# Positions, activations or scalings that no argument gives.
 _ROTARY_BASE = 10_000  # where no argument says another
-_OTHER_FAMILIES = {"bloom": "ALiBi positions", "mpt": "ALiBi positions", "gemma": "GeGLU and scaled embeddings"}
+# What families have beyond the sizes of their model: no argument gives it, or nothing in a plan says where.
+_OTHER_FAMILIES = {
+    "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
+    "gpt_neox": "attention and feed-forward in parallel", "gptj": "attention and feed-forward in parallel",
+    "granite": "scaled embeddings, residuals, scores and logits",
+    "llama4": "attention in chunks, layers without rotary positions, and experts whose inputs are weighed",
+    "olmo2": "norms behind its blocks",
+}  # fmt: skip
+# Activation -> its argument, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
+# fuses it with biases (fusions/fused_bias_gelu.py), else exactly: both are written as that one, and read as `gelu`.
+_GATES = {"silu": "--swiglu"}
+_PLAIN = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
 
 
-def cannot_build(model: ModelSpec, workload: Workload) -> list[str]:
+def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """What of the model and its training has no argument, each as a sentence."""
     attentions = {_plain(kind.attention) for kind in model.kinds}
     dense, routed = _blocks(model)
     attention = model.kinds[0].attention
+    known = _GATES if model.kinds[0].feed_forward.gated else _PLAIN
+    head_norms = (0, 2 * attention.head_dim)
     biases = {attention.output_bias, *(block.bias for block in dense)}
     family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
     reasons = {
-        f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which no argument gives": bool(family),
+        f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which is not written": bool(family),
         "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
         "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
+        f"model.activation: {model.activation} is none of {', '.join(known)}": model.activation not in known,
+        "model.kinds.gated: blocks are gated all or none": len({kind.feed_forward.gated for kind in model.kinds}) > 1,
+        "model.kinds.norm_parameters: query and key norms are those of one head, each":
+            not attention.is_mla and attention.norm_parameters not in head_norms,
+        "model.rope_theta: positions are rotary or learned": model.rope_theta is None and not model.learned_positions,
         "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
         "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
-        "model.kinds.router_normalised: sigmoid scores are divided by their sum":
-            any(block.router_scores == "sigmoid" and not block.router_normalised for block in routed),
-        "model.kinds.window: there is one size of window": len(_windows(model, workload)) > 1,
+        "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
+            any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
+                for block in routed),
+        "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
+            any(block.router_normalised and block.top_k == 1 for block in routed),
+        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
+            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
+        "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
         "model.embedding_norm: the embedding has no norm": model.embedding_norm,
         "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
         "model.head_bias: the head has no bias": model.head_bias,
@@ -55,10 +78,15 @@ def _blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]
     return [block for block in blocks if isinstance(block, FeedForward)], routed
 
 
-def _windows(model: ModelSpec, workload: Workload) -> set[int]:
+def windows(model: ModelSpec, workload: Workload) -> set[int]:
     """Windows that cut something off."""
     sizes = {kind.attention.window for kind in model.kinds}
     return {size for size in sizes if size is not None and size < workload.seq_len}
+
+
+def _biased(model: ModelSpec) -> bool:
+    """Whether linear layers have biases, those of queries, keys and values aside."""
+    return model.kinds[0].attention.output_bias or any(block.bias for block in _blocks(model)[0])
 
 
 def _attention(setup: Setup) -> Attention:
@@ -140,11 +168,9 @@ def _attention_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _bias_write(setup: Setup) -> Settings:
-    attention, (dense, _) = _attention(setup), _blocks(setup.model)
-    biased = attention.output_bias or any(block.bias for block in dense)
-    if biased:
+    if _biased(setup.model):
         return {}
-    return {"--disable-bias-linear": True} | ({"--add-qkv-bias": True} if attention.qkv_bias else {})
+    return {"--disable-bias-linear": True} | ({"--add-qkv-bias": True} if _attention(setup).qkv_bias else {})
 
 
 def _bias_read(settings: Settings, facts: Facts) -> Facts:
@@ -177,20 +203,23 @@ def _positions_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _feed_forward_write(setup: Setup) -> Settings:
-    dense, routed = _blocks(setup.model)
-    gated = (dense or routed)[0].gated
+    model, (dense, routed) = setup.model, _blocks(setup.model)
     inner = dense[0].inner if dense else routed[0].expert_inner
-    return {"--ffn-hidden-size": inner} | ({"--swiglu": True} if gated else {})
+    argument = (_GATES if model.kinds[0].feed_forward.gated else _PLAIN)[model.activation]
+    out: Settings = {"--ffn-hidden-size": inner} | ({argument: True} if argument else {})
+    # Megatron fuses biases with GELU by itself, and refuses to with another function.
+    return out | ({"--no-bias-gelu-fusion": True} if argument == "--squared-relu" and _biased(model) else {})
 
 
 def _feed_forward_read(settings: Settings, facts: Facts) -> Facts:
-    gated = bool(settings.get("--swiglu") or settings.get("--quick-geglu"))
+    known = {"--swiglu": "silu", "--quick-geglu": "quick_gelu", "--squared-relu": "relu2"}
+    activation = next((name for argument, name in known.items() if settings.get(argument)), "gelu")
+    gated = activation in ("silu", "quick_gelu")
     hidden = facts.get("model.hidden", 0)
     # Megatron's default: 4 x hidden, or 2/3 of it in multiples of 64 when gated.
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    out: Facts = {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual)}
-    # Without a gate no option tells GELU from its approximation.
-    return out | ({"model.activation": "silu" if settings.get("--swiglu") else "quick_gelu"} if gated else {})
+    return {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual),
+            "model.activation": activation}  # fmt: skip
 
 
 def _moe_write(setup: Setup) -> Settings:
@@ -213,7 +242,8 @@ def _moe_write(setup: Setup) -> Settings:
 
 
 def _router(block: MixtureOfExperts) -> Settings:
-    """How experts are chosen and weighed. Megatron's own way: the softmax of the chosen scores, which sums to 1."""
+    """How experts are chosen and weighed. Megatron's own way: the softmax of the chosen scores, which sums to 1;
+    sigmoid scores are divided by their sum where there are several (its topk_routing_with_score_function)."""
     out: Settings = {}
     if block.groups > 1:
         out |= {"--moe-router-num-groups": block.groups, "--moe-router-group-topk": block.top_groups}
@@ -233,7 +263,7 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
     layers = facts.get("model.layers", 0)
     routed = read_pattern("--moe-layer-freq", settings.get("--moe-layer-freq", 1), layers)
     moe = {
-        "experts": experts, "topk": settings.get("--moe-router-topk", 2),
+        "experts": experts, "topk": (chosen := settings.get("--moe-router-topk", 2)),
         "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
         "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
@@ -241,8 +271,8 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "moe_layers": [index for index, one in enumerate(routed) if one],
         "groups": (groups := settings.get("--moe-router-num-groups") or 1),
         "top_groups": settings.get("--moe-router-group-topk") or groups,
-        "router_scores": settings.get("--moe-router-score-function", "softmax"),
-        "router_normalised": not settings.get("--moe-router-pre-softmax"),
+        "router_scores": (scores := settings.get("--moe-router-score-function", "softmax")),
+        "router_normalised": not settings.get("--moe-router-pre-softmax") if scores == "softmax" else chosen > 1,
         "router_scale": settings.get("--moe-router-topk-scaling-factor") or 1.0,
     }  # fmt: skip
     return {"model.moe": moe}
@@ -260,7 +290,7 @@ def _capacity_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _window_write(setup: Setup) -> Settings:
-    sizes = _windows(setup.model, setup.workload)
+    sizes = windows(setup.model, setup.workload)
     if not sizes:
         return {}
     size = sizes.pop()
@@ -301,7 +331,8 @@ MODEL = (
           ("--num-attention-heads", "--kv-channels", "--group-query-attention", "--num-query-groups", "--qk-layernorm",
            "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",
            "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
-    Entry(("model.feed_forward",), ("--ffn-hidden-size", "--swiglu", "--quick-geglu"),
+    Entry(("model.feed_forward",),
+          ("--ffn-hidden-size", "--swiglu", "--quick-geglu", "--squared-relu", "--no-bias-gelu-fusion"),
           _feed_forward_write, _feed_forward_read),
     Entry(("model.moe",),
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",

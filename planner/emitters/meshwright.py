@@ -1,9 +1,13 @@
-"""Our own torch runtime: data, tensor, context, expert and pipeline parallelism with ZeRO 0-3."""
+"""Our own torch runtime: data, tensor, context, expert and pipeline parallelism with ZeRO 0-3.
+
+What it cannot do is said here once: planning, `emit` and `launch` (runtime/job.py) all ask this target.
+"""
 
 import numpy as np
 
 from ...cost_models.held import splits_backward
 from ...cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS
+from ...cost_models.specs import Layer, ModelSpec, Workload
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
@@ -12,6 +16,8 @@ from .option_lists import OptionList
 from .setup import Setup
 
 _N = "meshwright"
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+_OPTIMIZERS = ("adamw", "sgd")
 
 
 def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
@@ -31,9 +37,48 @@ def _here(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(~sent | ~splits_backward(columns["schedule"]))
 
 
-def _frozen(columns: Columns, problem: Problem) -> Mask:
-    lora = problem.workload.lora
-    return np.full(len(columns["tp"]), lora is None or lora.base_dtype == "bf16")
+def _whole(columns: Columns, problem: Problem) -> Mask:
+    """A split backward pass needs weights and gradients that stay: FSDP2 keeps them while a pipeline runs."""
+    return np.asarray((columns["zero"] <= 1) | ~splits_backward(columns["schedule"]) | problem.stack.is_fsdp2)
+
+
+def _own_heads(columns: Columns, problem: Problem) -> Mask:
+    """No two ranks hold the same key/value head: its gradients would have to be added up."""
+    return np.asarray(np.all([kind.attention.kv_heads % columns["tp"] == 0 for kind in problem.model.kinds], axis=0))
+
+
+def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training the runtime lacks, each as a sentence."""
+    lora = workload.lora
+    base = "bf16" if lora is None else lora.base_dtype
+    reasons = {
+        f"the runtime keeps frozen weights in bf16, not in {base}": base != "bf16",
+        "the runtime trains all layers, or nothing but adapters":
+            workload.trains_layers not in ((None,) if lora is None else (0, None)),
+        f"the runtime has no optimizer {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
+        f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
+        "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
+        "the runtime's multi-token prediction needs a head of its own, not the embedding's":
+            model.mtp_layers > 0 and model.tied_embeddings,
+        "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),
+    }  # fmt: skip
+    of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind, workload.seq_len))
+    return [*(text for text, applies in reasons.items() if applies), *of_layers]
+
+
+def _lacks(kind: Layer, seq_len: int) -> list[str]:
+    """What of a layer the runtime has no code for."""
+    attention = kind.attention
+    latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
+    norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim)
+    each = "rank of its latents" if attention.is_mla else "head dim"
+    reasons = {
+        f"the runtime has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
+        "the runtime has no attention sinks": attention.sink_parameters > 0,
+        f"the runtime's norms in attention have one weight per {each}": attention.norm_parameters not in norms,
+        f"the runtime has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
+    }
+    return [text for text, applies in reasons.items() if applies]
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
@@ -67,7 +112,18 @@ TARGET = Target(
             _flash,
             "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
         ),
-        Rule(f"{_N}: lora", ("tp",), _frozen, "the runtime keeps frozen weights in bf16, not in int8 or nf4"),
+        Rule(
+            f"{_N}: kv heads",
+            ("tp",),
+            _own_heads,
+            "the runtime deals out whole key/value heads: tp {tp} does not divide the {kv_heads}",
+        ),
+        Rule(
+            f"{_N}: zero",
+            ("schedule", "zero"),
+            _whole,
+            "the runtime shards no weights or gradients (z{zero}) in {schedule_name}, which needs them whole",
+        ),
         Rule(
             f"{_N}: offload",
             ("schedule", "offload"),
@@ -76,5 +132,5 @@ TARGET = Target(
         ),
         only(_N, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     ),
-    trainer=Trainer("meshwright", None, job),
+    trainer=Trainer("meshwright", None, job, cannot_build),
 )

@@ -6,6 +6,7 @@ from ...cost_models.layouts import FIELD_NAMES, Layout
 from ...errors import MeshwrightError
 from ..candidates import candidates
 from ..constraints import fixed
+from ..mixed import applies
 from ..plan import Candidate, Plan
 from ..request import request_from_dict
 from ..resolve import resolve
@@ -66,10 +67,13 @@ def changes(before: Layout, after: Layout) -> dict[str, str]:
 
 def nearest_hint(plan: Plan, choice: int, to: str, fields: tuple[str, ...]) -> str:
     """One sentence: which layout to take instead, at what price."""
+    again = f"plan again with `--target {to}`"
     try:
+        if applies(resolve(request_from_dict(plan.request))):  # `nearest` takes all groups of nodes for the weakest
+            return again
         found = nearest(plan, choice, to, fields)
     except MeshwrightError:  # the request of the plan refers to files that are gone
-        return f"plan again with `--target {to}`"
+        return again
     if found is None:
         return f"no layout of this plan's model and cluster fits on {to}; `meshwright show targets` lists the others"
     own = plan.candidates[choice - 1]

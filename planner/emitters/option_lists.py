@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ...errors import InputError
+
 _FOLDER = Path(__file__).with_name("upstream")
 
 
@@ -88,11 +90,15 @@ def versions(target: str) -> list[str]:
 
 
 def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:
-    """The list of `version` (None: the newest release), and a warning where it is that of a neighbouring release."""
+    """The list of `version` (None: the newest release), and a warning where it is that of a neighbouring release.
+
+    Raises InputError for a text that is no release."""
     known = versions(target)
     if version is None:
         return _read(target, [each for each in known if "dev" not in each][-1]), ""
     asked = version.removeprefix("core_").removeprefix("v")
+    if not re.fullmatch(r"\d[\w.+-]*", asked):
+        raise InputError(f"`{version}` is not a release of {target}", hint=f"option lists: {', '.join(known)}")
     if asked in known:
         return _read(target, asked), ""
     older = [each for each in known if _order(each) <= _order(asked)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...cost_models.specs import ModelSpec, Workload
 from ...errors import UnknownNameError
 from . import accelerate, any_target, deepspeed, megatron, megatron_bridge, meshwright, torchtitan
 from .base import Target
@@ -18,6 +19,21 @@ def able_to_train(techniques: Sequence[str]) -> list[str]:
     """The targets that train by all of them, some knobs perhaps left out."""
     return [each.name for each in TARGETS.values()
             if each.trainer is not None and set(techniques) <= set(each.trainer.techniques)]  # fmt: skip
+
+
+def able_to_build(model: ModelSpec, workload: Workload) -> list[str]:
+    """The targets that can train a model in this way, in their newest releases."""
+    return [each.name for each in TARGETS.values()
+            if each.trainer is not None and each.cannot_train(model, workload) is None
+            and not each.cannot_build(model, workload)]  # fmt: skip
+
+
+def who_builds(model: ModelSpec, workload: Workload) -> str:
+    """Which other target to plan for where one cannot build a model or train it in this way: a hint."""
+    able = able_to_build(model, workload)
+    if not able:
+        return "no target has all of it: `--target any` plans it all the same"
+    return f"{' and '.join(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
 
 
 def target(name: str) -> Target:

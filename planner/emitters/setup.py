@@ -15,7 +15,7 @@ from ..plan_parts import model_of, stack_of, workload_of
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Candidate `choice` of a plan, unpacked: `num_nodes` nodes of `gpus_per_node` GPUs each.
+    """Candidate `choice` of a plan, unpacked: `num_nodes` nodes of `gpus_per_node` GPUs each; `nodes` in words.
 
     capability: CUDA compute capability of the GPU (9.0 for sm_90), None for one that has none or for a mixture.
     """
@@ -28,7 +28,7 @@ class Setup:
     model: ModelSpec
     workload: Workload
     stack: StackSpec
-    gpu: str
+    nodes: str
     capability: float | None
     num_nodes: int
     gpus_per_node: int
@@ -87,20 +87,22 @@ class Setup:
         if not own_layers:
             candidate.check_alike()
         layout = candidate.to_layout()
-        gpu, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
+        nodes, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
         return cls(
             plan_id=plan.request_sha256[:12], tool=f"meshwright {__version__}", choice=choice, candidate=candidate,
             layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
-            stack=stack_of(plan.resolved, name), gpu=gpu, capability=capability, num_nodes=num_nodes,
+            stack=stack_of(plan.resolved, name), nodes=nodes, capability=capability, num_nodes=num_nodes,
             gpus_per_node=gpus_per_node,
         )  # fmt: skip
 
 
 def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float | None, int, int]:
-    """Name and compute capability of the GPUs, number of nodes, GPUs per node; of the groups that are in use."""
+    """The nodes in words, compute capability, number of nodes, GPUs per node; of the groups that are in use."""
     groups = plan.resolved["cluster"]["groups"]
+    gpus = [(str(group["gpu"]["name"]), int(group["num_nodes"]) * int(group["gpus_per_node"])) for group in groups]
     if candidate.spread is not None:
         groups = [groups[index] for index in dict.fromkeys(use.group for use in candidate.spread.islands)]
+        gpus = [(use.gpu, use.num_gpus) for use in candidate.spread.islands]
     sizes = {int(group["gpus_per_node"]) for group in groups}
     if len(sizes) > 1:
         raise UnsupportedError(
@@ -110,8 +112,9 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
     gpus_per_node = sizes.pop()
     if layout.num_gpus % gpus_per_node:
         raise InputError(f"{layout} uses {layout.num_gpus} GPUs, a node has {gpus_per_node}", hint="plan again")
-    names = " + ".join(dict.fromkeys(str(group["gpu"]["name"]) for group in groups))
+    of_kind = {kind: sum(number for each, number in gpus if each == kind) for kind, _ in gpus}
+    nodes = " + ".join(f"{number // gpus_per_node} x {gpus_per_node} {kind}" for kind, number in of_kind.items())
     found = {re.search(r"sm_(\d+)", str(group["gpu"].get("arch", ""))) for group in groups}
     capabilities = {int(each[1]) / 10 if each else None for each in found}
     capability = capabilities.pop() if len(capabilities) == 1 else None
-    return names, capability, layout.num_gpus // gpus_per_node, gpus_per_node
+    return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node

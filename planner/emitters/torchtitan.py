@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...cost_models.layouts import CP_ALGORITHMS
+from ...cost_models.specs import ModelSpec, Workload
 from ...cost_models.tables import Problem
 from ..constraints import Columns, Mask, Rule
 from .base import Target, Trainer, only
@@ -142,20 +143,20 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     return out
 
 
-def cannot(setup: Setup, options: OptionList | None) -> list[str]:
-    """What beside the layout torchtitan cannot express."""
+def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training torchtitan cannot express."""
     if options is None:
         return []
     known = ", ".join(each.name for each in options.models)
     reasons = {
-        f"model: torchtitan {options.version} registers none with the shapes of {setup.model.name}; it has {known}":
-            registered(setup.model, options) is None,
+        f"model: torchtitan {options.version} registers none with the shapes of {model.name}; it has {known}":
+            registered(model, options) is None,
         "model.mtp_layers: only its deepseek_v3 takes them":
-            setup.model.mtp_layers > 0 and not setup.model.family.startswith("deepseek"),
-        f"workload.optimizer: it has no {setup.workload.optimizer}": setup.workload.optimizer != "adamw",
-        "workload.lora: no adapters": setup.workload.lora is not None,
-        "workload.expert_capacity_factor: its experts drop no token": setup.model.capacity_factor is not None,
-        "workload.trains_layers: it trains all layers": setup.workload.trains_layers is not None,
+            model.mtp_layers > 0 and not model.family.startswith("deepseek"),
+        f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer != "adamw",
+        "workload.lora: no adapters": workload.lora is not None,
+        "workload.expert_capacity_factor: its experts drop no token": model.capacity_factor is not None,
+        "workload.trains_layers: it trains all layers": workload.trains_layers is not None,
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -183,5 +184,5 @@ TARGET = Target(
         only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
     ),
-    trainer=Trainer("torchtitan", table, job, cannot, conflicts),
+    trainer=Trainer("torchtitan", table, job, cannot, conflicts=conflicts),
 )  # fmt: skip

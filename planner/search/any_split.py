@@ -38,7 +38,7 @@ def splittable(space: Space) -> Space:
         return ~np.isin(x["offload"], _HELD_BACK)
 
     def distinct(x: Fields, problem: Problem) -> Mask:
-        return np.asarray((x["zero"] <= 1) | (problem.stack.sharded_states != "fsdp2"))
+        return np.asarray((x["zero"] <= 1) | (not problem.stack.is_fsdp2))
 
     more = (("pp", pipeline), ("recompute_layers", whole), ("offload", stays), ("zero", distinct))
     rules = tuple(Rule(f"splittable: {field}", (field,), allows, "") for field, allows in more)

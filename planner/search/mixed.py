@@ -117,7 +117,7 @@ class Mixed:
         except KeyboardInterrupt:
             if not self.choices:
                 raise
-            self.stopped = "interrupted"
+            self.stopped, self.lower_bound_s = "interrupted", 0.0
         self.lower_bound_s = min(self.lower_bound_s, self.best_s)
         return self
 
@@ -151,6 +151,7 @@ class Mixed:
         self.count.add(outcome.count)
         for _, _, layout in outcome.found.rows:
             self._keep(Choice("together", (part,), Staged.of(part.alone, layout, simulate=True)))
+        _go_on(outcome)
 
     def _listed(self, some: tuple[Part, ...]) -> tuple[list[Node], list[Node]]:
         """The nodes of a set that could beat the best so far: those with the least bounds, and the best of families of
@@ -166,9 +167,11 @@ class Mixed:
         pipelines = whole_stages(splittable(job.space), some), some, bridges
         found = SharedPipelines(*pipelines, memory_bytes=mean, top=LISTED, **options).run()
         self.count.add(found.count)
+        _go_on(found)
         nodes, diverse = self._nodes("across", some, found), []
         if len(some) > 1 and len(nodes) == LISTED:
             other = SharedPipelines(*pipelines, memory_bytes=mean, top=DIVERSE, family=APART, **options).run()
+            _go_on(other)
             diverse = [Node(bound_s, "across", some, layout) for bound_s, _, layout in other.found.rows]
         if len(some) > 1:
             unit = math.gcd(*gpus)
@@ -176,6 +179,7 @@ class Mixed:
             alike = replace(job, job_gpus=unit).space
             replicas = SharedReplicas(alike, some, bridges, memory_bytes=least, top=LISTED, **options).run()
             self.count.add(replicas.count)
+            _go_on(replicas)
             nodes += self._nodes("replicas", some, replicas)
         return nodes, diverse
 
@@ -299,3 +303,9 @@ class Mixed:
     def _bound_of(self, base: Across, stages: Stages) -> float:
         key = (base.layout, tuple(part.number for part in base.parts))
         return self._bounds[key] if key in self._bounds else self._stages(base, stages, None, 0)
+
+
+def _go_on(outcome: Outcome) -> None:
+    """A search keeps what it has at Ctrl-C: here that ends all of them."""
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt

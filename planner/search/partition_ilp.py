@@ -16,7 +16,8 @@ the order of the model, on device d(c):
                                                                with embedding and head, may be empty
   sum_r n[c, r] >= sum_r n[2p-1-c, r]                        in a V of p devices no more layers come  _fill
                                                                back to c than went there (num_folded)
-  fixed[d] + sum_{c on d, r} (held[c, r] n - dropped[c, r] q) <= memory       every GPU               _fit
+  fixed[d] + sum_{c on d, r} (held[c, r] n - dropped[c, r] q) <= memory       every GPU, at every     _fit
+                                                               moment at which it may be fullest
   fixed[d] + sum_{c on d, r} (held[c, r] - dropped[c, r]) n + redo <= memory  what a layer that is    _fit
                                                                recomputed needs for a while counts
                                                                where none holds more for longer
@@ -57,10 +58,11 @@ class Stages:
     runs: layers of each. devices: [chunk]. forward_s, input_s, weight_s, redo_s: [chunk, run]; edge_*: [chunk] of
     embedding, head and MTP modules. hop_s: [2, chunk] of the messages that bring its input and its gradient; link_s:
     how long they keep their link busy.
-    held_bytes, dropped_bytes: [chunk, run] kept by a layer, and how much less if recomputed; fixed_bytes,
-    memory_bytes: [device]; redo_bytes: of what one layer recomputes. update_s: [device, run] and fixed_update_s:
-    [device] of the optimizer. chooses_recompute: whether q is free. fixed_s: seconds of every step outside the
-    pipeline; growth: factor on all (stragglers).
+    held_bytes, dropped_bytes: [chunk, moment, run] kept by a layer, and how much less if recomputed, at each moment at
+    which a device may be fullest: a schedule that splits the backward pass has several (held.py). fixed_bytes: [device,
+    moment]; memory_bytes, redo_bytes: [device], what recomputing a layer adds at the first moment. update_s: [device,
+    run] and fixed_update_s: [device] of the optimizer. chooses_recompute: whether q is free. fixed_s: seconds of every
+    step outside the pipeline; growth: factor on all (stragglers).
     """
 
     runs: tuple[int, ...]
@@ -78,11 +80,11 @@ class Stages:
     held_bytes: Array
     dropped_bytes: Array
     fixed_bytes: Array
+    redo_bytes: Array
     memory_bytes: Array
     update_s: Array
     fixed_update_s: Array
     chooses_recompute: bool
-    redo_bytes: float = 0.0
     fixed_s: float = 0.0
     growth: float = 1.0
 
@@ -116,14 +118,19 @@ class Stages:
 
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
         """[...] whether every device has the memory for a split."""
-        held = self._on_devices(n * self.held_bytes - q * self.dropped_bytes).sum(axis=-1)
+        held = self._at_moments(n, self.held_bytes) - self._at_moments(q, self.dropped_bytes) + self.fixed_bytes
         if self.chooses_recompute:
-            least = self._on_devices(n * (self.held_bytes - self.dropped_bytes)).sum(axis=-1) + self.redo_bytes
-            held = np.maximum(held, np.where(self._on_devices(n).any(axis=-1), least, 0.0))
-        return np.asarray((held + self.fixed_bytes <= self.memory_bytes).all(axis=-1))
+            least = (self._at_moments(n, self.held_bytes - self.dropped_bytes) + self.fixed_bytes)[..., 0]
+            redone = np.where(self._on_devices(n).any(axis=-1), least + self.redo_bytes, 0.0)
+            held[..., 0] = np.maximum(held[..., 0], redone)
+        return np.asarray((held <= self.memory_bytes[:, None]).all(axis=(-2, -1)))
+
+    def _at_moments(self, layers: Array, num_bytes: Array) -> Array:
+        """[..., device, moment] bytes of [..., chunk, run] layers of [chunk, moment, run] bytes each."""
+        return self._on_devices(np.einsum("...cr,cmr->...cm", layers, num_bytes))
 
     def _on_devices(self, values: Array) -> Array:
-        """[..., chunk, run] -> [..., device, run]."""
+        """Sums over the chunks of each device: [..., chunk, n] -> [..., device, n]."""
         mine = np.equal.outer(np.arange(max(self.devices) + 1), np.array(self.devices)).astype(np.float64)
         return np.asarray(mine @ values)
 
@@ -206,18 +213,19 @@ class Program:
 
     def _fit(self) -> None:
         stages = self.stages
-        for device, fixed in enumerate(stages.fixed_bytes.tolist()):
+        for device, moments in enumerate(stages.fixed_bytes.tolist()):
             scale = 1.0 / float(stages.memory_bytes[device])  # near 1, as solvers compare with absolute tolerances
             mine = [c for c in self.chunks if stages.devices[c] == device]
-            held, dropped = stages.held_bytes * scale, stages.dropped_bytes * scale
-            total = pulp.lpSum(held[c, r] * self.n[c][r] for c in mine for r in self.runs)
-            if self.q:
-                least = total - pulp.lpSum(dropped[c, r] * self.n[c][r] for c in mine for r in self.runs)
-                total -= pulp.lpSum(dropped[c, r] * self.q[c][r] for c in mine for r in self.runs)
-                with_redo = (fixed + stages.redo_bytes) * scale
-                if with_redo <= 1.0:  # else the stage may still be empty
-                    self.problem += least <= 1.0 - with_redo
-            self.problem += total <= 1.0 - fixed * scale
+            for moment, fixed in enumerate(moments):
+                held, dropped = (each[:, moment] * scale for each in (stages.held_bytes, stages.dropped_bytes))
+                total = pulp.lpSum(held[c, r] * self.n[c][r] for c in mine for r in self.runs)
+                if self.q:
+                    least = total - pulp.lpSum(dropped[c, r] * self.n[c][r] for c in mine for r in self.runs)
+                    total -= pulp.lpSum(dropped[c, r] * self.q[c][r] for c in mine for r in self.runs)
+                    with_redo = (fixed + float(stages.redo_bytes[device])) * scale
+                    if moment == 0 and with_redo <= 1.0:  # else the stage may still be empty
+                        self.problem += least <= 1.0 - with_redo
+                self.problem += total <= 1.0 - fixed * scale
 
     def _update(self) -> None:
         for device, fixed in enumerate(self.stages.fixed_update_s.tolist()):

@@ -39,7 +39,7 @@ def shared_stages(one: Across, every: Mapping[int, Stages] | None = None) -> Sta
 
     by_chunk = ("forward_s", "input_s", "weight_s", "redo_s", "edge_forward_s", "edge_input_s", "edge_weight_s",
                 "held_bytes", "dropped_bytes")  # fmt: skip
-    by_device = ("fixed_bytes", "memory_bytes", "update_s", "fixed_update_s")
+    by_device = ("fixed_bytes", "redo_bytes", "memory_bytes", "update_s", "fixed_update_s")
     own: dict[str, Any] = {name: rows(name, chunks) for name in by_chunk}
     own |= {name: rows(name, devices) for name in by_device}
     return replace(alone[0], **own, hop_s=np.array(one.hops_s), link_s=np.array(one.links_s))
@@ -57,12 +57,13 @@ def by_speed(stages: Stages) -> Partition | None:
     held = stages.held_bytes @ part
     devices, last = stages.devices, len(stages.devices) - 1
     sizes = [0 if chunk in (0, last) else 1 for chunk in range(last + 1)]
-    room = stages.memory_bytes - stages.fixed_bytes - on_devices(held * np.array(sizes), devices)
+    # [device, moment]
+    room = stages.memory_bytes[:, None] - stages.fixed_bytes - on_devices(held * np.array(sizes)[:, None], devices)
 
     def takes_one_more(chunk: int) -> bool:
         there = last - chunk  # in a V
         too_many_back = there < stages.num_folded and sizes[there] <= sizes[chunk]
-        return bool(room[devices[chunk]] >= held[chunk]) and not too_many_back
+        return bool((room[devices[chunk]] >= held[chunk]).all()) and not too_many_back
 
     queue = [(float(edge_s[c] + (sizes[c] + 1) * layer_s[c]), c) for c in range(last + 1)]
     heapq.heapify(queue)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models import step
-from ...cost_models.held import held_bytes
+from ...cost_models.held import moments_held
 from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES
 from ...cost_models.ledger import LASTING, Ledger
 from ...cost_models.liveness import unusable
@@ -45,15 +45,19 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
     on_gpu, growth = on_devices(edges, one.devices), 1.0 + rates.overheads.reserve_share
     if like is None:
-        state, held = _state_bytes(single), _held(one, kept if chooses else saved)
-        fixed = _passing_bytes(one, edges, none_redone=chooses)
-        per_layer = growth * (state[kinds] + held[:, kinds])
-        at_ends = on_devices((edges * held).sum(axis=1), one.devices)
-        fixed_bytes = growth * (fixed + on_gpu @ state + at_ends + _outputs(one))
-        dropped_bytes = growth * (_held(one, kept) - _held(one, saved))[:, kinds]
-        fixed_bytes = fixed_bytes + _unusable(one, on_gpu) + float(step.fixed_bytes(batch, rates)[0])
+        state, (from_f, from_i, after_f) = _state_bytes(single), _moments(one)
+        held = from_f * (kept if chooses else saved) + from_i * tables.waiting[:, key]
+        per_layer = growth * (state[kinds] + held[..., kinds])
+        passing = _passing_bytes(one, edges, none_redone=chooses)
+        redo_bytes = growth * np.maximum(_passing_bytes(one, edges, filled=True)[0] - passing[0], 0.0) * chooses
+        passing = passing[np.where(after_f, 0, 1)].T
+        at_ends = on_devices((edges[:, None] * held).sum(axis=2), one.devices)
+        fixed_bytes = growth * (passing + (on_gpu @ state)[:, None] + at_ends + _outputs(one, from_f + from_i))
+        dropped_bytes = growth * from_f * (kept - saved)[kinds]
+        fixed_bytes = fixed_bytes + _unusable(one, on_gpu)[:, None] + float(step.fixed_bytes(batch, rates)[0])
     else:
-        per_layer, dropped_bytes, fixed_bytes = like.held_bytes, like.dropped_bytes, like.fixed_bytes
+        per_layer, dropped_bytes = like.held_bytes, like.dropped_bytes
+        fixed_bytes, redo_bytes = like.fixed_bytes, like.redo_bytes
     update, pp = step.optimizer_s(single, rates), layout.pp
 
     def each(values: Array, number: int) -> Array:
@@ -63,11 +67,11 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     return Stages(
         runs=tuple(length for _, length in runs), devices=tuple(one.devices), order=one.schedule,
         forward_s=each(tables.forward_s[:, key], chunks), input_s=each(always, chunks), weight_s=each(weight, chunks),
-        redo_s=each(redo, chunks), redo_bytes=growth * float(tables.working(*code)[key]) if chooses else 0.0,
+        redo_s=each(redo, chunks),
         edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
         hop_s=np.full((2, chunks), float(step.hop_s(batch, rates)[0])),
         link_s=np.full((2, chunks), float(step.link_s(batch, rates)[0])),
-        held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes,
+        held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes, redo_bytes=redo_bytes,
         memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
         fixed_s=float(step.messages_once_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
@@ -81,35 +85,35 @@ def _state_bytes(single: Ledger) -> Array:
     return np.asarray(total[:-1] - total[-1])
 
 
-def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool) -> Array:
-    """[device] bytes of what comes and goes, at least: beside a layer, or none where a stage may be empty. none_redone:
-    as if no layer were recomputed."""
+def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, filled: bool = False) -> Array:
+    """[2, device] bytes of what comes and goes beside what is held after an F, and after an I, at least: beside a
+    layer, or none where a stage may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
     on_gpu = on_devices(edges, one.devices)
     variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.found.problem.num_kinds)]
     batch = replace(one.batch, code=one.batch.code * 0, codes=((0, 0),)) if none_redone else one.batch
-    held = [_transient(batch, rows) for rows in variants]
-    least = np.min(held, axis=0)
-    empty = [device for device in {one.devices[0], one.devices[-1]} if one.devices.count(device) == 1]
-    least[empty] = np.minimum(least, _transient(batch, on_gpu))[empty]
+    late = one.batch.late_bytes
+    least = np.min([_transient(batch, rows, late) for rows in variants], axis=0)
+    if filled:
+        return np.asarray(least)
+    empty = sorted({one.devices[0], one.devices[-1]} - set(one.devices[1:-1]))
+    least[:, empty] = np.minimum(least, _transient(batch, on_gpu, late))[:, empty]
     return np.asarray(least)
 
 
-def _transient(batch: Ledger, rows: Array) -> Array:
-    """[device] bytes of the buffers that do not last, on devices with these layers; equal devices hold equal ones."""
+def _transient(batch: Ledger, rows: Array, late: Array) -> Array:
+    """[2, device] bytes of the buffers that do not last (Ledger.passing_bytes), on devices with these layers; equal
+    devices hold equal ones."""
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     number = np.zeros((1, len(distinct)))
     splits = Splits(distinct[None], number, np.ones_like(number), rows.sum(axis=0)[None])
     other = replace(batch, splits=splits)
-    held = [other.memory(j) for j in range(len(distinct))]
-    return np.array([sum(float(x[0]) for name, x in each.items() if name not in LASTING) for each in held])[which]
+    return np.array([other.passing_bytes(j, late)[:, 0] for j in range(len(distinct))]).T[:, which]
 
 
-def _outputs(one: Staged) -> Array:
-    """[device] bytes that it keeps of what it hands on, of all micro-batches in flight."""
-    devices = np.arange(one.layout.pp, dtype=np.float64)
-    kept = np.where(devices < one.layout.pp - 1, one.batch.kept_output[0], 0.0)
-    chunks = np.array([kept, np.zeros_like(kept)])
-    return np.asarray(held_bytes(*_pipeline(one, devices), chunks, chunks).max(axis=0))
+def _outputs(one: Staged, in_flight: Array) -> Array:
+    """[device, moment] bytes that it keeps of what it hands on. in_flight: [chunk, moment, 1] micro-batches."""
+    hands_on = np.arange(one.layout.pp) < one.layout.pp - 1
+    return np.asarray(hands_on[:, None] * one.batch.kept_output[0] * in_flight[: one.layout.pp, :, 0])
 
 
 def _unusable(one: Staged, on_gpu: Array) -> Array:
@@ -118,19 +122,13 @@ def _unusable(one: Staged, on_gpu: Array) -> Array:
     return np.where(on_gpu[:, HEAD] > 0, most, 0.0)
 
 
-def _held(one: Staged, saved: Array) -> Array:
-    """[chunk, kind] bytes of activations at the peak of its device, of a layer that saves `saved` [kind]."""
-    waiting, devices = one.batch.tables.waiting[:, int(one.batch.key[0])], np.array(one.devices, dtype=np.float64)
-    folded = SCHEDULES[one.layout.schedule] in V_SCHEDULES
-    back = np.arange(len(devices)) >= len(devices) // 2 if folded else np.zeros(len(devices), dtype=bool)
-    chunks = np.array([~back, back], dtype=np.float64)[:, :, None]
-    pipeline = _pipeline(one, devices[:, None])
-    return np.asarray(held_bytes(*pipeline, chunks * saved, chunks * waiting).max(axis=0))
-
-
-def _pipeline(one: Staged, devices: Array) -> tuple[NDArray[np.int64], Array, Array, Array, Array]:
-    """Schedule, stages, chunks, micro-batches and number of these devices: what `held_bytes` asks for."""
-    x = one.batch.layouts
-    schedule, pp, vpp, m = (np.broadcast_to(column, devices.shape)
-                            for column in (x["schedule"], x["pp"], x["vpp"], one.batch.m))  # fmt: skip
-    return schedule, pp, vpp, m, devices
+def _moments(one: Staged) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """[chunk, moment, 1] micro-batches of each chunk that are held from F to I, and from I to W, at each moment at
+    which its device may be fullest; [moment] whether that is after an F."""
+    x, devices, name = one.batch.layouts, np.array(one.devices), SCHEDULES[one.layout.schedule]
+    pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], one.batch.m))
+    after_f, after_i = moments_held(name, pp, vpp, m, devices.astype(np.float64))
+    back = (name in V_SCHEDULES) * (np.arange(len(devices)) >= len(devices) // 2)
+    numbers, chunk = np.concatenate([after_f, after_i]), np.arange(len(devices))
+    from_f, from_i = (numbers[:, first + back, chunk].T[..., None] for first in (0, 2))
+    return from_f, from_i, np.arange(len(numbers)) < len(after_f)

@@ -23,7 +23,7 @@ from ...profiles.reader import FieldPath, read_document
 from ..request import Request, changed_request
 from ..request_models import LoraRequest, Train, WorkloadRequest
 from ..resolve import Resolved, resolve
-from .knobs import KNOBS, per_in_text
+from .knobs import KNOBS, Knob, per_in_text
 
 MOST_POINTS = 10_000
 _POINTS_PER_OCTAVE, _LINEAR_POINTS = 4, 11
@@ -49,7 +49,8 @@ _WORDS = (
     "cluster.links.inter_node.kind", "cluster.links.inter_node.per", "cluster.fabric", "cluster.fabric.type",
     "cluster.fabric.ratio", "cluster.fabric.pod_nodes", "cluster.groups", "cluster.sites", "cluster.wan.per",
 )  # fmt: skip
-_FACTOR = re.compile(r"\s*(?:[x×]\s*([0-9.]+(?:e[-+]?[0-9]+)?)|([0-9.]+)\s*[x×])\s*", re.IGNORECASE)
+_DECIMAL = r"[0-9]+\.?[0-9]*|\.[0-9]+"
+_FACTOR = re.compile(rf"\s*(?:[x×]\s*((?:{_DECIMAL})(?:e[-+]?[0-9]+)?)|({_DECIMAL})\s*[x×])\s*", re.IGNORECASE)
 
 Value = str | float  # text as given, or a number in base units
 Values = Mapping[str, Value]  # path -> value
@@ -117,7 +118,9 @@ def _checked(path: str, text: str, flag: str) -> Value:
     try:
         return units.parse(text, dimension)
     except InputError as error:
-        raise InputError(f"{flag} {path}: {error.message}", hint=error.hint) from None
+        plain = path in KNOBS and dimension == "count"
+        hint = f"it must be {KNOBS[path].range.text}" if plain else error.hint
+        raise InputError(f"{flag} {path}: {error.message}", hint=hint) from None
 
 
 @dataclass(frozen=True)
@@ -239,8 +242,19 @@ def apply(base: Resolved, values: Values) -> Resolved:
         knob = KNOBS[path]
         if knob.read(found) is None and (isinstance(value, str) or path.startswith("cluster.links")):
             raise InputError(f"{path}: {found.cluster.name} has no {knob.label}", hint="give it a value with a unit")
-        found = knob.scaled(found, factor_of(value)) if isinstance(value, str) else knob.set(found, value)
+        found = knob.set(found, _in_range(knob, value, knob.read(found)))
     return found
+
+
+def _in_range(knob: Knob, value: Value, now: float | None) -> float:
+    """The number that `value` makes of `now`. Raises InputError where it may not be that."""
+    number = (now or 0.0) * factor_of(value) if isinstance(value, str) else value
+    if knob.range.holds(number):
+        return number
+    unit = "" if knob.dimension == "count" else f" {knob.dimension}"
+    made = f" ({value} of {now:g}{unit})" if isinstance(value, str) else ""
+    hint = "" if now is None else f"it is {now:g}{unit} now"
+    raise InputError(f"{knob.path}: must be {knob.range.text}, is {number:g}{unit}{made}", hint=hint)
 
 
 def _is_knob(path: str, value: Value) -> bool:

@@ -17,6 +17,7 @@ from ...cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup, 
 from ...cost_models.units import Dimension
 from ...profiles import registry
 from ...profiles.reader import read_document
+from ...profiles.stack_file import ABOVE_ZERO, Range, range_of
 from ..resolve import Resolved
 
 Better = Literal["more", "less", ""]
@@ -26,7 +27,8 @@ _INSIDE = ("pair", "node", "rack", "slice")  # names of the levels that are buil
 @dataclass(frozen=True)
 class Knob:
     """One number. `read`: its value in base units of `dimension`, None where the cluster has none; `write`: the request
-    with another value. `better`: which way a step gets faster, empty where the number is no speed."""
+    with another value. `better`: which way a step gets faster, empty where the number is no speed. `range`: what it may
+    be, that of the files which hold it."""
 
     path: str
     label: str
@@ -34,6 +36,7 @@ class Knob:
     better: Better
     read: Callable[[Resolved], float | None]
     write: Callable[[Resolved, float], Resolved]
+    range: Range = ABOVE_ZERO
 
     def scaled(self, found: Resolved, factor: float) -> Resolved:
         """The request with the number times `factor`; as it is where there is no such number."""
@@ -176,7 +179,11 @@ def _stack(field: str) -> Knob:
 
     better: Better = "more" if field.endswith("_overlap") else "less"
     label = f"{field.replace('_s_per_', ' time per ').replace('_', ' ')} (software)"
-    return Knob(f"stack.{field}", label, dimension, better, lambda found: float(getattr(found.stack, field)), write)
+
+    def read(found: Resolved) -> float:
+        return float(getattr(found.stack, field))
+
+    return Knob(f"stack.{field}", label, dimension, better, read, write, range_of(field))
 
 
 # What the hardware is made of, in the order of a data sheet.

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from meshwright.cost_models.layouts import Layouts, parse
+from meshwright.cost_models.specs import Workload
 from meshwright.cost_models.tables import index_keys
 from meshwright.planner import api
 from meshwright.planner.emitters.registry import TARGETS
@@ -341,13 +342,13 @@ def test_the_runtime_refuses_a_plan_edited_to_an_odd_length() -> None:
 @pytest.mark.parametrize(
     ("layout_id", "reason"),
     [
-        ("tp2-cp2u-dp1-mbs1-z1-rnone", "cp 2 x tp 2 does not divide 2"),
+        ("tp2-cp2u-dp1-mbs1-z1-rnone", "cp 2 x tp 2 does not divide the 2 key/value heads"),
         ("cp4ru-dp1-mbs1-z1-rnone", "no ring+ulysses attention yet"),
-        ("cp2r-dp1-mbs1-z1-rnone-fp32", "ring needs the flash kernel, which has no fp32"),
+        ("cp2r-dp1-mbs1-z1-rnone-fp32", "cp 2 (ring) needs the flash kernel: bf16"),
     ],
 )
 def test_the_runtime_refuses(layout_id: str, reason: str) -> None:
     wanted = job(layout_id)
-    found = unsupported(wanted.layout, wanted.model, {"optimizer": "sgd", "seq_len": 16})
+    found = unsupported(wanted.layout, wanted.model, Workload(seq_len=16, global_batch=8), wanted.stack)
     assert found is not None
     assert reason in found

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from meshwright.cost_models.layouts import Layouts, parse
-from meshwright.cost_models.specs import MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs import MixtureOfExperts, ModelSpec, Workload
 from meshwright.cost_models.tables import index_keys
 from meshwright.planner import api
 from meshwright.planner.emitters.registry import TARGETS
@@ -30,7 +30,7 @@ from meshwright.runtime.trainer import Trainer
 from torch import Tensor
 
 from .fork import TIMEOUT_S, Break, fork, run
-from .jobs import job, moe
+from .jobs import STACK, job, moe
 from .test_memory import rehearsal
 from .test_parity import layer_of, model_for, no_expert_reduction, parity_of
 from .test_scale import small
@@ -239,11 +239,11 @@ def test_etp_ranks_are_neighbours_and_ep_ranks_etp_apart() -> None:
 
 @pytest.mark.parametrize(
     ("layout_id", "reason"),
-    [("dp2-etp2-mbs1-z0-rnone", None), ("dp5-etp5-mbs1-z0-rnone", "etp 5 does not divide the 48 units of an expert"),
-     ("dp4-sh2-ep2-etp2-mbs1-z1-rnone", "ep 2 x etp 2 does not divide the ranks that share one copy")],
+    [("dp2-etp2-mbs1-z0-rnone", None), ("dp5-etp5-mbs1-z0-rnone", "or etp 5 their width 48"),
+     ("dp4-sh2-ep2-etp2-mbs1-z1-rnone", "is not a multiple of ep 2 x etp 2")],
 )  # fmt: skip
 def test_the_runtime_refuses_what_does_not_divide(layout_id: str, reason: str | None) -> None:
-    found = unsupported(parse(layout_id), moe(), {"optimizer": "sgd", "seq_len": 16})
+    found = unsupported(parse(layout_id), moe(), Workload(seq_len=16, global_batch=20), STACK)
     assert found == reason if reason is None else found is not None and reason in found
 
 

@@ -21,7 +21,7 @@ from meshwright.runtime.trainer import MOMENTUM, Trainer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-from meshwright.errors import InputError, NoFeasibleLayoutError
+from meshwright.errors import InputError, UnsupportedError
 
 from .fork import run
 from .jobs import deepseek, job, llama, mixed
@@ -285,5 +285,5 @@ def test_an_alpha_that_cannot_be(alpha: float, lora: str, words: str, tmp_path: 
 
 
 def test_quantised_weights_are_not_planned_for_it() -> None:
-    with pytest.raises(NoFeasibleLayoutError, match="meshwright: lora"):
+    with pytest.raises(UnsupportedError, match="frozen weights in bf16, not in nf4"):
         planned("8:q,v:nf4", Path())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs import Lora
+from meshwright.cost_models.specs import Lora, Workload
 from meshwright.planner import api
 from meshwright.runtime import dry_run, offload
 from meshwright.runtime.job import job_of, unsupported
@@ -92,10 +92,10 @@ def test_a_run_holds_what_was_predicted(layout_id: str) -> None:
 
 def test_a_split_backward_pass_is_refused() -> None:
     """What waits for the gradients of weights would not go to the host."""
-    workload: dict[str, Any] = {"seq_len": 16, "optimizer": "sgd"}
     wanted = job("pp2-zbh1-dp1-mbs1-z0-rnone")
     layout = replace(wanted.layout, offload=2)
-    assert "zb-h1: what waits" in (unsupported(layout, wanted.model, workload) or "")
+    found = unsupported(layout, wanted.model, Workload(seq_len=16, global_batch=8), wanted.stack)
+    assert "zb-h1: what waits" in (found or "")
     plain = job("pp2-dp1-mbs1-z0-rnone-oact")
     with pytest.raises(UnsupportedError, match="splits the backward pass"):
         replace(plain, own_order=own_order("zb-h2", plain)).check_states()

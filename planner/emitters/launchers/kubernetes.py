@@ -127,7 +127,7 @@ def files(job: Job) -> dict[str, str]:
         raise UnsupportedError(
             "placement.hosts: Kubernetes places pods itself", hint="`--launcher slurm` and `hostfile` keep their order"
         )
-    name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-")[:50]
+    name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower())[:50].strip("-") or "plan"
     values = {"name": name, "nodes": job.num_nodes, "gpus": job.gpus_per_node, "image": _IMAGE,
               "example": job.example or "more arguments"}  # fmt: skip
     header = comment((*job.header, "Edit what is marked, then: kubectl apply -f configmap.yaml -f {file}"))

@@ -1,0 +1,108 @@
+"""The target `meshwright` and the runtime agree: what is planned for it runs, what it lacks is said at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cli.main import main
+from meshwright.planner import api
+from meshwright.planner.plan import Plan
+from meshwright.planner.plan_parts import model_of, stack_of, workload_of
+from meshwright.runtime.job import job_of, unsupported
+
+from meshwright.errors import NoFeasibleLayoutError, UnsupportedError
+
+LACKS = [
+    ({"model": "gemma-2-2b"}, "no windowed attention (4096 tokens)"),
+    ({"model": "llama-3-8b", "optimizer": "adamw-8bit"}, "no optimizer adamw-8bit"),
+    ({"model": "llama-3-8b", "train_layers": 2}, "all layers, or nothing but adapters"),
+    ({"model": "bloom-560m", "seq_len": 2048}, "no ALiBi positions"),
+    ({"model": "gpt-oss-20b"}, "no attention sinks"),
+    ({"model": "olmo-2-7b", "seq_len": 4096}, "one weight per head dim"),
+    ({"model": "opt-350m", "seq_len": 2048}, "no projected embedding"),
+]  # fmt: skip
+# One per way of attention, positions, norms, experts; with few and many key/value heads.
+RUNS = [
+    ("qwen2.5-3b", 8192), ("gemma-2b", 8192), ("llama-3.1-8b", 8192), ("phi-4", 8192), ("gpt2-xl", 1024),
+    ("opt-1.3b", 2048), ("qwen3-30b-a3b", 8192), ("deepseek-v2-lite", 8192), ("mistral-7b", 4096),
+    ("granite-3.1-2b", 4096),
+]  # fmt: skip
+
+
+def planned(model: str, seq_len: int = 8192, **asked: Any) -> Plan:
+    return api.plan(**{"cluster": "dgx-h100:2", "global_batch": 256, **asked}, model=model, seq_len=seq_len)
+
+
+def reasons(plan: Plan) -> list[str | None]:
+    """What the runtime says of every layout of a plan."""
+    resolved = plan.resolved
+    model, workload, stack = model_of(resolved, ""), workload_of(resolved, ""), stack_of(resolved, "")
+    return [unsupported(each.to_layout(), model, workload, stack) for each in plan.candidates]
+
+
+@pytest.mark.parametrize(("model", "seq_len"), RUNS)
+def test_what_is_planned_for_it_runs(model: str, seq_len: int) -> None:
+    plan = planned(model, seq_len, target="meshwright", cluster="dgx-h100:1", top=8)
+    runs_as_planned(plan)
+
+
+def test_what_is_planned_with_every_mesh_of_tensor_and_data_ranks_runs() -> None:
+    """Two key/value heads for 1, 2, 4 or 8 tensor ranks."""
+    plan = planned("qwen2.5-3b", target="meshwright", cluster="dgx-h100:1", top=8, fix={"pp": 1, "cp": 1})
+    runs_as_planned(plan)
+    assert {each.to_layout().tp for each in plan.candidates} == {1, 2}
+
+
+def runs_as_planned(plan: Plan) -> None:
+    assert reasons(plan) == [None] * len(plan.candidates)
+    assert {each.targets["meshwright"] for each in plan.candidates} == {None}
+    assert all(job_of(plan, each.choice).layout == each.to_layout() for each in plan.candidates)
+
+
+def test_a_split_backward_pass_keeps_its_weights_whole() -> None:
+    """Other software shards them while the pipeline runs."""
+    fix = {"pp": 2, "schedule": "zb-h1", "zero": 3}
+    with pytest.raises(NoFeasibleLayoutError, match="meshwright: zero"):
+        planned("llama-3.1-8b", target="meshwright", stack="megatron-core", fix=fix)
+
+
+def test_more_tensor_ranks_than_key_value_heads_are_never_chosen() -> None:
+    with pytest.raises(NoFeasibleLayoutError, match=r"`--fix tp=8` leaves no legal layout.*meshwright: kv heads"):
+        planned("qwen2.5-3b", target="meshwright", fix={"tp": 8})
+    other = planned("qwen2.5-3b", target="any", fix={"tp": 8})
+    said = "the runtime deals out whole key/value heads: tp 8 does not divide the 2"
+    assert {each.targets["meshwright"] for each in other.candidates} == {said}
+    with pytest.raises(UnsupportedError, match="does not divide the 2") as caught:
+        job_of(other, 1)
+    assert caught.value.hint == "plan again with `--target meshwright`"
+
+
+@pytest.mark.parametrize(("asked", "reason"), LACKS)
+def test_what_it_lacks_is_refused_where_it_was_asked_for(asked: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        planned(**asked, target="meshwright")
+    assert reason in caught.value.message
+    assert "--target" in caught.value.hint
+    assert "--target meshwright" not in caught.value.hint
+
+
+def test_as_the_default_it_plans_and_says_who_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And then `emit` and `launch` say what `plan` said."""
+    path = str(tmp_path / "plan.json")
+    words = ["--model", "gemma-2-2b", "--cluster", "dgx-h100:2", "--seq-len", "8192"]
+    assert main(["plan", *words, "-o", path]) == 0
+    hint = "deepspeed and accelerate have all of it: plan with `--target deepspeed`"
+    told = capsys.readouterr().err
+    assert "meshwright cannot train gemma-2-2b, `emit` and `launch` refuse" in told
+    assert hint in told
+    for command in (["emit", path], ["launch", path, "--dry-run"], ["plan", *words, "--target", "meshwright"]):
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert "no windowed attention (4096 tokens)" in told
+        assert hint in told
+    assert main(["emit", path, "--to", "megatron"]) == 2
+    told = capsys.readouterr().err
+    assert "layers have two norms" in told
+    assert hint in told

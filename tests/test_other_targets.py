@@ -1,0 +1,35 @@
+"""The line that names a faster layout of other software: it is what that software, planned for, gives."""
+
+from __future__ import annotations
+
+import pytest
+from meshwright.planner import api
+from meshwright.planner.plan import Plan
+
+
+def planned(target: str) -> Plan:
+    return api.plan(model="llama-3.1-8b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target=target)
+
+
+@pytest.mark.parametrize("target", ["accelerate", "deepspeed", "meshwright"])
+def test_a_faster_target_gives_what_it_is_said_to(target: str) -> None:
+    plan = planned(target)
+    assert plan.outside is not None
+    (other,) = plan.outside.targets
+    there = planned(other).candidates[0]
+
+    assert (plan.outside.layout_id, plan.outside.step_s) == (there.layout_id, there.step_s)
+    assert there.step_s < plan.candidates[0].step_s
+
+
+def test_the_fastest_target_names_no_other() -> None:
+    plans = [planned(target) for target in ("accelerate", "deepspeed", "megatron", "torchtitan")]
+    fastest = min(plans, key=lambda plan: plan.candidates[0].step_s)
+
+    assert [plan for plan in plans if plan.outside is None] == [fastest]
+
+
+def test_a_target_that_cannot_build_the_model_is_not_named() -> None:
+    """Megatron would be the fastest, and `emit` refuses Gemma for it: scaled embeddings, GeGLU."""
+    plan = api.plan(model="gemma-2-2b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target="accelerate")
+    assert plan.outside is None or plan.outside.targets == ("deepspeed",)
