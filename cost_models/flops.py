@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .layouts import RECOMPUTE_MODES, Layout
 from .operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains
 from .specs import with_capacity
-from .tables import Problem
+
+if TYPE_CHECKING:
+    from .tables import Problem
 
 
 def _operations(problem: Problem) -> list[LayerOperations]:
@@ -43,6 +47,13 @@ def _backward(ops: LayerOperations) -> float:
     return inputs + weights + 2 * sum(float(c.flops[0]) for c in ops.cores)
 
 
+def of_kinds(problem: Problem) -> NDArray[np.float64]:
+    """[2, kind] forward and backward FLOPs of one sequence, of layers and edges in the order of stages.py. A copy of
+    the embedding computes nothing."""
+    each = [(_forward(ops), _backward(ops)) for ops in _operations(problem)]
+    return np.array([*each, (0.0, 0.0)]).T
+
+
 def _layers_per_kind(problem: Problem) -> list[int]:
     counts = [0] * problem.num_kinds
     for kind in problem.pattern:
@@ -54,10 +65,8 @@ def _layers_per_kind(problem: Problem) -> list[int]:
 
 def model_flops(problem: Problem) -> float:
     """FLOPs of one step: 3 x forward where everything trains (FORMULAS 1.4)."""
-    mtp = problem.model.mtp_layers
-    counts = [*_layers_per_kind(problem), 1, 1, mtp]
-    each = (_forward(ops) + _backward(ops) for ops in _operations(problem))
-    return problem.workload.global_batch * sum(n * flops for n, flops in zip(counts, each, strict=True))
+    counts = [*_layers_per_kind(problem), 1, 1, problem.model.mtp_layers, 1]
+    return problem.workload.global_batch * float((np.array(counts) * problem.flops).sum())
 
 
 def recomputed_flops(problem: Problem, layout: Layout, redone: Sequence[float] | None = None) -> float:

@@ -6,14 +6,15 @@ they are lists over J of [n].
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import uneven_chunks
 from .exchanges import PLAIN, Exchanges, neighbours
 from .held import held_bytes, splits_backward
 from .layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
@@ -574,6 +575,24 @@ def build_totals(problem: Problem) -> Array:
     )
 
 
+def chunk_waits(
+    problem: Problem, keys: Sequence[tuple[int, int, str]], sizes: Sequence[int] | None = None
+) -> Array | None:
+    """[split, 3] what devices wait for longer chunks (Splits.waits). sizes: layers of the chunks of the only split;
+    None: as even as possible."""
+    several = [i for i, (pp, vpp, shape) in enumerate(keys) if pp > 1 and vpp > 1 and shape not in V_SCHEDULES]
+    if not several:
+        return None
+    forward, backward = problem.flops.tolist()
+    of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
+    if sizes is not None:
+        return uneven_chunks.of_splits(*of_model, keys[0][0], [sizes])
+    found = np.zeros((len(keys), 3))
+    for i in several:
+        found[i] = uneven_chunks.of_even_splits(*of_model, keys[i][0])[keys[i][1]]
+    return found
+
+
 def build(
     problem: Problem, tables: Tables, layouts: Layouts, key: Ints, partition: Partition | None = None, *,
     mean: bool = False,
@@ -586,6 +605,8 @@ def build(
         splits = own_splits(*ends, *keys[0], partition)
     else:
         splits = (mean_splits if mean else build_splits)(*ends, keys)
+    if not mean:
+        splits = replace(splits, waits=chunk_waits(problem, keys, partition.sizes if partition else None))
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(

@@ -47,7 +47,8 @@ class Splits:
     last: [split, J] highest device index with the profile; None: there is no other. least: a profile stands for any of
     the devices from one to the other, and needs what the one that holds least does. back, redone_back: [split, J, kind]
     what of counts and of redone is on the chunk that a V comes back through, which holds other numbers of micro-batches
-    (held.py); None: there is none.
+    (held.py); None: there is none. waits: [split, 3] what devices wait for longer chunks of others
+    (uneven_chunks.waits); None: nothing.
     """
 
     counts: Array
@@ -59,6 +60,7 @@ class Splits:
     least: bool = False
     back: Array | None = None
     redone_back: Array | None = None
+    waits: Array | None = None
 
     @cached_property
     def layers(self) -> Array:

@@ -195,9 +195,19 @@ def _pipeline_s(ledger: Ledger, rates: Rates, stage: _Stages, cycle: Array) -> t
     others_c = np.maximum(np.maximum(total_c - cycle, 0.0) - (pp - 1) * passes, 0.0)
     others_f, others_b, others_w = ((pp - 1) * mean for mean in (mean_f, mean_b, mean_w))
     bubble = bubble_s(x["schedule"], vpp, pp, ledger.m, total_c / pp, others_c, others_f, others_b, others_w, hidden_f)
+    bubble = np.maximum(bubble + _chunk_waits_s(ledger, pp, cycle), 0.0)
     messages = Messages(pp, vpp, ledger.m, *_message_s(ledger, rates), total_c - pp * passes, cycle, mean_f, mean_b,
                         mean_w)  # fmt: skip
     return np.asarray(np.where(pp > 1, bubble, 0.0)), exposed_hop_s(x["schedule"], messages)
+
+
+def _chunk_waits_s(ledger: Ledger, pp: Array, cycle: Array) -> Array:
+    """[n] seconds that devices wait for longer chunks of others (uneven_chunks.py), beyond the bubble or of it."""
+    if ledger.splits.waits is None:
+        return np.zeros(len(cycle))
+    once, first, further = ledger.splits.waits[ledger.split].T
+    of_p = np.where(ledger.m > pp, first + (ledger.m / pp - 1.0) * further, once)
+    return np.asarray(np.minimum(ledger.m, pp) * cycle * of_p)
 
 
 def exposed_s(ledger: Ledger, rates: Rates) -> Array:

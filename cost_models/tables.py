@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from . import memory
+from . import flops, memory
 from .layouts import RECOMPUTE_MODES
 from .memory import KindParameters, StateBytes
 from .operations import (
@@ -85,6 +85,11 @@ class Problem:
             for v in self.variants
         )
         return layers + memory.edge_parameters(self.model, self.trains_everything)
+
+    @cached_property
+    def flops(self) -> Array:
+        """[2, kind] forward and backward FLOPs of one sequence (flops.of_kinds)."""
+        return flops.of_kinds(self)
 
     @cached_property
     def state_bytes(self) -> StateBytes:

@@ -99,7 +99,7 @@ def test_from_a100_to_nvl72() -> None:
     the 8 times that the peaks have grown, since fewer of the faster peaks are reached; fp8 and fp4 more. The published
     20 to 40 times (arXiv 2407.14645) stay out of reach: products that took no time at all would leave 16 times."""
     asked: dict[str, Any] = {"model": GPT_175B, "seq_len": 2048, "global_batch": 2016, "target": "any"}
-    before = priced("tp4-pp7-vpp13-dp36-sh18-mbs4-z1-rsel(norm)-oact", cluster="dgx-a100-80gb:126", **asked)
+    before = priced("tp4-pp6-vpp16-dp42-sh14-mbs4-z1-rsel(norm)-oact", cluster="dgx-a100-80gb:126", **asked)
     bf16 = priced("tp4-dp252-mbs8-z2-rsel(norm+act)", cluster="gb200-nvl72:252", **asked)
     fp8, fp4 = (priced(f"tp4-dp252-sh126-mbs8-z3-rnone-{dtype}", cluster="gb200-nvl72:252", dtype=dtype, **asked)
                 for dtype in ("fp8", "fp4"))  # fmt: skip
