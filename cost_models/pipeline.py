@@ -28,8 +28,7 @@ def bubble_s(
     mean_c: c of the mean device; others_*: sums of c, F, B and W over all devices but one, seconds, W without what
     traffic hides behind; hidden_f: what it hides behind of F; I = B - W. 1f1b and gpipe: c (the published (p-1)(F+B));
     interleaved: c/v (Narayanan et al., SC21); zb-h1: c - 2W (Qi et al., arXiv 2401.10241); zb-v: `_zb_v_s`; dualpipe-v:
-    (F + I)/2 (DualPipe README, two half chunks per device). The last two were checked against simulation
-    (concepts/schedules.md): mean error 1 %, 2-5 % where stages are uneven.
+    `_dualpipe_v_s`. The last two are exact for equal stages as they say, 2-5 % of the step off where stages are uneven.
     """
     bubble = np.where(schedule == _CODE["interleaved"], others_c / vpp, others_c)
     split = schedule >= _CODE["zb-h1"]
@@ -38,24 +37,34 @@ def bubble_s(
         zero = np.maximum(others_c - 2 * others_w, 0.0)
         of_v = _zb_v_s(pp, m, mean_c, (others_c, others_f, others_b, others_w), hidden_f)
         zero = np.where(schedule == _CODE["zb-v"], of_v, zero)
-        zero = np.where(schedule == _CODE["dualpipe-v"], (others_f + inputs) / 2, zero)
+        zero = np.where(schedule == _CODE["dualpipe-v"], _dualpipe_v_s(pp, others_f, inputs, others_w), zero)
         bubble = np.where(split, zero, bubble)
     return np.asarray(bubble)
 
 
-def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_f: Array | float) -> Array:
-    """Of many micro-batches (F + max(I - W, 0))/2, which arXiv 2405.15362 hides under the next step when F = I = W, and
-    a step that ends with its optimizer does not.
+def _dualpipe_v_s(pp: Array, others_f: Array, others_i: Array, others_w: Array) -> Array:
+    """F + max(I - W, 0)/2 and, of more than two stages, what I takes longer than F: (I - F)/2 less half an F of one
+    device. (F + I)/2 of two half chunks if F = I = W (DualPipe README). Exact for equal stages and m >= 2p."""
+    longer = (others_i - others_f - others_f / np.maximum(pp - 1, 1.0)) / 2
+    return np.asarray(others_f + np.maximum(others_i - others_w, 0.0) / 2 + np.maximum(longer, 0.0))
 
-    Fewer than 2p do not fill the V: I wait for their turn with W in between, (p-1)(I - W/2), less W/2 for each
-    micro-batch beyond p, and more by F for each that p lacks; under p/2 of them, not all of those W are there. Read off
-    the simulator, where it is exact for equal stages with F <= I and m = p/2 or m >= p. A slower slowest stage has to
-    wait less. F and W come off c as far as no traffic hides behind them: what that takes more of, c has less of.
+
+def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_f: Array | float) -> Array:
+    """Of 2p micro-batches and more half the longest of F, I, W, 2(F - W) and 2(I - W): F/2 if F = I = W, which
+    arXiv 2405.15362 hides under the next step, and a step that ends with its optimizer does not. (F - I/2, where F is
+    the longest, is not there: what is computed again would shorten a step.)
+
+    Fewer do not fill the V: I wait for their turn with W in between, (p-1)(I - W/2), less W/2 for each micro-batch
+    beyond p up to 2p - 1, and more by F for each that p lacks; under p/2 of them, not all of those W are there. Exact
+    for equal stages with I no shorter than F and W and m = p/2 or m >= p. A slower slowest stage has to wait less. F
+    and W come off c as far as no traffic hides behind them: what that takes more of, c has less of.
     """
     others_c, others_f, others_b, others_w = others
-    many = (others_f + np.maximum(others_b - 2 * others_w, 0.0)) / 2
+    others_i = others_b - others_w
+    beside = np.maximum(others_f, others_i) - others_w  # of two that pass each other, the longer, and a W in between
+    many = np.maximum.reduce([others_f, others_i, others_w, 2 * beside]) / 2
     all_c, number = (pp - 1) * mean_c, np.maximum(pp - 1, 1.0)
-    there = np.minimum((m - 0.5) / number, 0.5) + np.maximum(m - pp, 0.0) / (2 * number)
+    there = np.minimum((m - 0.5) / number, 0.5) + np.clip(m - pp, 0.0, pp - 1) / (2 * number)
     few = np.maximum(pp - m, 0.0) * others_f / number + (all_c - (others_f - hidden_f) - others_w) - others_w * there
     return np.asarray(np.maximum(many, few - m * (all_c - others_c)))
 

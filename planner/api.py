@@ -214,15 +214,20 @@ def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
     count = Count(total=1, priced=1)
     proof = Certificate(space=count.told(), lower_bound_s=None, gap=None, proven=False)
     result = _plan(found, listed, proof, None, count)
-    more = []
-    if listed[0].device_bytes > found.memory_bytes:
-        need, has = units.gib(listed[0].device_bytes), units.gib(found.memory_bytes)
-        more.append(f"{layout_id} does not fit: it needs {need} GiB of {has}")
-    on_host = max(stage.host_bytes for stage in listed[0].memory)
+    more = does_not_fit_in(found, listed[0])
+    return result.model_copy(update={"warnings": (*result.warnings, *more)})
+
+
+def does_not_fit_in(found: Resolved, candidate: Candidate) -> list[str]:
+    """Why a layout does not fit: more than a GPU may use, or than there is of host memory. Empty if it fits."""
+    on_host, more = max(stage.host_bytes for stage in candidate.memory), []
+    if candidate.device_bytes > found.memory_bytes:
+        need, has = units.gib(candidate.device_bytes), units.gib(found.memory_bytes)
+        more.append(f"{candidate.layout_id} does not fit: it needs {need} GiB of {has}")
     if on_host > found.host_bytes:
         need, has = units.gib(on_host), units.gib(found.host_bytes)
-        more.append(f"{layout_id} does not fit in host memory: it needs {need} GiB per GPU of {has}")
-    return result.model_copy(update={"warnings": (*result.warnings, *more)})
+        more.append(f"{candidate.layout_id} does not fit in host memory: it needs {need} GiB per GPU of {has}")
+    return more
 
 
 def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> Request:

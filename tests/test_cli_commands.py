@@ -250,3 +250,14 @@ def test_every_snapshot_is_used() -> None:
             stem = stem.removeprefix(prefix)
         stem = stem.removesuffix("-terminal")
         assert stem in text or stem in {name.replace(" ", "-") for name in cli.COMMANDS}, path.name
+
+
+def test_memory_says_no_by_its_exit_code(plans: Path) -> None:
+    """As scripts ask: the screen is there either way."""
+    model = ["--model", "llama-3.1-70b", "--cluster", "dgx-h100:1"]
+    too_much = run_here("memory", *model, "--layout", "tp8-dp1-mbs1-z1-rnone", cwd=plans)
+    assert too_much.code == 1
+    assert "may use" in too_much.out
+    assert "tp8-dp1-mbs1-z1-rnone does not fit: it needs" in too_much.err
+    assert run_here("memory", "plan.json", "--layout", "dp8-mbs1-z0-rnone", cwd=plans).code == 1
+    assert run_here("memory", "plan.json", cwd=plans).code == 0

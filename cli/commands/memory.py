@@ -48,8 +48,9 @@ def command(
     """Show the memory of a layout, per pipeline stage and buffer.
 
     Of a layout by its id (--layout), of layout --choice of a plan file, or else
-    of the layout that `plan` would choose. --trace needs no GPU, but torch; it
-    exits with 1 where the traced peak differs by more than 5 %.
+    of the layout that `plan` would choose. Exits with 1 where --layout names one
+    that does not fit. --trace needs no GPU, but torch; it exits with 1 where the
+    traced peak differs by more than 5 %.
 
     \b
     Examples:
@@ -60,16 +61,18 @@ def command(
     from ...errors import InputError
     from ...planner import api
     from ...planner.request import request_from_dict
+    from ...planner.resolve import resolve
 
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
+    evaluated = layout is not None and (source is None or not requests.is_plan(source))
     if stage is not None and not trace:
         raise InputError("--stage says which stage to trace", hint="add `--trace`")
     if source is not None and requests.is_plan(source):
         found = api.load_plan(source)
         choice = next((each.choice for each in found.candidates if each.layout_id == layout), choice)
         if layout is not None and requests.candidate(found.model_dump(mode="json"), choice)["layout_id"] != layout:
-            found, choice = api.evaluate(request_from_dict(found.request), layout), 1
+            found, choice, evaluated = api.evaluate(request_from_dict(found.request), layout), 1, True
     else:
         asked = requests.build(source, set_, flags)
         with terminal.progress("searching") as progress:
@@ -84,6 +87,8 @@ def command(
     requests.tell_warnings(terminal, document)
     if traced:
         _show_trace(terminal, found, traced)
+    if evaluated and api.does_not_fit_in(resolve(request_from_dict(found.request)), found.best):
+        raise typer.Exit(1)
 
 
 def _traced(terminal: Terminal, plan: Plan, choice: int, stage: int | None, name: str) -> list[Comparison]:
