@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from math import log
 from typing import Any, Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "fp32", "fp4"]
@@ -105,6 +106,51 @@ class Layer:
         return isinstance(self.feed_forward, MixtureOfExperts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary positions are stretched beyond the length of the first training. Names and meaning are those of
+    rope_parameters in config.json (transformers 5.23, modeling_rope_utils.py); a kind uses its own numbers only.
+
+    dynamic: not up to max_positions, which no plan exceeds. longrope: its lists of factors, one a frequency, are not
+    held. mscale, mscale_all_dim: 0 where they are not given.
+    """
+
+    kind: Literal["linear", "dynamic", "yarn", "longrope", "llama3"]
+    factor: float
+    original_max_positions: int | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    def __str__(self) -> str:
+        first = f" from {self.original_max_positions}" if self.original_max_positions else ""
+        return f"{self.kind} x{self.factor:g}{first}"
+
+    @property
+    def amplitude(self) -> float:
+        """What cos and sin are multiplied by (YaRN, arXiv 2309.00071, section 3.4)."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._grown(self.mscale) / self._grown(self.mscale_all_dim)
+        return self._grown(1.0)
+
+    @property
+    def latent_scale(self) -> float:
+        """Of the scores of latent attention (DeepseekV3Attention in transformers)."""
+        return self._grown(self.mscale_all_dim) ** 2 if self.kind == "yarn" and self.mscale_all_dim else 1.0
+
+    def _grown(self, mscale: float) -> float:
+        return 0.1 * mscale * log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """A decoder-only language model.
@@ -113,8 +159,9 @@ class ModelSpec:
     of a learned position table (0: RoPE or ALiBi). `embedding_dim` differs from hidden where the embedding is
     projected (opt-350m). `mtp_layers`: multi-token-prediction modules, counted apart from the layers.
 
-    Costs do not depend on the last four, what is computed does. `activation`: silu, gelu, gelu_tanh, relu, relu2 or
-    another name, of the gate where blocks are gated. `assumed`: which of the three are defaults, not from the source.
+    Costs do not depend on the last six, what is computed does. `activation`: silu, gelu, gelu_tanh, relu, relu2 or
+    another name, of the gate where blocks are gated. `partial_rotary_factor`: the share of a head that is rotated (of
+    the part that carries positions, in latent attention). `assumed`: which are defaults, not from the source.
     """
 
     name: str
@@ -137,6 +184,8 @@ class ModelSpec:
     rope_theta: float | None = 10_000.0  # base of the rotary positions; None: learned ones, or ALiBi
     norm_epsilon: float = 1e-5
     activation: str = "silu"
+    rope_scaling: RopeScaling | None = None
+    partial_rotary_factor: float = 1.0
     assumed: tuple[str, ...] = ()
 
     @property
@@ -146,8 +195,18 @@ class ModelSpec:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the user should know of `assumed`: a sentence, or none."""
-        values = ", ".join(f"{name} {getattr(self, name)}" for name in self.assumed)
+        values = ", ".join(f"{name} {getattr(self, name) or 'none'}" for name in self.assumed)
         return (f"assumed, since the model's config does not say: {values}",) if values else ()
+
+    @property
+    def trained_scaling(self) -> RopeScaling | None:
+        """The scaling of sequences that the model has positions for: `dynamic` starts beyond them."""
+        return None if self.rope_scaling is None or self.rope_scaling.kind == "dynamic" else self.rope_scaling
+
+    @property
+    def latent_scale(self) -> float:
+        """What latent attention multiplies its scores by, beside the root of its width."""
+        return 1.0 if self.rope_scaling is None else self.rope_scaling.latent_scale
 
     @property
     def capacity_factor(self) -> float | None:
@@ -498,8 +557,8 @@ def with_capacity(model: ModelSpec, factor: float | None) -> ModelSpec:
 
 # Fields that came after the first plans, with the value at which they say nothing.
 _SILENT = {"groups": 1, "top_groups": 1, "router_scores": "softmax", "router_normalised": True, "router_scale": 1.0,
-           "capacity_factor": None, "saves_fp8_activations": False, "weighs_activations": False,
-           "reduces": "buckets", "messages_ahead": 0, "step_reductions": 0}
+           "capacity_factor": None, "partial_rotary_factor": 1.0, "saves_fp8_activations": False,
+           "weighs_activations": False, "reduces": "buckets", "messages_ahead": 0, "step_reductions": 0}
 
 
 def told(spec: ModelSpec | StackSpec) -> dict[str, Any]:

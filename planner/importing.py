@@ -179,12 +179,15 @@ def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, A
     entry = next((each for each in options.models if each.name == name), None)
     if entry is None:
         return None
-    for known in model_names():
-        spec, _ = load_model(known)
-        sizes = (spec.num_layers, spec.hidden, total_parameters(spec))
-        if sizes == (entry.layers, entry.hidden, entry.parameters):
-            return known
-    return None
+    specs = [load_model(known)[0] for known in model_names()]
+    alike = [spec for spec in specs if (spec.num_layers, spec.hidden, total_parameters(spec))
+             == (entry.layers, entry.hidden, entry.parameters)]  # fmt: skip
+    if not alike:
+        return None
+    # Llama 3 and 3.1 have the same shapes; the flavours are scaled.
+    taken = max(alike, key=lambda spec: spec.rope_scaling is not None)
+    assumed.append(f"{name} is taken for {taken.name}, with its rotary positions: `--model` names another")
+    return taken.name
 
 
 def _catalogued(described: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ..cost_models.stages import Partition, chunk_devices, chunk_sizes, redone_b
 from ..errors import InputError, Problem, UnsupportedError
 from .spread import Spread, Way
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 LAYERS_OF_THEIR_OWN = "its layers have strategies of their own, and here all have one"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]

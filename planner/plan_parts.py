@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from ..cost_models.specs import (
     Attention,
@@ -14,6 +14,7 @@ from ..cost_models.specs import (
     LoraTarget,
     MixtureOfExperts,
     ModelSpec,
+    RopeScaling,
     StackSpec,
     Workload,
 )
@@ -66,14 +67,32 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     pattern = tuple(data.get("pattern", ()))
     if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
         raise InputError.of([Problem("must index `kinds`", file=name, field="resolved.model.pattern")])
-    found = {**data, **_numerics(data, layers), "kinds": tuple(layers), "pattern": pattern}
+    found = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern}
     model: ModelSpec = build(ModelSpec, found, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
-    for key, value in (("rope_theta", model.rope_theta or 1.0), ("norm_epsilon", model.norm_epsilon)):
+    numbers = {"rope_theta": model.rope_theta or 1.0, "norm_epsilon": model.norm_epsilon,
+               "partial_rotary_factor": model.partial_rotary_factor}  # fmt: skip
+    if model.rope_scaling is not None:
+        numbers["rope_scaling.factor"] = model.rope_scaling.factor
+    for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
             problem = Problem(f"`{value}` is not a positive number", file=name, field=f"resolved.model.{key}")
             raise InputError.of([problem])
     return model
+
+
+def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
+    found, where = data.get("rope_scaling"), "resolved.model.rope_scaling"
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InputError.of([Problem("not an object", file=name, field=where)])
+    scaling: RopeScaling = build(RopeScaling, found, where, name)
+    numbers = [value for key, value in vars_of(scaling).items() if key != "kind"]
+    known = get_args(get_type_hints(RopeScaling)["kind"])
+    if scaling.kind not in known or not all(isinstance(value, float | int | None) for value in numbers):
+        raise InputError.of([Problem("no scaling of positions that is known", file=name, field=where)])
+    return {"rope_scaling": scaling}
 
 
 def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
@@ -86,10 +105,12 @@ def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
 
 def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
     """What plans of older versions do not say: the values with which those versions trained."""
+    rotary = data.get("rope_theta", 10_000.0) is not None and not data.get("learned_positions")
+    unsaid = ("rope_scaling",) if rotary and "rope_scaling" not in data else ()
     if "activation" in data:
-        return {"assumed": tuple(data.get("assumed", ()))}
+        return {"assumed": (*data.get("assumed", ()), *unsaid)}
     gated = layers[0].feed_forward.gated
-    names = ("rope_theta", "norm_epsilon", "activation")
+    names = ("rope_theta", "norm_epsilon", "activation", *unsaid)
     return {"activation": "silu" if gated else "gelu", "assumed": names}
 
 

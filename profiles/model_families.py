@@ -33,7 +33,8 @@ def _gpt_neox(f: Fields) -> ModelSpec:
     attention = attention_of(f, hidden, bias=(bias, bias))
     ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=True)
     dropout = f.number("hidden_dropout", 0.0) > 0
-    return dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout)
+    spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout)
+    return replace(spec, partial_rotary_factor=f.number("rotary_pct", 0.25))
 
 
 def _gptj(f: Fields) -> ModelSpec:
@@ -45,7 +46,7 @@ def _gptj(f: Fields) -> ModelSpec:
     positions = f.count("n_positions", "max_position_embeddings", default=2048)
     spec = dense_model(f, "gptj", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, dropout=dropout,
                   max_positions=positions)  # fmt: skip
-    return replace(spec, head_bias=True)
+    return replace(spec, head_bias=True, partial_rotary_factor=f.count("rotary_dim", default=64) / attention.head_dim)
 
 
 def _opt(f: Fields) -> ModelSpec:

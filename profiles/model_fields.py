@@ -94,6 +94,16 @@ class Fields:
             return default
         return float(value)
 
+    def positive(self, *names: str) -> float | None:
+        """The first of `names` that is there: a finite number above 0, or None."""
+        name = next((each for each in names if self.has(each)), None)
+        if name is None:
+            return None
+        value = self.number(name, 1.0)
+        if not 0.0 < value < float("inf"):
+            self.problem(name, f"must be more than 0 and finite, is {value:g}")
+        return value
+
     def indices(self, name: str, length: int) -> list[int] | None:
         """A list of layer indices below `length`, or None."""
         value = self.get(name)

@@ -1,4 +1,4 @@
-"""What a model computes beyond its sizes: rotary base, norm epsilon, activation. No cost depends on them.
+"""What a model computes beyond its sizes: rotary positions, norm epsilon, activation. No cost depends on them.
 
 Where config.json leaves one out, the default of its family in transformers holds (5.23, `configuration_<family>.py`),
 and `ModelSpec.assumed` names it: published models often differ from it.
@@ -6,12 +6,14 @@ and `ModelSpec.assumed` names it: published models often differ from it.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from ..cost_models.specs import ModelSpec
 from .model_fields import Fields
+from .model_rotation import rope_theta, rotation_part, with_rotation
 
 
 class _Defaults(NamedTuple):
@@ -50,21 +52,31 @@ _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activ
 # Spellings of transformers and of published tables, where blocks are named after the gate -> that of ModelSpec.
 _SPELLINGS = {
     "swish": "silu", "swiglu": "silu", "geglu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "squared relu": "relu2", "squared-relu": "relu2",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "gelu_python": "gelu", "squared relu": "relu2", "squared-relu": "relu2",
 }  # fmt: skip
+# What transformers has beside (5.23, activations.py), and the gates of gpt-oss in published tables: no target computes
+# them, so that all refuse them by these names.
+_OTHERS = ("clamped swiglu", "gelu_10", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu",
+           "relu6", "sigmoid", "sqrtsoftplus", "tanh", "xielu")  # fmt: skip
+_ACTIVATION_NAMES = tuple(sorted({"gelu", "gelu_tanh", "relu", "relu2", "silu", *_SPELLINGS, *_OTHERS}))
 
 
 def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
-    """`spec` with what the config `f` of that type says about the three, or its family's defaults."""
+    """`spec` with what the config `f` of that type says about them, or its family's defaults."""
     family = _FAMILIES.get(model_type, _Defaults())
-    theta = _rope_theta(f)
+    part = rotation_part(f)
+    theta = rope_theta(f, part)
     if f.flag("alibi", False):
         family = family._replace(rope_theta=None)
     found = {
         "rope_theta": None if family.rope_theta is None else theta,
-        "norm_epsilon": _positive(f, *_EPSILONS), "activation": _activation(f, *_ACTIVATIONS),
+        "norm_epsilon": f.positive(*_EPSILONS), "activation": _activation(f, *_ACTIVATIONS),
     }  # fmt: skip
-    return _filled(spec, found, family, _FIXED.get(model_type, set()))
+    spec = with_rotation(f, part, _filled(spec, found, family, _FIXED.get(model_type, set())))
+    if part is not None:
+        f.absorb(part)
+    return spec
 
 
 def own_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
@@ -73,10 +85,16 @@ def own_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
     # An explicit null: neither rotary nor learned positions, as with ALiBi.
     none = bool(spec.learned_positions) or ("rope_theta" in f.data and not f.has("rope_theta"))
     found = {
-        "rope_theta": _positive(f, "rope_theta"), "norm_epsilon": _positive(f, "norm_epsilon"),
+        "rope_theta": f.positive("rope_theta"), "norm_epsilon": f.positive("norm_epsilon"),
         "activation": _activation(f, "activation"),
     }  # fmt: skip
-    return _filled(spec, found, _Defaults(None if none else 10_000.0, 1e-5, "silu" if gated else "gelu"), set())
+    defaults = _Defaults(None if none else 10_000.0, 1e-5, "silu" if gated else "gelu")
+    part = f.part("rope_scaling")
+    spec = with_rotation(f, part, _filled(spec, found, defaults, set()))
+    if part is not None:
+        part.reject_unknown()
+        f.absorb(part)
+    return spec
 
 
 def _filled(
@@ -88,16 +106,6 @@ def _filled(
     return replace(spec, assumed=assumed, **values)
 
 
-def _positive(f: Fields, *names: str) -> float | None:
-    name = next((each for each in names if f.has(each)), None)
-    if name is None:
-        return None
-    value = f.number(name, 1.0)
-    if not 0.0 < value < float("inf"):
-        f.problem(name, f"must be more than 0 and finite, is {value:g}")
-    return value
-
-
 def _activation(f: Fields, *names: str) -> str | None:
     name = next((each for each in names if f.has(each)), None)
     if name is None:
@@ -106,16 +114,9 @@ def _activation(f: Fields, *names: str) -> str | None:
     if not isinstance(value, str):
         f.problem(name, f"must be the name of a function, is {value!r}")
         return None
-    return _SPELLINGS.get(value.lower(), value.lower())
-
-
-def _rope_theta(f: Fields) -> float | None:
-    """Of the layers that see all tokens, where windowed ones have another."""
-    nested = f.part("rope_parameters")
-    if nested is not None:
-        nested = nested.part("full_attention") or nested
-        if nested.has("rope_theta"):
-            found = _positive(nested, "rope_theta")
-            f.absorb(nested)
-            return found
-    return _positive(f, "rope_theta", "rotary_emb_base")
+    word = value.lower().partition(" (")[0]  # tables say more in brackets
+    if word not in _ACTIVATION_NAMES:
+        near = difflib.get_close_matches(word, _ACTIVATION_NAMES, n=1)
+        known = f"known: {', '.join(_ACTIVATION_NAMES)}"
+        f.problem(name, f"`{value}` is no known activation", f"did you mean `{near[0]}`? {known}" if near else known)
+    return _SPELLINGS.get(word, word)

@@ -129,7 +129,8 @@ def read_model_yaml(
     Needed: hidden, layers, heads, vocab, max_positions (or seq_len), ffn_hidden (unless every layer has experts).
     Optional: kv_heads (heads), head_dim (hidden / heads), gated_mlp (true), tied_embeddings (false), biases: qkv_bias,
     output_bias, ffn_bias, norm_bias, or all four by `bias`; qk_norm (elements), learned_positions (true or rows),
-    rope_theta (10,000; null: no rotary positions), norm_epsilon (1e-5), activation (silu where gated, else gelu),
+    rope_theta (10,000; null: no rotary positions), rope_scaling {type, factor, ...} as in config.json,
+    partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
     num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, sliding_window with window_layers (how many,
     or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
     ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or

@@ -150,9 +150,10 @@ _P = "torchtitan_plan.py"
 TORCHTITAN: dict[str, tuple[Corruption, ...]] = {
     "unknown key": (_edit(_P, r"^(\s+training=TrainingConfig\()$", r"\1\n            made_up=3,"),
                     _edit(_P, r"^(\s+parallelism=ParallelismConfig\()$", r"\1context_parallel_rotate_method='p2p',")),
-    "misspelt key": (_edit(_P, "data_parallel_shard_degree", "data_parallel_shards"), _edit(_P, "seq_len=", "seqlen="),
+    "misspelt key": (_edit(_P, "data_parallel_shard_degree", "data_parallel_shards"),
+                     _edit(_P, r"\bseq_len=", "seqlen="),
                      _edit(_P, "data_parallel_replicate_degree", "data_paralel_replicate_degree")),
-    "wrong type": (_edit(_P, r"(data_parallel_shard_degree=)\d+", r"\1'all'"), _edit(_P, r"(seq_len=)\d+", r"\1'8k'"),
+    "wrong type": (_edit(_P, r"(data_parallel_shard_degree=)\d+", r"\1'all'"), _edit(_P, r"(\bseq_len=)\d+", r"\1'8k'"),
                    _edit(_P, r"(fsdp_reshard_after_forward=)\"\w+\"", r'\1"sometimes"')),
     "out of range": (_edit(_P, r"(data_parallel_replicate_degree=)\d+", r"\g<1>0"),
                      _edit(_P, r"(tensor_parallel_degree=)\d+", r"\1-4"),

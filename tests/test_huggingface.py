@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from meshwright.cost_models.specs import FeedForward, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs import FeedForward, MixtureOfExperts, ModelSpec, RopeScaling
 from meshwright.profiles.huggingface import read_config
 from meshwright.profiles.model_families import FAMILIES
 from meshwright.profiles.models import load_model, read_model_yaml
@@ -354,7 +354,7 @@ def test_stated_size_that_does_not_fit_the_fields_warns() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_the_catalogue_says_what_the_published_config_says(path: Path) -> None:
     published, listed = load_model(path)[0], load_model(path.stem)[0]
-    for name in ("rope_theta", "norm_epsilon", "activation", "assumed"):
+    for name in ("rope_theta", "rope_scaling", "partial_rotary_factor", "norm_epsilon", "activation", "assumed"):
         assert getattr(published, name) == getattr(listed, name), name
 
 
@@ -369,13 +369,14 @@ def test_what_a_config_leaves_out_is_the_default_of_transformers(name: str) -> N
     full, lacking = read_config(theirs, "m")[0], read_config(bare, "m")[0]
 
     assert (lacking.rope_theta, lacking.norm_epsilon) == (full.rope_theta, full.norm_epsilon)
-    assert lacking.activation == full.activation
+    assert (lacking.activation, lacking.partial_rotary_factor) == (full.activation, full.partial_rotary_factor)
+    assert lacking.rope_scaling is None
     assert set(full.assumed) <= set(lacking.assumed)
 
 
-NUMERIC_FIELDS = {"rope_theta", "rope_parameters", "rotary_emb_base", "rms_norm_eps", "layer_norm_epsilon",
-                  "layer_norm_eps", "norm_epsilon", "hidden_act", "hidden_activation", "activation_function",
-                  "activation"}  # fmt: skip
+NUMERIC_FIELDS = {"rope_theta", "rope_parameters", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_dim",
+                  "rotary_emb_base", "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon",
+                  "hidden_act", "hidden_activation", "activation_function", "activation"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -385,11 +386,87 @@ NUMERIC_FIELDS = {"rope_theta", "rope_parameters", "rotary_emb_base", "rms_norm_
         ({"rope_theta": 0}, "rope_theta: must be more than 0"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps: must be a number"),
         ({"hidden_act": 3}, "hidden_act: must be the name of a function"),
+        ({"hidden_act": "slu"}, "hidden_act: `slu` is no known activation"),
         ({"rope_parameters": {"rope_theta": 0}}, "rope_parameters.rope_theta: must be more than 0"),
     ],
 )
 def test_wrong_numerics(changes: dict[str, Any], words: str) -> None:
     assert words in problems({**LLAMA, **changes})
+
+
+def test_an_unknown_activation_names_its_line_and_those_that_are_known(tmp_path: Path) -> None:
+    """It was taken without a word, and refused by nobody before the job."""
+    path = write(tmp_path, "c.json", json.dumps({**LLAMA, "hidden_act": "gelu_pytorch"}, indent=1))
+    with pytest.raises(InputError) as caught:
+        load_model(path)
+    assert f"{path}, line 10, hidden_act: `gelu_pytorch` is no known activation" in caught.value.message
+    said = f"{caught.value.message} {caught.value.hint}"
+    assert "did you mean `gelu_pytorch_tanh`? known: clamped swiglu, geglu, gelu, " in said
+    for name in ("quick_gelu", "SiLU", "gelu_python", "clamped SwiGLU (limit 7)"):
+        assert read_config({**LLAMA, "hidden_act": name}, "m")[0].activation
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, (None, 1.0)),
+        ({"rope_scaling": None}, (None, 1.0)),
+        ({"rope_scaling": {"type": "default"}}, (None, 1.0)),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}, (None, 1.0)),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, (None, 0.5)),
+        ({"partial_rotary_factor": 0.25}, (None, 0.25)),
+        ({"rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+         (RopeScaling(kind="llama3", factor=8.0, original_max_positions=64), 1.0)),
+        ({"rope_parameters": {"rope_type": "llama3", **LLAMA3, "rope_theta": 5e5}},
+         (RopeScaling(kind="llama3", factor=8.0, original_max_positions=64), 1.0)),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, (RopeScaling(kind="linear", factor=4.0), 1.0)),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, (RopeScaling(kind="dynamic", factor=2.0), 1.0)),
+        # Without a factor the ratio of the lengths; the first length may stand outside (Phi 3).
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [2.0]},
+          "original_max_position_embeddings": 64},
+         (RopeScaling(kind="longrope", factor=4.0, original_max_positions=64), 1.0)),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 16, "mscale": 0.7, "truncate": False}},
+         (RopeScaling(kind="yarn", factor=4.0, original_max_positions=256, beta_fast=16.0, mscale=0.7,
+                      truncate=False), 1.0)),
+        ({"rope_parameters": {"sliding_attention": {"rope_type": "default"},
+                              "full_attention": {"rope_type": "linear", "factor": 8.0}}},
+         (RopeScaling(kind="linear", factor=8.0), 1.0)),
+    ],
+)  # fmt: skip
+def test_rotation_is_read_from_old_and_new_configs(said: dict[str, Any], expected: tuple[Any, float]) -> None:
+    spec, _ = read_config({**LLAMA, **said}, "m")
+    assert (spec.rope_scaling, spec.partial_rotary_factor) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"rope_scaling": {"type": "lama3", "factor": 8}}, "rope_scaling.type: `lama3` is none of default, linear"),
+        ({"rope_parameters": {"rope_type": "ntk"}}, "rope_parameters.rope_type: `ntk` is none of"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: is missing, and linear needs it"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor: must be more than 0"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_slow": "x"}}, "rope_scaling.beta_slow: must be a number"),
+        ({"rope_scaling": "llama3"}, "rope_scaling: must be a mapping"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5 of a head of 8 is not an even number"),
+        ({"partial_rotary_factor": 0.4}, "partial_rotary_factor: 0.4 of a head of 8 is not an even number"),
+    ],
+)
+def test_wrong_rotation(said: dict[str, Any], words: str) -> None:
+    assert words in problems({**LLAMA, **said})
+
+
+def test_rotation_in_our_own_form() -> None:
+    written = {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "llama3", **LLAMA3}}
+    spec, _ = read_model_yaml({**OWN, **written}, "m")
+    assert spec.rope_scaling == RopeScaling(kind="llama3", factor=8.0, original_max_positions=64)
+    assert spec.partial_rotary_factor == 0.5
+    with pytest.raises(InputError, match=r"rope_scaling.facter: unknown field"):
+        read_model_yaml({**OWN, "rope_scaling": {"type": "linear", "factor": 2, "facter": 3}}, "m")
+    learned, _ = read_model_yaml({**OWN, **written, "learned_positions": True}, "m")
+    assert (learned.rope_scaling, learned.partial_rotary_factor) == (None, 1.0)
 
 
 def test_numerics_of_our_own_form() -> None:

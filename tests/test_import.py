@@ -119,6 +119,13 @@ def test_unknown_options_are_listed_with_their_line() -> None:
     }
 
 
+def test_a_flavour_is_the_release_that_rotates_as_it_does() -> None:
+    """Llama 3 has the shapes of 3.1, and is not scaled."""
+    found = layout_of("torchtitan", "llama3_8b.toml", cluster="dgx-h100:8")
+    assert found.request.model == "llama-3.1-8b"
+    assert any("llama3/8B is taken for llama-3.1-8b, with its rotary positions" in each for each in found.assumed)
+
+
 def test_the_batch_of_a_rank_makes_the_batch_of_all() -> None:
     found = layout_of("deepspeed", "ds_zero3.json", cluster="dgx-h100:2", model="llama-3.1-8b")
     assert found.request.workload.global_batch == 2 * 4 * 16

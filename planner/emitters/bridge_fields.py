@@ -87,7 +87,17 @@ _TWINS = (
                    "cross_entropy_fusion_impl", "moe_router_num_groups", "moe_router_group_topk",
                    "moe_router_score_function", "moe_router_topk_scaling_factor")),
     _same("--norm-epsilon", "model.layernorm_epsilon"),
-    _same("--rotary-base", "model.rotary_base"),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}") for name in ("rotary_base", "rotary_percent", "rope_type")),
+    _flag("--use-rope-scaling", "model.rope_scaling"),
+    _same("--rope-scaling-factor", "model.rope_scaling_factor"),
+    _same("--rotary-seq-len-interpolation-factor", "model.seq_len_interpolation_factor"),
+    # Of latent attention, and of any other (`to_fields`).
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}", f"model.yarn_{name}")
+      for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim")),
+    *(_same(f"--yarn-{name.replace('_', '-')}", f"model.yarn_{name}")
+      for name in ("beta_fast", "beta_slow", "original_max_position_embeddings")),
+    _flag("--yarn-correction-range-round-to-int", "model.yarn_correction_range_round_to_int"),
+    _negated("--no-yarn-correction-range-round-to-int", "model.yarn_correction_range_round_to_int"),
     _pattern("--moe-layer-freq", "model.moe_layer_freq"),
     *(_flag(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_shared_expert_gate", "moe_router_enable_expert_bias", "moe_router_pre_softmax",
@@ -130,6 +140,9 @@ _TWINS = (
     _same("--optimizer-offload-fraction", "optimizer.optimizer_offload_fraction"),
 )  # fmt: skip
 BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
+# YaRN has its fields in MLATransformerConfig, and others for plain attention in GPTModelProvider.
+_LATENT = tuple(f"model.{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
+_YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 # Arguments that no field says: implied by others, or what Bridge does by itself.
 IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion")
 # Fields that go along with an argument.
@@ -139,11 +152,12 @@ BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "mode
 def to_fields(arguments: Mapping[str, Any]) -> Settings:
     """Fields of Bridge that say what `arguments` of pretrain_gpt.py do."""
     out: Settings = {}
+    others = _LATENT if arguments.get("--position-embedding-type") == "yarn" else _YARN
     for argument, value in arguments.items():
         if argument in IMPLIED:
             continue
         twin = BY_ARGUMENT[argument]
-        out |= {field: twin.there(value) for field in twin.fields}
+        out |= {field: twin.there(value) for field in twin.fields if field not in others}
     if arguments.get("--swiglu"):
         out["model.activation_func"] = "silu"
     if arguments.get("--multi-latent-attention"):
@@ -173,6 +187,9 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
         out.setdefault("--expert-tensor-parallel-size", 1)  # Megatron's default is tp
     if "--multi-latent-attention" in out:
         out.setdefault("--kv-lora-rank", 512)
+        out.setdefault("--rotary-scaling-factor", 40.0)  # MLATransformerConfig's
+    if "--use-rope-scaling" in out:
+        out.setdefault("--rope-scaling-factor", 1.0)
     if "model.hidden_size" in settings:
         out.setdefault("--ffn-hidden-size", 4 * settings["model.hidden_size"])  # gated or not
     return out | _precision(settings.get("mixed_precision")) | _overlaps(settings)

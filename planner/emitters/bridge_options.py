@@ -66,8 +66,27 @@ def _spec_write(setup: Setup) -> Settings:
     return {_SPEC: BLOCK_SPEC} if mixed else {}
 
 
+# What pretrain_gpt.py cannot say of YaRN in latent attention: field -> what our own form calls it.
+_LATENT_YARN = {f"model.{name}": name for name in ("beta_fast", "beta_slow", "original_max_position_embeddings")}
+
+
+def _latent_yarn_write(setup: Setup) -> Settings:
+    scaling = setup.model.trained_scaling
+    if scaling is None or not setup.model.kinds[0].attention.is_mla:
+        return {}
+    values = (scaling.beta_fast, scaling.beta_slow, scaling.original_max_positions)
+    return dict(zip(_LATENT_YARN, values, strict=True))
+
+
+def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
+    said = {name: settings[field] for field, name in _LATENT_YARN.items() if field in settings}
+    found = facts.get("model.rope_scaling")
+    return {"model.rope_scaling": {**found, **said}} if found and said else {}
+
+
 TABLE = Table((
     *map(_translated, megatron.TABLE.entries),
+    Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
 ))  # fmt: skip

@@ -22,6 +22,8 @@ _MODEL = {
     "num_layers": ("model.layers",), "hidden": ("model.hidden",), "vocab": ("model.vocab",),
     "kinds": ("model.attention", "model.feed_forward"), "pattern": ("model.moe", "model.window"),
 }  # fmt: skip
+# Compared as `emit` writes them: --rotary-base is a whole number.
+_ROTATION = ("rope_theta", "partial_rotary_factor", "rope_scaling")
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,10 @@ def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> 
         if other is not None:
             text = f"describes another model than plan.json ({other} of {setup.model.name})"
             out.append(places.problem(text, _MODEL[other], "plan again for this model"))
+        usual = request_part(places.table.read(places.planned), "model") if places.planned else described
+        for name in (each for each in _ROTATION if described.get(each) != usual.get(each)):
+            text = f"rotates otherwise than plan.json ({name} {described.get(name)}, there {usual.get(name)})"
+            out.append(places.problem(text, ("model.positions", "model.rope_scaling"), "plan again for this model"))
     hint = "edited after `emit`: plan again with `--fix`"
     return out + [
         places.problem(f"{name} is {new}, plan.json has {old}", (name, f"workload.{name}"), hint)

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...cost_models.specs import Attention, FeedForward, MixtureOfExperts, ModelSpec, Workload
 from ...errors import InputError
+from . import megatron_rotation as rotation
 from .option_lists import OptionList
 from .options import Entry, Facts, Settings, number, switch
 from .setup import Setup
 
-_ROTARY_BASE = 10_000  # where no argument says another
 # What families have beyond the sizes of their model: no argument gives it, or nothing in a plan says where.
 _OTHER_FAMILIES = {
     "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
@@ -62,6 +62,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
         "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
         f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
+        **rotation.cannot_rotate(model, options),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -181,25 +182,6 @@ def _bias_read(settings: Settings, facts: Facts) -> Facts:
 
 def _norm_write(setup: Setup) -> Settings:
     return {"--normalization": "LayerNorm" if setup.model.norm_bias else "RMSNorm"}
-
-
-def _positions_write(setup: Setup) -> Settings:
-    model = setup.model
-    kind = "learned_absolute" if model.learned_positions else "rope"
-    out: Settings = {"--position-embedding-type": kind, "--max-position-embeddings": model.max_positions}
-    usual = model.rope_theta in (None, _ROTARY_BASE)
-    return out if usual else out | {"--rotary-base": round(model.rope_theta or _ROTARY_BASE)}
-
-
-def _positions_read(settings: Settings, facts: Facts) -> Facts:
-    kind = settings.get("--position-embedding-type", "learned_absolute")
-    if settings.get("--use-rotary-position-embeddings"):
-        kind = "rope"
-    longest = max(settings.get("--max-position-embeddings", 0), settings.get("--seq-length", 0))
-    out: Facts = {"model.learned_positions": kind == "learned_absolute"}
-    if kind != "learned_absolute":
-        out["model.rope_theta"] = float(settings.get("--rotary-base", _ROTARY_BASE))
-    return out | ({"model.max_positions": longest} if longest else {})
 
 
 def _feed_forward_write(setup: Setup) -> Settings:
@@ -347,9 +329,7 @@ MODEL = (
     Entry(("model.norm_bias",), ("--normalization",), _norm_write,
           lambda given, facts: {"model.norm_bias": given.get("--normalization", "LayerNorm") == "LayerNorm"}),
     number("model.norm_epsilon", "--norm-epsilon", lambda s: s.model.norm_epsilon, 1e-5),
-    Entry(("model.positions",),
-          ("--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings",
-           "--rotary-base"), _positions_write, _positions_read),
+    Entry(("model.positions",), rotation.OPTIONS, rotation.write, rotation.read),
     switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,
            when=False),
     number("model.mtp_layers", "--mtp-num-layers", lambda s: s.model.mtp_layers, 0),

@@ -58,6 +58,8 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         f"the runtime has no optimizer {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
         f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
         "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
+        "the runtime has no longrope: plans do not hold its lists of factors":
+            model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
         "the runtime's multi-token prediction needs a head of its own, not the embedding's":
             model.mtp_layers > 0 and model.tied_embeddings,
         "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),

@@ -38,16 +38,28 @@ _MODULE = """\
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
 \"\"\"
 
+from dataclasses import replace
+
 {imports}
 
+{rotated}
+
 def plan() -> Trainer.Config:
-    model_spec = model_registry("{flavor}"{model_arguments})
+    model_spec = rotated(model_registry("{flavor}"{model_arguments}))
     return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
         optimizer=default_adamw(lr=3e-4),
 {dataloader}{blocks}        activation_checkpoint={recompute},
     )
+"""
+_ROTATED = """\
+def rotated(model_spec):
+    \"\"\"Rotary positions as in the plan: a flavour has those of one release of its family.\"\"\"
+    for layer in {layers}:
+        layer.attention.rope = replace(
+            layer.attention.rope,{values})
+{mscale}    return model_spec
 """
 _IMPORTS = """\
 from torchtitan.components.loss import CrossEntropyLoss
@@ -87,6 +99,28 @@ def _block(name: str, kind: str, settings: Settings) -> str:
     return f"        {name}={kind}(\n{''.join(lines)}        ),\n"
 
 
+def _rotated(model: ModelSpec) -> str:
+    """The function that sets RoPE.Config of each layer (models/common/rope.py)."""
+    scaling, latent = model.trained_scaling, model.kinds[0].attention.is_mla
+    values: Settings = {"theta": model.rope_theta, "scaling": "none"}
+    if scaling is not None and scaling.kind == "llama3":
+        values |= {"scaling": "llama", "scaling_factor": scaling.factor, "low_freq_factor": scaling.low_freq_factor,
+                   "high_freq_factor": scaling.high_freq_factor,
+                   "original_max_position_embeddings": scaling.original_max_positions}  # fmt: skip
+    elif scaling is not None:
+        values |= {"scaling": "yarn", "rope_factor": scaling.factor, "beta_fast": scaling.beta_fast,
+                   "beta_slow": scaling.beta_slow, "original_seq_len": scaling.original_max_positions,
+                   "truncate": scaling.truncate}  # fmt: skip
+    every = "[*model_spec.model.layers, *model_spec.model.mtp_layers]"
+    mscale = f"        layer.attention.mscale = {scaling.mscale_all_dim}\n" if latent and scaling is not None else ""
+    lines = "".join(f"            {key}={json.dumps(value) if isinstance(value, str) else value},\n"
+                    for key, value in values.items())  # fmt: skip
+    return _ROTATED.format(
+        layers=every if model.mtp_layers else "model_spec.model.layers", values=f"\n{lines}        ",
+        mscale=mscale,
+    )  # fmt: skip
+
+
 def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
     settings = table(options).write(setup)
     family, flavor = str(settings["model_spec"]).split("/")
@@ -102,8 +136,7 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
     blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
     return _MODULE.format(
         header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor,
-        model_arguments=more,
-        dataloader=dataloader, blocks=blocks,
+        model_arguments=more, rotated=_rotated(setup.model), dataloader=dataloader, blocks=blocks,
         recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
     )  # fmt: skip
 
@@ -117,7 +150,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={"torchtitan_plan.py": _module(setup, header, options)},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 "  -m torchtitan.train --module torchtitan_plan --config plan",
-        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True,
+        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, says=setup.model.assumptions,
         example="--hf_assets_path ... --training.steps 1000",
     )  # fmt: skip
 
@@ -143,14 +176,29 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     return out
 
 
+def _cannot_rotate(model: ModelSpec, flavor: str) -> dict[str, bool]:
+    """Sentence -> whether it applies: ComplexRoPE scales as Llama 3 and by YaRN, CosSinRoPE (qwen3) by YaRN."""
+    scaling = model.trained_scaling
+    kind, amplitude = (scaling.kind, scaling.amplitude) if scaling is not None else ("", 1.0)
+    return {
+        "model.rope_theta: its models have rotary positions": model.rope_theta is None,
+        f"model.rope_scaling: {flavor or 'it'} has no {kind}":
+            kind in ("linear", "longrope") or (kind == "llama3" and flavor.startswith("qwen3")),
+        f"model.rope_scaling: its yarn leaves cos and sin as they are, here they grow by {amplitude:g}":
+            abs(amplitude - 1) > 1e-6,
+        "model.partial_rotary_factor: it turns whole heads": model.partial_rotary_factor < 1,
+    }  # fmt: skip
+
+
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """What of the model and its training torchtitan cannot express."""
     if options is None:
         return []
-    known = ", ".join(each.name for each in options.models)
+    known, found = ", ".join(each.name for each in options.models), registered(model, options)
     reasons = {
         f"model: torchtitan {options.version} registers none with the shapes of {model.name}; it has {known}":
-            registered(model, options) is None,
+            found is None,
+        **_cannot_rotate(model, found.name if found is not None else ""),
         "model.mtp_layers: only its deepseek_v3 takes them":
             model.mtp_layers > 0 and not model.family.startswith("deepseek"),
         f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer != "adamw",

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.specs import told
 from meshwright.planner.plan import Placement, load_plan, read_plan
+from meshwright.planner.plan_parts import model_of
+from meshwright.profiles.models import load_model
 from meshwright.runtime import launcher
 from meshwright.runtime.agent import PARENT
 from meshwright.runtime.failures import RunFailed, diagnose
@@ -57,6 +60,11 @@ def test_a_plan_becomes_a_job(plan_file: Path) -> None:
         (set_("resolved", "model", "width", value=1), "resolved.model.width"),
         (set_("resolved", "model", "rope_theta", value="big"), "resolved.model.rope_theta"),
         (set_("resolved", "model", "norm_epsilon", value=-1e-5), "resolved.model.norm_epsilon"),
+        (set_("resolved", "model", "partial_rotary_factor", value=0), "resolved.model.partial_rotary_factor"),
+        (set_("resolved", "model", "rope_scaling", value="llama3"), "resolved.model.rope_scaling: not an object"),
+        (set_("resolved", "model", "rope_scaling", value={"kind": "yarn"}), "rope_scaling.factor: missing"),
+        (set_("resolved", "model", "rope_scaling", value={"kind": "yern", "factor": 2.0}), "rope_scaling: no scaling"),
+        (set_("resolved", "model", "rope_scaling", value={"kind": "yarn", "factor": 2.0, "mscale": "1"}), "no scaling"),
         (set_("resolved", "model", "kinds", value=[]), "resolved.model.kinds"),
         (set_("resolved", "model", "kinds", 0, "attention", "heads", value=0), "kinds.0.attention.heads"),
         (set_("resolved", "model", "pattern", value=[0] * 31 + [7]), "resolved.model.pattern"),
@@ -99,13 +107,30 @@ def test_a_host_that_a_rank_map_forgets_is_named(hosts: tuple[str, ...], logical
 
 def test_a_plan_of_an_older_version_trains_as_that_version_did(plan_file: Path) -> None:
     def older(data: dict[str, Any]) -> None:
-        for name in ("rope_theta", "norm_epsilon", "activation", "assumed"):
+        for name in ("rope_theta", "norm_epsilon", "activation", "rope_scaling", "assumed"):
             del data["resolved"]["model"][name]
 
     assert job_of(load_plan(plan_file), 1).model.rope_theta == 500_000.0
     model = job_of(read_plan(edited(plan_file, older), "plan.json"), 1).model
     assert (model.rope_theta, model.norm_epsilon, model.activation) == (10_000.0, 1e-5, "silu")
-    assert model.assumed == ("rope_theta", "norm_epsilon", "activation")
+    assert model.assumed == ("rope_theta", "norm_epsilon", "activation", "rope_scaling")
+
+
+def test_a_plan_that_does_not_say_whether_positions_are_scaled(plan_file: Path) -> None:
+    """Plans of format 1.1 were made of Llama 3.1 too."""
+    whole = load_plan(plan_file).resolved["model"]
+    assert "rope_scaling" in whole
+    older = {name: value for name, value in whole.items() if name != "rope_scaling"}
+    said = "assumed, since the model's config does not say: rope_scaling none"
+    assert model_of({"model": older}, "").assumptions == (said,)
+    assert not model_of({"model": whole}, "").assumptions
+    assert not model_of({"model": {**older, "learned_positions": 8192, "rope_theta": None}}, "").assumptions
+
+
+def test_scaled_positions_survive_the_plan() -> None:
+    for name in ("llama-3.1-8b", "deepseek-v3", "nemotron-4-340b"):
+        spec, _ = load_model(name)
+        assert model_of({"model": json.loads(json.dumps(told(spec)))}, "") == spec
 
 
 def test_a_newer_plan_is_refused(plan_file: Path) -> None:

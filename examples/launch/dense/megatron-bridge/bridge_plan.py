@@ -41,6 +41,8 @@ def plan() -> ConfigContainer:
             normalization="RMSNorm",
             position_embedding_type="rope",
             rotary_base=500000,
+            rope_scaling=True,
+            rope_scaling_factor=8.0,
             share_embeddings_and_output_weights=False,
             attention_dropout=0.0,
             hidden_dropout=0.0,

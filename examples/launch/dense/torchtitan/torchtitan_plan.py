@@ -4,6 +4,8 @@ Plan 2183d07d4741, layout 1. Written by meshwright 0.1.0; options checked agains
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
 """
 
+from dataclasses import replace
+
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
@@ -13,8 +15,23 @@ from torchtitan.models.llama3 import model_registry
 from torchtitan.trainer import Trainer
 
 
+def rotated(model_spec):
+    """Rotary positions as in the plan: a flavour has those of one release of its family."""
+    for layer in model_spec.model.layers:
+        layer.attention.rope = replace(
+            layer.attention.rope,
+            theta=500000.0,
+            scaling="llama",
+            scaling_factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=8192,
+        )
+    return model_spec
+
+
 def plan() -> Trainer.Config:
-    model_spec = model_registry("8B")
+    model_spec = rotated(model_registry("8B"))
     return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),

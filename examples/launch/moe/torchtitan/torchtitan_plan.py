@@ -4,6 +4,8 @@ Plan 21ec71760fb5, layout 1. Written by meshwright 0.1.0; options checked agains
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
 """
 
+from dataclasses import replace
+
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
@@ -13,8 +15,19 @@ from torchtitan.models.qwen3 import model_registry
 from torchtitan.trainer import Trainer
 
 
+def rotated(model_spec):
+    """Rotary positions as in the plan: a flavour has those of one release of its family."""
+    for layer in model_spec.model.layers:
+        layer.attention.rope = replace(
+            layer.attention.rope,
+            theta=1000000.0,
+            scaling="none",
+        )
+    return model_spec
+
+
 def plan() -> Trainer.Config:
-    model_spec = model_registry("30B-A3B")
+    model_spec = rotated(model_registry("30B-A3B"))
     return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
