@@ -53,7 +53,8 @@ class Split:
 class Context:
     """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name.
     cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen.
-    in_turn: tokens go to the experts in turn, and not to those that the router finds best."""
+    in_turn: tokens go to the experts in turn, and not to those that the router finds best. latent_scale: of the scores
+    of latent attention."""
 
     group: Group
     experts: Cell
@@ -66,6 +67,7 @@ class Context:
     cp: ContextParallel | None = None
     adapters: Adapters | None = None
     in_turn: bool = False
+    latent_scale: float = 1.0
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""
@@ -209,7 +211,11 @@ class Norm(Block):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions (arXiv 2104.09864), halves as in Hugging Face's Llama: x [b, s, heads, d]; cos, sin [s, d/2]."""
+    """Rotary positions, halves as in Hugging Face's Llama: x [b, s, heads, d]; cos, sin [s, w/2]. Of a head the first w
+    turn, the others stay."""
+    width = 2 * cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat([rotate(x[..., :width], cos, sin), x[..., width:]], dim=-1)
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -81,5 +81,7 @@ class LatentAttention(Block):
         if positions is not None:
             turned = rotate(turned, *positions)
             q = torch.cat([q[..., : self.nope], rotate(q[..., self.nope :], *positions)], dim=-1)
+        if self.context.latent_scale != 1.0:
+            q = q * self.context.latent_scale
         k = torch.cat([k, turned.expand(*k.shape[:3], self.rope)], dim=-1)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -48,7 +48,7 @@ class Parts:
         recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
         cell = Cell(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
         return Context(mesh["tp"], cell, dtype, device, model.norm_epsilon, model.activation, recompute, fused, cp,
-                       job.adapters, job.balances_experts)  # fmt: skip
+                       job.adapters, job.balances_experts, model.latent_scale)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
         layout = self.job.strategy(part)

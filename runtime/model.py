@@ -22,6 +22,7 @@ from .context_parallel import ContextParallel
 from .latent_attention import LatentAttention
 from .multi_token import PREDICTION_WEIGHT, Prediction
 from .recompute import whole
+from .rotation import frequencies, rotated_width
 
 # ModelSpec has none: the usual width of a GPT's initial weights.
 INITIAL_STD = 0.02
@@ -258,8 +259,8 @@ class DecoderChunk(nn.Module):
         return _sent_away(layer, self._whole(layer) if entire or name in self.recomputed else self._plain(layer))
 
     def _plain(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        theta = self.spec.rope_theta
-        positions = self._rotary(layer, theta) if theta is not None and not self.spec.learned_positions else None
+        rotary = self.spec.rope_theta is not None and not self.spec.learned_positions
+        positions = self._rotary(layer) if rotary else None
         return lambda x: layer(x, positions)
 
     def _whole(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -267,16 +268,16 @@ class DecoderChunk(nn.Module):
         plain = self._plain(layer)
         return lambda x: whole(plain, x)
 
-    def _rotary(self, layer: nn.Module, theta: float) -> tuple[Tensor, Tensor]:
-        """cos and sin [s, d/2] of this rank's tokens, made once per head dim and share of the tokens."""
+    def _rotary(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
+        """cos and sin [s, d/2] of this rank's tokens, made once per width that turns and share of the tokens."""
         if not isinstance(layer, DecoderLayer):
             raise TypeError("not a decoder layer")
-        attention, context = layer.attention.spec, layer.context
-        width = attention.rope_head_dim if attention.is_mla else attention.head_dim
+        context, scaling = layer.context, self.spec.rope_scaling
+        width = rotated_width(self.spec, layer.attention.spec)
         if (width, context.cp) not in self._tables:
-            exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
-            angles = context.positions(self.seq_len).double()[:, None] / theta**exponents
-            made = [each.to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
+            angles = context.positions(self.seq_len).double()[:, None] * frequencies(self.spec, width)
+            amplitude = 1.0 if scaling is None else scaling.amplitude
+            made = [(amplitude * each).to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
             self._tables[width, context.cp] = made[0], made[1]
             if context.recompute.offload is not None:
                 context.recompute.offload.stays(made)

@@ -32,7 +32,8 @@ def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
     alone = Group("world", [0], 0, None, Status())
     context = Context(alone, Cell(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
-                      job.model.norm_epsilon, job.model.activation, adapters=job.adapters)  # fmt: skip
+                      job.model.norm_epsilon, job.model.activation, adapters=job.adapters,
+                      latent_scale=job.model.latent_scale)  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.cost_models.layouts import SCHEDULES, parse
-from meshwright.cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
 from meshwright.cost_models.stages import chunk_devices, chunk_sizes
 from meshwright.planner.plan import Chunk
 from meshwright.profiles.stacks import load_stack
@@ -53,13 +53,16 @@ def shared_experts(layers: int = 4) -> ModelSpec:
 
 
 def deepseek(layers: int = 4, **changes: Any) -> ModelSpec:
-    """As DeepSeek-V3: latent attention, a dense layer first, a shared expert, experts in groups, one prediction."""
+    """As DeepSeek-V3: latent attention, scaled positions, a dense layer first, a shared expert, experts in groups, one
+    prediction."""
     latent = attention(kv_heads=4, head_dim=12, rope_head_dim=4, q_lora_rank=16, kv_lora_rank=8, norm_parameters=24)
     block = MixtureOfExperts(experts=8, top_k=2, expert_inner=24, shared_inner=40, groups=4, top_groups=2,
                              router_scores="sigmoid", router_scale=2.5)  # fmt: skip
     dense = Layer(attention=latent, feed_forward=FeedForward(inner=64))
-    how: dict[str, Any] = {"family": "deepseek_v3", "kinds": (dense, replace(dense, feed_forward=block)),
-                           "pattern": (0, *(1 for _ in range(layers - 1))), "mtp_layers": 1}  # fmt: skip
+    scaling = RopeScaling(kind="yarn", factor=8.0, original_max_positions=8, mscale=1.0, mscale_all_dim=0.8)
+    how: dict[str, Any] = {"family": "deepseek_v3", "rope_scaling": scaling, "mtp_layers": 1,
+                           "kinds": (dense, replace(dense, feed_forward=block)),
+                           "pattern": (0, *(1 for _ in range(layers - 1)))}  # fmt: skip
     return llama(layers, **{**how, **changes})
 
 

@@ -105,14 +105,21 @@ def hugging_face(name: str, **config: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("theta", "epsilon", "activation"),
-    [(10_000.0, 1e-5, "silu"), (500_000.0, 1e-6, "silu"), (100.0, 0.1, "gelu_pytorch_tanh"), (100.0, 0.1, "relu")],
-)
-def test_llama_is_that_of_hugging_face(theta: float, epsilon: float, activation: str) -> None:
+    ("theta", "epsilon", "activation", "scaling"),
+    [
+        (10_000.0, 1e-5, "silu", None), (500_000.0, 1e-6, "silu", None), (100.0, 0.1, "gelu_pytorch_tanh", None),
+        (100.0, 0.1, "relu", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                              "original_max_position_embeddings": 64}),
+        (100.0, 0.1, "relu", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
+    ],
+)  # fmt: skip
+def test_llama_is_that_of_hugging_face(
+    theta: float, epsilon: float, activation: str, scaling: dict[str, Any] | None
+) -> None:
     theirs = hugging_face(
         "Llama", vocab_size=61, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=epsilon, rope_theta=theta,
-        hidden_act=activation,
+        num_key_value_heads=2, max_position_embeddings=16, rms_norm_eps=epsilon, hidden_act=activation,
+        rope_parameters={"rope_theta": theta, **(scaling or {"rope_type": "default"})},
     )  # fmt: skip
     # Both read the same config, so that no default of ours can stand in for a field that was not read.
     spec, _ = read_config(theirs.config.to_dict(), "tiny")
@@ -151,16 +158,24 @@ def apart(state: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
     return state
 
 
+# Scores grow by (0.1 * 0.8 * ln 8 + 1)^2, cos and sin by 1.02.
+LATENT_YARN = {"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": 2.0,
+               "original_max_position_embeddings": 32}  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("version", "q_rank"), [(3, 16), (3, None), (2, 16)])
-def test_deepseek_is_that_of_hugging_face(version: int, q_rank: int | None) -> None:
+@pytest.mark.parametrize(
+    ("version", "q_rank", "scaling"), [(3, 16, None), (3, None, None), (2, 16, None), (3, 16, LATENT_YARN)]
+)
+def test_deepseek_is_that_of_hugging_face(version: int, q_rank: int | None, scaling: dict[str, Any] | None) -> None:
     groups = {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"} if version == 2 else {
         "n_group": 4, "topk_group": 2, "rope_interleave": False, "num_nextn_predict_layers": 0}  # fmt: skip
     theirs = hugging_face(
         f"DeepseekV{version}", vocab_size=61, hidden_size=32, intermediate_size=64, moe_intermediate_size=24,
         num_hidden_layers=2, first_k_dense_replace=1, num_attention_heads=4, num_key_value_heads=4, n_routed_experts=8,
         n_shared_experts=1, num_experts_per_tok=4, q_lora_rank=q_rank, kv_lora_rank=8, qk_nope_head_dim=8,
-        qk_rope_head_dim=4, v_head_dim=6, max_position_embeddings=16, rope_theta=100.0, routed_scaling_factor=1.7,
+        qk_rope_head_dim=4, v_head_dim=6, max_position_embeddings=16, routed_scaling_factor=1.7,
+        rope_parameters={"rope_theta": 100.0, **(scaling or {"rope_type": "default"})},
         experts_implementation="eager", **groups,
     )  # fmt: skip
     spec, _ = read_config(theirs.config.to_dict(), "tiny")
