@@ -64,7 +64,7 @@ WRITTEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "arguments", "fields"), WRITTEN, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("model", "arguments", "fields"), WRITTEN, ids=range(len(WRITTEN)))
 def test_what_megatron_and_bridge_have_is_written_and_read_back(
     model: Any, arguments: set[str], fields: set[str]
 ) -> None:
