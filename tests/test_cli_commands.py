@@ -261,3 +261,12 @@ def test_memory_says_no_by_its_exit_code(plans: Path) -> None:
     assert "tp8-dp1-mbs1-z1-rnone does not fit: it needs" in too_much.err
     assert run_here("memory", "plan.json", "--layout", "dp8-mbs1-z0-rnone", cwd=plans).code == 1
     assert run_here("memory", "plan.json", cwd=plans).code == 0
+
+
+@pytest.mark.parametrize(("target", "written"), [("megatron", "megatron.args"), ("any", "meshwright.runtime.worker")])
+def test_emit_writes_for_the_target_of_the_plan(target: str, written: str, tmp_path: Path) -> None:
+    """Planned for Megatron and emitted without a word, another program would run what it was not priced for."""
+    assert run_here("plan", *SMALL, "--target", target, "-o", "own.json", cwd=tmp_path).code == 0
+    emitted = run_here("emit", "own.json", cwd=tmp_path)
+    assert emitted.code == 0
+    assert written in emitted.out

@@ -16,8 +16,9 @@ def command(
     context: typer.Context,
     plan: options.PlanFile,
     to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="Framework to write for [meshwright].", show_default=False)
-    ] = "meshwright",
+        str | None,
+        typer.Option("--to", metavar="TARGET", help="Framework to write for [that of the plan].", show_default=False),
+    ] = None,
     launcher: Annotated[
         str, typer.Option("--launcher", metavar="NAME", show_default=False,
                           help="torchrun, slurm, kubernetes, hostfile, ray [torchrun]."),
@@ -36,6 +37,8 @@ def command(
 ) -> None:  # fmt: skip
     """Write the files that launch a plan, or print them.
 
+    For the target that it was planned for, or --to another that has all of it.
+
     \b
     Examples:
       meshwright emit plan.json
@@ -43,10 +46,12 @@ def command(
     """
     from ...planner.emitters.emit import Refused, emit
     from ...planner.emitters.nearest import nearest_hint
+    from ...planner.emitters.registry import own_target
     from ...planner.plan import load_plan
 
     terminal: Terminal = context.obj
     found = load_plan(plan)
+    to = to or own_target(found.resolved["target"])
     try:
         written = emit(found, to, launcher, version, choice, str(plan))
     except Refused as error:

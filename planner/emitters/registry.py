@@ -36,6 +36,11 @@ def who_builds(model: ModelSpec, workload: Workload) -> str:
     return f"{' and '.join(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
 
 
+def own_target(name: str) -> str:
+    """The target whose files a plan for target `name` is for: itself, of a plan for any software our own runtime."""
+    return name if target(name).trainer is not None else meshwright.TARGET.name
+
+
 def target(name: str) -> Target:
     """The target `name`. Raises UnknownNameError."""
     if name not in TARGETS:
