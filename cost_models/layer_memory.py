@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 
 from .held import in_flight
 from .ledger import BUFFERS, LASTING, Ledger
-from .liveness import AT_LOSS, IN_HEAD, IN_LAYER, IN_PREDICTION, TRANSIENT, moments, number_of_moments, unusable
+from .liveness import (
+    AT_LOSS,
+    IN_EMBEDDING,
+    IN_HEAD,
+    IN_LAYER,
+    IN_PREDICTION,
+    TRANSIENT,
+    moments,
+    number_of_moments,
+    unusable,
+)
 from .memory import flat_buffer_bytes
 from .stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Splits, split_rows
 from .tables import Problem
@@ -29,7 +39,7 @@ class Bytes:
     """Of strategies (rows n, all of one pp) for every kind of item: layers, then the edges of stages.py.
 
     Bytes that add up: states [3, kind, n], weights, gradients, optimizer; flat [profile, kind, n], of flat buffers;
-    late [kind, n], what the embedding's gradient is beyond a layer's; unusable [kind, n], freed and of no use
+    unusable [kind, n], freed and of no use
     (liveness.unusable); saved [kind, n], a micro-batch's activations. transient: [TRANSIENT, kind, n] bytes at the
     item's fullest moment, of which a stage holds the most.
     """
@@ -38,7 +48,6 @@ class Bytes:
     whole: Ledger
     states: Array
     flat: Array
-    late: Array
     unusable: Array
     saved: Array
     transient: Array
@@ -53,7 +62,7 @@ class Bytes:
             whole.problem, whole,
             states=np.array([[one[name] for one in memory] for name in ("weights", "gradients", "optimizer")]),
             flat=np.array([_flat(whole, j) * share(trained, whole.trained[j][0]) for j in range(whole.num_profiles)]),
-            late=_late(units, num), unusable=np.array([unusable(units, k) for k in range(num)]),
+            unusable=np.array([unusable(units, k) for k in range(num)]),
             saved=np.array([units.saved[k] for k in range(num)]), transient=_transient(units, num),
         )  # fmt: skip
 
@@ -83,25 +92,18 @@ def _flat(whole: Ledger, j: int) -> Array:
 
 
 def _transient(units: Ledger, num: int) -> Array:
-    """[TRANSIENT, kind, n] bytes at the fullest moment of each item: of a layer, its backward pass; of the head, the
-    loss or its own."""
+    """[TRANSIENT, kind, n] bytes at the fullest moment of each item: of a layer and the embedding, its backward pass;
+    of the head, the loss or its own."""
     n, kinds = len(units.layouts), units.problem.num_kinds
     out = np.zeros((len(TRANSIENT), num, n))
     of_head = [at for at in (AT_LOSS, IN_HEAD, IN_PREDICTION) if at < number_of_moments(units.problem)]
-    where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + HEAD: (num + 1, of_head)}
+    where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + EMBEDDING: (num, [IN_EMBEDDING]),
+             num + HEAD: (num + 1, of_head)}  # fmt: skip
     for kind, (profile, at) in where.items():
         passing = moments(units, profile)
         held = np.array([passing[name][at] for name in TRANSIENT])
         fullest = held.sum(axis=0).argmax(axis=0)
         out[:, kind] = held[:, fullest, np.arange(n)]
-    return out
-
-
-def _late(units: Ledger, num: int) -> Array:
-    """[kind, n] bytes that the embedding's gradient, which comes last, needs beyond that of a layer."""
-    out = np.zeros((num, len(units.layouts)))
-    with_embedding, without = (moments(units, profile)["gathered"][IN_LAYER] for profile in (num, 0))
-    out[EMBEDDING] = with_embedding - without
     return out
 
 
@@ -162,8 +164,9 @@ class Stages:
         """Of a plan, the strategies of embedding, layers and head in the order of the model, for every stage: bytes of
         every buffer (ledger.BUFFERS), and freed ones of no use.
 
-        When the backward pass reaches the last layer of a strategy, the activations of the layers behind it are gone;
-        together: counts them all the same, as the search does, which looks at layers in any order.
+        When the backward pass reaches the last layer of a strategy, the activations of the layers behind it are gone,
+        and at the embedding those of all layers; together: counts them all the same at a layer, as the search does,
+        which looks at layers in any order.
         """
         prices, out, at = self.prices, [], 0
         for stage, items in enumerate(self.items):
@@ -171,14 +174,13 @@ class Stages:
             held, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
             held["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[mine[-1]])
             fullest = (0.0, dict.fromkeys(TRANSIENT, 0.0), 0.0)  # in all, buffer by buffer, activations that are gone
-            behind = [0.0] * len(items) if together else self._behind(items, mine)
+            behind = self._behind(items, mine, together=together)
             for item, row, gone in zip(items, mine, behind, strict=True):
                 for kind in self.kinds_of(stage, item):
                     for name, states in zip(LASTING, prices.states[:, kind, row], strict=False):
                         held[name] += float(states)
                     held["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
                     held["workspace"] += float(prices.flat[self.profile[stage], kind, row])
-                    held["gathered"] += float(prices.late[kind, row])
                     unused += float(prices.unusable[kind, row])
                     moment = dict(zip(TRANSIENT, prices.transient[:, kind, row].tolist(), strict=True))
                     fullest = max(fullest, (sum(moment.values()) - gone, moment, gone), key=lambda one: one[0])
@@ -189,9 +191,13 @@ class Stages:
             at += len(items)
         return out
 
-    def _behind(self, items: Sequence[int], rows: Sequence[int]) -> list[float]:
-        """For each item: bytes that the layers behind the last one of its strategy have saved of a micro-batch."""
+    def _behind(self, items: Sequence[int], rows: Sequence[int], *, together: bool) -> list[float]:
+        """For each item: bytes that the layers behind the last one of its strategy have saved of a micro-batch; for the
+        embedding, all that the stage has."""
         both = list(zip(items, rows, strict=True))
         saved = [float(self.prices.saved[item, row]) if item >= 0 else 0.0 for item, row in both]
         last = {row: index for index, (item, row) in enumerate(both) if item >= 0}
-        return [sum(saved[last[row] + 1 :]) if item >= 0 else 0.0 for item, row in both]
+        gone = [0.0 if item < 0 or together else sum(saved[last[row] + 1 :]) for item, row in both]
+        if items[0] == EMBEDDING:
+            gone[0] = sum(float(self.prices.saved[item, row]) for item, row in both)
+        return gone

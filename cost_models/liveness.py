@@ -1,8 +1,9 @@
 """What comes and goes beside the states and the activations: alive together only at certain moments of a step.
 
 A stage is fullest when the activations of all micro-batches in flight are there. That is while the loss is taken, when
-the head is differentiated, when a prediction beside it is, and when the last layer is; the peak is at the fullest of
-these, not at their sum.
+the head is differentiated, when a prediction beside it is, and when the last layer is; or a little later, when those of
+one micro-batch are gone and the gradient of a large embedding is made. The peak is at the fullest of these, not at
+their sum.
 `meshwright memory --trace` runs the runtime and finds the same.
 """
 
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 TRANSIENT = ("logits", "gathered", "exchange", "workspace")
-AT_LOSS, IN_HEAD, IN_LAYER, IN_W, IN_PREDICTION = range(5)  # moments
+AT_LOSS, IN_HEAD, IN_LAYER, IN_W, IN_EMBEDDING, IN_PREDICTION = range(6)  # moments
 SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
 FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
 
 
 def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
-    the head, in that of a layer, in the first W after an I and, of models that have some, in the backward pass of a
-    prediction (AT_LOSS, ...)."""
+    the head, in that of a layer, in the first W after an I, in the backward pass of the embedding and, of models that
+    have some, in that of a prediction (AT_LOSS, ...)."""
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
     predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
@@ -50,22 +51,23 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     before = waiting + np.maximum(heads - 1, 0.0) * softmax
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
     weights, gradients = _gathered(ledger, j)
-    head, layer, projection = weights + gradients
+    head, layer, projection = weights + gradients[:3]
     prediction = layer + projection + weights[0]  # with the head that it calls
     predicts = (predictions > 0).astype(np.float64)
     zero, gathered_input = np.zeros(n), tables.head_exchange[key]
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
     made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
+    made_last = _embeddings(ledger, j) * w * tables.parameters["trained_dense"][EMBEDDING][key]
     kept = has_layers * tables.cached_gradients[key]
     last, arrived = part, _asked_for(ledger, (heads > 0) & gpipe)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
     working, in_w = ledger.workspace(j), np.where(splits_backward(x["schedule"]), tables.made_gradient[key], 0.0)
     found = {
-        "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, before],
-        "gathered": [part * weights[0], part * head, has_layers * layer, zero, predicts * prediction],
-        "exchange": [arrived, arrived + 2 * last * gathered_input, arrived, arrived, arrived],
-        "workspace": [kept, made + kept, has_layers * working + kept, has_layers * in_w + kept,
+        "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, waiting, before],
+        "gathered": [part * weights[0], part * head, has_layers * layer, zero, gradients[3], predicts * prediction],
+        "exchange": [arrived, arrived + 2 * last * gathered_input, arrived, arrived, arrived, arrived],
+        "workspace": [kept, made + kept, has_layers * working + kept, has_layers * in_w + kept, made_last + kept,
                       predicts * working + kept],
     }  # fmt: skip
     return {name: np.array(each[: number_of_moments(ledger.problem)]) for name, each in found.items()}
@@ -94,6 +96,13 @@ def unusable(ledger: Ledger, j: int) -> Array:
     return np.asarray(w * heads * ledger.tables.logits[ledger.key])
 
 
+def _embeddings(ledger: Ledger, j: int) -> Array:
+    """[n] embeddings on the device of profile j whose gradient is made beside other micro-batches; none without a
+    pipeline: there the last activations are gone by then."""
+    x = ledger.layouts
+    return ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x))) * (x["pp"] > 1)
+
+
 def _edge(ledger: Ledger, rows: Array) -> Array:
     """[key] of the matrix of the head; where it is tied, that of the embedding."""
     return np.asarray(rows[EMBEDDING if ledger.problem.model.tied_embeddings else HEAD])
@@ -101,19 +110,16 @@ def _edge(ledger: Ledger, rows: Array) -> Array:
 
 def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array]:
     """[head, layer, projection of a prediction; n] bytes: weights while they are whole (ZeRO-3), of a layer with those
-    of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), of a layer those
-    of its experts or the others: the experts' are scattered before the others come."""
+    of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), also those of the
+    embedding, and of a layer those of its experts or the others: the experts' are scattered before the others come."""
     x, key, parameters = ledger.layouts, ledger.key, ledger.tables.parameters
     num_kinds, problem = ledger.problem.num_kinds, ledger.problem
     weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
     trained = problem.state_bytes.gradient * np.maximum(parameters["trained_dense"], parameters["trained_experts"])
     layer = weights[:num_kinds].max(axis=0) * (2 if problem.stack.fsdp_overlap > 0 else 1)
     gradients = trained[:num_kinds].max(axis=0)[key]
-    # The embedding comes last, with the activations of other micro-batches still there.
-    first = ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x)))
-    embedding = trained[EMBEDDING][key] * (1.0 if ledger.vocabulary is None else first)
-    gradients = np.where((first > 0) & (x["pp"] > 1), np.maximum(gradients, embedding), gradients)
     whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
     return (whole * np.array([_edge(ledger, weights)[key], layer[key], weights[MTP][key]]),
-            scattered * np.array([_edge(ledger, trained)[key], gradients, trained[MTP][key]]))  # fmt: skip
+            scattered * np.array([_edge(ledger, trained)[key], gradients, trained[MTP][key],
+                                  _embeddings(ledger, j) * trained[EMBEDDING][key]]))  # fmt: skip

@@ -101,6 +101,23 @@ def all_plans(instance: Instance, layers: int) -> float:
     return best
 
 
+def test_the_gradient_of_a_large_embedding_is_counted_by_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits for the plans that `memory_of` says, of all: their first stage is fullest when it is made."""
+    found, decides = small(3, 4, 16, seq_len=16), 0
+    found = replace(found, model=replace(found.model, vocab=256_000))
+    for seed, every in enumerate(instances(found.space, found.rates, found.memory_bytes)):
+        if every.pp != 2 or len(every.rows) < 2:
+            continue
+        chosen = few_strategies(every, 2, seed)
+        _, device_bytes = chosen.uniform()
+        for memory in device_bytes * (1 - 1e-9):
+            limited = replace(chosen, memory_bytes=float(memory))
+            best, outcome = all_plans(limited, 3), solved(monkeypatch, found, limited)
+            assert (outcome.best.step_s if outcome.best else np.inf) == pytest.approx(best, rel=1e-9)
+            decides += outcome.best is not None
+    assert decides > 3
+
+
 def solved(monkeypatch: pytest.MonkeyPatch, found: Resolved, chosen: Instance) -> layerwise.Outcome:
     monkeypatch.setattr(layerwise, "instances", lambda *_: iter([chosen]))
     return layerwise.search(found.space, found.rates, chosen.memory_bytes)

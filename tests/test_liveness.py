@@ -11,6 +11,7 @@ from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.liveness import (
     AT_LOSS,
+    IN_EMBEDDING,
     IN_LAYER,
     IN_PREDICTION,
     IN_W,
@@ -214,6 +215,36 @@ def test_the_first_product_to_be_differentiated_makes_the_gradient_of_its_weight
                                                      ("pp2-dp4-mbs1-z1-rnone", 0.0)])  # fmt: skip
 def test_the_first_w_after_an_i_makes_a_gradient(layout_id: str, expected: float) -> None:
     assert moments(built(layout_id, "generic", 64), 0)["workspace"][IN_W, 0] == expected
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "in_flight", "waits"),
+    [("cp8g-pp16-dp1-mbs1-z0-rfull", 16 - 1, 0), ("cp8g-pp16-gpipe-dp1-mbs1-z0-rfull", 64 - 1, 0),
+     ("cp8g-pp16-vpp2-dp1-mbs1-z0-rfull", 16 + 15 / 2 - 1 / 2, 0), ("cp8g-pp16-zbh1-dp1-mbs1-z0-rfull", 16 - 1, 1)],
+)  # fmt: skip
+def test_the_gradient_of_the_embedding_is_made_beside_other_micro_batches(
+    layout_id: str, in_flight: float, waits: int
+) -> None:
+    """Of two layers a stage, 1,024 tokens: their inputs for all micro-batches but one of a chunk, which may wait for
+    its W, and V x h in bf16."""
+    ledger = built(layout_id, "generic", 64)
+    first = int(np.argmin(ledger.splits.first[0]))
+    found = {name: float(value[0]) for name, value in ledger.memory(first).items()}
+    saved, late = 2 * 2 * H * SEQ / 8, waits * float(ledger.waiting[first].sum())
+    assert found["activations"] == pytest.approx(in_flight * saved + late)
+    assert found["workspace"] == 2 * V * H
+    others = [j for j in range(ledger.num_profiles) if ledger.splits.first[0, j] > 0]
+    assert not any(moments(ledger, j)["workspace"][IN_EMBEDDING].any() for j in others)
+
+
+def test_without_a_pipeline_nothing_is_left_beside_the_gradient_of_the_embedding() -> None:
+    assert not moments(built("dp8-mbs1-z0-rfull", "generic", 64), 0)["workspace"][IN_EMBEDDING].any()
+
+
+def test_a_gradient_of_the_embedding_that_is_scattered_is_whole_before() -> None:
+    ledger = built("pp2-dp4-mbs1-z2-rfull", "generic", 64)
+    first = int(np.argmin(ledger.splits.first[0]))
+    assert moments(ledger, first)["gathered"][IN_EMBEDDING, 0] == 4 * V * H
 
 
 def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:

@@ -201,6 +201,29 @@ def test_the_program_keeps_every_split_that_fits(
     assert stages.fits(n, np.zeros_like(n))[fitting].all()
 
 
+@pytest.mark.parametrize("layout_text", ["pp3-dp1-mbs1-z0-rfull", "pp2-vpp2-dp1-mbs1-z0-rfull",
+                                         "pp3-zbh1-dp1-mbs1-z0-rfull"])  # fmt: skip
+def test_the_program_counts_the_gradient_of_a_large_embedding(layout_text: str) -> None:
+    """The first stage is fullest when it is made; what then fits is what the program says."""
+    layout = parse(layout_text)
+    found = request(model(8, vocab=256_000), layout.num_gpus, 8, stack="meshwright", seq_len=128)
+    base = Staged.of(found, layout, simulate=True)
+    every = [base.split(partition) for partition in all_partitions(found, layout, False)]
+    # Where a layer is on every chunk, and the head is not what decides.
+    every = [one for one in every if all(one.partition.sizes) and stage_bytes(one).argmax() == 0]
+    n, _ = counts(stages_of(base, 1.0, recompute_apart=False), np.array([one.partition.sizes for one in every]))
+    for at, one in enumerate(every):
+        for factor, fits in ((1 - 1e-9, False), (1 + 1e-9, True)):
+            stages = stages_of(base, factor * one.device_bytes, recompute_apart=False)
+            assert stages.fits(n[at], np.zeros_like(n[at])) == fits
+    assert len(every) > 4
+
+
+def stage_bytes(one: Staged) -> Any:
+    """[stage] bytes of tensors."""
+    return np.array([sum(float(held[0]) for held in one.batch.memory(j).values()) for j in range(one.layout.pp)])
+
+
 @pytest.mark.parametrize("layout_text", ["pp2-zbv-vpp2-dp1-mbs1-z0-rfull", "pp3-zbh1-dp1-mbs1-z0-rfull",
                                          "pp2-dpv-vpp2-dp1-mbs1-z0-rfull", "pp2-vpp2-dp1-mbs1-z0-rfull"])  # fmt: skip
 def test_recompute_of_each_stage_keeps_every_split_that_fits(layout_text: str) -> None:

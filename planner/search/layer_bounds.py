@@ -74,8 +74,11 @@ class Stage:
                         for item, p in pieces.items()}  # fmt: skip
         self.room = instance.budget_bytes - bounds.outside_bytes - self.transients
         if len(self.transients):
-            held = [np.where(self.allowed[item], pieces[item].held, np.inf).min(axis=1) for item in self.items]
-            possible = np.sum(held, axis=0) <= self.room
+            held, at_end = (
+                np.sum([np.where(self.allowed[i], getattr(pieces[i], name), np.inf).min(axis=1) for i in items], axis=0)
+                for name in ("held", "at_end")
+            )
+            possible = (held <= self.room) & (at_end <= self.room + self.transients)
             self.transients, self.room = self.transients[possible], self.room[possible]
             self.allowed = {item: mask[possible] for item, mask in self.allowed.items()}
         self.fits = len(self.transients) > 0

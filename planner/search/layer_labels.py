@@ -28,12 +28,13 @@ _MOST = 4000  # labels of all kinds
 
 @dataclass(frozen=True)
 class State:
-    """Labels [n] after some items. sums [n, SUMS], held: of the open stage; t: index of its largest transient; split:
-    index of the last item's (-1: none), used: bits of those of the stage; mixed: whether any differed. Of closed
+    """Labels [n] after some items. sums [n, SUMS], held, at_end: of the open stage; t: index of its largest transient;
+    split: index of the last item's (-1: none), used: bits of those of the stage; mixed: whether any differed. Of closed
     stages: total and longest cycle, room [n, 2] to hide behind the slowest, most [n, 4] of what is done once."""
 
     sums: Array
     held: Array
+    at_end: Array
     t: Ints
     split: Ints
     used: Ints
@@ -49,7 +50,7 @@ class State:
         zero, none = np.zeros(1), np.full(1, -1)
         sums = np.zeros((1, len(SUMS)))
         once = sums[:, REDUCE:]
-        return cls(sums, zero, none, none, none * 0, zero > 0, zero, zero, np.zeros((1, 2)), once, zero)
+        return cls(sums, zero, zero, none, none, none * 0, zero > 0, zero, zero, np.zeros((1, 2)), once, zero)
 
     def take(self, rows: NDArray[np.generic]) -> State:
         return State(*(getattr(self, name)[rows] for name in State.__dataclass_fields__))
@@ -61,7 +62,8 @@ class State:
     @property
     def dimensions(self) -> Array:
         """[n, column] what a label must be no worse in to take another's place."""
-        columns = (self.sums, self.held, self.total, self.longest, -self.room, self.most, self.messages_once_s)
+        columns = (self.sums, self.held, self.at_end, self.total, self.longest, -self.room, self.most,
+                   self.messages_once_s)  # fmt: skip
         every = np.column_stack(columns)
         return np.asarray(every[:, np.ptp(every, axis=0) > 0]) if len(every) > 1 else every
 
@@ -91,7 +93,8 @@ class Labels:
     def run(self) -> Found:
         state = State.empty()
         for stage in self.bounds.stages:
-            state = replace(state, sums=0.0 * state.sums, held=0.0 * state.held, used=0 * state.used)
+            state = replace(state, sums=0.0 * state.sums, held=0.0 * state.held, at_end=0.0 * state.at_end,
+                            used=0 * state.used)  # fmt: skip
             for position, item in enumerate(stage.items):
                 state = self._after(state, stage, position, item)
                 if self.looked_at > self.most:
@@ -138,12 +141,13 @@ class Labels:
         before, option = np.repeat(mine, len(allowed)), np.tile(allowed, len(mine))
         split = pieces.split[option]
         used, held = state.used[before] | (1 << split), state.held[before] + pieces.held[option]
-        fits = held + stage.transients[t] <= self._budget(used)
-        before, option, split, used, held = (x[fits] for x in (before, option, split, used, held))
+        at_end = state.at_end[before] + pieces.at_end[option]
+        fits = np.maximum(held + stage.transients[t], at_end) <= self._budget(used)
+        before, option, split, used, held, at_end = (x[fits] for x in (before, option, split, used, held, at_end))
         old, sums = state.split[before], state.sums[before] + pieces.sums[option]
         sums[:, STEADY] += np.where(old >= 0, instance.resharding_s[old, split], 0.0)
         grown = replace(
-            state.take(before), sums=sums, held=held, t=np.full_like(split, t), split=split, used=used,
+            state.take(before), sums=sums, held=held, at_end=at_end, t=np.full_like(split, t), split=split, used=used,
             mixed=state.mixed[before] | ((old >= 0) & (old != split)),
             messages_once_s=state.messages_once_s[before] + pieces.messages_once_s[option],
         )  # fmt: skip
@@ -164,8 +168,8 @@ class Labels:
         cycle, room = cycles[:, 0], rooms[:, 0]
         slower = cycle > state.longest
         return replace(
-            state, sums=np.zeros_like(state.sums), held=np.zeros_like(state.held), t=np.full_like(state.t, -1),
-            total=state.total + cycle, longest=np.where(slower, cycle, state.longest),
+            state, sums=np.zeros_like(state.sums), held=np.zeros_like(state.held), at_end=np.zeros_like(state.at_end),
+            t=np.full_like(state.t, -1), total=state.total + cycle, longest=np.where(slower, cycle, state.longest),
             room=np.where(slower[:, None], room, state.room), most=np.maximum(state.most, state.sums[:, REDUCE:]),
         )  # fmt: skip
 

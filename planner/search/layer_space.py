@@ -59,12 +59,14 @@ def _crossed(columns: Columns, options: Columns) -> Columns:
 @dataclass(frozen=True)
 class Pieces:
     """Options of one item on one stage. rows: [o] of the strategies; sums: [o, SUMS] seconds; held, transient: [o]
-    bytes that add up, and that come and go; split: [o] index of tp x cp; messages_once_s: [o] once per step."""
+    bytes that add up, and that come and go; at_end: [o] bytes that add up in the backward pass of the embedding, on the
+    stage of a pipeline that has it; split: [o] index of tp x cp; messages_once_s: [o] once per step."""
 
     rows: Ints
     sums: Array
     held: Array
     transient: Array
+    at_end: Array
     split: Ints
     messages_once_s: Array
 
@@ -163,9 +165,11 @@ class Instance(Stages):
         prices, rows = self.prices, self.rows
         sums = np.einsum("sk,sqkn->nsq", self.counts, prices.seconds[self.profile][..., rows])
         step_s = self.pipeline.step_s(sums, prices.messages_once_s[rows])
-        held = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows] + prices.late[:, rows]
+        held = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows]
         held = held + self.in_flight[:, None, None] * prices.saved[:, rows] + prices.unusable[:, rows] / self.reserved
-        there = np.where(self.counts[:, :, None] > 0, prices.transient[..., rows].sum(axis=0), 0.0).max(axis=1)
+        passing = np.repeat(prices.transient[..., rows].sum(axis=0)[None], self.pp, axis=0)
+        passing[:, EMBEDDING] -= self.counts @ prices.saved[:, rows]
+        there = np.where(self.counts[:, :, None] > 0, passing, 0.0).max(axis=1)
         handed_on = self.handed_on[:, None] * prices.whole.kept_output[rows]
         tensors = (np.einsum("sk,skn->sn", self.counts, held) + there + handed_on).max(axis=0)
         outside = np.array([prices.context_bytes(prices.split[[row]]) for row in rows])
@@ -184,7 +188,10 @@ class Instance(Stages):
         held = states + self.in_flight[stage] * saved
         if item >= 0:  # what a stage hands on, in equal parts to its layers; all strategies hand on as much
             held = held + self.handed_on[stage] * self.prices.whole.kept_output[rows] / len(self.layers[stage])
-        return Pieces(rows, sums, held, transient, split, once_s)
+        at_end = held - saved if stage == 0 and self.pp > 1 else np.zeros(len(rows))
+        if item == EMBEDDING:
+            at_end, transient = at_end + transient, np.zeros(len(rows))
+        return Pieces(rows, sums, held, transient, at_end, split, once_s)
 
     @cached_property
     def _kept(self) -> dict[tuple[int, int], Ints]:
@@ -193,7 +200,7 @@ class Instance(Stages):
     def _summed(self, profile: int, kinds: list[int], rows: Ints) -> tuple[Array, Array, Array, Array]:
         prices = self.prices
         sums = sum(prices.seconds[profile, :, kind][:, rows] for kind in kinds)
-        beside = prices.flat[profile] + prices.late + prices.unusable / self.reserved
+        beside = prices.flat[profile] + prices.unusable / self.reserved
         states = sum(prices.states[:, kind][:, rows].sum(axis=0) + beside[kind, rows] for kind in kinds)
         saved = sum(prices.saved[kind, rows] for kind in kinds)
         transient = np.max([prices.transient[:, kind][:, rows].sum(axis=0) for kind in kinds], axis=0)

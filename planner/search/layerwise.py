@@ -10,6 +10,7 @@ head, in the order of the model, the layers of a stage as even as possible. With
     such that, for every stage s,
                (sum of held(s, i, x_i) + max of transient(s, i, x_i)) (1 + reserve)
                + context + communicators of the a(x_i) of the stage <= memory       `Instance.pieces`, `outside_bytes`
+               (sum of at_end(s, i, x_i)) (1 + reserve) + context + communicators <= memory, on the embedding's stage
                x_embedding = x_head where they are one matrix                       `_edges_alike`
 
 All p and m are open problems, each with a bound (layer_bounds.py); the one with the least bound is worked on until no

@@ -18,6 +18,7 @@ from ..simulation import Staged, chunks_per_stage, one_by_one
 from .partition_ilp import Stages
 
 Array = NDArray[np.float64]
+_HELD = np.array([1.0, 1.0, 0.0, 0.0])  # of held.Moment, what is held from F to I
 
 
 def runs_of(pattern: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -45,12 +46,12 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
     on_gpu, growth = on_devices(edges, one.devices), 1.0 + rates.overheads.reserve_share
     if like is None:
-        state, (from_f, from_i, after_f) = _state_bytes(single), _moments(one)
+        state, (from_f, from_i, beside) = _state_bytes(single), _moments(one)
         held = from_f * (kept if chooses else saved) + from_i * tables.waiting[:, key]
         per_layer = growth * (state[kinds] + held[..., kinds])
         passing = _passing_bytes(one, edges, none_redone=chooses)
         redo_bytes = growth * np.maximum(_passing_bytes(one, edges, filled=True)[0] - passing[0], 0.0) * chooses
-        passing = passing[np.where(after_f, 0, 1)].T
+        passing = passing[beside].T
         at_ends = on_devices((edges[:, None] * held).sum(axis=2), one.devices)
         fixed_bytes = growth * (passing + (on_gpu @ state)[:, None] + at_ends + _outputs(one, from_f + from_i))
         dropped_bytes = growth * from_f * (kept - saved)[kinds]
@@ -86,8 +87,8 @@ def _state_bytes(single: Ledger) -> Array:
 
 
 def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, filled: bool = False) -> Array:
-    """[2, device] bytes of what comes and goes beside what is held after an F, and after an I, at least: beside a
-    layer, or none where a stage may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
+    """[3, device] bytes of what comes and goes (Ledger.passing_bytes), at least: beside a layer, or none where a stage
+    may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
     on_gpu = on_devices(edges, one.devices)
     variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.found.problem.num_kinds)]
     batch = replace(one.batch, code=one.batch.code * 0, codes=((0, 0),)) if none_redone else one.batch
@@ -101,8 +102,7 @@ def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, fill
 
 
 def _transient(batch: Ledger, rows: Array, late: Array) -> Array:
-    """[2, device] bytes of the buffers that do not last (Ledger.passing_bytes), on devices with these layers; equal
-    devices hold equal ones."""
+    """[3, device] the same of devices with these layers; equal devices hold equal ones."""
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     number = np.zeros((1, len(distinct)))
     splits = Splits(distinct[None], number, np.ones_like(number), rows.sum(axis=0)[None])
@@ -122,13 +122,15 @@ def _unusable(one: Staged, on_gpu: Array) -> Array:
     return np.where(on_gpu[:, HEAD] > 0, most, 0.0)
 
 
-def _moments(one: Staged) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _moments(one: Staged) -> tuple[Array, Array, NDArray[np.int64]]:
     """[chunk, moment, 1] micro-batches of each chunk that are held from F to I, and from I to W, at each moment at
-    which its device may be fullest; [moment] whether that is after an F."""
+    which its device may be fullest; [moment] the row of `_passing_bytes` that is there: after an F, after an I, and
+    without a split backward pass in that of the embedding, when a micro-batch of one chunk is gone."""
     x, devices, name = one.batch.layouts, np.array(one.devices), SCHEDULES[one.layout.schedule]
     pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], one.batch.m))
     after_f, after_i = moments_held(name, pp, vpp, m, devices.astype(np.float64))
     back = (name in V_SCHEDULES) * (np.arange(len(devices)) >= len(devices) // 2)
-    numbers, chunk = np.concatenate([after_f, after_i]), np.arange(len(devices))
+    last = [after_f - _HELD[:, None] / chunks_per_stage(one.layout)] if not len(after_i) else []
+    numbers, chunk = np.concatenate([after_f, after_i, *last]), np.arange(len(devices))
     from_f, from_i = (numbers[:, first + back, chunk].T[..., None] for first in (0, 2))
-    return from_f, from_i, np.arange(len(numbers)) < len(after_f)
+    return from_f, from_i, np.repeat([0, 1, 2], [len(after_f), len(after_i), len(last)])
