@@ -73,7 +73,7 @@ def alone(whole: Ledger) -> Ledger:
     num = whole.problem.num_kinds + EXTRA_KINDS
     counts = np.zeros((1, num + 2, num))
     counts[0, :num] = np.eye(num)
-    counts[0, num:, 0] = 1.0
+    counts[0, [num, num + 1], [whole.problem.pattern[0], whole.problem.pattern[-1]]] = 1.0
     counts[0, num, EMBEDDING] = counts[0, num + 1, HEAD] = 1.0
     zero = np.zeros((1, num + 2))
     splits = Splits(counts, zero, zero + 1.0, counts.sum(axis=1))

@@ -531,7 +531,7 @@ class Ledger:
         """[n] bytes of the widest product's gradients, and of what one layer recomputes. It does so when the layers of
         its chunk that are not recomputed, which come last, have let go of theirs; in a split backward pass they keep as
         much for their W."""
-        redone = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])[self.code, self.key]
+        redone = self._remade
         if self._redoes_some:
             dropped = self._kept_and_dropped[1]
             of_chunk = self.on_profile(j, dropped) / self.chunks
@@ -540,7 +540,25 @@ class Ledger:
             nothing = (splits_backward(self.layouts["schedule"]) & (here > 0)) | self.offloads_activations
             let_go = np.where(nothing, 0.0, of_chunk - here)
             redone = np.maximum(redone - np.maximum(let_go, 0.0), 0.0)
-        return np.asarray(self.tables.workspace[self.key] + redone)
+        return self.largest(j, self._widest + redone)
+
+    @cached_property
+    def _widest(self) -> Array:
+        """[kind of layer, n] bytes of the widest product's gradients."""
+        return self.tables.workspace[:, self.key]
+
+    @cached_property
+    def _remade(self) -> Array:
+        """[kind of layer, n] bytes of what a layer recomputes."""
+        tables = np.array([self.tables.working(mode, modules) for mode, modules in self.codes])
+        return np.array([tables[:, kind].ravel()[self._of_code] for kind in range(self.problem.num_kinds)])
+
+    def largest(self, j: int, rows: Array) -> Array:
+        """[n] the most of [kind of layer, n] bytes of a layer, of the kinds on the device of profile j; 0 without."""
+        most = np.zeros(rows.shape[1])
+        for kind in set(self.kinds).intersection(range(len(rows))):
+            most = np.maximum(most, rows[kind] * (self.counts[j][kind] > 0))
+        return most
 
     @cached_property
     def chunks(self) -> Ints:

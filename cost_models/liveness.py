@@ -40,7 +40,7 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     n, extra = len(x), ledger.splits.counts.shape[2]
     predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
     heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + predictions
-    part, has_layers = np.minimum(heads, 1.0), (ledger.layers[j] > 0).astype(np.float64)
+    part = np.minimum(heads, 1.0)
     w, logits = activation_bytes(ledger.problem.workload), tables.logits[key]
     softmax = SOFTMAX_BYTES * logits
     # gpipe takes all losses before any backward pass, and keeps the softmax of each.
@@ -58,17 +58,17 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     # The gradient of the head's weights as the product makes it, before it is added to the sum.
     made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     made_last = _embeddings(ledger, j) * w * tables.parameters["trained_dense"][EMBEDDING][key]
-    kept = has_layers * tables.cached_gradients[key]
+    kept = ledger.largest(j, tables.cached_gradients[:, key])
     last, arrived = part, _asked_for(ledger, (heads > 0) & gpipe)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
-    working, in_w = ledger.workspace(j), np.where(splits_backward(x["schedule"]), tables.made_gradient[key], 0.0)
+    working, made_in_w = ledger.workspace(j), ledger.largest(j, tables.made_gradient[:, key])
+    in_w = np.where(splits_backward(x["schedule"]), made_in_w, 0.0)
     found = {
         "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, waiting, before],
-        "gathered": [part * weights[0], part * head, has_layers * layer, zero, gradients[3], predicts * prediction],
+        "gathered": [part * weights[0], part * head, layer, zero, gradients[3], predicts * prediction],
         "exchange": [arrived, arrived + 2 * last * gathered_input, arrived, arrived, arrived, arrived],
-        "workspace": [kept, made + kept, has_layers * working + kept, has_layers * in_w + kept, made_last + kept,
-                      predicts * working + kept],
+        "workspace": [kept, made + kept, working + kept, in_w + kept, made_last + kept, predicts * working + kept],
     }  # fmt: skip
     return {name: np.array(each[: number_of_moments(ledger.problem)]) for name, each in found.items()}
 
@@ -116,10 +116,10 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array]:
     num_kinds, problem = ledger.problem.num_kinds, ledger.problem
     weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
     trained = problem.state_bytes.gradient * np.maximum(parameters["trained_dense"], parameters["trained_experts"])
-    layer = weights[:num_kinds].max(axis=0) * (2 if problem.stack.fsdp_overlap > 0 else 1)
-    gradients = trained[:num_kinds].max(axis=0)[key]
+    layer = ledger.largest(j, weights[:num_kinds, key]) * (2 if problem.stack.fsdp_overlap > 0 else 1)
+    gradients = ledger.largest(j, trained[:num_kinds, key])
     whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
-    return (whole * np.array([_edge(ledger, weights)[key], layer[key], weights[MTP][key]]),
+    return (whole * np.array([_edge(ledger, weights)[key], layer, weights[MTP][key]]),
             scattered * np.array([_edge(ledger, trained)[key], gradients, trained[MTP][key],
                                   _embeddings(ledger, j) * trained[EMBEDDING][key]]))  # fmt: skip

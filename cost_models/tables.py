@@ -177,9 +177,9 @@ class Tables:
         return np.array(rows)
 
     def working(self, mode: int, modules: int) -> Array:
-        """[key] bytes of what one layer recomputes, alive while it is differentiated: the largest layer's."""
-        dropped = self.saved(0, 0) - self.saved(mode, modules)
-        return np.asarray(dropped[: self.problem.num_kinds].max(axis=0))
+        """[kind of layer, key] bytes of what a layer recomputes, alive while it is differentiated."""
+        layers = slice(self.problem.num_kinds)
+        return np.asarray(self.saved(0, 0)[layers] - self.saved(mode, modules)[layers])
 
     @cached_property
     def logits(self) -> Array:
@@ -205,37 +205,38 @@ class Tables:
 
     @cached_property
     def cached_gradients(self) -> Array:
-        """[key] bytes of one gradient of every shape of a layer's weights, where the stack keeps them. Routed experts
-        have one shape."""
+        """[kind of layer, key] bytes of one gradient of every shape of a layer's weights, where the stack keeps them.
+        Routed experts have one shape."""
+        layers = slice(self.problem.num_kinds)
         if not (self.problem.stack.cached_gradients and self.problem.stack.fused_accumulation):
-            return np.zeros(self.num_keys)
-        w, blocks = activation_bytes(self.problem.workload), [kind.feed_forward for kind in self.problem.model.kinds]
-        experts = max([block.experts for block in blocks if isinstance(block, MixtureOfExperts)], default=1)
-        dense = self.parameters["trained_dense"][: self.problem.num_kinds].max(axis=0)
+            return np.zeros((self.problem.num_kinds, self.num_keys))
+        blocks = [self.problem.model.kinds[variant.kind].feed_forward for variant in self.problem.variants]
+        experts = np.array([[block.experts if isinstance(block, MixtureOfExperts) else 1] for block in blocks])
         local = np.maximum(experts / np.asarray(self.keys["ep"], dtype=np.float64), 1.0)
-        expert = self.parameters["trained_experts"][: self.problem.num_kinds].max(axis=0) / local
-        return np.asarray(w * (dense + expert))
+        of_layer = self.parameters["trained_dense"][layers] + self.parameters["trained_experts"][layers] / local
+        return np.asarray(activation_bytes(self.problem.workload) * of_layer)
 
     @cached_property
     def workspace(self) -> Array:
-        """[key] bytes of the gradients of the widest product's input and output, alive at once in the backward pass.
-        That of an activation's output is alive beside those of its inputs; where the output itself was kept, it is gone
-        by then, and is as large. The product that the backward pass meets first has that of its weight, too, and its
-        output's is what a collective has brought. Those of other weights are left out: by then the layer has let go of
-        about as much, but of less where a rank has few tokens beside the width of its experts."""
+        """[kind of layer, key] bytes of the gradients of the widest product's input and output, alive at once in the
+        backward pass. That of an activation's output is alive beside those of its inputs; where the output itself was
+        kept, it is gone by then, and is as large. The product that the backward pass meets first has that of its
+        weight, too, and its output's is what a collective has brought. Those of other weights are left out: by then the
+        layer has let go of about as much, but of less where a rank has few tokens beside the width of its experts."""
         w = activation_bytes(self.problem.workload)
-        widest = np.zeros(self.num_keys)
-        for ops in self.operations[: self.problem.num_kinds]:
+        widest = np.zeros((self.problem.num_kinds, self.num_keys))
+        for kind, row in enumerate(widest):
+            ops = self.operations[kind]
             for gemm in ops.gemms:
                 made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
-                widest = np.maximum(widest, w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output)
+                row[:] = np.maximum(row, w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output)
         return widest
 
     @cached_property
     def made_gradient(self) -> Array:
-        """[key] bytes of the largest gradient of a layer's weight."""
-        products = [gemm for ops in self.operations[: self.problem.num_kinds] for gemm in ops.gemms]
-        return np.asarray(np.max([self._made(gemm) for gemm in products], axis=0))
+        """[kind of layer, key] bytes of the largest gradient of a layer's weight."""
+        layers = self.operations[: self.problem.num_kinds]
+        return np.array([np.max([self._made(gemm) for gemm in ops.gemms], axis=0) for ops in layers])
 
     def _made(self, gemm: Gemm) -> Array:
         """[key] bytes of the gradient of a weight as the product makes it, before it is added to the sum; 0 where the

@@ -20,7 +20,7 @@ from meshwright.cost_models.liveness import (
     unusable,
 )
 from meshwright.cost_models.memory import StateBytes
-from meshwright.cost_models.specs import Workload
+from meshwright.cost_models.specs import ModelSpec, Workload
 from meshwright.cost_models.tables import Problem
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster import load_cluster
@@ -37,10 +37,13 @@ def held(layout_id: str, stack: str = "generic", global_batch: int = 64, **chang
     return {name: float(value[0]) for name, value in ledger.memory(j).items()}
 
 
-def built(layout_id: str, stack: str, global_batch: int, model: str = "llama-3.1-8b", **changes: Any) -> Ledger:
+def built(
+    layout_id: str, stack: str, global_batch: int, model: str | ModelSpec = "llama-3.1-8b", **changes: Any
+) -> Ledger:
     layout, spec = parse(layout_id), replace(load_stack(stack), **changes)
     cluster = load_cluster("dgx-h100:1")
-    problem = Problem(load_model(model)[0], Workload(seq_len=SEQ, global_batch=global_batch), spec, layout.num_gpus, 8)
+    known = load_model(model)[0] if isinstance(model, str) else model
+    problem = Problem(known, Workload(seq_len=SEQ, global_batch=global_batch), spec, layout.num_gpus, 8)
     return price_layouts(problem, rates_for(cluster, spec, "bf16"), Layouts.of([layout]))[0]
 
 
@@ -207,8 +210,8 @@ def test_the_first_product_to_be_differentiated_makes_the_gradient_of_its_weight
     tables = [built("cp8g-dp1-mbs1-z1-rnone", "generic", 64, fused_accumulation=flag).tables for flag in (False, True)]
     up, down = 2 * SEQ / 8 * (H + 2 * F), 2 * SEQ / 8 * (H + F) + 2 * H * F
     assert down > up
-    assert [float(one.workspace[0]) for one in tables] == [down, up]
-    assert [float(one.made_gradient[0]) for one in tables] == [2 * H * 2 * F, 0.0]
+    assert [float(one.workspace[0, 0]) for one in tables] == [down, up]
+    assert [float(one.made_gradient[0, 0]) for one in tables] == [2 * H * 2 * F, 0.0]
 
 
 @pytest.mark.parametrize(("layout_id", "expected"), [("pp2-zbh1-dp4-mbs1-z1-rnone", 2 * H * 2 * F),
@@ -257,6 +260,23 @@ def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
     assert found - layer == pytest.approx((2 + 4) * 2 * h * h + 2 * vocab * h, rel=1e-3)
     assert passing["logits"][IN_PREDICTION, 0] == 4 * SEQ * vocab
     assert passing["logits"][AT_LOSS, 0] == (8 + 4) * SEQ * vocab
+
+
+@pytest.mark.parametrize(("layout_id", "stack"), [("pp16-dp8-ep8-mbs1-z1-rfull", "generic"),
+                                                  ("pp16-zbh1-dp8-ep8-mbs1-z3-rnone", "generic"),
+                                                  ("pp16-dp8-ep8-mbs1-z2-rsel", "megatron-core")])  # fmt: skip
+def test_a_stage_needs_what_its_own_layers_do(layout_id: str, stack: str) -> None:
+    """DeepSeek-V3: its first three layers are dense, and are all of the first stage."""
+    ledger = built(layout_id, stack, 256, "deepseek-v3", cached_gradients=stack != "generic")
+    first = int(np.argmin(ledger.splits.first[0]))
+    dense = replace(ledger.problem.model, kinds=ledger.problem.model.kinds[:1], pattern=(0,) * 61, mtp_layers=0)
+    alone = built(layout_id, stack, 256, dense, cached_gradients=stack != "generic")
+    same = int(np.argmin(alone.splits.first[0]))
+    found, wanted = moments(ledger, first), moments(alone, same)
+    for name in TRANSIENT:
+        assert (found[name][:IN_PREDICTION] == wanted[name]).all(), name
+    others = moments(ledger, 1 - first)
+    assert sum(others[name][IN_LAYER, 0] for name in TRANSIENT) > sum(found[name][IN_LAYER, 0] for name in TRANSIENT)
 
 
 def test_gradients_of_experts_are_scattered_before_the_others_come() -> None:

@@ -153,7 +153,7 @@ class Search:
             tables = build(self.problem, {name: column[part] for name, column in keys.items()}, self.rates)
             work[part], fills[part] = self._work(totals, tables)
             states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
-            fixed[part] = tables.workspace
+            fixed[part] = tables.workspace.min(axis=0)  # the fullest stage has layers of some kind
         overheads = self.rates.overheads
         least = states[index] / (meshes["pp"] * meshes["dp"] * meshes["cp"] * meshes["tp"]) * self._least_state_bytes
         needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes

@@ -93,7 +93,13 @@ def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, fill
     variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.found.problem.num_kinds)]
     batch = replace(one.batch, code=one.batch.code * 0, codes=((0, 0),)) if none_redone else one.batch
     late = one.batch.late_bytes
-    least = np.min([_transient(batch, rows, late) for rows in variants], axis=0)
+    of_kinds = np.array([_transient(batch, rows, late) for rows in variants])
+    least = of_kinds.min(axis=0)
+    # A chunk between the ends has a layer, and so has each before and behind it: which kinds can it be of?
+    pattern, last = one.found.problem.pattern, len(one.devices) - 1
+    for chunk, device in enumerate(one.devices[1:-1], 1):
+        kinds = sorted(set(pattern[chunk - 1 : len(pattern) - last + 1 + chunk]))
+        least[:, device] = np.maximum(least[:, device], of_kinds[kinds, :, device].min(axis=0))
     if filled:
         return np.asarray(least)
     empty = sorted({one.devices[0], one.devices[-1]} - set(one.devices[1:-1]))
