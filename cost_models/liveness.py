@@ -51,7 +51,10 @@ def moments(ledger: Ledger, j: int) -> dict[str, Array]:
     before = waiting + np.maximum(heads - 1, 0.0) * softmax
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
     weights, gradients = _gathered(ledger, j)
-    head, layer, projection = weights + gradients[:3]
+    layer, projection = weights[1:] + gradients[1:3]
+    # The whole gradient of the head comes when that of the logits is gone, unless the product adds to it by itself.
+    gone = 0.0 if ledger.problem.stack.fused_accumulation else w * logits
+    head = weights[0] + np.maximum(gradients[0] - gone, 0.0)
     prediction = layer + projection + weights[0]  # with the head that it calls
     predicts = (predictions > 0).astype(np.float64)
     zero, gathered_input = np.zeros(n), tables.head_exchange[key]

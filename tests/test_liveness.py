@@ -12,6 +12,7 @@ from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.liveness import (
     AT_LOSS,
     IN_EMBEDDING,
+    IN_HEAD,
     IN_LAYER,
     IN_PREDICTION,
     IN_W,
@@ -260,6 +261,20 @@ def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
     assert found - layer == pytest.approx((2 + 4) * 2 * h * h + 2 * vocab * h, rel=1e-3)
     assert passing["logits"][IN_PREDICTION, 0] == 4 * SEQ * vocab
     assert passing["logits"][AT_LOSS, 0] == (8 + 4) * SEQ * vocab
+
+
+@pytest.mark.parametrize(("layout_id", "tokens", "fused", "whole"), [
+    ("cp2g-dp4-mbs1-z2-rnone", SEQ // 2, False, 4 * V * H - V * SEQ), ("dp8-mbs2-z2-rnone", 2 * SEQ, False, 0),
+    ("dp8-mbs2-z2-rnone", 2 * SEQ, True, 4 * V * H), ("dp8-mbs1-z1-rnone", SEQ, False, 0),
+])  # fmt: skip
+def test_the_gradient_of_the_head_is_whole_after_that_of_the_logits(
+    layout_id: str, tokens: int, fused: bool, whole: int
+) -> None:
+    """Beside the gradient as the product makes it, 2 V h, the larger of 2 V s and 4 V h; a product that adds to the sum
+    by itself needs both."""
+    passing = moments(built(layout_id, "generic", 64, fused_accumulation=fused), 0)
+    assert passing["logits"][IN_HEAD, 0] == 2 * V * tokens
+    assert passing["gathered"][IN_HEAD, 0] == pytest.approx(whole, rel=1e-4)  # the final norm
 
 
 @pytest.mark.parametrize(("layout_id", "stack"), [("pp16-dp8-ep8-mbs1-z1-rfull", "generic"),
