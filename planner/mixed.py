@@ -103,6 +103,8 @@ def even_way(found: Resolved, mixed: Mixed, late: Callable[[], bool]) -> Way | N
     outcome = None if mixed.stopped or not one_job else found.search(found.space, should_stop=late).run()
     if outcome and outcome.stopped == "interrupted":
         mixed.stopped = outcome.stopped
+    elif outcome and outcome.stopped:
+        mixed.notes.append(f"{outcome.stopped} before all GPUs as if alike were compared")
     if outcome is None or outcome.stopped or not outcome.found.rows:
         return None
     layout = outcome.found.rows[0][2]

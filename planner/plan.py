@@ -366,6 +366,12 @@ class Plan(_Part):
         return {name: value for name, value in found.items() if name != "technique_choices" or value}
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C cut short the search, or what comes after it: then a warning begins with the word."""
+        cut_later = any(each.startswith("interrupted ") for each in self.warnings)
+        return self.certificate.stopped == "interrupted" or cut_later
+
+    @property
     def best(self) -> Candidate:
         return self.candidates[0]
 

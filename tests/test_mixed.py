@@ -199,6 +199,14 @@ def test_ctrl_c_where_all_gpus_alike_are_compared_is_told(monkeypatch: Any) -> N
     assert mixed.stopped == "interrupted"
 
 
+def test_a_time_limit_there_is_told_too() -> None:
+    found = found_on(TWO_KINDS, layers=7, **SMALL)
+    mixed = searched(found)
+    assert mixed_plans.even_way(found, mixed, lambda: True) is None
+    assert mixed.stopped is None
+    assert mixed.notes[-1] == "time limit before all GPUs as if alike were compared"
+
+
 def planned(example: str, model: str, **asked: Any) -> Plan:
     return api.plan(model=model, cluster=str(EXAMPLES / f"{example}.yaml"), **asked)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from meshwright.planner import api
-from meshwright.planner.plan import Plan
+from meshwright.planner.count_search import Answer
+from meshwright.planner.plan import Plan, load_plan
+from meshwright.planner.space import Count
+
+from .snapshots import run_here
 
 
 def planned(target: str) -> Plan:
@@ -33,3 +39,21 @@ def test_a_target_that_cannot_build_the_model_is_not_named() -> None:
     """Megatron would be the fastest, and `emit` refuses Gemma for it: scaled embeddings, GeGLU."""
     plan = api.plan(model="gemma-2-2b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target="accelerate")
     assert plan.outside is None or plan.outside.targets == ("deepspeed",)
+
+
+def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What runs after it (`make plan` emits) must not go on: the exit code is that of an interrupt."""
+
+    def cut(*_: object) -> list[Answer]:
+        return [Answer((), Count(), "interrupted")] * 5
+
+    monkeypatch.setattr(api, "in_order", cut)
+    model = ("--model", "llama-3.1-8b", "--cluster", "dgx-h100:1", "--global-batch", "64")
+    result = run_here("plan", *model, "-o", "plan.json", cwd=tmp_path)
+    kept = load_plan(tmp_path / "plan.json")
+    assert result.code == 130
+    assert kept.certificate.proven
+    assert "warning: interrupted before other targets were compared" in result.err
+    assert "best layout so far" not in result.err

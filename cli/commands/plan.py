@@ -119,9 +119,10 @@ def command(
         terminal.write(found.to_json())
     terminal.show(tables.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
     requests.tell_warnings(terminal, document)
-    if document["certificate"].get("stopped") == "interrupted":
+    if found.interrupted:
         terminal.interruption_told = True
-        terminal.warn("interrupted: this is the best layout so far")
+        if found.certificate.stopped is not None:
+            terminal.warn("interrupted: this is the best layout so far")
         raise typer.Exit(130)
 
 
