@@ -22,7 +22,7 @@ from .liveness import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, moments, number_o
 from .memory import flat_buffer_bytes
 from .operations import activation_bytes, cast_bytes
 from .rates import Rates
-from .stages import Partition, Splits, build_splits, mean_splits, own_splits
+from .stages import Partition, Splits, build_splits, chunk_sizes, mean_splits, own_splits
 from .stores import Store
 from .tables import Problem, Tables
 from .techniques import registry
@@ -616,7 +616,7 @@ def chunk_waits(
         return None
     forward, backward = problem.flops.tolist()
     of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
-    if sizes is not None:
+    if sizes is not None and list(sizes) != chunk_sizes(len(problem.pattern), len(sizes)):
         return uneven_chunks.of_splits(*of_model, keys[0][0], [sizes])
     found = np.zeros((len(keys), 3))
     for i in several:
