@@ -522,8 +522,8 @@ def test_a_target_that_cannot_be_told_gets_even_stages() -> None:
 
 
 def test_deepseek_v3_by_hand_and_by_program() -> None:
-    """61 layers and an MTP module on 16 stages of 2 chunks. It takes five programs to prove; after three, as many as a
-    plan solves (finalists.ROUNDS), the split is the same and the bound 8.8 % below it."""
+    """61 layers and an MTP module on 16 stages of 2 chunks. The second program proposes the best split again, 13 % above
+    what its nodes prove; with ten times as many the third, the last one of a plan (finalists.ROUNDS), proves it."""
     asked = {"model": "deepseek-v3", "cluster": "dgx-h100:256", "seq_len": 4096, "global_batch": 15360,
              "precision": "fp8", "target": "any"}  # fmt: skip
     found = resolve(load_request(None, asked))
@@ -533,7 +533,7 @@ def test_deepseek_v3_by_hand_and_by_program() -> None:
 
     even = Partition(stages_by_layout(layout, 61)[0])
     score = partial(scored, base, memory_bytes=found.memory_bytes)
-    solved = solve(stages, score, incumbent=even, rounds=8, good_enough=0.01)
+    solved = solve(stages, score, incumbent=even, rounds=finalists.ROUNDS, good_enough=0.01)
     assert solved.gap <= 0.01
     assert score(even) == float("inf")  # the first stage is too full
     assert solved.step_s < base.step_s * 0.99

@@ -146,7 +146,7 @@ class Stages:
 
 
 GAP = 1e-3  # relative: what the solver may leave
-_NODES = 200  # branch-and-bound nodes per program
+NODES = 200  # branch-and-bound nodes per program
 
 
 def counts(stages: Stages, sizes: Array, redone: Array | None = None) -> tuple[Array, Array]:
@@ -243,20 +243,26 @@ class Program:
         self.problem += pulp.LpAffineExpression(terms) >= fixed / unit
 
     @property
+    def value_s(self) -> float:
+        """Seconds of a step that the program has found."""
+        return float(self.step.varValue) * self._unit
+
+    @property
     def _unit(self) -> float:
         """Seconds of all layers of a step on one device, over devices: what T is near 1 of."""
         s = self.stages
         per_micro_batch = np.array(s.runs) @ (s.forward_s + s.input_s + s.weight_s).mean(axis=0)
         return float(s.order.num_micro_batches * per_micro_batch / (max(s.devices) + 1))
 
-    def solve(self, left_s: float) -> tuple[str, float, str, str]:
-        """(status, bound in seconds, solver, note). status: solved, infeasible, or failed. left_s: its time at most."""
+    def solve(self, left_s: float, nodes: int = NODES) -> tuple[str, float, str, str]:
+        """(status, bound in seconds, solver, note). status: solved, infeasible, or failed. left_s: its time at most;
+        nodes: of its search at most."""
         failures, limit_s = "", None if np.isinf(left_s) else max(left_s, 0.1)
         for name, make in _SOLVERS:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 4 renames its bundled CBC
-                    self.problem.solve(make(self.whole, limit_s))
+                    self.problem.solve(make(self.whole, limit_s, nodes))
             except Exception as error:
                 failures += f"{name} failed ({type(error).__name__}: {error}); "
                 continue
@@ -309,9 +315,9 @@ class _HiGHS(pulp.HiGHS):  # type: ignore[misc]
         return status
 
 
-_SOLVERS: tuple[tuple[str, Callable[[bool, float | None], pulp.LpSolver]], ...] = (
-    ("HiGHS", lambda whole, limit_s: _HiGHS(mip_max_nodes=_NODES, **_options(whole, limit_s))),
-    ("CBC", lambda whole, limit_s: pulp.PULP_CBC_CMD(maxNodes=_NODES, **_options(whole, limit_s))),
+_SOLVERS: tuple[tuple[str, Callable[[bool, float | None, int], pulp.LpSolver]], ...] = (
+    ("HiGHS", lambda whole, limit_s, nodes: _HiGHS(mip_max_nodes=nodes, **_options(whole, limit_s))),
+    ("CBC", lambda whole, limit_s, nodes: pulp.PULP_CBC_CMD(maxNodes=nodes, **_options(whole, limit_s))),
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...cost_models.schedule_paths import Path, device_path
 from ...cost_models.stages import Partition
-from .partition_ilp import GAP, Program, Stages, counts
+from .partition_ilp import GAP, NODES, Program, Stages, counts
 
 Score = Callable[[Partition], float]
 
@@ -21,6 +21,7 @@ _MOVES = 24  # simulated per proposal
 _KNOWN = 192  # paths that are handed on to the next layout of the same order
 # Rounds in a row in which neither split nor bound gain so much are the last, once the split is worth it.
 _LEAST_GAIN, _IDLE = 1e-3, 2
+_MANY_NODES = 10 * NODES
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class _Search:
     bound_s: float = 0.0
     seen: set[Partition] = field(default_factory=set)
     rounds: int = 0
+    nodes: int = NODES
     solver: str = ""
     note: str = ""
     empty: bool = False
@@ -165,7 +167,8 @@ class _Search:
                 return
 
     def whole(self) -> bool:
-        """One round: False when the program proposes a split that is known."""
+        """One round: False when the program proposes a split that is known, and has proven that none is faster. Where
+        its limit of nodes kept it from that, the next round has more of them, once."""
         program = Program(self.stages, self.paths, whole=True)
         self.rounds += 1
         if not self._solved(program):
@@ -174,16 +177,22 @@ class _Search:
         redone = tuple(int(x) for x in q.sum(axis=1)) if self.stages.chooses_recompute else None
         partition = Partition(tuple(int(x) for x in n.sum(axis=1)), redone)
         if partition in self.seen:
-            return False
+            proven = self.nodes == _MANY_NODES or self._of_step(program.value_s * (1.0 - GAP)) <= self.bound_s
+            self.nodes = _MANY_NODES
+            return not proven
         self.offer(partition, _PATHS_PER_ROUND)
         self.polish(partition)
         return True
 
     def _solved(self, program: Program) -> bool:
-        status, bound_s, self.solver, note = program.solve(self.left_s())
+        status, bound_s, self.solver, note = program.solve(self.left_s(), self.nodes)
         self.note = self.note or note
         if status == "infeasible":
             self.empty = True
         if status == "solved":
-            self.bound_s = max(self.bound_s, (bound_s + self.stages.fixed_s) * self.stages.growth)
+            self.bound_s = max(self.bound_s, self._of_step(bound_s))
         return status == "solved"
+
+    def _of_step(self, program_s: float) -> float:
+        """Seconds of a step whose pipeline and optimizer take program_s."""
+        return (program_s + self.stages.fixed_s) * self.stages.growth
