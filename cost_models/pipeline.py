@@ -43,8 +43,8 @@ def bubble_s(
 
 
 def _dualpipe_v_s(pp: Array, others_f: Array, others_i: Array, others_w: Array) -> Array:
-    """F + max(I - W, 0)/2 and, of more than two stages, what I takes longer than F: (I - F)/2 less half an F of one
-    device. (F + I)/2 of two half chunks if F = I = W (DualPipe README). Exact for equal stages and m >= 2p."""
+    """F + max(I - W, 0)/2, and what I takes longer than F: (I - F)/2 less half an F of one device. (F + I)/2 of two
+    half chunks if F = I = W (DualPipe README). Exact for equal stages and m >= 2p."""
     longer = (others_i - others_f - others_f / np.maximum(pp - 1, 1.0)) / 2
     return np.asarray(others_f + np.maximum(others_i - others_w, 0.0) / 2 + np.maximum(longer, 0.0))
 

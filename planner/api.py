@@ -113,10 +113,10 @@ def _with_even_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
     """What the search found, by the closed form."""
     staged = [Staged.of(found, layout) for _, _, layout in outcome.found.rows]
     listed, best_s = candidates(found, staged), outcome.found.rows[0][0]
-    outside, unsaid = (None, []) if outcome.stopped else _outside(found, best_s, best_s, watch)
+    outside = None if outcome.stopped else _outside(found, best_s, best_s, watch)
     result = _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
     doubts = [] if found.workload.objective == "memory" else _where_the_simulator_differs(staged)
-    return result.model_copy(update={"warnings": (*result.warnings, *doubts, *unsaid)})
+    return result.model_copy(update={"warnings": (*result.warnings, *doubts, *watch.cut)})
 
 
 def _where_the_simulator_differs(staged: Sequence[Staged]) -> list[str]:
@@ -139,9 +139,9 @@ def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
     finalists.run([layout for _, _, layout in outcome.found.rows], split=not outcome.stopped)
     listed = candidates(found, finalists.listed)
     best_s, stopped = listed[0].step_s, outcome.stopped or finalists.stopped
-    outside, unsaid = (None, []) if stopped else _outside(found, outcome.found.rows[0][0], best_s, watch, simulate=True)
+    outside = None if stopped else _outside(found, outcome.found.rows[0][0], best_s, watch, simulate=True)
     result = _plan(found, listed, _certificate_of_splits(found, outcome, finalists, best_s), outside, outcome.count)
-    return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *unsaid)})
+    return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *watch.cut)})
 
 
 def _by_islands(found: Resolved, watch: _Watch) -> Plan:
@@ -175,7 +175,8 @@ def _with_placed_nodes(found: Resolved, watch: _Watch, seed: int) -> Plan:
     if proof.lower_bound_s is not None:
         gap = max(0.0, 1.0 - proof.lower_bound_s / listed[0].step_s)
         proof = proof.model_copy(update={"gap": rounded(gap), "proven": proof.proven and gap < _EQUAL})
-    return _plan(found, listed, proof, None, outcome.count)
+    result = _plan(found, listed, proof, None, outcome.count)
+    return result.model_copy(update={"warnings": (*result.warnings, *watch.cut)})
 
 
 def _with_own_layers(found: Resolved, watch: _Watch, stages: str | None, allowed: Sequence[str]) -> Plan:
@@ -241,10 +242,11 @@ def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> 
 
 
 class _Watch:
-    """Progress and the time limit, shared by all searches of one call, and where those run that can run apart."""
+    """Progress and the time limit, shared by all searches of one call, and where those run that can run apart. cut:
+    what was left out, though the best layout is proven."""
 
     def __init__(self, progress: Progress | None, time_limit_s: float | None, pool: Executor) -> None:
-        self.pool = pool
+        self.pool, self.cut = pool, list[str]()
         self._progress, self._limit_s, self._started = progress, time_limit_s, time.monotonic()
 
     def report(self, count: Count, best: float) -> None:
@@ -277,6 +279,7 @@ def _best_of_families(found: Resolved, watch: _Watch, least: int = 0) -> Outcome
         return outcome
     every = _search(found, found.space, watch, top=top)
     if every.stopped:
+        watch.cut.append(f"{every.stopped} before the list was filled up")
         return outcome
     twins = [row for row in every.found.rows if row not in outcome.found.rows]
     every.found.rows = sorted(outcome.found.rows + twins[:missing], key=lambda row: row[:2])
@@ -294,26 +297,28 @@ def _nothing_found(found: Resolved, outcome: Outcome, watch: _Watch) -> Meshwrig
 
 def _outside(
     found: Resolved, closed_s: float, best_s: float, watch: _Watch, *, simulate: bool = False
-) -> tuple[Outside | None, list[str]]:
+) -> Outside | None:
     """The fastest layout that another target runs with its own software, if it beats the plan by enough to say so: by
     the closed form the plan's best of it, closed_s, and as the plan prices (simulated or not) the plan's best, best_s.
     """
-    if found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only:
-        return None, []
+    unasked = found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only
+    if unasked or watch.cut:
+        return None
     incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
     others = [name for name in able_to_build(found.model, found.workload) if name != found.target.name]
     ends_s = time.time() + watch.left_s()
     tasks = [Task.of(found, "step", limit=incumbent, target=name, ends_s=ends_s) for name in others]
     for name, got in zip(others, in_order(watch.pool, tasks, watch.report), strict=True):
         if got.stopped:
-            return None, [f"{got.stopped} before other targets were compared"]
+            watch.cut.append(f"{got.stopped} before other targets were compared")
+            return None
         if not got.rows or got.rows[0][0] >= incumbent:
             continue
         closed_s, layout = got.rows[0][0], parse(got.rows[0][2])
         step_s = Staged.of(found.for_target(name), layout, simulate=simulate).step_s
         if step_s < best_s * (1 - _WORTH_SAYING):
             incumbent, winner = closed_s, Outside(layout_id=str(layout), step_s=rounded(step_s), targets=(name,))
-    return winner, []
+    return winner
 
 
 def _certificate(found: Resolved, outcome: Outcome) -> Certificate:

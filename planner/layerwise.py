@@ -89,6 +89,9 @@ def _cannot_run(found: Resolved, target: str, plan: LayerPlan) -> str | None:
 def added(found: Resolved, plan: Plan, outcome: Outcome) -> Plan:
     """`plan` with the best layer-wise plan in its list, and the proof of both searches."""
     one, proof = candidate(found, outcome), plan.certificate
+    if one is None and outcome.stopped:
+        said = f"{outcome.stopped} before plans with strategies of their own were compared"
+        return plan.model_copy(update={"warnings": (*plan.warnings, said)})
     if one is None:
         said = "no plan with strategies of their own for its layers is faster than the best with one for all"
         return plan.model_copy(update={"warnings": (*plan.warnings, said if outcome.best else _NOTHING_FITS)})

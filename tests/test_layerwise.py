@@ -281,3 +281,16 @@ def test_what_it_cannot_price_is_refused(changes: dict[str, Any], said: str) -> 
     with pytest.raises(InputError, match=said) as caught:
         api.plan(**{**LLAMA, **changes}, layers="own")
     assert caught.value.hint == "leave out `--layers own`"
+
+
+def test_ctrl_c_before_any_plan_of_its_kind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan with one strategy stays, and nothing is said of what was not looked at."""
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(layerwise, "instances", interrupt)
+    plan = api.plan(**LLAMA, max_memory="16 GiB", fix={"offload": "none"}, layers="own")
+    assert plan.interrupted
+    assert plan.warnings[-1] == "interrupted before plans with strategies of their own were compared"
+    assert not any("no plan with strategies" in text for text in plan.warnings)

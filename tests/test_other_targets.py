@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from meshwright.planner import api
 from meshwright.planner.count_search import Answer
 from meshwright.planner.plan import Plan, load_plan
+from meshwright.planner.search.exhaustive import Outcome
 from meshwright.planner.space import Count
 
 from .snapshots import run_here
@@ -57,3 +61,19 @@ def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
     assert kept.certificate.proven
     assert "warning: interrupted before other targets were compared" in result.err
     assert "best layout so far" not in result.err
+
+
+def test_ctrl_c_while_the_list_is_filled_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few families are left where much is fixed: a second search lists the next best of each."""
+    search, calls = api._search, itertools.count()
+
+    def cut(*args: Any, **options: Any) -> Outcome:
+        found = search(*args, **options)
+        return replace(found, stopped="interrupted") if next(calls) == 1 else found
+
+    monkeypatch.setattr(api, "_search", cut)
+    asked: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "global_batch": 64, "top": 8}
+    plan = api.plan(**asked, fix={"tp": 8, "recompute": "none", "micro_batch": 1})
+    assert next(calls) == 2  # other targets are not searched after it
+    assert plan.interrupted
+    assert plan.warnings[-1] == "interrupted before the list was filled up"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path as File
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pulp
@@ -17,7 +18,7 @@ import pytest
 from meshwright.cli.stage_screens import why_these_stages
 from meshwright.cost_models import ledger, schedule, step
 from meshwright.cost_models.collectives import CollectiveRates, LevelRates
-from meshwright.cost_models.layouts import SCHEDULES, Layout, parse
+from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
 from meshwright.cost_models.pipeline_bounds import least_load_s
 from meshwright.cost_models.schedule import Costs
 from meshwright.cost_models.schedule_paths import Path, device_path, longest_paths
@@ -34,6 +35,7 @@ from meshwright.planner.search.any_split import splittable
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.partition_ilp import counts
 from meshwright.planner.search.partition_search import Solved, solve
+from meshwright.planner.search.shared import SharedPipelines
 from meshwright.planner.search.split_stages import stages_of
 from meshwright.planner.simulation import Staged
 from meshwright.planner.space import Count, Space
@@ -402,7 +404,8 @@ def test_another_solver_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_limit_of_nodes_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """PuLP does not know what HiGHS says of it; what was found and proven until then counts."""
-    monkeypatch.setattr(partition_ilp, "_NODES", 0)
+    solved_in = partition_ilp.Program.solve
+    monkeypatch.setattr(partition_ilp.Program, "solve", lambda self, left_s, nodes: solved_in(self, left_s, 0))
     layout = parse("pp4-vpp8-dp4-mbs1-z1-rnone")
     found = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": "dgx-h100:2"}))
     base = Staged.of(found, layout, simulate=True)
@@ -514,6 +517,33 @@ def test_stages_have_one_name() -> None:
     assert own_stages(layout, Partition(sizes, (2, 3, 1, 0))) == Partition(sizes, (2, 3, 1, 0))
 
 
+@pytest.mark.parametrize("seq_len", [1024, 16384])
+@pytest.mark.parametrize(
+    ("text", "kinds", "vocab"),
+    [
+        ("pp2-dp1-mbs1-z0-rnone", 1, 256_000),  # the gradient of the embedding beside fewer micro-batches
+        ("pp2-vpp2-dp1-mbs1-z0-rnone", 1, 256_000),
+        ("pp4-dp1-mbs1-z0-rnone", 2, 1000),  # working buffers of the lesser kind
+        ("pp3-dp1-mbs1-z0-rfull", 2, 1000),
+    ],
+)
+def test_pipelines_over_unlike_groups_that_fit_are_searched(text: str, kinds: int, vocab: int, seq_len: int) -> None:
+    """With as much memory as the split that needs least, the bound of SharedPipelines lets the layout through."""
+    layout, spec = parse(text), model(6, kinds=kinds, vocab=vocab)
+    found = request(spec, layout.num_gpus, 8, seq_len=seq_len)
+    base = Staged.of(found, layout)
+    least = min(base.split(each).device_bytes for each in all_partitions(found, layout, False))
+    columns = Layouts.of([layout])
+    keys, index = index_keys(columns)
+    mean = ledger.build(found.problem, build(found.problem, keys, found.rates), columns, index, mean=True)
+    search = SharedPipelines.__new__(SharedPipelines)
+    search.problem, search.rates, search.shares = found.problem, found.rates, [0.5, 0.5]
+    for memory_bytes, fits in ((least * (1 + 1e-9), True), (least / 2, False)):
+        part = SimpleNamespace(alone=SimpleNamespace(memory_bytes=memory_bytes))
+        search.parts = cast(Any, (part, part))
+        assert bool(search._fits(mean)[0]) is fits
+
+
 def test_a_target_that_cannot_be_told_gets_even_stages() -> None:
     plan = api.plan(**{**ASKED, "target": "deepspeed"}, stages="own")
     assert all(candidate.partition is None for candidate in plan.candidates)
@@ -522,8 +552,8 @@ def test_a_target_that_cannot_be_told_gets_even_stages() -> None:
 
 
 def test_deepseek_v3_by_hand_and_by_program() -> None:
-    """61 layers and an MTP module on 16 stages of 2 chunks. The second program proposes the best split again, 13 % above
-    what its nodes prove; with ten times as many the third, the last one of a plan (finalists.ROUNDS), proves it."""
+    """61 layers and an MTP module on 16 stages of 2 chunks. The second program proposes the best split again, 13 %
+    above what its nodes prove; with ten times as many the third, the last of a plan (finalists.ROUNDS), proves it."""
     asked = {"model": "deepseek-v3", "cluster": "dgx-h100:256", "seq_len": 4096, "global_batch": 15360,
              "precision": "fp8", "target": "any"}  # fmt: skip
     found = resolve(load_request(None, asked))

@@ -90,6 +90,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={}, example="--steps 100 --data tokens/",
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  -m meshwright.runtime.worker "$here/plan.json" --choice {setup.choice}',
+        says=setup.model.assumptions,
     )  # fmt: skip
 
 

@@ -135,10 +135,13 @@ class SharedPipelines(_Shared, AnySplit):
         states = pp * sum(held[name] for name in LASTING if name != "activations")
         saved = pp * held["activations"] / last
         alone = [_of_kinds(batch, some, whole=True).memory(0) for some in (kinds[:1], kinds[1:])]
-        ends = [np.asarray(sum(held.values())) for held in alone]
+        # The embedding's gradient comes when activations of a micro-batch are gone: beside fewer than `flying`.
+        ends = [np.asarray(sum(alone[0][name] for name in LASTING)), np.asarray(sum(alone[1].values()))]
         folded = x["schedule"] >= SCHEDULES.index("zb-v")  # in a V, one device holds both ends
         ends = [np.where(folded, ends[0] + ends[1], ends[0]), np.where(folded, 0.0, ends[1])]
-        passing = np.asarray(sum(value for name, value in held.items() if name not in LASTING))  # beside any layer
+        of_each = [_of_kinds(batch, np.array([kind])).memory(0) for kind in range(self.problem.num_kinds)]
+        beside = [np.sum([each[name] for name in each if name not in LASTING], axis=0) for each in of_each]
+        passing = np.min(beside, axis=0)
         fixed, growth = step.fixed_bytes(batch, self.rates), 1 + self.rates.overheads.reserve_share
         room = [(part.alone.memory_bytes - fixed) / growth for part in self.parts]
         best = np.zeros(len(pp))
