@@ -607,17 +607,17 @@ def build_totals(problem: Problem) -> Array:
 
 
 def chunk_waits(
-    problem: Problem, keys: Sequence[tuple[int, int, str]], sizes: Sequence[int] | None = None
+    problem: Problem, keys: Sequence[tuple[int, int, str]], partition: Partition | None = None
 ) -> Array | None:
-    """[split, 3] what devices wait for longer chunks (Splits.waits). sizes: layers of the chunks of the only split;
-    None: as even as possible."""
+    """[split, 3] what devices wait for longer chunks (Splits.waits). partition: stages of the only split; None: as even
+    as possible."""
     several = [i for i, (pp, vpp, shape) in enumerate(keys) if pp > 1 and vpp > 1 and shape not in V_SCHEDULES]
     if not several:
         return None
     forward, backward = problem.flops.tolist()
     of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
-    if sizes is not None and list(sizes) != chunk_sizes(len(problem.pattern), len(sizes)):
-        return uneven_chunks.of_splits(*of_model, keys[0][0], [sizes])
+    if partition is not None and partition != Partition(tuple(chunk_sizes(len(problem.pattern), len(partition.sizes)))):
+        return uneven_chunks.of_splits(*of_model, keys[0][0], [partition])
     found = np.zeros((len(keys), 3))
     for i in several:
         found[i] = uneven_chunks.of_even_splits(*of_model, keys[i][0])[keys[i][1]]
@@ -637,7 +637,7 @@ def build(
     else:
         splits = (mean_splits if mean else build_splits)(*ends, keys)
     if not mean:
-        splits = replace(splits, waits=chunk_waits(problem, keys, partition.sizes if partition else None))
+        splits = replace(splits, waits=chunk_waits(problem, keys, partition))
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .stages import Edges, chunk_rows, chunk_sizes
+from .stages import Edges, Partition, chunk_rows, chunk_sizes, redone_rows
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,20 +29,23 @@ def of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops
     most = len(pattern) // pp
     found = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
-        splits = [chunk_sizes(len(pattern), pp * v) for v in range(2, most + 1)]
+        splits = [Partition(tuple(chunk_sizes(len(pattern), pp * v))) for v in range(2, most + 1)]
         found[2:] = of_splits(pattern, num_kinds, edges, flops, pp, splits)
     return found
 
 
 def of_splits(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, flops: Flops, pp: int, splits: Sequence[Sequence[int]]
+    pattern: Sequence[int], num_kinds: int, edges: Edges, flops: Flops, pp: int, splits: Sequence[Partition]
 ) -> Array:
-    """[split, 3] `waits` of splits, each the layers of its chunks in the order of the model."""
-    seconds = np.full((2, len(splits), max(map(len, splits)) // pp, pp), np.nan)
-    for n, sizes in enumerate(splits):
-        v = len(sizes) // pp
-        rows = chunk_rows(pattern, num_kinds, edges, pp, v, "interleaved", sizes)
-        seconds[:, n, :v] = (np.array(flops) @ rows.T).reshape(2, v, pp)
+    """[split, 3] `waits` of splits. What is recomputed counts where stages choose it."""
+    seconds = np.full((2, len(splits), max(len(split.sizes) for split in splits) // pp, pp), np.nan)
+    for n, split in enumerate(splits):
+        v = len(split.sizes) // pp
+        rows = chunk_rows(pattern, num_kinds, edges, pp, v, "interleaved", split.sizes)
+        passes = np.array(flops) @ rows.T
+        if split.redone is not None:
+            passes[1] += flops[0] @ redone_rows(pattern, num_kinds, edges, split).T
+        seconds[:, n, :v] = passes.reshape(2, v, pp)
     return waits(*seconds)
 
 

@@ -64,7 +64,8 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     if devices[0] != devices[-1]:
         rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
     distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    waits = ledgers.chunk_waits(ledger.problem, [(layout.pp, len(sizes) // layout.pp, "1f1b")], sizes)
+    waits = ledgers.chunk_waits(ledger.problem, [(layout.pp, len(sizes) // layout.pp, "1f1b")],
+                                Partition(tuple(sizes)))  # fmt: skip
     return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
                   waits=waits)  # fmt: skip
 
