@@ -223,16 +223,17 @@ def _doubts(found: Resolved) -> list[str]:
 
 
 def _untrained(found: Resolved) -> list[str]:
-    """A warning where the target runs the plan itself and cannot train the model. Raises UnsupportedError where that
-    target was asked for: as the default it only says that the plan is no more than priced."""
+    """A warning where the target cannot train the model: the plan is no more than priced. Raises UnsupportedError where
+    it is a target that runs the plan itself, and was asked for."""
     target, model = found.target, found.model
-    lacks = target.cannot_build(model, found.workload) if target.runs_plans else []
+    lacks = target.cannot_build(model, found.workload) if target.trainer is not None else []
     if not lacks:
         return []
     hint = who_builds(model, found.workload)
-    if "target" in found.request.origins:
+    if target.runs_plans and "target" in found.request.origins:
         raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
-    return [f"{target.name} cannot train {model.name}, `emit` and `launch` refuse: {'; '.join(lacks)}. {hint}"]
+    refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
+    return [f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"]
 
 
 def _about(technique: Technique, target: Target) -> str:

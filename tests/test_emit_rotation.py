@@ -190,3 +190,11 @@ def test_what_torchtitan_cannot_rotate(more: dict[str, Any], reason: str) -> Non
     emit(plan_of({**QWEN, "rope_scaling": {**YARN, "attention_factor": 1.0}}, layout, "torchtitan"), "torchtitan")
     with pytest.raises(Refused, match=reason):
         emit(plan_of({**QWEN, **more}, layout, "torchtitan"), "torchtitan")
+
+
+def test_planning_says_what_emit_will_refuse() -> None:
+    """A plan for Megatron-LM of a model that it scales otherwise: priced, and no file comes of it."""
+    (said,) = [text for text in plan_of("llama-3.2-1b", "dp64-mbs1-z1-rnone").warnings if "`emit` refuses" in text]
+    assert said.startswith("megatron cannot train llama-3.2-1b, `emit` refuses: model.rope_scaling")
+    assert "plan with `--target meshwright`" in said
+    assert not any("refuses" in text for text in plan_of("llama-3.1-8b", "dp64-mbs1-z1-rnone").warnings)
