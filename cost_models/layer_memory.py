@@ -39,9 +39,8 @@ class Bytes:
     """Of strategies (rows n, all of one pp) for every kind of item: layers, then the edges of stages.py.
 
     Bytes that add up: states [3, kind, n], weights, gradients, optimizer; flat [profile, kind, n], of flat buffers;
-    unusable [kind, n], freed and of no use
-    (liveness.unusable); saved [kind, n], a micro-batch's activations. transient: [TRANSIENT, kind, n] bytes at the
-    item's fullest moment, of which a stage holds the most.
+    unusable [kind, n], freed and of no use (liveness.unusable); saved [kind, n], a micro-batch's activations.
+    transient: [TRANSIENT, kind, n] bytes at the item's fullest moment, of which a stage holds the most.
     """
 
     problem: Problem

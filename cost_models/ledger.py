@@ -6,7 +6,7 @@ they are lists over J of [n].
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from .liveness import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, moments, number_o
 from .memory import flat_buffer_bytes
 from .operations import activation_bytes, cast_bytes
 from .rates import Rates
-from .stages import Partition, Splits, build_splits, chunk_sizes, mean_splits, own_splits
+from .stages import Partition, Splits, build_splits, mean_splits, own_splits
 from .stores import Store
 from .tables import Problem, Tables
 from .techniques import registry
@@ -606,24 +606,6 @@ def build_totals(problem: Problem) -> Array:
     )
 
 
-def chunk_waits(
-    problem: Problem, keys: Sequence[tuple[int, int, str]], partition: Partition | None = None
-) -> Array | None:
-    """[split, 3] what devices wait for longer chunks (Splits.waits). partition: stages of the only split; None: as even
-    as possible."""
-    several = [i for i, (pp, vpp, shape) in enumerate(keys) if pp > 1 and vpp > 1 and shape not in V_SCHEDULES]
-    if not several:
-        return None
-    forward, backward = problem.flops.tolist()
-    of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
-    if partition is not None and partition != Partition(tuple(chunk_sizes(len(problem.pattern), len(partition.sizes)))):
-        return uneven_chunks.of_splits(*of_model, keys[0][0], [partition])
-    found = np.zeros((len(keys), 3))
-    for i in several:
-        found[i] = uneven_chunks.of_even_splits(*of_model, keys[i][0])[keys[i][1]]
-    return found
-
-
 def build(
     problem: Problem, tables: Tables, layouts: Layouts, key: Ints, partition: Partition | None = None, *,
     mean: bool = False,
@@ -637,7 +619,7 @@ def build(
     else:
         splits = (mean_splits if mean else build_splits)(*ends, keys)
     if not mean:
-        splits = replace(splits, waits=chunk_waits(problem, keys, partition))
+        splits = replace(splits, waits=uneven_chunks.of_keys(problem, keys, partition))
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .layouts import V_SCHEDULES
 from .stages import Edges, Partition, chunk_rows, chunk_sizes, redone_rows
+
+if TYPE_CHECKING:
+    from .tables import Problem
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,19 +27,42 @@ Flops = tuple[tuple[float, ...], tuple[float, ...]]  # forward, backward; of eac
 _NOTHING = 1e-9  # a share below this is rounding
 
 
+def of_keys(
+    problem: Problem, keys: Sequence[tuple[int, int, str]], partition: Partition | None = None
+) -> Array | None:
+    """[split, 3] `waits` of each (pp, vpp, shape) of ledger.split_keys, None where no split is interleaved. partition:
+    stages of the only split; None: as even as possible."""
+    several = [i for i, (pp, vpp, shape) in enumerate(keys) if pp > 1 and vpp > 1 and shape not in V_SCHEDULES]
+    if not several:
+        return None
+    forward, backward = problem.flops.tolist()
+    of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
+    if partition is not None and partition != _even(len(problem.pattern), len(partition.sizes)):
+        return _of_splits(*of_model, keys[0][0], [partition])
+    found = np.zeros((len(keys), 3))
+    for i in several:
+        pp, vpp, _ = keys[i]
+        found[i] = _of_even_splits(*of_model, pp)[vpp]
+    return found
+
+
+def _even(num_layers: int, num_chunks: int) -> Partition:
+    return Partition(tuple(chunk_sizes(num_layers, num_chunks)))
+
+
 @lru_cache(maxsize=256)
-def of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int) -> Array:
+def _of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int) -> Array:
     """[v, 3] `waits` of as even splits as there are into v chunks on each of pp devices, for every v that leaves a
     chunk a layer; v of 0 and 1 wait for nothing. Chunks are taken to last as long as they have FLOPs."""
     most = len(pattern) // pp
     found = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
-        splits = [Partition(tuple(chunk_sizes(len(pattern), pp * v))) for v in range(2, most + 1)]
-        found[2:] = of_splits(pattern, num_kinds, edges, flops, pp, splits)
+        splits = [_even(len(pattern), pp * v) for v in range(2, most + 1)]
+        found[2:] = _of_splits(pattern, num_kinds, edges, flops, pp, splits)
     return found
 
 
-def of_splits(
+def _of_splits(
     pattern: Sequence[int], num_kinds: int, edges: Edges, flops: Flops, pp: int, splits: Sequence[Partition]
 ) -> Array:
     """[split, 3] `waits` of splits. What is recomputed counts where stages choose it."""

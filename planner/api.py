@@ -215,11 +215,11 @@ def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
     count = Count(total=1, priced=1)
     proof = Certificate(space=count.told(), lower_bound_s=None, gap=None, proven=False)
     result = _plan(found, listed, proof, None, count)
-    more = does_not_fit_in(found, listed[0])
+    more = overflows(found, listed[0])
     return result.model_copy(update={"warnings": (*result.warnings, *more)})
 
 
-def does_not_fit_in(found: Resolved, candidate: Candidate) -> list[str]:
+def overflows(found: Resolved, candidate: Candidate) -> list[str]:
     """Why a layout does not fit: more than a GPU may use, or than there is of host memory. Empty if it fits."""
     on_host, more = max(stage.host_bytes for stage in candidate.memory), []
     if candidate.device_bytes > found.memory_bytes:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost_models import ledger as ledgers
-from ..cost_models import step, tables
+from ..cost_models import step, tables, uneven_chunks
 from ..cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
 from ..cost_models.ledger import Ledger
 from ..cost_models.rates import STACK_FIELDS, Rates
@@ -64,8 +64,8 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     if devices[0] != devices[-1]:
         rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
     distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    waits = ledgers.chunk_waits(ledger.problem, [(layout.pp, len(sizes) // layout.pp, "1f1b")],
-                                Partition(tuple(sizes)))  # fmt: skip
+    key = (layout.pp, len(sizes) // layout.pp, "1f1b")
+    waits = uneven_chunks.of_keys(ledger.problem, [key], Partition(tuple(sizes)))
     return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
                   waits=waits)  # fmt: skip
 

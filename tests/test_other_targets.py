@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
 ) -> None:
     """What runs after it (`make plan` emits) must not go on: the exit code is that of an interrupt."""
 
-    def cut(*_: object) -> list[Answer]:
-        return [Answer((), Count(), "interrupted")] * 5
+    def cut(pool: object, tasks: Sequence[object], report: object) -> list[Answer]:
+        return [Answer((), Count(), "interrupted") for _ in tasks]
 
     monkeypatch.setattr(api, "in_order", cut)
     model = ("--model", "llama-3.1-8b", "--cluster", "dgx-h100:1", "--global-batch", "64")

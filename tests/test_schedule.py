@@ -157,7 +157,7 @@ def test_few_micro_batches_do_not_fill_a_v(p: int) -> None:
 
 @pytest.mark.parametrize("p", [2, 4, 16])
 def test_passes_of_unlike_length_in_a_v(p: int) -> None:
-    """I is the longest where experts' messages and recomputation are in it (DeepSeek-V3: F 30, I 72, W 15 ms): by the
+    """I is the longest where experts' messages and recomputation are in it (Kimi K2: F 30, I 72, W 15 ms): by the
     forms of equal passes DualPipeV was 8 % too short with 2p micro-batches."""
     for f, i, w in ((30, 72, 15), (1, 1.2, 1), (1, 3, 1), (0.5, 1, 1)):
         for name, least in (("dualpipe-v", 2 * p), ("zb-v", p)):

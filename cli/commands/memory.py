@@ -65,19 +65,21 @@ def command(
 
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
-    evaluated = layout is not None and (source is None or not requests.is_plan(source))
     if stage is not None and not trace:
         raise InputError("--stage says which stage to trace", hint="add `--trace`")
+    asked = None  # what --layout is evaluated for, unless the plan has it
     if source is not None and requests.is_plan(source):
         found = api.load_plan(source)
         choice = next((each.choice for each in found.candidates if each.layout_id == layout), choice)
         if layout is not None and requests.candidate(found.model_dump(mode="json"), choice)["layout_id"] != layout:
-            found, choice, evaluated = api.evaluate(request_from_dict(found.request), layout), 1, True
+            asked = resolve(request_from_dict(found.request))
+    elif layout is not None:
+        asked = resolve(requests.build(source, set_, flags))
     else:
-        asked = requests.build(source, set_, flags)
         with terminal.progress("searching") as progress:
-            found = api.evaluate(asked, layout) if layout is not None else api.plan(asked, progress=progress)
-        choice = 1 if layout is not None else choice
+            found = api.plan(requests.build(source, set_, flags), progress=progress)
+    if asked is not None and layout is not None:
+        found, choice = api.evaluate_resolved(asked, layout), 1
     document = found.model_dump(mode="json")
     candidate = requests.candidate(document, choice)
     traced = _traced(terminal, found, choice, stage, source.name if source else "plan") if trace else []
@@ -87,7 +89,7 @@ def command(
     requests.tell_warnings(terminal, document)
     if traced:
         _show_trace(terminal, found, traced)
-    if evaluated and api.does_not_fit_in(resolve(request_from_dict(found.request)), found.best):
+    if asked is not None and api.overflows(asked, found.best):
         raise typer.Exit(1)
 
 

@@ -254,7 +254,7 @@ class Program:
         per_micro_batch = np.array(s.runs) @ (s.forward_s + s.input_s + s.weight_s).mean(axis=0)
         return float(s.order.num_micro_batches * per_micro_batch / (max(s.devices) + 1))
 
-    def solve(self, left_s: float, nodes: int = NODES) -> tuple[str, float, str, str]:
+    def solve(self, left_s: float, nodes: int) -> tuple[str, float, str, str]:
         """(status, bound in seconds, solver, note). status: solved, infeasible, or failed. left_s: its time at most;
         nodes: of its search at most."""
         failures, limit_s = "", None if np.isinf(left_s) else max(left_s, 0.1)
