@@ -20,17 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from meshwright.cost_models import ledger, step
+from meshwright.cost_models import build_ledger
+from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts
-from meshwright.cost_models.tables import build, index_keys
-from meshwright.planner.calibrate import LEFT_OUT_FILE
-from meshwright.planner.constraints import RULES
-from meshwright.planner.published import Problems, read_cases, shipped_files
-from meshwright.planner.request import load_request
-from meshwright.planner.resolve import Resolved, resolve
-from meshwright.planner.space import Columns, Count, Ints, Space, allowed, select
-from meshwright.planner.validate import outcome, validate
-from meshwright.planner.validate_summary import Outcome, error_statistics, sweeps
+from meshwright.cost_models.quantities.tables import build, index_keys
+from meshwright.cost_models.step import step
+from meshwright.planner.accuracy.calibrate import LEFT_OUT_FILE
+from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
+from meshwright.planner.accuracy.summary import RunOutcome, error_statistics, sweeps
+from meshwright.planner.accuracy.validate import outcome, validate
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import Resolved, resolve
+from meshwright.planner.search.run import search_of
+from meshwright.planner.space.rules import RULES
+from meshwright.planner.space.tree import Columns, Count, Space, allowed, select
 from placement import measure as placement_figures
 
 HERE = Path(__file__).parent
@@ -93,16 +96,16 @@ def _shards(space: Space, part: Columns, rng: np.random.Generator) -> Ints:
     return np.array([rng.choice(space.shards(*row)) for row in rows], dtype=np.int64)
 
 
-def layouts_per_second(found: Resolved) -> float:
+def layouts_per_second(resolved: Resolved) -> float:
     """Priced (time and memory) per second on one core: from columns to seconds and bytes, tables included."""
-    layouts = draw(found.space_under(), SAMPLES)
+    layouts = draw(resolved.space_under(), SAMPLES)
 
     def price() -> None:
         keys, index = index_keys(layouts)
-        tables = build(found.problem, keys, found.rates)
+        tables = build(resolved.problem, keys, resolved.rates)
         for start in range(0, len(layouts), ROWS):
             part = slice(start, start + ROWS)
-            step.price(ledger.build(found.problem, tables, layouts.take(part), index[part]), found.rates)  # type: ignore[arg-type]
+            step.price(build_ledger.build(resolved.problem, tables, layouts.take(part), index[part]), resolved.rates)  # type: ignore[arg-type]
 
     return len(layouts) / best_of(3, price)
 
@@ -111,18 +114,18 @@ def searches() -> dict[str, dict[str, float]]:
     """Seconds to a proven optimum, and the size of each space."""
     out = {}
     for name, asked in REQUESTS.items():
-        found = resolve(load_request(None, asked))
+        resolved = resolve(load_request(None, asked))
         started = time.perf_counter()
-        outcome = found.search(found.space, top=5).run()
+        outcome = search_of(resolved, resolved.space, top=5).run()
         out[name] = {
             "seconds": round(time.perf_counter() - started, 3), "layouts": outcome.count.total,
-            "priced": outcome.count.priced, "best_step_s": outcome.found.rows[0][0],
+            "priced": outcome.count.priced, "best_step_s": outcome.top.rows[0][0],
         }  # fmt: skip
     return out
 
 
 # Sets of published runs that are followed one by one: name -> whether a run is in it.
-SETS: dict[str, Callable[[Outcome], bool]] = {
+SETS: dict[str, Callable[[RunOutcome], bool]] = {
     "core": lambda run: run.core,
     "core, dense": lambda run: run.core and "moe" not in run.regime,
     "core, experts": lambda run: run.core and "moe" in run.regime,
@@ -138,7 +141,7 @@ SETS: dict[str, Callable[[Outcome], bool]] = {
 
 def left_out() -> dict[str, Any]:
     """Errors (percent) and regret by the shipped fit, by fits that saw no run of the same model and cluster, and by
-    fits that saw no run of the same source. The last two are read from what the fit wrote (`planner/calibrate.py`)."""
+    fits that saw no run of the same source. The fit wrote the last two (`planner/accuracy/calibrate.py`)."""
     shipped = [outcome(case) for case in read_cases(shipped_files(), Problems([]))]
     predicted = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
     stages = {"shipped": shipped}

@@ -9,9 +9,9 @@ import json
 import time
 from typing import Any
 
-from meshwright.planner.request import load_request
-from meshwright.planner.resolve import resolve
-from meshwright.planner.search.layerwise import search
+from meshwright.planner.layerwise.search import search
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
 
 # Request, and CPU seconds to stay below.
 CASES: dict[str, tuple[dict[str, Any], float]] = {
@@ -31,9 +31,9 @@ CASES: dict[str, tuple[dict[str, Any], float]] = {
 def measure(name: str) -> dict[str, Any]:
     """One case: CPU seconds, the plan's step, the best of one strategy for all, and the proven gap."""
     asked, limit_s = CASES[name]
-    found = resolve(load_request(None, {**asked, "target": "any"}))
+    resolved = resolve(load_request(None, {**asked, "target": "any"}))
     started = time.process_time()
-    outcome = search(found.space, found.rates, found.memory_bytes)
+    outcome = search(resolved.space, resolved.rates, resolved.memory_bytes)
     seconds = time.process_time() - started
     best_s = outcome.best.step_s if outcome.best else None
     alike_s = outcome.uniform.step_s if outcome.uniform else None

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 from meshwright.cost_models.layouts import parse
-from meshwright.cost_models.specs import NodeLinks
-from meshwright.planner.placement import NodeTraffic
-from meshwright.planner.request import load_request
-from meshwright.planner.resolve import resolve
-from meshwright.planner.search.order_problem import OrderProblem
-from meshwright.planner.search.orders import best_order
+from meshwright.cost_models.specs.cluster import NodeLinks
+from meshwright.planner.placement.place import NodeTraffic
+from meshwright.planner.placement.problem import OrderProblem
+from meshwright.planner.placement.search import best_order
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
 
 SHARES = (1.0, 0.85, 0.6, 0.35)
 MATRICES = 20
@@ -32,13 +32,13 @@ LAYOUTS = {8: "tp8-pp4-dp2-mbs1-z1-rsel", 16: "tp8-pp4-dp4-mbs1-z1-rsel", 512: "
 def problems(num_nodes: int) -> Iterator[OrderProblem]:
     """The same request over one random matrix after another."""
     asked = {"model": "llama-3-70b", "cluster": f"dgx-h100:{num_nodes}", "global_batch": 64 * num_nodes}
-    found = resolve(load_request(None, asked))
-    node_bw = found.cluster.levels[-1].bw_bytes_per_s * found.cluster.gpus_per_node
+    resolved = resolve(load_request(None, asked))
+    node_bw = resolved.cluster.levels[-1].bw_bytes_per_s * resolved.cluster.gpus_per_node
     for seed in itertools.count():
         bw = node_bw * np.random.default_rng(seed).choice(SHARES, (num_nodes, num_nodes))
         np.fill_diagonal(bw, 0.0)
         links = NodeLinks(bw_bytes_per_s=tuple(map(tuple, bw.tolist())), source=f"seed {seed}")
-        placed = replace(found, cluster=replace(found.cluster, links=links))
+        placed = replace(resolved, cluster=replace(resolved.cluster, links=links))
         yield NodeTraffic(placed, parse(LAYOUTS[num_nodes])).problem
 
 

@@ -14,13 +14,14 @@ from typing import Any
 from figures import REQUESTS, layouts_per_second
 from layerwise import measure_all as layerwise_figures
 from meshwright.cost_models.layouts import parse
-from meshwright.cost_models.stages import Partition
-from meshwright.planner.plan import stages_by_layout
-from meshwright.planner.request import load_request
-from meshwright.planner.resolve import Resolved, resolve
-from meshwright.planner.search.partition_search import solve
-from meshwright.planner.search.split_stages import stages_of
-from meshwright.planner.simulation import Staged
+from meshwright.cost_models.quantities.stages import Partition
+from meshwright.planner.document.plan import stages_by_layout
+from meshwright.planner.evaluation.staged import Staged
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import Resolved, resolve
+from meshwright.planner.search.run import search_of
+from meshwright.planner.stages.coefficients import stages_of
+from meshwright.planner.stages.solve import solve
 from mixed_clusters import measure as mixed_figures
 from placement import measure as placement_figures
 
@@ -43,8 +44,8 @@ def simulated_search(name: str) -> str:
     found = requested(name)
 
     def run() -> int:
-        outcome = found.search(found.space, top=_FINALISTS).run()
-        for _, _, layout in outcome.found.rows:
+        outcome = search_of(found, found.space, top=_FINALISTS).run()
+        for _, _, layout in outcome.top.rows:
             _ = Staged.of(found, layout, simulate=True).step_s
         return outcome.count.total
 
@@ -82,7 +83,7 @@ def placements() -> list[tuple[str, str, str, str]]:
 
 
 def strategies() -> list[tuple[str, str, str, str]]:
-    """A strategy of its own for every layer: every case of layerwise.py."""
+    """A strategy of its own for every layer: every case of layerwise/search.py."""
     elsewhere = {"7B, 28 layers, 8 GPUs": "111 s", "80 layers, 64 GPUs": "> 120 s, stopped"}
     return [
         (f"layer-wise: {x['case']}, all chunk counts", elsewhere.get(x["case"], ""), f"{x['reach_cpu_seconds']:g} s",

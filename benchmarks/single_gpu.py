@@ -29,13 +29,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from meshwright.planner import api
-from meshwright.planner.calibrate import calibrate
-from meshwright.planner.validate import validate
+from meshwright.planner.accuracy.calibrate import calibrate
+from meshwright.planner.accuracy.validate import validate
 from meshwright.profiles.profilers import environment
-from meshwright.runtime.blocks import Split
 from meshwright.runtime.job import job_of
-from meshwright.runtime.memory import PeakMemory, gpu_peaks
-from meshwright.runtime.mesh import build_mesh
+from meshwright.runtime.model.blocks import ParamShard
+from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.rehearsal.memory import PeakMemory, gpu_peaks
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 
@@ -112,7 +112,7 @@ def measure(run: Wanted, plan: Any, device: torch.device) -> dict[str, Any]:
     return {"seconds": timed, **dict(zip(names, peaks, strict=False))}
 
 
-def _draw_here(parameter: torch.Tensor, name: str, split: Split, seed: int, *, tied: bool) -> None:
+def _draw_here(parameter: torch.Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
     with torch.no_grad():
         parameter.fill_(split.start) if split.start is not None else parameter.normal_(std=0.02)
 

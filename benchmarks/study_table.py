@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.planner import api
-from meshwright.planner.plan import Plan
-from meshwright.planner.what_if import what_if
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.studies.what_if import what_if
 
 ROOT = Path(__file__).parent.parent
 STUDIES = ROOT / "examples" / "studies"

@@ -49,7 +49,8 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
 
 def known(kind: str) -> list[str]:
     """The names of a catalogue."""
-    from ..profiles import models, registry
+    from ..profiles.io import registry
+    from ..profiles.model import load as models
 
     if kind == "models":
         return models.model_names()
@@ -69,7 +70,7 @@ def rows(kind: Kind) -> list[Row]:
 def details(kind: Kind, name: str) -> Row:
     """One entry in full, with the source of each value where the catalogue holds one. Raises UnknownNameError."""
     from ..errors import UnknownNameError
-    from ..profiles import registry
+    from ..profiles.io import registry
 
     if kind == "gpus":
         return {"name": registry.gpu_name(name), "facts": {**registry.gpu_facts(name), "efficiency": _efficiency(name)}}
@@ -89,7 +90,8 @@ def details(kind: Kind, name: str) -> Row:
 
 def _efficiency(name: str) -> Row:
     """Whether the efficiencies of a GPU were measured, or on which other they were: as a fact of its page."""
-    from ..profiles import rates, registry
+    from ..profiles.io import registry
+    from ..profiles.rates import load as rates
 
     device = rates.surfaces_for(registry.load_gpu(name))
     of, attention = device.provenance, device.attention_provenance
@@ -97,7 +99,8 @@ def _efficiency(name: str) -> Row:
 
 
 def _gpu(name: str) -> Row:
-    from ..profiles import rates, registry
+    from ..profiles.io import registry
+    from ..profiles.rates import load as rates
 
     gpu = registry.load_gpu(name)
     peaks = gpu.peak_flops_per_s
@@ -108,15 +111,15 @@ def _gpu(name: str) -> Row:
         "memory_bw_bytes_per_s": gpu.memory_bw_bytes_per_s,
         "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
         "link_bw_bytes_per_s": gpu.link_bw_bytes_per_s,
-        "efficiency": rates.donor(gpu)[1].partition(" ")[0],
-        "efficiency_from": rates.donor(gpu)[0],
+        "efficiency": rates.reference_device(gpu)[1].partition(" ")[0],
+        "efficiency_from": rates.reference_device(gpu)[0],
         "plan_only": gpu.plan_only,
         "unconfirmed": list(gpu.unconfirmed),
     }
 
 
 def _node(name: str) -> Row:
-    from ..profiles import registry
+    from ..profiles.io import registry
 
     node = registry.load_node(name)
     return {
@@ -132,8 +135,8 @@ def _node(name: str) -> Row:
 
 
 def _model(name: str) -> Row:
-    from ..cost_models import params
-    from ..profiles import models
+    from ..cost_models.quantities import params
+    from ..profiles.model import load as models
 
     model, _ = models.load_model(name)
     return {
@@ -150,7 +153,7 @@ def _model(name: str) -> Row:
 def _model_in_full(name: str) -> Row:
     from dataclasses import asdict
 
-    from ..profiles import models
+    from ..profiles.model import load as models
 
     model, warnings = models.load_model(name)
     data = asdict(model)
@@ -161,7 +164,7 @@ def _model_in_full(name: str) -> Row:
 
 
 def _targets() -> list[Row]:
-    from ..planner.emitters.registry import TARGETS
+    from ..planner.targets.registry import TARGETS
 
     targets = TARGETS.values()
     return [{"name": each.name, "runs": each.summary, "stack": each.stack, "source": each.source} for each in targets]
@@ -170,7 +173,7 @@ def _targets() -> list[Row]:
 def _stacks() -> list[Row]:
     from dataclasses import asdict
 
-    from ..profiles import stacks
+    from ..profiles.stack import load as stacks
 
     rows = [asdict(stacks.load_stack(name)) for name in stacks.stack_names()]
     return [{field: value for field, value in row.items() if field != "sources"} for row in rows]
@@ -180,7 +183,7 @@ def _stack_facts(name: str) -> Row:
     """What a stack is taken to do, each with its source."""
     from dataclasses import asdict
 
-    from ..profiles import stacks
+    from ..profiles.stack import load as stacks
 
     stack = stacks.load_stack(name)
     values = asdict(stack)

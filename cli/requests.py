@@ -13,12 +13,12 @@ from .console import Terminal, to_json
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ..planner.request import Request
+    from ..planner.request.load import Request
 
 
 def build(path: Path | None, sets: Sequence[str] | None, flags: Mapping[str, Any]) -> Request:
     """The request in `path` with `--set` and the given flags on top; None and empty flags are not given."""
-    from ..planner.request import load_request
+    from ..planner.request.load import load_request
 
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     return load_request(path, given, list(sets or ()), flags=True)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..errors import InputError
-from . import requests, tradeoff_screens
+from . import requests
 from .console import Terminal, write_file
+from .screens import tradeoffs as tradeoffs_screen
 
 if TYPE_CHECKING:
-    from ..planner.gpu_curve import Curve
-    from ..planner.gpu_range import GpuRange
-    from ..planner.request import Request
-    from ..planner.tradeoffs import Frontier
+    from ..planner.request.gpu_counts import GpuRange
+    from ..planner.request.load import Request
+    from ..planner.studies.gpu_curve import Curve
+    from ..planner.studies.tradeoffs import Frontier
 
 
 def asks(gpus: GpuRange | None, pareto: str | None, deadline: str | None) -> bool:
@@ -42,8 +43,8 @@ def run(
     top: int | None, output: Path | None, force: bool, **how: Any,
 ) -> None:  # fmt: skip
     """how: jobs, executor and time_limit_s. output: of the plan on the number of GPUs that is chosen."""
-    from ..planner.gpu_curve import gpu_curve
-    from ..planner.tradeoffs import frontier, parse_axes
+    from ..planner.studies.gpu_curve import gpu_curve
+    from ..planner.studies.tradeoffs import frontier, parse_axes
 
     found: Frontier | Curve
     axes = parse_axes(pareto) if pareto is not None else ()
@@ -57,8 +58,8 @@ def run(
         _keep(request, gpus, document, output, force=force)
     if terminal.settings.json:
         terminal.write_json(document)
-    screen = tradeoff_screens.frontier_screen if axes else tradeoff_screens.curve_screen
-    terminal.show(screen(document, top or tradeoff_screens.MOST_ROWS))
+    screen = tradeoffs_screen.frontier_screen if axes else tradeoffs_screen.curve_screen
+    terminal.show(screen(document, top or tradeoffs_screen.MOST_ROWS))
     if output is not None:
         terminal.talk(f"Wrote {output}: the plan on {document['chosen']:,} GPUs")
     requests.tell_warnings(terminal, document)
@@ -71,7 +72,7 @@ def run(
 def _keep(request: Request, gpus: GpuRange, document: dict[str, Any], output: Path, *, force: bool) -> None:
     """Write the plan on the number of GPUs that the answer chose."""
     from ..planner import api
-    from ..planner.gpu_range import counts
+    from ..planner.request.gpu_counts import counts
 
     found = api.plan(counts(request, gpus).on(document["chosen"]).request)
     write_file(output, found.to_json(), force=force)

@@ -11,13 +11,18 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .planner.api import evaluate, load_plan, plan
-    from .planner.what_if import what_if
+    from .planner.studies.what_if import what_if
 
 # In a checkout the subpackages lie beside this folder, not inside it (pyproject.toml, [tool.setuptools.package-dir]).
 if not (Path(__file__).parent / "planner").exists():
     __path__.append(str(Path(__file__).parent.parent))
 
-_HOME = {"plan": "planner.api", "evaluate": "planner.api", "load_plan": "planner.api", "what_if": "planner.what_if"}
+_HOME = {
+    "plan": "planner.api",
+    "evaluate": "planner.api",
+    "load_plan": "planner.api",
+    "what_if": "planner.studies.what_if",
+}
 
 __all__ = ["__version__", "evaluate", "load_plan", "plan", "what_if"]
 

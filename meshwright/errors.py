@@ -32,7 +32,7 @@ class MeshwrightError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FieldProblem:
     """One thing wrong in an input: where it stands and what is wrong with it."""
 
     message: str
@@ -52,7 +52,7 @@ class InputError(MeshwrightError):
     code = "invalid_input"
 
     @classmethod
-    def of(cls, problems: Sequence[Problem]) -> InputError:
+    def of(cls, problems: Sequence[FieldProblem]) -> InputError:
         """One error out of all `problems` of an input; the hint is the first that any of them carries."""
         hint = next((p.hint for p in problems if p.hint), "")
         message = "\n".join(str(p) for p in problems)

@@ -12,26 +12,29 @@ import numpy as np
 
 from ..cost_models import units
 from ..cost_models.layouts import Layout, parse
-from ..cost_models.specs import ClusterSpec, told
+from ..cost_models.specs.cluster import ClusterSpec
+from ..cost_models.specs.documents import spec_to_dict
 from ..errors import InputError, MeshwrightError, SearchInterrupted
-from ..profiles.cluster import cluster_to_dict
-from . import intervals, mixed
-from .candidates import candidates
-from .constraints import violations
-from .count_search import Task, check_time_limit, in_order
-from .emitters.registry import able_to_build
-from .executors import Executor, opened
-from .failures import does_not_fit, no_legal_layout
-from .plan import Candidate, Certificate, Outside, Plan, Profile, load_plan, rounded
-from .request import Request, load_request, request_to_dict
-from .resolve import Resolved, resolve
-from .search.exhaustive import Outcome
-from .search.found import FAMILY
-from .simulation import Staged
-from .space import Count, Space
+from ..profiles.cluster.build import cluster_to_dict
+from .document.plan import Candidate, Certificate, Outside, Plan, Profile, load_plan, rounded
+from .evaluation import intervals
+from .evaluation.candidates import candidates
+from .evaluation.infeasible import does_not_fit, no_legal_layout
+from .evaluation.staged import Staged
+from .heterogeneous import candidates as heterogeneous
+from .request.load import Request, load_request, request_to_dict
+from .request.resolve import Resolved, resolve
+from .search.executors import Executor, opened
+from .search.exhaustive import SearchOutcome
+from .search.run import search_of
+from .search.tasks import Task, check_time_limit, in_order
+from .search.top_k import FAMILY
+from .space.rules import violations
+from .space.tree import Count, Space
+from .targets.registry import able_to_build
 
 if TYPE_CHECKING:
-    from .search.finalists import Finalists
+    from .stages.finalists import Finalists
 
 __all__ = ["evaluate", "load_plan", "plan"]
 
@@ -61,7 +64,7 @@ def plan(
     `stages`: `even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best
     pipelines stages of their own (slower); None: `even`, but groups of nodes that are not alike are planned one by one,
     which `even` takes all for the weakest. `layers`: `own` also looks for a plan that gives every layer a strategy of
-    its own (planner/layerwise.py). `request`: a Request or a file; `asked`: the fields of a request by their
+    its own (planner/layerwise/candidate.py). `request`: a Request or a file; `asked`: the fields of a request by their
     flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
@@ -79,28 +82,28 @@ def plan(
         return _planned(resolve(_request(request, asked)), watch, stages, seed)
 
 
-def _planned(found: Resolved, watch: _Watch, stages: str | None, seed: int) -> Plan:
+def _planned(resolved: Resolved, watch: _Watch, stages: str | None, seed: int) -> Plan:
     own = stages == "own"
-    if stages is None and mixed.applies(found):
-        return _by_islands(found, watch)
-    if own and found.workload.objective == "memory":
+    if stages is None and heterogeneous.applies(resolved):
+        return _by_islands(resolved, watch)
+    if own and resolved.workload.objective == "memory":
         raise InputError("stages of their own save time, and the objective is memory", hint="leave one of them out")
-    if own and (names := [name for name, _ in found.workload.techniques]):
+    if own and (names := [name for name, _ in resolved.workload.techniques]):
         hint = "leave out `--stages own`"
         raise InputError(f"stages of their own are simulated, and no simulation knows {', '.join(names)}", hint=hint)
-    if own and found.cluster.links is not None:
+    if own and resolved.cluster.links is not None:
         raise InputError("stages of their own where links differ are not planned yet", hint="leave out `--stages own`")
-    if found.cluster.links is not None:
-        return _with_placed_nodes(found, watch, seed)
-    outcome = _best_of_families(found, watch, _FAMILIES if own else 0)
-    return _with_own_stages(found, outcome, watch) if own else _with_even_stages(found, outcome, watch)
+    if resolved.cluster.links is not None:
+        return _with_placed_nodes(resolved, watch, seed)
+    outcome = _best_of_families(resolved, watch, _FAMILIES if own else 0)
+    return _with_own_stages(resolved, outcome, watch) if own else _with_even_stages(resolved, outcome, watch)
 
 
 def _with_techniques(
     request: Request, allowed: Sequence[str], watch: _Watch, stages: str | None, seed: int
 ) -> Plan:
     """The plan under the best set of the allowed techniques."""
-    from .technique_choice import with_techniques
+    from .search.techniques import with_techniques
 
     if stages == "own":
         raise InputError("stages of their own are simulated, and no simulation knows techniques",
@@ -109,13 +112,13 @@ def _with_techniques(
                            lambda chosen: _planned(resolve(chosen), watch, stages, seed))  # fmt: skip
 
 
-def _with_even_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
+def _with_even_stages(resolved: Resolved, outcome: SearchOutcome, watch: _Watch) -> Plan:
     """What the search found, by the closed form."""
-    staged = [Staged.of(found, layout) for _, _, layout in outcome.found.rows]
-    listed, best_s = candidates(found, staged), outcome.found.rows[0][0]
-    outside = None if outcome.stopped else _outside(found, best_s, best_s, watch)
-    result = _plan(found, listed, _certificate(found, outcome), outside, outcome.count)
-    doubts = [] if found.workload.objective == "memory" else _where_the_simulator_differs(staged)
+    staged = [Staged.of(resolved, layout) for _, _, layout in outcome.top.rows]
+    listed, best_s = candidates(resolved, staged), outcome.top.rows[0][0]
+    outside = None if outcome.stopped else _outside(resolved, best_s, best_s, watch)
+    result = _plan(resolved, listed, _certificate(resolved, outcome), outside, outcome.count)
+    doubts = [] if resolved.workload.objective == "memory" else _where_the_simulator_differs(staged)
     return result.model_copy(update={"warnings": (*result.warnings, *doubts, *watch.cut)})
 
 
@@ -131,68 +134,72 @@ def _where_the_simulator_differs(staged: Sequence[Staged]) -> list[str]:
     return [f"{said}{other}: `--stages own` ranks by simulation"]
 
 
-def _with_own_stages(found: Resolved, outcome: Outcome, watch: _Watch) -> Plan:
+def _with_own_stages(resolved: Resolved, outcome: SearchOutcome, watch: _Watch) -> Plan:
     """The finalists of the search, simulated and split."""
-    from .search.finalists import Finalists
+    from .stages.finalists import Finalists
 
-    finalists = Finalists(found, watch.left_s)
-    finalists.run([layout for _, _, layout in outcome.found.rows], split=not outcome.stopped)
-    listed = candidates(found, finalists.listed)
+    finalists = Finalists(resolved, watch.left_s)
+    finalists.run([layout for _, _, layout in outcome.top.rows], split=not outcome.stopped)
+    listed = candidates(resolved, finalists.listed)
     best_s, stopped = listed[0].step_s, outcome.stopped or finalists.stopped
-    outside = None if stopped else _outside(found, outcome.found.rows[0][0], best_s, watch, simulate=True)
-    result = _plan(found, listed, _certificate_of_splits(found, outcome, finalists, best_s), outside, outcome.count)
+    outside = None if stopped else _outside(resolved, outcome.top.rows[0][0], best_s, watch, simulate=True)
+    certificate = _certificate_of_splits(resolved, outcome, finalists, best_s)
+    result = _plan(resolved, listed, certificate, outside, outcome.count)
     return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *watch.cut)})
 
 
-def _by_islands(found: Resolved, watch: _Watch) -> Plan:
+def _by_islands(resolved: Resolved, watch: _Watch) -> Plan:
     """Where groups of nodes are not alike: each is priced as what it is."""
-    search, unusable = mixed.searched(found, watch.left_s, watch.report)
+    search, unusable = heterogeneous.searched(resolved, watch.left_s, watch.report)
     if not search.choices:
-        raise mixed.nothing_fits(found, search)
-    listed = mixed.listed(found, search)
-    even = mixed.even_way(found, search, watch.late)
+        raise heterogeneous.nothing_fits(resolved, search)
+    listed = heterogeneous.listed(resolved, search)
+    even = heterogeneous.even_way(resolved, search, watch.late)
     best_s, bound = listed[0].step_s, min(search.lower_bound_s, listed[0].step_s)
     proof = Certificate(
-        space=search.count.told(found.space.axis_sizes(), search.priced), lower_bound_s=rounded(bound),
+        space=search.count.told(resolved.space.axis_sizes(), search.priced), lower_bound_s=rounded(bound),
         gap=rounded(1.0 - bound / best_s), stopped=search.stopped,
         proven=search.stopped is None and 1.0 - bound / best_s <= 1e-3 * (1 + 1e-9),
     )  # fmt: skip
-    result = _plan(found, listed, proof, None, search.count)
-    warnings = [text for text in result.warnings if not mixed.of_even_plans(text)]
-    update = {"ways": mixed.ways(found, search, even), "warnings": (*warnings, *unusable, *search.notes)}
+    result = _plan(resolved, listed, proof, None, search.count)
+    warnings = [text for text in result.warnings if not heterogeneous.of_even_plans(text)]
+    update = {"ways": heterogeneous.ways(resolved, search, even), "warnings": (*warnings, *unusable, *search.notes)}
     return result.model_copy(update=update)
 
 
-def _with_placed_nodes(found: Resolved, watch: _Watch, seed: int) -> Plan:
+def _with_placed_nodes(resolved: Resolved, watch: _Watch, seed: int) -> Plan:
     """Where links between nodes differ: the search gives lower bounds, which placed prices are held against."""
-    from .network import optimistic
-    from .placement import FINALISTS, placed  # not above: networkx would slow the start of every plan
+    from .evaluation.network import optimistic
+    from .placement.place import (
+        FINALISTS,
+        placed,  # not above: networkx would slow the start of every plan
+    )
 
-    outcome = _best_of_families(optimistic(found), watch, FINALISTS)
-    rows = outcome.found.rows
-    listed = placed(found, [row[2] for row in rows], [row[0] for row in rows], found.request.top, seed)
-    proof = _certificate(found, outcome)
+    outcome = _best_of_families(optimistic(resolved), watch, FINALISTS)
+    rows = outcome.top.rows
+    listed = placed(resolved, [row[2] for row in rows], [row[0] for row in rows], resolved.request.top, seed)
+    proof = _certificate(resolved, outcome)
     if proof.lower_bound_s is not None:
         gap = max(0.0, 1.0 - proof.lower_bound_s / listed[0].step_s)
         proof = proof.model_copy(update={"gap": rounded(gap), "proven": proof.proven and gap < _EQUAL})
-    result = _plan(found, listed, proof, None, outcome.count)
+    result = _plan(resolved, listed, proof, None, outcome.count)
     return result.model_copy(update={"warnings": (*result.warnings, *watch.cut)})
 
 
-def _with_own_layers(found: Resolved, watch: _Watch, stages: str | None, allowed: Sequence[str]) -> Plan:
+def _with_own_layers(resolved: Resolved, watch: _Watch, stages: str | None, allowed: Sequence[str]) -> Plan:
     """What the search found, and the best plan with a strategy for every layer, where that is not one for all."""
-    from .layerwise import added, best_layers, check
+    from .layerwise.candidate import added, best_layers, check
 
-    techniques = bool(allowed or found.workload.techniques)
-    check(found, own_stages=stages == "own", techniques=techniques, islands=mixed.applies(found))
-    plan = _with_even_stages(found, _best_of_families(found, watch), watch)
-    return added(found, plan, best_layers(found, watch.late))
+    techniques = bool(allowed or resolved.workload.techniques)
+    check(resolved, own_stages=stages == "own", techniques=techniques, islands=heterogeneous.applies(resolved))
+    plan = _with_even_stages(resolved, _best_of_families(resolved, watch), watch)
+    return added(resolved, plan, best_layers(resolved, watch.late))
 
 
-def _placed_alone(found: Resolved, layout: Layout) -> tuple[Candidate, ...]:
-    from .placement import place
+def _placed_alone(resolved: Resolved, layout: Layout) -> tuple[Candidate, ...]:
+    from .placement.place import place
 
-    return (place(found, layout),)
+    return (place(resolved, layout),)
 
 
 def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any) -> Plan:
@@ -203,30 +210,30 @@ def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any)
     return evaluate_resolved(resolve(_request(request, asked)), layout_id)
 
 
-def evaluate_resolved(found: Resolved, layout_id: str) -> Plan:
+def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
     """As `evaluate`, of a request that is resolved, and perhaps changed since."""
     layout = parse(layout_id)
-    if problems := violations(layout, found.problem):
+    if problems := violations(layout, resolved.problem):
         derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
         choose = "leave the field out and it is chosen: `plan --fix` with the others"
-        raise InputError("\n".join(problems), hint=derive if layout.num_gpus != found.problem.num_gpus else choose)
-    on_equal_links = found.cluster.links is None
-    listed = candidates(found, [Staged.of(found, layout)]) if on_equal_links else _placed_alone(found, layout)
+        raise InputError("\n".join(problems), hint=derive if layout.num_gpus != resolved.problem.num_gpus else choose)
+    on_equal_links = resolved.cluster.links is None
+    listed = candidates(resolved, [Staged.of(resolved, layout)]) if on_equal_links else _placed_alone(resolved, layout)
     count = Count(total=1, priced=1)
     proof = Certificate(space=count.told(), lower_bound_s=None, gap=None, proven=False)
-    result = _plan(found, listed, proof, None, count)
-    more = overflows(found, listed[0])
+    result = _plan(resolved, listed, proof, None, count)
+    more = overflows(resolved, listed[0])
     return result.model_copy(update={"warnings": (*result.warnings, *more)})
 
 
-def overflows(found: Resolved, candidate: Candidate) -> list[str]:
+def overflows(resolved: Resolved, candidate: Candidate) -> list[str]:
     """Why a layout does not fit: more than a GPU may use, or than there is of host memory. Empty if it fits."""
     on_host, more = max(stage.host_bytes for stage in candidate.memory), []
-    if candidate.device_bytes > found.memory_bytes:
-        need, has = units.gib(candidate.device_bytes), units.gib(found.memory_bytes)
+    if candidate.device_bytes > resolved.memory_bytes:
+        need, has = units.gib(candidate.device_bytes), units.gib(resolved.memory_bytes)
         more.append(f"{candidate.layout_id} does not fit: it needs {need} GiB of {has}")
-    if on_host > found.host_bytes:
-        need, has = units.gib(on_host), units.gib(found.host_bytes)
+    if on_host > resolved.host_bytes:
+        need, has = units.gib(on_host), units.gib(resolved.host_bytes)
         more.append(f"{candidate.layout_id} does not fit in host memory: it needs {need} GiB per GPU of {has}")
     return more
 
@@ -261,53 +268,53 @@ class _Watch:
         return self.left_s() <= 0
 
 
-def _search(found: Resolved, space: Space, watch: _Watch, **options: Any) -> Outcome:
-    objective = "memory" if found.workload.objective == "memory" else "step"  # one cluster: cost orders as time
+def _search(resolved: Resolved, space: Space, watch: _Watch, **options: Any) -> SearchOutcome:
+    objective = "memory" if resolved.workload.objective == "memory" else "step"  # one cluster: cost orders as time
     options = {"objective": objective, "progress": watch.report, "should_stop": watch.late, **options}
-    return found.search(space, **options).run()
+    return search_of(resolved, space, **options).run()
 
 
-def _best_of_families(found: Resolved, watch: _Watch, least: int = 0) -> Outcome:
+def _best_of_families(resolved: Resolved, watch: _Watch, least: int = 0) -> SearchOutcome:
     """The best layout of each family, as many as asked for or `least`; where there are fewer families than asked for,
     the best of all fill the list. Raises NoFeasibleLayoutError if there is none, or SearchInterrupted."""
-    top = max(found.request.top, least)
-    outcome = _search(found, found.space, watch, top=top, family=FAMILY)
-    if not outcome.found.rows:
-        raise _nothing_found(found, outcome, watch)
-    missing = found.request.top - len(outcome.found.rows)
+    top = max(resolved.request.top, least)
+    outcome = _search(resolved, resolved.space, watch, top=top, family=FAMILY)
+    if not outcome.top.rows:
+        raise _nothing_found(resolved, outcome, watch)
+    missing = resolved.request.top - len(outcome.top.rows)
     if outcome.stopped or missing <= 0:
         return outcome
-    every = _search(found, found.space, watch, top=top)
+    every = _search(resolved, resolved.space, watch, top=top)
     if every.stopped:
         watch.cut.append(f"{every.stopped} before the list was filled up")
         return outcome
-    twins = [row for row in every.found.rows if row not in outcome.found.rows]
-    every.found.rows = sorted(outcome.found.rows + twins[:missing], key=lambda row: row[:2])
+    twins = [row for row in every.top.rows if row not in outcome.top.rows]
+    every.top.rows = sorted(outcome.top.rows + twins[:missing], key=lambda row: row[:2])
     return every
 
 
-def _nothing_found(found: Resolved, outcome: Outcome, watch: _Watch) -> MeshwrightError:
+def _nothing_found(resolved: Resolved, outcome: SearchOutcome, watch: _Watch) -> MeshwrightError:
     """Why the search came back with nothing."""
     if outcome.stopped:
         return SearchInterrupted(f"stopped ({outcome.stopped}) before any layout was found")
     if outcome.count.total == sum(outcome.count.ruled_out.values()):
-        return no_legal_layout(found, outcome.count)
-    return does_not_fit(found, outcome.count, watch.late)
+        return no_legal_layout(resolved, outcome.count)
+    return does_not_fit(resolved, outcome.count, watch.late)
 
 
 def _outside(
-    found: Resolved, closed_s: float, best_s: float, watch: _Watch, *, simulate: bool = False
+    resolved: Resolved, closed_s: float, best_s: float, watch: _Watch, *, simulate: bool = False
 ) -> Outside | None:
     """The fastest layout that another target runs with its own software, if it beats the plan by enough to say so: by
     the closed form the plan's best of it, closed_s, and as the plan prices (simulated or not) the plan's best, best_s.
     """
-    unasked = found.target.name == "any" or found.workload.objective == "memory" or found.cluster.gpu.plan_only
+    unasked = resolved.target.name == "any" or resolved.workload.objective == "memory" or resolved.cluster.gpu.plan_only
     if unasked or watch.cut:
         return None
     incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
-    others = [name for name in able_to_build(found.model, found.workload) if name != found.target.name]
+    others = [name for name in able_to_build(resolved.model, resolved.workload) if name != resolved.target.name]
     ends_s = time.time() + watch.left_s()
-    tasks = [Task.of(found, "step", limit=incumbent, target=name, ends_s=ends_s) for name in others]
+    tasks = [Task.of(resolved, "step", limit=incumbent, target=name, ends_s=ends_s) for name in others]
     for name, got in zip(others, in_order(watch.pool, tasks, watch.report), strict=True):
         if got.stopped:
             watch.cut.append(f"{got.stopped} before other targets were compared")
@@ -315,64 +322,67 @@ def _outside(
         if not got.rows or got.rows[0][0] >= incumbent:
             continue
         closed_s, layout = got.rows[0][0], parse(got.rows[0][2])
-        step_s = Staged.of(found.for_target(name), layout, simulate=simulate).step_s
+        step_s = Staged.of(resolved.for_target(name), layout, simulate=simulate).step_s
         if step_s < best_s * (1 - _WORTH_SAYING):
             incumbent, winner = closed_s, Outside(layout_id=str(layout), step_s=rounded(step_s), targets=(name,))
     return winner
 
 
-def _certificate(found: Resolved, outcome: Outcome) -> Certificate:
-    best = outcome.found.rows[0][0]
+def _certificate(resolved: Resolved, outcome: SearchOutcome) -> Certificate:
+    best = outcome.top.rows[0][0]
     bound = outcome.lower_bound
     gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
-    is_time = found.workload.objective != "memory"
+    is_time = resolved.workload.objective != "memory"
     return Certificate(
-        space=outcome.count.told(found.space.axis_sizes()),
+        space=outcome.count.told(resolved.space.axis_sizes()),
         lower_bound_s=rounded(min(bound, best)) if is_time else None,
         gap=rounded(gap), proven=outcome.stopped is None, stopped=outcome.stopped,
     )  # fmt: skip
 
 
-def _certificate_of_splits(found: Resolved, outcome: Outcome, finalists: Finalists, best_s: float) -> Certificate:
+def _certificate_of_splits(
+    resolved: Resolved, outcome: SearchOutcome, finalists: Finalists, best_s: float
+) -> Certificate:
     """No layout, in any split of its layers, is below the bound."""
-    from .search.partition_ilp import GAP
+    from .stages.ilp import GAP
 
     stopped = outcome.stopped or finalists.stopped
     bound = min(best_s, finalists.lower_bound_s)
-    if len(rows := outcome.found.rows) >= max(found.request.top, _FAMILIES):
+    if len(rows := outcome.top.rows) >= max(resolved.request.top, _FAMILIES):
         bound = min(bound, rows[-1][0])  # of what the list has no room for
     if outcome.stopped:
         bound = min(bound, outcome.lower_bound)
     gap = max(0.0, 1.0 - bound / best_s)
     return Certificate(
-        space=outcome.count.told(found.space.axis_sizes(), finalists.simulated),
+        space=outcome.count.told(resolved.space.axis_sizes(), finalists.simulated),
         lower_bound_s=rounded(bound), gap=rounded(gap), stopped=stopped,
         proven=stopped is None and gap <= GAP * (1 + 1e-9),
     )  # fmt: skip
 
 
 def _plan(
-    found: Resolved, listed: tuple[Candidate, ...], certificate: Certificate, outside: Outside | None, count: Count
+    resolved: Resolved, listed: tuple[Candidate, ...], certificate: Certificate, outside: Outside | None, count: Count
 ) -> Plan:
     from .._version import __version__
 
     return Plan(
         tool={"name": "meshwright", "version": __version__},
-        request_sha256=found.request.sha256,
-        request=request_to_dict(found.request),
-        profiles=tuple(Profile(name=name, sha256=digest) for name, digest in found.profiles.items()),
+        request_sha256=resolved.request.sha256,
+        request=request_to_dict(resolved.request),
+        profiles=tuple(Profile(name=name, sha256=digest) for name, digest in resolved.profiles.items()),
         candidates=listed, ranking_lead=rounded(intervals.ranking_lead()), certificate=certificate, outside=outside,
-        resolved=resolved_part(found), rejected={"memory": count.out_of_memory, **count.ruled_out},
-        warnings=found.warnings,
+        resolved=resolved_part(resolved), rejected={"memory": count.out_of_memory, **count.ruled_out},
+        warnings=resolved.warnings,
     )  # fmt: skip
 
 
-def resolved_part(found: Resolved) -> dict[str, Any]:
+def resolved_part(resolved: Resolved) -> dict[str, Any]:
     from dataclasses import asdict
 
-    cluster: ClusterSpec = found.cluster
+    cluster: ClusterSpec = resolved.cluster
     return {
-        "model": rounded(told(found.model)), "cluster": rounded(cluster_to_dict(cluster)),
-        "workload": rounded(asdict(found.workload)), "stack": rounded(told(found.stack)), "target": found.target.name,
-        "memory_bytes": rounded(found.memory_bytes),
+        "model": rounded(spec_to_dict(resolved.model)), "cluster": rounded(cluster_to_dict(cluster)),
+        "workload": rounded(asdict(resolved.workload)), "stack": rounded(spec_to_dict(resolved.stack)),
+        "target": resolved.target.name,
+        "memory_bytes": rounded(resolved.memory_bytes),
     }  # fmt: skip

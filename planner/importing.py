@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from ..cost_models.layouts import Layout
-from ..cost_models.params import total_parameters
-from ..errors import InputError, Problem, UnknownNameError
-from ..profiles.models import load_model, model_names
+from ..cost_models.quantities.params import total_parameters
+from ..errors import FieldProblem, InputError, UnknownNameError
+from ..profiles.model.load import load_model, model_names
+from .accuracy.stack_features import Unheard, with_features
 from .api import evaluate_resolved
-from .emitters.argv import Arguments
-from .emitters.facts import layout_of, request_part
-from .emitters.option_lists import OptionList, option_list
-from .emitters.options import Facts
-from .emitters.reading import read_files
-from .emitters.registry import target as load_target
-from .plan import Plan
-from .published_stack import Unheard, with_features
-from .request import Request, load_request
-from .resolve import resolve
+from .document.plan import Plan
+from .request.load import Request, load_request
+from .request.resolve import resolve
+from .targets.argv import Arguments
+from .targets.facts import layout_of, request_part
+from .targets.option_lists import OptionList, option_list
+from .targets.options import Facts
+from .targets.reading import read_files
+from .targets.registry import target as load_target
 
 FORMATS = {"megatron-args": "megatron",
            **{name: name for name in ("megatron-bridge", "torchtitan", "deepspeed", "accelerate")}}  # fmt: skip
@@ -47,10 +47,10 @@ class Imported:
 
     def price(self) -> Plan:
         """The plan that has the layout of the config, with the software switched as the config has it."""
-        found = resolve(self.request)
+        resolved = resolve(self.request)
         features = {name: state for each in self.switched.values() for name, state in each.items()}
-        stack = with_features(found.stack, features, Unheard())
-        return evaluate_resolved(replace(found, stack=stack), str(self.layout))
+        stack = with_features(resolved.stack, features, Unheard())
+        return evaluate_resolved(replace(resolved, stack=stack), str(self.layout))
 
 
 def import_config(
@@ -97,9 +97,9 @@ def _text(path: Path | str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError.of([Problem((error.strerror or str(error)).lower(), file=str(path))]) from None
+        raise InputError.of([FieldProblem((error.strerror or str(error)).lower(), file=str(path))]) from None
     except UnicodeDecodeError:
-        raise InputError.of([Problem("is not UTF-8 text", file=str(path))]) from None
+        raise InputError.of([FieldProblem("is not UTF-8 text", file=str(path))]) from None
 
 
 def _hint(kind: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..cost_models import tables
 from ..cost_models.layouts import (
     OFFLOADS,
     PRECISIONS,
@@ -20,17 +19,19 @@ from ..cost_models.layouts import (
     modules_of,
     sequence_parts,
 )
-from ..cost_models.schedule import Schedule, make
-from ..cost_models.schedule_orders import W
-from ..cost_models.specs import Lora, ModelSpec, StackSpec, Workload
-from ..cost_models.stages import chunk_devices
-from ..errors import InputError, Problem, UnsupportedError
-from ..planner.constraints import violations
-from ..planner.emitters.meshwright import TARGET
-from ..planner.plan import Candidate, Chunk, Plan
-from ..planner.plan_parts import model_of, stack_of, workload_of
-from .adapters import Adapters
-from .strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
+from ..cost_models.problem import Problem
+from ..cost_models.quantities.stages import chunk_devices
+from ..cost_models.schedules.orders import W
+from ..cost_models.schedules.simulator import Schedule, make
+from ..cost_models.specs.model import ModelSpec
+from ..cost_models.specs.stack import StackSpec
+from ..cost_models.specs.workload import Lora, Workload
+from ..errors import FieldProblem, InputError, UnsupportedError
+from ..planner.document.plan import Candidate, Chunk, Plan
+from ..planner.document.specs import model_of, stack_of, workload_of
+from ..planner.targets.meshwright.rules import cannot_train, refusal
+from .model.adapters import Adapters
+from .parallel.strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
 _WAITING = "what waits for the gradients of weights stays on the GPU"
@@ -204,7 +205,7 @@ def _check(
     where, problems = f"candidates.{candidate.choice - 1}", []
 
     def wrong(field: str, text: str) -> None:
-        problems.append(Problem(text, file=name, field=field, hint="the file was edited; plan again"))
+        problems.append(FieldProblem(text, file=name, field=field, hint="the file was edited; plan again"))
 
     groups = plan.resolved.get("cluster", {}).get("groups", ())
     gpus = sum(int(group["num_nodes"]) * int(group["gpus_per_node"]) for group in groups)
@@ -220,8 +221,8 @@ def _check(
         wrong(f"{where}.layout.cp", f"{each} the {workload.seq_len} tokens of a sequence")
     if layout.dp % layout.shard:
         wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
-    for problem in _stage_problems(candidate.stages, layout, model):
-        wrong(f"{where}.stages", problem)
+    for reason in _stage_problems(candidate.stages, layout, model):
+        wrong(f"{where}.stages", reason)
     num_nodes = sum(int(group["num_nodes"]) for group in groups)
     if candidate.spread is None and num_nodes and (found := candidate.placement.problem(layout.num_gpus, num_nodes)):
         wrong(f"{where}.placement.{found[0]}", found[1])
@@ -246,12 +247,9 @@ def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec)
 
 
 def unsupported(layout: Layout, model: ModelSpec, workload: Workload, stack: StackSpec) -> str | None:
-    """Why this runtime cannot execute the layout (the first reason), or None: what its target tells planning, and, as
-    a plan may have been edited, what makes a layout illegal for all."""
-    problem = tables.Problem(model, workload, stack, layout.num_gpus, layout.num_gpus)  # no rule asks for nodes
-    if lacks := TARGET.cannot_train(model, workload):
-        return lacks
-    return TARGET.supports(Layouts.of([layout]), problem)[1][0] or next(iter(violations(layout, problem)), None)
+    """Why this runtime cannot execute the layout (the first reason), or None."""
+    problem = Problem(model, workload, stack, layout.num_gpus, layout.num_gpus)  # no rule asks for nodes
+    return refusal(layout, problem)
 
 
 def _refusal(
@@ -259,10 +257,8 @@ def _refusal(
 ) -> UnsupportedError:
     alike = [c for c in plan.candidates if c.layerwise is None]
     runnable = [c for c in alike if unsupported(c.to_layout(), model, workload, stack) is None]
-    if TARGET.cannot_train(model, workload) is not None:
-        from ..planner.emitters.registry import who_builds  # all targets: nothing that a worker has to load
-
-        hint = who_builds(model, workload)
+    if cannot_train(model, workload) is not None:
+        hint = "plan for a framework that trains it; `--target any` plans it all the same"
     elif runnable:
         best = min(runnable, key=lambda each: each.step_s)
         what = f"{best.layout_id}, {best.step_s:.3g} s"

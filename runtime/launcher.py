@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError, MissingExtraError
-from ..planner.plan import Plan
+from ..planner.document.plan import Plan
 from .agent import PARENT
 from .failures import REFUSED, RunFailed, diagnose
 from .job import Job

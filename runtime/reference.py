@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from ..cost_models.layouts import CP_ALGORITHMS
-from ..planner.plan import Chunk
-from .blocks import Context, Experts
-from .comm import Group
-from .context_parallel import ContextParallel
+from ..planner.document.plan import Chunk
 from .data import open_source
-from .experts import Cell
 from .job import Job
-from .model import DecoderChunk, materialise
+from .model.blocks import Context, Experts
+from .model.decoder import DecoderChunk, materialise
+from .model.experts import ExpertGroup
+from .parallel.comm import Group
+from .parallel.context_parallel import ContextParallel
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import DTYPES, Step, build_optimizer, clip_
@@ -31,7 +31,7 @@ from .trainer import DTYPES, Step, build_optimizer, clip_
 def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
     alone = Group("world", [0], 0, None, Status())
-    context = Context(alone, Cell(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
+    context = Context(alone, ExpertGroup(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
                       job.model.norm_epsilon, job.model.activation, adapters=job.adapters,
                       latent_scale=job.model.latent_scale)  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..cost_models.specs import MixtureOfExperts
+from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
-from ..planner.plan import load_plan
+from ..planner.document.plan import load_plan
 from .job import Job, job_of
-from .scale import scale_down
-from .schedules import own_order
+from .parallel.schedules import own_order
+from .rehearsal.scale import scale_down
 
 # The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
 # by more than 1 % per step, so that a wrong update shows in the next loss.

@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import host
-from .blocks import Split
 from .data import Source, open_source
 from .job import Job
-from .layerwise import Parts
-from .mesh import Mesh
-from .model import DecoderChunk, Draw, draw, named_splits
-from .pipeline import Batch, Pipeline
-from .resharding import Resharding
-from .schedules import actions
-from .sharding import Gatherer, Groups, Unit, Weights, gradient_norm
-from .strategies import EMBEDDING, HEAD
+from .model.blocks import ParamShard
+from .model.decoder import DecoderChunk, InitParam, init_param, named_splits
+from .parallel import host
+from .parallel.layerwise import Parts
+from .parallel.mesh import Mesh
+from .parallel.pipeline import Batch, Pipeline
+from .parallel.resharding import Resharding
+from .parallel.schedules import actions
+from .parallel.sharding import Gatherer, Groups, Unit, Weights, gradient_norm
+from .parallel.strategies import EMBEDDING, HEAD
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 MOMENTUM = 0.9
-Named = list[tuple[str, nn.Parameter, Split]]  # parameters by their full names
+Named = list[tuple[str, nn.Parameter, ParamShard]]  # parameters by their full names
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Trainer:
 
     def __init__(
         self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None,
-        draw: Draw = draw,
+        init_param: InitParam = init_param,
     ) -> None:  # fmt: skip
         job.check_states()
-        self.job, self.mesh, self.device, self.draw = job, mesh, device, draw
+        self.job, self.mesh, self.device, self.draw = job, mesh, device, init_param
         model = job.model
         ahead = 1 + model.mtp_layers
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)
@@ -117,7 +117,7 @@ class Trainer:
 
         return fill
 
-    def _kind(self, part: str, name: str, split: Split) -> str:
+    def _kind(self, part: str, name: str, split: ParamShard) -> str:
         model, mesh = self.job.model, self.parts.mesh(part)
         if (name == "embedding.tokens" and (model.tied_embeddings or model.mtp_layers)) or (
             name == "head.projection" and model.tied_embeddings

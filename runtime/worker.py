@@ -23,13 +23,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
-from .checkpoint import Checkpoints
-from .comm import CommunicationError
+from .checkpoint.checkpoint import Checkpoints
+from .checkpoint.saver import Saver
 from .job import Job
-from .memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
-from .mesh import Mesh, build_mesh
+from .parallel.comm import CommunicationError
+from .parallel.mesh import Mesh, build_mesh
+from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
 from .report import PEAKS, Event, Recorder, event_line
-from .saver import Saver
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import Trainer

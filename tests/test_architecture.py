@@ -1,4 +1,7 @@
-"""The layers of docs/architecture.md section 2, read from the imports with `ast`."""
+"""The layers and folders of docs/architecture.md sections 2 and 3, read from the imports with `ast`.
+
+The rules are the tables at the top of this file. `tests/import_graph.py` holds the functions that apply them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from .import_graph import (
+    breaks_of_doors,
+    breaks_of_order,
+    breaks_of_privacy,
+    breaks_of_table,
+    package_imports,
+)
 from .snapshots import ROOT, environment
 
 LAYERS = ("cli", "planner", "profiles", "cost_models", "runtime")
@@ -25,13 +35,60 @@ LEAVES = {"errors", "_version"}
 THIRD_PARTY = {
     "cli": {"typer", "rich", "matplotlib", "pydantic"},
     "planner": {"numpy", "scipy", "pydantic", "pydantic_core", "pulp", "highspy", "networkx", "distributed", "ray"},
-    "profiles": {"numpy", "scipy", "pydantic", "yaml", "torch"},
+    "profiles": {"numpy", "scipy", "pydantic", "yaml", "ruamel", "torch"},
     "cost_models": {"numpy", "scipy"},
     "runtime": {"torch", "numpy"},
 }
+# The folders of planner from the lowest; a folder imports those on the lines above it, never one on its own line.
+PLANNER = (
+    ("document",),
+    ("space",),
+    ("switches",),
+    ("targets",),
+    ("request",),
+    ("search",),
+    ("evaluation",),
+    ("stages", "layerwise", "placement", "accuracy"),
+    ("heterogeneous",),
+    ("batches", "serving"),
+    ("workflows",),
+    ("api",),
+    ("studies", "importing"),
+    ("explain",),
+)
+# Folders of cost_models -> the folders of it that they may import. `problem` and `layer_kinds` stand beside
+# `quantities`: their files may import each other's, but never in a circle.
+_WORDS = {"arrays", "units", "specs", "layouts"}
+_QUANTITIES = _WORDS | {"problem", "layer_kinds", "quantities"}
+COST_MODELS: dict[str, set[str]] = {
+    "arrays": set(),
+    "units": {"arrays"},
+    "specs": {"arrays", "units"},
+    "layouts": {"arrays", "units", "specs"},
+    "problem": _QUANTITIES,
+    "layer_kinds": _QUANTITIES,
+    "quantities": _QUANTITIES | {"rates"},
+    "techniques": _QUANTITIES,
+    "build_ledger": _QUANTITIES | {"techniques"},
+    "rates": _WORDS | {"quantities"},
+    "schedules": _WORDS,
+    "step": _QUANTITIES | {"rates"},
+    "layerwise": _QUANTITIES | {"rates", "step", "build_ledger"},
+}
+# (importing folder, imported folder) -> what alone of it may be imported.
+DOORS = {("runtime", "planner"): ("planner/document", "planner/targets/meshwright/rules")}
+# Folder or file -> (the layer that the rule is about, who alone of it may import that).
+PRIVATE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cost_models/techniques/registry": ("cost_models", ("cost_models/build_ledger",)),
+    "cli/commands": ("cli", ()),
+    "cli/explore": ("cli", ("cli/commands",)),
+}
+MOST_FILES_OF_A_CIRCLE = 14
+
 # Scripts that a framework's own Python runs; the package never imports them.
-SCRIPTS = ROOT / "planner" / "emitters" / "parsers"
-SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if path.parent != SCRIPTS)
+SCRIPTS = set((ROOT / "planner" / "targets").glob("*/parser.py"))
+SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if path not in SCRIPTS)
+IMPORTS = package_imports(ROOT, LAYERS)
 
 
 def ident(path: Path) -> str:
@@ -51,11 +108,35 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def nothing_in(problems: list[str]) -> None:
+    """Fails with all problems at once, one on a line."""
+    if problems:
+        pytest.fail(
+            "\n".join((f"{len(problems)} against the rules at the top of this file:", *problems)), pytrace=False
+        )
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=ident)
 def test_layers_point_one_way(path: Path) -> None:
     layer = path.relative_to(ROOT).parts[0]
     ours = [name.split(".")[1] for name in imports(path) if name.startswith("meshwright.")]
     assert set(ours) <= ALLOWED[layer] | LEAVES
+
+
+def test_folders_of_planner_point_down() -> None:
+    nothing_in(breaks_of_order(IMPORTS, "planner", PLANNER))
+
+
+def test_folders_of_cost_models_point_down() -> None:
+    nothing_in(breaks_of_table(IMPORTS, "cost_models", COST_MODELS))
+
+
+def test_runtime_reads_the_plan_and_one_rule_file() -> None:
+    nothing_in(breaks_of_doors(IMPORTS, DOORS))
+
+
+def test_private_folders_are_imported_by_their_owner_only() -> None:
+    nothing_in(breaks_of_privacy(IMPORTS, PRIVATE))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ident)
@@ -84,8 +165,8 @@ def test_errors_is_a_leaf() -> None:
 
 
 def test_a_plan_can_be_read_without_the_planner() -> None:
-    allowed = ("pydantic", "meshwright.cost_models", "meshwright.errors", "meshwright.planner.spread")
-    for path in (ROOT / "planner" / "plan.py", ROOT / "planner" / "spread.py"):
+    allowed = ("pydantic", "meshwright.cost_models", "meshwright.errors", "meshwright.planner.document.island_use")
+    for path in sorted((ROOT / "planner" / "document").glob("*.py")):
         names = {name for name in imports(path) if name.split(".")[0] not in sys.stdlib_module_names}
         assert not {name for name in names if not name.startswith(allowed)}
 
@@ -114,7 +195,7 @@ def test_help_loads_no_solver() -> None:
 
 
 def test_reading_a_plan_loads_no_catalogue_and_no_solver() -> None:
-    modules = loaded_after("import meshwright.planner.plan")
+    modules = loaded_after("import meshwright.planner.document.plan")
     assert not modules & {"pulp", "networkx", "torch", "yaml", "meshwright.profiles"}
 
 
@@ -129,4 +210,4 @@ def test_no_asserts_in_sources(path: Path) -> None:
 
 def test_the_parsers_of_frameworks_are_imported_nowhere() -> None:
     for path in SOURCES:
-        assert not any("emitters.parsers" in name for name in imports(path)), path
+        assert not any(".targets." in name and name.split(".")[-2] == "parser" for name in imports(path)), path

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from meshwright.planner.emitters.check import check_files
-from meshwright.planner.emitters.emit import emit
-from meshwright.planner.emitters.registry import TARGETS
-from meshwright.planner.plan import load_plan
+from meshwright.planner.document.plan import load_plan
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import emit
+from meshwright.planner.targets.registry import TARGETS
 
 from meshwright import plan
 

@@ -132,7 +132,7 @@ def planned(folder: Path, code: str = "from meshwright.cli.main import app; app(
 
 def test_the_installed_package_is_the_one_that_runs(installed: Path) -> None:
     env = environment({"PYTHONPATH": str(installed)})
-    code = "import meshwright.planner.request as m; print(m.__file__)"
+    code = "import meshwright.planner.request.load as m; print(m.__file__)"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=env, cwd=installed)
     assert done.stdout.startswith(str(installed)), done.stderr
 

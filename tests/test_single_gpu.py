@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from meshwright.planner.validate import validate
+from meshwright.planner.accuracy.validate import validate
 
 from .runtime.fork import fork
 from .snapshots import ROOT

@@ -22,7 +22,7 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / "planner" / "emitters" / "upstream"
+FOLDER = Path(__file__).resolve().parent.parent / "planner" / "targets" / "upstream"
 
 # Free strings for the parser; what reads them accepts these. Values that the file does not name are left out.
 MEGATRON_CONSUMERS = {
@@ -171,7 +171,7 @@ BRIDGE_CONSUMERS = {
 def megatron_bridge(source: Path, version: str, commit: str) -> Path:
     """`source`: its checkout, with Megatron-LM in 3rdparty as its submodule has it."""
     core = source / "3rdparty" / "Megatron-LM"
-    parser = FOLDER.parent / "parsers" / "megatron_bridge_parser.py"
+    parser = FOLDER.parent / "megatron_bridge" / "parser.py"
     config = runpy.run_path(str(parser))["load"](f"{source / 'src'}{os.pathsep}{core}")
     activations = importlib.import_module("megatron.bridge.utils.activation_map").ACTIVATION_FUNC_MAP
     precisions = importlib.import_module("megatron.bridge.training.mixed_precision").MIXED_PRECISION_RECIPES

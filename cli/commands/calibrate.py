@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .. import calibrate_screens, run_screens
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..screens import calibrate as calibrate_screen
+from ..screens import calibrate_runs as calibrate_runs_screen
 
 Rows = Annotated[
     list[Path] | None, typer.Argument(metavar="ROWS", help="Runs: YAML, JSON, JSON lines.", show_default=False)
@@ -48,8 +49,8 @@ def command(
       meshwright calibrate --from-run run.json --plan plan.json -o stack.yaml
       meshwright plan request.yaml --stack stack.yaml
     """
-    from ...planner.calibrate import calibrate
-    from ...planner.calibrate_runs import calibrate_runs
+    from ...planner.accuracy.calibrate import calibrate
+    from ...planner.accuracy.from_run import calibrate_runs
 
     terminal: Terminal = context.obj
     _check_given(rows, from_run, plan, keep_going=keep_going)
@@ -64,7 +65,7 @@ def command(
         write_file(output, found.stack, force=force)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "calibration", **found.document})
-    screen = run_screens.screen if from_run else calibrate_screens.screen
+    screen = calibrate_runs_screen.screen if from_run else calibrate_screen.screen
     terminal.show(screen(found.document, saved_as=str(output) if output else None))
     for problem in found.document["problems"]:
         terminal.warn(problem)

@@ -10,7 +10,7 @@ import typer
 from ..console import FORMAT_VERSION, Terminal
 
 if TYPE_CHECKING:
-    from ...errors import Problem
+    from ...errors import FieldProblem
 
 
 def command(
@@ -51,22 +51,22 @@ def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) 
     from .. import requests
 
     if requests.is_plan(path):
-        from ...planner.plan import load_plan
+        from ...planner.document.plan import load_plan
 
         plan = load_plan(path)
         terminal.show([f"{path}: a plan of {len(plan.candidates)} layouts, in order"])
         return {"path": str(path), "what": "plan", "problems": []}
-    from ...planner.request import load_request
-    from ...planner.resolve import resolve
+    from ...planner.request.load import load_request
+    from ...planner.request.resolve import resolve
 
-    found = resolve(load_request(path))
-    terminal.show([f"{path}: a request for {found.model.name} on {found.cluster.name}, in order"])
+    resolved = resolve(load_request(path))
+    terminal.show([f"{path}: a request for {resolved.model.name} on {resolved.cluster.name}, in order"])
     return {"path": str(path), "what": "request", "problems": []}
 
 
 def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None) -> dict[str, Any]:
-    from ...errors import InputError, Problem
-    from ...planner.emitters.check import check_files
+    from ...errors import FieldProblem, InputError
+    from ...planner.targets.check import check_files
 
     try:
         names = sorted(each for each in path.iterdir() if each.is_file())
@@ -87,15 +87,15 @@ def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None)
     if not found.problems:
         item["own_parser"] = said = _own_parser(found.target, files)
         if said not in ("accepted", "not run", "not installed"):
-            item["problems"] = [_problem(Problem(f"{found.framework}: {said}"))]
+            item["problems"] = [_problem(FieldProblem(f"{found.framework}: {said}"))]
     _show(terminal, path, item, found.problems)
     return item
 
 
 def _own_parser(target: str, files: dict[str, str]) -> str:
     """`accepted`, what the framework says against the files, or why it was not asked."""
-    from ...planner.emitters.own_parser import ask
-    from ...planner.plan import read_plan
+    from ...planner.document.plan import read_plan
+    from ...planner.targets.own_parser import ask
 
     if target == "meshwright" or "plan.json" not in files:
         return "not run"
@@ -103,12 +103,12 @@ def _own_parser(target: str, files: dict[str, str]) -> str:
     return (said or "accepted") if here else "not installed"
 
 
-def _problem(problem: Problem) -> dict[str, Any]:
+def _problem(problem: FieldProblem) -> dict[str, Any]:
     return {"message": problem.message, "file": problem.file, "line": problem.line, "field": problem.field,
             "hint": problem.hint}  # fmt: skip
 
 
-def _show(terminal: Terminal, path: Path, item: dict[str, Any], problems: list[Problem]) -> None:
+def _show(terminal: Terminal, path: Path, item: dict[str, Any], problems: list[FieldProblem]) -> None:
     if not item["problems"]:
         layout = f", layout {item['layout_id']}" if item["layout_id"] else ""
         own = {"accepted": "accepted by the framework's own parser", "not installed": "the framework is not installed "

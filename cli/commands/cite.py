@@ -16,8 +16,8 @@ def command(context: typer.Context, plan: options.PlanFile) -> None:
       meshwright cite plan.json > techniques.bib
     """
     from ...cost_models.techniques.registry import of
-    from ...planner.plan import load_plan
-    from ...planner.plan_parts import workload_of
+    from ...planner.document.plan import load_plan
+    from ...planner.document.specs import workload_of
 
     terminal: Terminal = context.obj
     found = load_plan(plan)

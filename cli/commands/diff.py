@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import listing_screens, requests, tables
+from .. import requests
 from ..console import FORMAT_VERSION, Terminal
+from ..screens import listings as listings_screen
+from ..screens import plan as plan_screen
 
 
 def command(
@@ -30,14 +32,14 @@ def command(
     changes = differences(requests.load_plan(before), requests.load_plan(after))
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "diff", "items": changes})
-    terminal.show(listing_screens.diff_screen(changes, (str(before), str(after))))
+    terminal.show(listings_screen.diff_screen(changes, (str(before), str(after))))
     if changes and exit_code:
         raise typer.Exit(1)
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
     """[{field, before, after}] for each field of the summaries that differs."""
-    old, new = (listing_screens.flatten(summary(plan)) for plan in (before, after))
+    old, new = (listings_screen.flatten(summary(plan)) for plan in (before, after))
     return [
         {"field": field, "before": old.get(field), "after": new.get(field)}
         for field in dict.fromkeys([*old, *new])
@@ -58,7 +60,7 @@ def summary(plan: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_s_per_gpu": best["tokens_per_s_per_gpu"],
         "cost_usd_per_mtoken": best["cost_usd_per_mtoken"],
         "seconds": {term["name"]: term["seconds"] for term in best["terms"] if term["exposed"]},
-        "peak_bytes": tables.peak_bytes(best),
-        "layers": [tables.num_layers(each) for each in best["stages"]],
+        "peak_bytes": plan_screen.peak_bytes(best),
+        "layers": [plan_screen.num_layers(each) for each in best["stages"]],
         "recomputed": [each.get("recompute_layers", 0) for each in best["stages"]],
     }

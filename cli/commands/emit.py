@@ -44,17 +44,17 @@ def command(
       meshwright emit plan.json
       meshwright emit plan.json --to megatron --launcher slurm -d run
     """
-    from ...planner.emitters.emit import Refused, emit
-    from ...planner.emitters.nearest import nearest_hint
-    from ...planner.emitters.registry import own_target
-    from ...planner.plan import load_plan
+    from ...planner.document.plan import load_plan
+    from ...planner.explain.nearest import nearest_hint
+    from ...planner.targets.emit import LayoutRefusedError, emit
+    from ...planner.targets.registry import own_target
 
     terminal: Terminal = context.obj
     found = load_plan(plan)
     to = to or own_target(found.resolved["target"])
     try:
         written = emit(found, to, launcher, version, choice, str(plan))
-    except Refused as error:
+    except LayoutRefusedError as error:
         error.hint = error.hint or nearest_hint(found, choice, to, error.fields)
         raise
     for warning in written.warnings:

@@ -11,8 +11,8 @@ from typing import Any
 import typer
 
 from ... import _version
-from .. import listing_screens
 from ..console import FORMAT_VERSION, Terminal
+from ..screens import listings as listings_screen
 
 _PACKAGES = ("numpy", "scipy", "pydantic", "typer", "rich", "networkx", "pulp", "highspy")
 _OPTIONAL = ("torch", "matplotlib", "dask", "ray", "transformers")
@@ -31,7 +31,7 @@ def command(context: typer.Context) -> None:
     facts = environment()
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "environment", **facts})
-    terminal.show(listing_screens.environment_screen(facts))
+    terminal.show(listings_screen.environment_screen(facts))
 
 
 def environment() -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import MeshwrightError
-from .. import explain_screens, listing_screens, options, requests
+from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
+from ..screens import explain as explain_screen
+from ..screens import listings as listings_screen
 
 
 def command(
@@ -45,14 +47,14 @@ def command(
         where = origins_of(document)
         if terminal.settings.json:
             terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": where})
-        terminal.show([explain_screens.origins_table(where)])
+        terminal.show([explain_screen.origins_table(where)])
         return
     loads = _loads(terminal, document, candidate)
     spread = _redistribution(document, candidate) if loads else {}
     if terminal.settings.json:
         terminal.write_json({**_explanation(document, candidate), "stage_loads": loads, **spread})
     loads = {**loads, **spread} if loads else None
-    terminal.show(explain_screens.explain_screen(document, candidate, loads, unicode=terminal.unicode))
+    terminal.show(explain_screen.explain_screen(document, candidate, loads, unicode=terminal.unicode))
     requests.tell_warnings(terminal, document)
 
 
@@ -73,16 +75,16 @@ def origins_of(document: dict[str, Any]) -> dict[str, str]:
     def origin(field: str) -> str:
         return next((text for name, text in known.items() if field == name or field.startswith(f"{name}.")), "default")
 
-    return {field: origin(field) for field in listing_screens.flatten(document["request"])}
+    return {field: origin(field) for field in listings_screen.flatten(document["request"])}
 
 
 def _loads(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any] | None:
     """What the stages do, priced anew; None without a pipeline, or where the request no longer resolves."""
     if candidate["layout"].get("pp", 1) == 1:
         return None
-    from ...planner.plan import Candidate
-    from ...planner.request import request_from_dict
-    from ...planner.stage_loads import stage_loads
+    from ...planner.document.plan import Candidate
+    from ...planner.explain.stage_loads import stage_loads
+    from ...planner.request.load import request_from_dict
 
     try:
         found = stage_loads(request_from_dict(document["request"]), Candidate.model_validate(candidate))
@@ -96,18 +98,18 @@ def _redistribution(document: dict[str, Any], candidate: dict[str, Any]) -> dict
     """Under vocabulary parallelism, what redistributed layers would take instead."""
     if not document["request"]["workload"].get("techniques"):
         return {}  # and nothing is loaded that could tell
-    from ...planner.plan import Candidate
-    from ...planner.redistribution import redistribution
-    from ...planner.request import request_from_dict
+    from ...planner.document.plan import Candidate
+    from ...planner.explain.redistribution import redistribution
+    from ...planner.request.load import request_from_dict
 
     found = redistribution(request_from_dict(document["request"]), Candidate.model_validate(candidate))
     return {} if found is None else {"redistribution": found.model_dump(mode="json")}
 
 
 def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:
-    from ...planner import trace
-    from ...planner.plan import Candidate
-    from ...planner.request import request_from_dict
+    from ...planner.document.plan import Candidate
+    from ...planner.explain import trace
+    from ...planner.request.load import request_from_dict
 
     chosen = Candidate.model_validate(candidate)
     one = trace.of_candidate(request_from_dict(document["request"]), chosen)
@@ -120,7 +122,7 @@ def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any
 
 def _why_not(terminal: Terminal, document: dict[str, Any], layout: str) -> None:
     from ...planner import api
-    from ...planner.request import request_from_dict
+    from ...planner.request.load import request_from_dict
 
     other = next((each for each in document["candidates"] if each["layout_id"] == layout), None)
     if other is None:
@@ -129,4 +131,4 @@ def _why_not(terminal: Terminal, document: dict[str, Any], layout: str) -> None:
     if terminal.settings.json:
         kind = {"format_version": FORMAT_VERSION, "kind": "comparison"}
         terminal.write_json({**kind, "candidate": document["candidates"][0], "other": other})
-    terminal.show(explain_screens.why_not_screen(document, other))
+    terminal.show(explain_screen.why_not_screen(document, other))

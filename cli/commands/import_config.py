@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import explain_screens, options, requests, tables, text
+from .. import options, requests, text
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..screens import explain as explain_screen
+from ..screens import plan as plan_screen
 
 if TYPE_CHECKING:
     from ...planner.importing import Imported
@@ -91,7 +93,7 @@ def _screen(
         screen.append(text.wrapped(f"unknown to {found.framework}: {listed}", hanging="  "))
     screen += [text.wrapped(f"assumed: {each}", hanging="  ") for each in found.assumed]
     speed = f"{text.percent(theirs['mfu'])} % MFU, {text.significant(theirs['tokens_per_s_per_gpu'])} tokens/s per GPU"
-    screen += ["", f"yours    {theirs['layout_id']}", f"         {tables.step_text(theirs)}, {speed}"]
+    screen += ["", f"yours    {theirs['layout_id']}", f"         {plan_screen.step_text(theirs)}, {speed}"]
     screen += [text.wrapped(f"         {line}", hanging="         ") for line in _memory(own, theirs)]
     if switched is not None and switched < theirs["step_s"]:
         share = text.percent(1 - switched / theirs["step_s"])
@@ -102,15 +104,15 @@ def _screen(
         return screen if switched is None else [*screen, "", _next(document, output)]
     faster = 1 - best["step_s"] / theirs["step_s"]
     gain = f"{text.percent(faster)} % faster" if faster >= 0 else f"{text.percent(-faster)} % slower, but it fits"
-    peak = f"{text.gib(tables.peak_bytes(best))} GiB"
-    screen += [f"planned  {best['layout_id']}", f"         {tables.step_text(best)}, {gain}; fits ({peak})", ""]
-    screen += ["Yours beside the planned, per step:", explain_screens.difference_table(best, theirs)]
+    peak = f"{text.gib(plan_screen.peak_bytes(best))} GiB"
+    screen += [f"planned  {best['layout_id']}", f"         {plan_screen.step_text(best)}, {gain}; fits ({peak})", ""]
+    screen += ["Yours beside the planned, per step:", explain_screen.difference_table(best, theirs)]
     return [*screen, "", _next(document, output)]
 
 
 def _memory(own: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Whether it fits; of a config that somebody runs, what it means if it does not."""
-    need, limit = tables.peak_bytes(theirs), tables.capacity(own)
+    need, limit = plan_screen.peak_bytes(theirs), plan_screen.capacity(own)
     held = f"({text.gib(need)} GiB of {text.gib(limit)})"
     if need <= limit:
         return [f"fits {held}"]

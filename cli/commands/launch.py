@@ -12,7 +12,7 @@ from ..console import Terminal, check_writable, table, to_json, write_file
 
 if TYPE_CHECKING:
     from ...runtime.job import Job
-    from ...runtime.parity import Parity, StageMemory
+    from ...runtime.rehearsal.parity import Parity, StageMemory
     from ...runtime.report import Event, Recorder
     from ...runtime.settings import Settings
 
@@ -100,7 +100,8 @@ def command(
       meshwright launch plan.json --checkpoint ckpt/ --resume --max-restarts 3
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
     """
-    from ...planner.plan import load_plan
+    from ...planner.document.plan import load_plan
+    from ...planner.targets.emit import check_trained
     from ...runtime import launcher
     from ...runtime.report import Recorder, event_line
     from ...runtime.settings import Settings, prepare
@@ -120,6 +121,7 @@ def command(
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     found = load_plan(plan)
+    check_trained(found, "meshwright")
     job, notes = prepare(settings)
     nodes = launcher.nodes_for(found, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
                                node_rank=node_rank, master_addr=master_addr, master_port=master_port,
@@ -219,7 +221,7 @@ def _checked(
     terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]], say: Any
 ) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
-    from ...runtime import parity, pricing
+    from ...runtime.rehearsal import parity, pricing
 
     predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
     memory = parity.compare_memory(recorder.peaks(), predicted)
@@ -253,7 +255,7 @@ def _parity_table(verdict: Parity) -> Any:
 
 
 def _verdict(verdict: Parity) -> str:
-    from ...runtime import parity
+    from ...runtime.rehearsal import parity
 
     first = verdict.first_difference
     if first is None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import options, requests, tables
+from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
+from ..screens import plan as plan_screen
 
 if TYPE_CHECKING:
-    from ...planner.plan import Plan
-    from ...runtime.traced import Comparison
+    from ...planner.document.plan import Plan
+    from ...runtime.rehearsal.traced import Comparison
 
 
 def command(
@@ -60,8 +61,8 @@ def command(
     """  # fmt: skip
     from ...errors import InputError
     from ...planner import api
-    from ...planner.request import request_from_dict
-    from ...planner.resolve import resolve
+    from ...planner.request.load import request_from_dict
+    from ...planner.request.resolve import resolve
 
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
@@ -85,7 +86,7 @@ def command(
     traced = _traced(terminal, found, choice, stage, source.name if source else "plan") if trace else []
     if terminal.settings.json:
         terminal.write_json(memory_document(candidate, traced))
-    terminal.show(tables.memory_screen(document, candidate))
+    terminal.show(plan_screen.memory_screen(document, candidate))
     requests.tell_warnings(terminal, document)
     if traced:
         _show_trace(terminal, found, traced)
@@ -96,16 +97,18 @@ def command(
 def _traced(terminal: Terminal, plan: Plan, choice: int, stage: int | None, name: str) -> list[Comparison]:
     """The traces of one stage, or of one of each kind, beside the plan's bytes."""
     from ...errors import InputError
+    from ...planner.targets.emit import check_trained
     from ...runtime import launcher
     from ...runtime.job import job_of
-    from ...runtime.traced import Comparison, distinct_stages
+    from ...runtime.rehearsal.traced import Comparison, distinct_stages
 
+    check_trained(plan, "meshwright")
     job = job_of(plan, choice, name)
     if stage is not None and not 0 <= stage < job.layout.pp:
         raise InputError(f"--stage {stage}: {job.layout} has the stages 0 to {job.layout.pp - 1}",
                          hint="leave it out, and one stage of each kind is traced")  # fmt: skip
     launcher.check_torch("`memory --trace`")
-    from ...runtime import dry_run
+    from ...runtime.rehearsal import dry_run
 
     stages, found = [stage] if stage is not None else distinct_stages(job), []
     with terminal.progress("tracing") as progress:
@@ -118,9 +121,9 @@ def _traced(terminal: Terminal, plan: Plan, choice: int, stage: int | None, name
 
 def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> None:
     """The tables; exits with 1 where the numbers disagree."""
-    from .. import trace_screens
+    from ..screens import trace as trace_screen
 
-    terminal.show(trace_screens.trace_screen(traced))
+    terminal.show(trace_screen.trace_screen(traced))
     stack = plan.resolved["stack"]["name"]
     disagree = [each for each in traced if not each.agrees]
     if disagree and stack != "meshwright":

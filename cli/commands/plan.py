@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .. import options, requests, tables, tradeoffs
+from .. import options, requests, tradeoffs
 from ..console import Terminal, check_writable, write_file
+from ..screens import plan as plan_screen
 
 
 def command(
@@ -79,7 +80,7 @@ def command(
     """
     from ...cost_models import units
     from ...planner import api
-    from ...planner.gpu_range import parse_range
+    from ...planner.request.gpu_counts import parse_range
 
     flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
@@ -95,7 +96,7 @@ def command(
         if path is not None:
             check_writable(path, force=force)
     if trace is not None:
-        from ...planner.trace import check_drawn, chrome_trace, of_candidate
+        from ...planner.explain.trace import check_drawn, chrome_trace, of_candidate
 
         check_drawn(asked, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
@@ -117,7 +118,7 @@ def command(
         write_file(trace, chrome_trace(of_candidate(asked, found.best)), force=force)
     if terminal.settings.json:
         terminal.write(found.to_json())
-    terminal.show(tables.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
+    terminal.show(plan_screen.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
     requests.tell_warnings(terminal, document)
     if found.interrupted:
         terminal.interruption_told = True

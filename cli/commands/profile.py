@@ -11,8 +11,8 @@ from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 
 if TYPE_CHECKING:
-    from ...planner.plan import Plan
-    from ...planner.resolve import Resolved
+    from ...planner.document.plan import Plan
+    from ...planner.request.resolve import Resolved
     from ...profiles.profilers.kernels import Need
 
 What = Annotated[
@@ -79,7 +79,8 @@ def command(
     flags = {name: value for name, value in locals().items() if name in options.WORKLOAD_FLAGS | {"target"}}
     terminal: Terminal = context.obj
     _check(what, output, device, resume=resume, force=force)
-    from .. import profile_memory, profile_screens
+    from ..profiling import memory as memory_run
+    from ..screens import profile as profile_screen
 
     if what == "kernels" and device == "cpu" and source is None and not gpu and not cluster and not layout:
         _device(terminal, flags, set_, output, quick=quick, resume=resume, dry_run=dry_run, force=force)
@@ -87,8 +88,8 @@ def command(
     if dry_run:
         found, layouts, plan = _asked(source, layout, flags, "", set_)
         kernels = what == "kernels"
-        terminal.show(profile_screens.needs_screen(_needs(found, layouts)) if kernels else
-                      profile_memory.dry_screen(plan, quick=quick))  # fmt: skip
+        terminal.show(profile_screen.needs_screen(_needs(found, layouts)) if kernels else
+                      memory_run.dry_screen(plan, quick=quick))  # fmt: skip
         return
     from ...runtime import launcher
 
@@ -107,7 +108,7 @@ def command(
         _write(terminal, document, output, force=force)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
-    terminal.show(profile_screens.kernels_screen(document, saved_as=str(output) if output else None))
+    terminal.show(profile_screen.kernels_screen(document, saved_as=str(output) if output else None))
 
 
 def _device(
@@ -116,13 +117,14 @@ def _device(
 ) -> None:  # fmt: skip
     """No GPU is asked for: the CPU rank that this is, as a device of its own."""
     from ...runtime import launcher
-    from .. import profile_device, profile_screens
+    from ..profiling import kernels as kernels_run
+    from ..screens import profile as profile_screen
 
     here = {"groups": [{"gpu": "cpu", "gpus_per_node": flags["gpus"] or 1, "count": 1}]}
-    asked = {**flags, "gpus": None, "cluster": here, "target": flags["target"] or profile_device.TARGET}
+    asked = {**flags, "gpus": None, "cluster": here, "target": flags["target"] or kernels_run.TARGET}
     request, ranks = requests.build(None, sets, asked), flags["gpus"] or 1
     if dry_run:
-        terminal.show(profile_screens.needs_screen(profile_device.needs_of(request, ranks)))
+        terminal.show(profile_screen.needs_screen(kernels_run.needs_of(request, ranks)))
         return
     launcher.check_torch("`profile`")
     from ...profiles.profilers import environment, kernel_ranks, timing
@@ -133,7 +135,7 @@ def _device(
         if joined.is_of_another_device and output is not None:
             output = output.with_suffix(f".{joined.devices[joined.rank]}{output.suffix}")
         samples = _beside(output) if joined.writes else None
-        document = profile_device.measure(terminal, request, ranks, joined, where, quick=quick, samples=samples,
+        document = kernels_run.measure(terminal, request, ranks, joined, where, quick=quick, samples=samples,
                                           resume=resume and joined.writes)  # fmt: skip
         if not joined.writes:
             return
@@ -142,8 +144,8 @@ def _device(
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
     saved_as = str(output) if output else None
-    terminal.show(profile_screens.kernels_screen(document, saved_as=saved_as))
-    terminal.show(profile_device.device_screen(document, saved_as))
+    terminal.show(profile_screen.kernels_screen(document, saved_as=saved_as))
+    terminal.show(kernels_run.device_screen(document, saved_as))
 
 
 def _check(what: str, output: Path | None, device: str, *, resume: bool, force: bool) -> None:
@@ -168,8 +170,8 @@ def _asked(
     from ...cost_models.layouts import parse
     from ...errors import InputError
     from ...planner import api
-    from ...planner.request import request_from_dict
-    from ...planner.resolve import resolve
+    from ...planner.request.load import request_from_dict
+    from ...planner.request.resolve import resolve
     from ...profiles.profilers.kernels import DTYPES
 
     if source is not None and requests.is_plan(source):
@@ -193,50 +195,51 @@ def _beside(output: Path | None) -> Path | None:
     return None if output is None else output.with_suffix(".samples.csv")
 
 
-def _needs(found: Resolved, layouts: list[Any]) -> list[Need]:
+def _needs(resolved: Resolved, layouts: list[Any]) -> list[Need]:
     from ...profiles.profilers.kernels import needs
 
-    return needs(found.problem, layouts)
+    return needs(resolved.problem, layouts)
 
 
 def _kernels(
-    terminal: Terminal, found: Resolved, layouts: list[Any], where: Any, here: str, *, quick: bool,
+    terminal: Terminal, resolved: Resolved, layouts: list[Any], where: Any, here: str, *, quick: bool,
     samples: Path | None, resume: bool,
 ) -> dict[str, Any]:  # fmt: skip
     from ...profiles.profilers import environment, kernel_profile, timing
     from ...profiles.profilers.kernels import distinct
     from ...profiles.profilers.samples import Samples
 
-    dtype = found.workload.precision
-    same = here == found.cluster.gpu.name
+    dtype = resolved.workload.precision
+    same = here == resolved.cluster.gpu.name
     if not same:
-        terminal.warn(f"this is {here or 'no GPU of the catalogue'}, the request is for {found.cluster.gpu.name}",
+        terminal.warn(f"this is {here or 'no GPU of the catalogue'}, the request is for {resolved.cluster.gpu.name}",
                       "the times stand for this machine alone, and no price stands beside them")  # fmt: skip
     about = environment.environment(where)
-    wanted = _needs(found, layouts)
+    wanted = _needs(resolved, layouts)
     kept = Samples(samples, {**about, "dtype": dtype}, resume=resume)
     with terminal.progress("timing") as progress:
         effort = timing.QUICK if quick else timing.FULL
         measured = kernel_profile.measure(list(distinct(wanted)), dtype, where, effort, kept, progress)
-    batches = [found.workload.global_batch / (each.dp * each.micro_batch) for each in layouts]
+    batches = [resolved.workload.global_batch / (each.dp * each.micro_batch) for each in layouts]
     return kernel_profile.document(
-        measured, wanted, about, model=found.model.name, dtype=dtype, gpu=here, rates=found.rates if same else None,
-        num_micro_batches=batches, bandwidth=found.cluster.gpu.memory_bw_bytes_per_s,
+        measured, wanted, about, model=resolved.model.name, dtype=dtype, gpu=here,
+        rates=resolved.rates if same else None, num_micro_batches=batches,
+        bandwidth=resolved.cluster.gpu.memory_bw_bytes_per_s,
     )  # fmt: skip
 
 
 def _memory(
     terminal: Terminal, plan: Plan, device: str, output: Path | None, *, quick: bool, force: bool
 ) -> None:  # fmt: skip
-    from .. import profile_memory
+    from ..profiling import memory as memory_run
 
-    document = profile_memory.measure(terminal, plan, device, quick=quick)
+    document = memory_run.measure(terminal, plan, device, quick=quick)
     if output is not None:
-        write_file(output, profile_memory.profile_text(document, today()), force=force)
+        write_file(output, memory_run.profile_text(document, today()), force=force)
         terminal.talk(f"profile: {output}")
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
-    terminal.show(profile_memory.screen(document, saved_as=str(output) if output else None))
+    terminal.show(memory_run.screen(document, saved_as=str(output) if output else None))
 
 
 def today() -> str:

@@ -9,7 +9,7 @@ import typer
 
 from .. import options
 from ..console import Terminal, check_writable, write_file
-from ..profile_device import TARGET
+from ..profiling.kernels import TARGET
 from . import profile, profile_links, profile_storage
 from .profile import Device, Quick, Resume
 
@@ -98,7 +98,7 @@ def _begun(path: Path) -> bool:
 
 def _name_device(terminal: Terminal, output: Path, kernels: Path) -> None:
     """The profile of the CPU rank, named in the cluster file; one rank alone has no links, and a file of its own."""
-    from ...profiles.reader import read_document
+    from ...profiles.io.reader import read_document
 
     if not output.exists():
         name = read_document(kernels).at(("gpu",))
@@ -109,9 +109,9 @@ def _name_device(terminal: Terminal, output: Path, kernels: Path) -> None:
 def _tells(path: Path, cluster: Path) -> bool:
     """Whether plans on the cluster can be priced by a profile: one of a CPU has no constant of a GPU."""
     from ...errors import InputError
-    from ...profiles.cluster import load_cluster
-    from ...profiles.device_files import constants, other_hardware
-    from ...profiles.reader import read_document
+    from ...profiles.cluster.build import load_cluster
+    from ...profiles.cluster.device_files import constants, other_hardware
+    from ...profiles.io.reader import read_document
 
     try:
         document, spec = read_document(path), load_cluster(cluster)

@@ -53,8 +53,8 @@ def command(
       meshwright profile import slurm nodes.txt -o cluster.yaml
       meshwright profile import nccl-tests all_reduce.log -o cluster.yaml
     """
+    from ...profiles.cluster.links import matrix_text
     from ...profiles.importers.base import cluster_document, cluster_text
-    from ...profiles.links import matrix_text
 
     terminal: Terminal = context.obj
     if output is not None:
@@ -78,7 +78,7 @@ def _read(format_: str, source: Path) -> tuple[str, Found]:
 
     from ...errors import InputError, UnknownNameError
     from ...profiles.importers.registry import IMPORTERS
-    from ...profiles.reader import read_text
+    from ...profiles.io.reader import read_text
 
     if format_ != "auto" and format_ not in IMPORTERS:
         raise UnknownNameError("format", format_, (*IMPORTERS, "auto"))

@@ -12,8 +12,8 @@ from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 from .profile import Device, Quick, Resume
 
 if TYPE_CHECKING:
-    from ...profiles.link_fits import Links
-    from ...profiles.link_tests import Ranks
+    from ...profiles.cluster.link_fits import Links
+    from ...profiles.cluster.link_tests import Ranks
     from ...profiles.profilers.link_ranks import Asked
 
 Output = Annotated[
@@ -93,7 +93,7 @@ def _size(text: str) -> int:
     """Bytes of the largest message: the line through two sizes needs two."""
     from ...cost_models import units
     from ...errors import InputError
-    from ...profiles.link_tests import SMALLEST
+    from ...profiles.cluster.link_tests import SMALLEST
 
     found = int(units.parse(text, "B"))
     if found < 8 * SMALLEST:
@@ -102,19 +102,19 @@ def _size(text: str) -> int:
 
 
 def _dry_run(terminal: Terminal, asked: Asked, num_ranks: int) -> None:
-    from ...profiles.link_tests import Ranks, tests
-    from .. import link_screens
+    from ...profiles.cluster.link_tests import Ranks, tests
+    from ..screens import profile_links as profile_links_screen
 
     wanted = list(tests(Ranks(("this node",), num_ranks), quick=asked.quick))
-    terminal.show(link_screens.tests_screen(wanted, asked.limit))
+    terminal.show(profile_links_screen.tests_screen(wanted, asked.limit))
 
 
 def _measured(
     terminal: Terminal, asked: Asked, num_ranks: int, output: Path | None, *, resume: bool
 ) -> tuple[Links, dict[str, str], str] | None:
     """What the first rank found, what it holds for and the GPU that it is; None on the others."""
-    from ...profiles import link_fits
-    from ...profiles.link_tests import tests
+    from ...profiles.cluster import link_fits
+    from ...profiles.cluster.link_tests import tests
     from ...profiles.profilers import environment, link_ranks, links
     from ...profiles.profilers.samples import Samples
 
@@ -139,9 +139,10 @@ def _tell(
     terminal: Terminal, links: Links, about: dict[str, str], here: str, gpu: str | None, output: Path | None, *,
     force: bool,
 ) -> None:  # fmt: skip
-    from ...profiles import link_file, link_fits, registry
-    from ...profiles.links import matrix_text
-    from .. import link_screens
+    from ...profiles.cluster import link_file, link_fits
+    from ...profiles.cluster.links import matrix_text
+    from ...profiles.io import registry
+    from ..screens import profile_links as profile_links_screen
     from .profile import today
 
     slow = link_fits.slow_links(links)
@@ -164,5 +165,5 @@ def _tell(
             terminal.warn(f"no catalogue knows {each}: `plan` needs its kernels",
                           "`profile kernels -o kernels.yaml`, and `profiles: [kernels.yaml]` in the file")  # fmt: skip
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, **link_screens.document(links, slow, about)})
-    terminal.show(link_screens.links_screen(links, slow, about, saved_as=str(output) if output else None))
+        terminal.write_json({"format_version": FORMAT_VERSION, **profile_links_screen.document(links, slow, about)})
+    terminal.show(profile_links_screen.links_screen(links, slow, about, saved_as=str(output) if output else None))

@@ -16,7 +16,7 @@ from .profile import Device, Quick, today
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...profiles.profilers.samples import Spread
+    from ...profiles.profilers.samples import SampleRange
 
 Folder = Annotated[
     Path | None, typer.Option("--dir", metavar="DIR", help="Folder on the drive that states would go to; without it "
@@ -64,7 +64,7 @@ def command(
         terminal.show([f"host memory; {drive}on a GPU copies to it and back"])
         return
     launcher.check_torch("`profile`")
-    from ...profiles.device_files import storage_text
+    from ...profiles.cluster.device_files import storage_text
     from ...profiles.profilers import environment, storage, timing
     from ...profiles.profilers.samples import Samples
 
@@ -83,14 +83,16 @@ def command(
     terminal.show(_screen(document, found, str(output) if output else None))
 
 
-def _screen(document: Mapping[str, Any], found: Mapping[str, Spread], saved_as: str | None) -> Iterator[RenderableType]:
+def _screen(
+    document: Mapping[str, Any], ranges: Mapping[str, SampleRange], saved_as: str | None
+) -> Iterator[RenderableType]:
     yield f"storage of {document['environment']['device']}"
     rows = [(name, text.significant(one.median / 1e9), f"{(one.high - one.low) / one.median:.1%}", f"{one.number}")
-            for name, one in found.items()]  # fmt: skip
+            for name, one in ranges.items()]  # fmt: skip
     yield table("", "GB/s", "spread", "samples", rows=rows, right=["GB/s", "spread", "samples"])
     yield ""
-    if "drive read" in found:
-        slower = min(found["drive read"].median, found["drive write"].median) / 1e9
+    if "drive read" in ranges:
+        slower = min(ranges["drive read"].median, ranges["drive write"].median) / 1e9
         yield text.wrapped(f"States on this drive: `--technique zero-infinity:gb_per_s={slower:.3g}`, over the GPUs "
                            "that share it")  # fmt: skip
     yield f"Next: name it under `profiles` of your cluster file: {saved_as}" if saved_as else (

@@ -29,9 +29,9 @@ def command(
       meshwright report plan.json -o report.html
       meshwright report plan.json --choice 2 -o second.html
     """
-    from ...planner.plan import load_plan
-    from ...planner.report import report
-    from ..report_page import report_page
+    from ...planner.document.plan import load_plan
+    from ...planner.explain.report import report
+    from ..pages.report import report_page
 
     terminal: Terminal = context.obj
     found = load_plan(plan)

@@ -35,7 +35,8 @@ def schema(kind: str) -> dict[str, Any]:
     """The schema of `request` or `plan`, in the 2020-12 dialect."""
     from pydantic import BaseModel
 
-    from ...planner import plan, request
+    from ...planner.document import plan as plan_document
+    from ...planner.request import load
 
-    model: type[BaseModel] = request.Request if kind == "request" else plan.Plan
+    model: type[BaseModel] = load.Request if kind == "request" else plan_document.Plan
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}

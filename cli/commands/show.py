@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import catalogues, listing_screens
+from .. import catalogues
 from ..console import FORMAT_VERSION, Terminal
+from ..screens import listings as listings_screen
 
 if TYPE_CHECKING:
-    from ..tables import Part
+    from ..screens.plan import Part
 
 
 class Kind(StrEnum):
@@ -44,13 +45,13 @@ def command(
     screen: list[Part]
     if name is None:
         items = catalogues.rows(which)
-        screen = [listing_screens.items_table(items, catalogues.COLUMNS[which])]
+        screen = [listings_screen.items_table(items, catalogues.COLUMNS[which])]
     else:
         entry = catalogues.details(which, name)
         items = [entry]
-        screen = [listing_screens.facts_table(entry)]
+        screen = [listings_screen.facts_table(entry)]
         if "facts" in entry:
-            screen = listing_screens.sources_screen(entry["name"], entry["facts"])
+            screen = listings_screen.sources_screen(entry["name"], entry["facts"])
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": which, "items": items})
     terminal.show(screen)

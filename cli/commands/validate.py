@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .. import validate_screens
 from ..console import FORMAT_VERSION, Terminal, check_writable
+from ..screens import validate as validate_screen
 
 Files = Annotated[
     list[Path] | None,
@@ -52,18 +52,18 @@ def command(
       meshwright validate --no-rows
       meshwright validate runs.yaml --core --plot errors.png
     """
-    from ...planner.validate import validate
+    from ...planner.accuracy.validate import validate
 
     terminal: Terminal = context.obj
     if plot is not None:
         check_writable(plot, force=force)
-        validate_screens.check_plot()
+        validate_screen.check_plot()
     with terminal.progress("predicting") as progress:
         found = validate(files or (), stack=stack, keep_going=keep_going, core=core, progress=progress)
     if plot is not None:
-        validate_screens.draw(found["rows"], plot)
+        validate_screen.draw(found["rows"], plot)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation", **found})
-    terminal.show(validate_screens.screen(found, rows=rows))
+    terminal.show(validate_screen.screen(found, rows=rows))
     for problem in found["problems"]:
         terminal.warn(problem)

@@ -9,8 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InputError
-from .. import options, requests, study_screens, sweep_screens, tables, text, what_if_screens
+from .. import options, requests, text
 from ..console import Terminal, check_writable, write_file
+from ..screens import plan as plan_screen
+from ..screens import studies as studies_screen
+from ..screens import sweep as sweep_screen
+from ..screens import what_if as what_if_screen
 
 
 def command(
@@ -72,8 +76,8 @@ def command(
       meshwright what-if plan.json --study sensitivity
       meshwright what-if plan.json --study reliability --assume gpu_mtbf=30000h
     """
-    from ...planner.plan import load_plan
-    from ...planner.what_if import what_if
+    from ...planner.document.plan import load_plan
+    from ...planner.studies.what_if import what_if
 
     terminal: Terminal = context.obj
     found = load_plan(plan)
@@ -92,7 +96,7 @@ def command(
             if resume is not None and resume.exists():
                 terminal.talk(f"What was searched is in {resume}: the same command goes on from there")
             raise
-    document, header = requests.plain(result), tables.header(found.model_dump(mode="json"))
+    document, header = requests.plain(result), plan_screen.header(found.model_dump(mode="json"))
     _write(document, header, csv, plot, draw, force=force)
     if terminal.settings.json:
         terminal.write_json(document)
@@ -107,15 +111,15 @@ def command(
 
 
 _SCREENS: dict[str, Callable[[dict[str, Any], str], list[Any]]] = {
-    "compare": what_if_screens.compare_screen,
-    "sweep": sweep_screens.sweep_screen,
-    "sensitivity": sweep_screens.sensitivity_screen,
-    "strong-scaling": study_screens.scaling_screen,
-    "weak-scaling": study_screens.scaling_screen,
-    "generations": study_screens.generations_screen,
-    "reliability": study_screens.reliability_screen,
+    "compare": what_if_screen.compare_screen,
+    "sweep": sweep_screen.sweep_screen,
+    "sensitivity": sweep_screen.sensitivity_screen,
+    "strong-scaling": studies_screen.scaling_screen,
+    "weak-scaling": studies_screen.scaling_screen,
+    "generations": studies_screen.generations_screen,
+    "reliability": studies_screen.reliability_screen,
 }
-Draw = Callable[[dict[str, Any], str], str | bytes]
+PlotWriter = Callable[[dict[str, Any], str], str | bytes]
 
 
 def _assumed(texts: Sequence[str]) -> dict[str, str]:
@@ -125,28 +129,28 @@ def _assumed(texts: Sequence[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _drawing(plot: Path | None) -> Draw | None:
+def _drawing(plot: Path | None) -> PlotWriter | None:
     """What draws a file of this suffix. Raises InputError for a suffix that nothing draws."""
     if plot is None:
         return None
     if plot.suffix.lower() == ".html":
-        from ..chart_html import chart_page
+        from ..charts.html import chart_page
 
         return chart_page
     if plot.suffix.lower() == ".png":
-        from ..chart_png import chart_png
+        from ..charts.png import chart_png
 
         return chart_png
     raise InputError(f"--plot {plot}: `{plot.suffix or 'no suffix'}` is no picture", hint="name it x.html or x.png")
 
 
 def _write(
-    document: dict[str, Any], header: str, csv: Path | None, plot: Path | None, draw: Draw | None, *, force: bool
+    document: dict[str, Any], header: str, csv: Path | None, plot: Path | None, draw: PlotWriter | None, *, force: bool
 ) -> None:
     if plot is not None and "axes" not in document:
         raise InputError(f"nothing to draw in {document['study']}", hint="`--csv` or `--json` have its numbers")
     if csv is not None:
-        from ..tabular import to_csv
+        from ..charts.csv import to_csv
 
         write_file(csv, to_csv(document), force=force)
     if plot is not None and draw is not None:

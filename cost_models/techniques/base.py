@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from ...errors import InputError
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 Knobs = Mapping[str, float]
 Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable

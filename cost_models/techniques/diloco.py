@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 # fp32 each, per parameter of a rank: what the last exchange left (outer parameters) and the outer momentum.
 OUTER_BYTES = 4.0

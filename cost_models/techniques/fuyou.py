@@ -12,7 +12,7 @@ from .zero_infinity import NO_OTHER_STORE, STATES_FREE, WHAT, drives_hold, on_dr
 from .zero_plus_plus import trains_all
 
 if TYPE_CHECKING:
-    from ..tables import Problem
+    from ..problem import Problem
 
 
 def _one_micro_batch(x: Columns, problem: Problem) -> NDArray[np.bool_]:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..exchanges import Exchanges, Hop
-from ..stores import Store
+from ..quantities.exchanges import Exchanges, Hop
+from ..quantities.stores import Store
 from .base import Columns, Knob, Knobs, Need, Technique
 from .zero_infinity import GB, STATES_FREE
 from .zero_plus_plus import SHARDED_WEIGHTS
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 
 def _one_copy(x: Columns, problem: Problem) -> NDArray[np.bool_]:

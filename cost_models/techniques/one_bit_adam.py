@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 SIGN_BYTES = 1 / 8
 ERROR_BYTES = 4.0  # fp32, per parameter: what a worker's signs left out; and, over the replicas, a server's part of it

@@ -11,7 +11,7 @@ from . import diloco, fuyou, luwu, one_bit_adam, three_level, vocabulary_paralle
 from .base import Applied, Technique
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
+    from ..quantities.ledger import Ledger
 
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE

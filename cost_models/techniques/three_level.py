@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..exchanges import Exchanges, Hop
+from ..quantities.exchanges import Exchanges, Hop
 from .base import Columns, Knob, Knobs, Need, Technique
 from .zero_plus_plus import SHARDED_WEIGHTS
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 
 def _nested(x: Columns, problem: Problem) -> NDArray[np.bool_]:

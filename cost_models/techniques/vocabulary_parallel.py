@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layouts import SCHEDULES
-from ..vocabulary import Vocabulary
+from ..quantities.vocabulary import Vocabulary
 from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 
 def _one_f_one_b(x: Columns, problem: Problem) -> NDArray[np.bool_]:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layouts import OFFLOADS
-from ..stores import Store
+from ..quantities.stores import Store
 from .base import Columns, Knob, Knobs, Need, Technique
 from .zero_plus_plus import SHARDED_WEIGHTS
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 # DeepSpeed's buffers for weights on their way: 5 of 1e8 elements (runtime/zero/offload_config.py).
 BUFFER_ELEMENTS = 5 * 1e8

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..exchanges import Exchanges, Hop
+from ..quantities.exchanges import Exchanges, Hop
 from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
-    from ..ledger import Ledger
-    from ..tables import Problem
+    from ..problem import Problem
+    from ..quantities.ledger import Ledger
 
 PLAIN_BITS = 16  # of a weight or gradient that is sent as it is
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
-from ...cost_models.rates import Rates
-from ...cost_models.tables import build
-from ..space import Space
+from ...cost_models.quantities.tables import build
+from ...cost_models.rates.rates import Rates
+from ..space.tree import Space
 
 _SELECTIVE = RECOMPUTE_MODES.index("selective")
 

@@ -13,22 +13,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...cost_models import ledger, step
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import SCHEDULES, Layout, Layouts
-from ...cost_models.rates import Rates
-from ...cost_models.stages import EXTRA_KINDS
-from ...cost_models.tables import Problem, Tables, build, index_keys
+from ...cost_models.problem import Problem
+from ...cost_models.quantities import ledger
+from ...cost_models.quantities.stages import EXTRA_KINDS
+from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.rates.rates import Rates
+from ...cost_models.step import step
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights
-from ..census import Census, recompute_category
-from ..constraints import Mask
-from ..space import RECOMPUTE_FIELDS, Columns, Count, Ints, Space, allowed, cross, grow, select
+from ..space.counting import LayoutCounts, recompute_category
+from ..space.tree import RECOMPUTE_FIELDS, Columns, Count, Space, allowed, cross, grow, select
 from .dominance import dominated_recomputes
-from .found import TIE, Found
-from .pilot import PILOT_FROM, plain_part
+from .top_k import TIE, TopK
+from .warm_start import WARM_START_FROM, plain_part
 
-Array = NDArray[np.float64]
 Progress = Callable[[Count, float], None]
 
 _ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
@@ -37,10 +38,10 @@ _FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as la
 
 
 @dataclass
-class Outcome:
+class SearchOutcome:
     """What a search found, and the proof: `lower_bound` is below every layout that was not priced."""
 
-    found: Found
+    top: TopK
     count: Count
     lower_bound: float
     stopped: str | None = None
@@ -49,7 +50,7 @@ class Outcome:
 class Search:
     """One search. `memory_bytes`: what a GPU has; `host_bytes`: its share of host memory; `objective`: `step` minimises
     seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for; `family`: see Found.
-    `piloted`: whether large spaces are searched in their plain part first (pilot.py)."""
+    `piloted`: whether large spaces are searched in their plain part first (warm_start.py)."""
 
     piloted = True
     any_split = False  # of the layers over stages: then the mean stage bounds what they hold
@@ -61,7 +62,7 @@ class Search:
     ) -> None:  # fmt: skip
         self.space, self.rates, self.problem = space, rates, space.problem
         self.memory_bytes, self.host_bytes, self.objective = memory_bytes, host_bytes, objective
-        self.count, self.found = Count(), Found(top, family)
+        self.count, self.top = Count(), TopK(top, family)
         self.progress, self.should_stop, self.incumbent = progress, should_stop, incumbent
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of what an interrupted search left
@@ -69,38 +70,38 @@ class Search:
 
     @property
     def threshold(self) -> float:
-        return min(self.found.threshold, self.incumbent)
+        return min(self.top.threshold, self.incumbent)
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Search the whole space; Ctrl-C keeps the best so far and says so."""
         try:
             meshes = self.space.meshes(self.count)
             if len(meshes["tp"]):
-                self.census = Census(self.space, meshes, dominated_recomputes(self.space, self.rates))
+                self.census = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
                 self.census.tally(self.count)
-                if self.piloted and self.count.total > PILOT_FROM:
+                if self.piloted and self.count.total > WARM_START_FROM:
                     self._fly_ahead()
                 self._descend(meshes)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         if self.stopped:
-            rows = {row[1]: row for row in (*self.found.rows, *self.ahead)}.values()
-            self.found.rows = sorted(rows, key=lambda row: row[:2])[: self.found.limit]
+            rows = {row[1]: row for row in (*self.top.rows, *self.ahead)}.values()
+            self.top.rows = sorted(rows, key=lambda row: row[:2])[: self.top.limit]
         self.count.unvisited = self.count.total - self.count.accounted
-        best = self.found.rows[0][0] if self.found.rows else np.inf
+        best = self.top.rows[0][0] if self.top.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
-        return Outcome(self.found, self.count, bound, self.stopped)
+        return SearchOutcome(self.top, self.count, bound, self.stopped)
 
     def _fly_ahead(self) -> None:
         """`incumbent` from the plain part of the space; what it found counts once more in the search of the whole."""
         pilot = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
-            top=self.found.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
-            family=self.found.family,
+            top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
+            family=self.top.family,
         )  # fmt: skip
         pilot.piloted, self.open_bound = False, 0.0
         outcome = pilot.run()
-        self.ahead, self.incumbent = outcome.found.rows, pilot.threshold
+        self.ahead, self.incumbent = outcome.top.rows, pilot.threshold
         if outcome.stopped == "interrupted":
             raise KeyboardInterrupt
 
@@ -128,7 +129,7 @@ class Search:
 
     def _interrupted(self) -> bool:
         if self.progress is not None:
-            self.progress(self.count, self.found.rows[0][0] if self.found.rows else np.inf)
+            self.progress(self.count, self.top.rows[0][0] if self.top.rows else np.inf)
         if self.should_stop is not None and self.should_stop():
             self.stopped = "time limit"
         return self.stopped is not None
@@ -136,7 +137,7 @@ class Search:
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
         """[row] whether something below these `rows` of `columns`, with these bounds, may enter the list."""
         value = needed if self.objective == "memory" else seconds
-        return np.asarray(value <= np.minimum(self.found.thresholds(columns, rows), self.incumbent))
+        return np.asarray(value <= np.minimum(self.top.thresholds(columns, rows), self.incumbent))
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         """[mesh] seconds and bytes that no layout on the mesh beats.
@@ -146,7 +147,7 @@ class Search:
         Bytes: the mean device's states fully sharded, and the buffers that no choice below removes.
         """
         keys, index = index_keys(meshes)
-        totals = ledger.build_totals(self.problem)
+        totals = build_ledger.build_totals(self.problem)
         work, fills, states, fixed = (np.empty(len(keys["tp"])) for _ in range(4))
         for start in range(0, len(work), _KEYS):
             part = slice(start, start + _KEYS)
@@ -254,7 +255,7 @@ class Search:
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
         """[row] seconds and bytes that nothing below the rows beats. Of what does not fit no seconds are asked: inf."""
         relaxed = self._relaxed(rows, level)
-        batch = ledger.build(self.problem, tables, Layouts(relaxed), rows["_key"])
+        batch = build_ledger.build(self.problem, tables, Layouts(relaxed), rows["_key"])
         if level == 0:
             seconds, needed = step.bound(batch, self.rates, states_known=False, memory=False)
             return seconds, step.least_bytes(batch, self.rates) if self.objective == "memory" else needed
@@ -263,14 +264,14 @@ class Search:
         if 2 * len(fits) > len(needed):
             return step.bound(batch, self.rates, states_known=level == 2, memory=False)[0], needed
         if len(fits):
-            batch = ledger.build(self.problem, tables, Layouts(select(relaxed, fits)), rows["_key"][fits])
+            batch = build_ledger.build(self.problem, tables, Layouts(select(relaxed, fits)), rows["_key"][fits])
             seconds[fits] = step.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
         return seconds, needed
 
     def _states_fit(self, tables: Tables, nodes: Columns) -> Mask:
         """[node] whether its states alone fit, divided and offloaded as far as any choice below does."""
         layouts = Layouts(self._relaxed(nodes, 0))
-        batch = ledger.build(self.problem, tables, layouts, nodes["_key"], mean=self.any_split)
+        batch = build_ledger.build(self.problem, tables, layouts, nodes["_key"], mean=self.any_split)
         return np.asarray(step.least_bytes(batch, self.rates) <= self.memory_bytes)
 
     def _too_big(self, tables: Tables, children: Columns) -> Mask:
@@ -282,7 +283,7 @@ class Search:
             return some
         whole = select(children, np.flatnonzero(some)[first])
         free = {**self._relaxed(whole, 0), "recompute": whole["recompute"]}
-        batch = ledger.build(self.problem, tables, Layouts(free), whole["_key"])
+        batch = build_ledger.build(self.problem, tables, Layouts(free), whole["_key"])
         needed = step.device_memory(batch, self.rates, gathered=False)[0]
         out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
         out[nodes] = needed * (1 - TIE) > self.memory_bytes
@@ -331,7 +332,7 @@ class Search:
         for start in range(0, len(columns["tp"]), _ROWS):
             part = slice(start, start + _ROWS)
             layouts = Layouts({name: column[part] for name, column in columns.items()})
-            batch = ledger.build(self.problem, tables, layouts, columns["_key"][part])
+            batch = build_ledger.build(self.problem, tables, layouts, columns["_key"][part])
             estimate = step.price(batch, self.rates)
             fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
             self.count.out_of_memory += int((~fits).sum())
@@ -341,7 +342,7 @@ class Search:
     def _offer(self, estimate: step.Estimate, fits: Mask, layouts: Layouts) -> None:
         """Put what fits on the list, if it is good enough."""
         value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
-        self.found.offer(np.where(fits, value, np.inf), layouts)
+        self.top.offer(np.where(fits, value, np.inf), layouts)
 
 
 _GROUPED_BY = ("pp", "pp")
@@ -353,5 +354,5 @@ _MOST_ROWS = (2048, 8192, 16384)
 def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:
     """Price single layouts in detail, by the same path as the search."""
     keys, index = index_keys(layouts)
-    batch = ledger.build(problem, build(problem, keys, rates), layouts, index)
+    batch = build_ledger.build(problem, build(problem, keys, rates), layouts, index)
     return batch, step.price(batch, rates, detail=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...cost_models import step
+from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
-from ..constraints import Mask
-from ..space import Columns, Count, Ints
-from .exhaustive import Array, Search
+from ...cost_models.step import step
+from ..space.tree import Columns, Count
+from .exhaustive import Search
 
 _DIGITS = 9
 _BELOW = 1 - 1e-12  # a bound and the price it bounds round differently in their last bits

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ...errors import NoFeasibleLayoutError
-from ..resolve import Resolved
-from ..search.many_rates import ManyRates
+from ..request.resolve import Resolved
+from ..search.rate_sweep import RateSweep
 from .changes import Axis, Value, Values, apply, current, dimension_of
 from .pricing import Held, Priced, Seen, Stop, better, held, replanned
 
@@ -99,18 +99,20 @@ class Question:
         return {"study": study, "request_sha256": self.plain.request.sha256, "layout_id": self.layout.id,
                 "changes": changes, "warnings": warnings, **more}  # fmt: skip
 
-    def point(self, found: Resolved, values: Values, seeds: Seen, *, search: bool) -> Point:
+    def point(self, resolved: Resolved, values: Values, seeds: Seen, *, search: bool) -> Point:
         """`found` priced with the layout held and, if `search`, planned anew."""
-        return self.filled(found, Point(values=dict(values), held=held(self.layout, [found])[0]), seeds, search=search)
+        return self.filled(
+            resolved, Point(values=dict(values), held=held(self.layout, [resolved])[0]), seeds, search=search
+        )
 
     def filled(
-        self, found: Resolved, point: Point, seeds: Seen, *, search: bool, shared: ManyRates | None = None
+        self, resolved: Resolved, point: Point, seeds: Seen, *, search: bool, shared: RateSweep | None = None
     ) -> Point:
         """`point` with the best layout of `found`, if `search`."""
         if not search:
             return point
         try:
-            best = replanned(found, seeds, self.should_stop, explain=False, shared=shared)
+            best = replanned(resolved, seeds, self.should_stop, explain=False, shared=shared)
         except NoFeasibleLayoutError as error:
             return point.model_copy(update={"why_not": error.message})
         return point.model_copy(update={"replanned": better(best, point.held)})

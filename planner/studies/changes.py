@@ -19,10 +19,10 @@ from ...cost_models import units
 from ...cost_models.layouts import FIELD_NAMES
 from ...cost_models.techniques.registry import TECHNIQUES
 from ...errors import InputError
-from ...profiles.reader import FieldPath, read_document
-from ..request import Request, changed_request
-from ..request_models import LoraRequest, Train, WorkloadRequest
-from ..resolve import Resolved, resolve
+from ...profiles.io.reader import FieldPath, read_document
+from ..request.load import Request, changed_request
+from ..request.resolve import Resolved, resolve
+from ..request.schema import LoraRequest, Train, WorkloadRequest
 from .knobs import KNOBS, Knob, per_in_text
 
 MOST_POINTS = 10_000
@@ -341,16 +341,16 @@ def _with_gpus(base: Resolved, text: str) -> dict[FieldPath, Any]:
     return {("cluster",): {**description, "groups": [counted]}, ("gpus",): None}
 
 
-def current(found: Resolved, path: str) -> Value | None:
+def current(resolved: Resolved, path: str) -> Value | None:
     """What stands at `path` now: in base units for a quantity, as words for the rest; None where nothing does."""
     if path in KNOBS:
-        return KNOBS[path].read(found)
+        return KNOBS[path].read(resolved)
     told = {
-        "gpus": found.cluster.num_gpus, "gpu": found.cluster.gpu.name, "cluster": found.cluster.name,
-        "model": found.model.name, "stack": found.stack.name, "target": found.target.name,
-        "workload.seq_len": found.workload.seq_len, "workload.global_batch": found.workload.global_batch,
+        "gpus": resolved.cluster.num_gpus, "gpu": resolved.cluster.gpu.name, "cluster": resolved.cluster.name,
+        "model": resolved.model.name, "stack": resolved.stack.name, "target": resolved.target.name,
+        "workload.seq_len": resolved.workload.seq_len, "workload.global_batch": resolved.workload.global_batch,
     }  # fmt: skip
-    value: Any = told.get(path, found.request.model_dump(mode="json"))
+    value: Any = told.get(path, resolved.request.model_dump(mode="json"))
     if path not in told:
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

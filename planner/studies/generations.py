@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import InputError
-from ...profiles.reader import FieldPath
-from ..request import changed_request
-from ..resolve import resolve
+from ...profiles.io.reader import FieldPath
+from ..request.load import changed_request
+from ..request.resolve import resolve
 from .base import Question
 from .changes import Value, apply
 from .knobs import KNOBS

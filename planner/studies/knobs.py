@@ -1,8 +1,8 @@
 """The numbers of the hardware and the software that a study turns, each read from and written to a resolved request.
 
-A knob is spelled as in the files that hold the number: `gpu.memory.bandwidth` as in profiles/hardware,
-`cluster.links.inter_node.bandwidth` as in a cluster file, `stack.tp_overlap` as in profiles/stacks. Turning one
-changes quantities of the cluster or the stack only: model, workload and layout stay, so nothing is looked up again.
+A knob is spelled as in the files that hold the number: `gpu.memory.bandwidth` as in profiles/catalogue/hardware,
+`cluster.links.inter_node.bandwidth` as in a cluster file, `stack.tp_overlap` as in profiles/catalogue/stacks. Turning
+one changes quantities of the cluster or the stack only: model, workload and layout stay, so nothing is looked up again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ...cost_models.specs import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup, StackSpec
+from ...cost_models.specs.cluster import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup
+from ...cost_models.specs.stack import StackSpec
 from ...cost_models.units import Dimension
-from ...profiles import registry
-from ...profiles.reader import read_document
-from ...profiles.stack_file import ABOVE_ZERO, Range, range_of
-from ..resolve import Resolved
+from ...profiles.io import registry
+from ...profiles.io.reader import read_document
+from ...profiles.stack.stack_file import ABOVE_ZERO, Range, range_of
+from ..request.resolve import Resolved
 
 Better = Literal["more", "less", ""]
 _INSIDE = ("pair", "node", "rack", "slice")  # names of the levels that are built into a node or rack (profiles.fabric)
@@ -38,68 +39,70 @@ class Knob:
     write: Callable[[Resolved, float], Resolved]
     range: Range = ABOVE_ZERO
 
-    def scaled(self, found: Resolved, factor: float) -> Resolved:
+    def scaled(self, resolved: Resolved, factor: float) -> Resolved:
         """The request with the number times `factor`; as it is where there is no such number."""
-        value = self.read(found)
-        return found if value is None else self.set(found, value * factor)
+        value = self.read(resolved)
+        return resolved if value is None else self.set(resolved, value * factor)
 
-    def set(self, found: Resolved, value: float) -> Resolved:
+    def set(self, resolved: Resolved, value: float) -> Resolved:
         """The request with the number at `value`; itself where that changes nothing."""
-        return found if value == self.read(found) else self.write(found, value)
+        return resolved if value == self.read(resolved) else self.write(resolved, value)
 
 
-def _on_cluster(found: Resolved, change: Callable[[ClusterSpec], ClusterSpec]) -> Resolved:
-    return replace(found, cluster=change(found.cluster))
+def _on_cluster(resolved: Resolved, change: Callable[[ClusterSpec], ClusterSpec]) -> Resolved:
+    return replace(resolved, cluster=change(resolved.cluster))
 
 
 def _gpu(path: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
     """A number of the accelerator. Written as a ratio, so that mixed GPUs keep theirs."""
 
-    def read(found: Resolved) -> float | None:
-        value = getattr(found.cluster.gpu, field)
+    def read(resolved: Resolved) -> float | None:
+        value = getattr(resolved.cluster.gpu, field)
         return float(value) if value else None
 
-    def write(found: Resolved, value: float) -> Resolved:
-        now = read(found)
+    def write(resolved: Resolved, value: float) -> Resolved:
+        now = read(resolved)
 
         def turned(group: NodeGroup) -> NodeGroup:
             own = getattr(group.gpu, field)
             changed: dict[str, Any] = {field: own * value / now if now and own else value}
             return replace(group, gpu=replace(group.gpu, **changed))
 
-        return _groups(found, turned)
+        return _groups(resolved, turned)
 
     return Knob(path, label, dimension, better, read, write)
 
 
-def _groups(found: Resolved, change: Callable[[NodeGroup], NodeGroup]) -> Resolved:
-    return _on_cluster(found, lambda cluster: replace(cluster, groups=tuple(change(group) for group in cluster.groups)))
+def _groups(resolved: Resolved, change: Callable[[NodeGroup], NodeGroup]) -> Resolved:
+    return _on_cluster(
+        resolved, lambda cluster: replace(cluster, groups=tuple(change(group) for group in cluster.groups))
+    )
 
 
-def _read_peak(found: Resolved) -> float:
-    return found.rates.peak_flops_per_s
+def _read_peak(resolved: Resolved) -> float:
+    return resolved.rates.peak_flops_per_s
 
 
-def _write_peak(found: Resolved, value: float) -> Resolved:
+def _write_peak(resolved: Resolved, value: float) -> Resolved:
     """All dense peaks in proportion: `value` is that of the compute dtype."""
-    factor = value / _read_peak(found)
+    factor = value / _read_peak(resolved)
 
     def changed(gpu: GpuSpec) -> GpuSpec:
         return replace(gpu, peak_flops_per_s={dtype: peak * factor for dtype, peak in gpu.peak_flops_per_s.items()})
 
-    return _groups(found, lambda group: replace(group, gpu=changed(group.gpu)))
+    return _groups(resolved, lambda group: replace(group, gpu=changed(group.gpu)))
 
 
 def _node(path: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
     """A number of every node; that of the first group is shown."""
 
-    def read(found: Resolved) -> float | None:
-        value = getattr(found.cluster.groups[0], field)
+    def read(resolved: Resolved) -> float | None:
+        value = getattr(resolved.cluster.groups[0], field)
         return float(value) if value is not None else None
 
-    def write(found: Resolved, value: float) -> Resolved:
+    def write(resolved: Resolved, value: float) -> Resolved:
         changed: dict[str, Any] = {field: value}
-        return _groups(found, lambda group: replace(group, **changed))
+        return _groups(resolved, lambda group: replace(group, **changed))
 
     return Knob(path, label, dimension, better, read, write)
 
@@ -112,59 +115,59 @@ def _link(place: str, label: str, dimension: Dimension, better: Better, field: s
     """Bandwidth per GPU or latency of a kind of link. Several levels of the kind (pods, pairs) keep their ratio; a link
     outside is never faster than the way out to it (`profiles.fabric.assemble`)."""
 
-    def own(found: Resolved) -> list[NetworkLevel]:
-        return [level for level in found.cluster.levels if _place(level) == place]
+    def own(resolved: Resolved) -> list[NetworkLevel]:
+        return [level for level in resolved.cluster.levels if _place(level) == place]
 
-    def read(found: Resolved) -> float | None:
-        levels = own(found)
+    def read(resolved: Resolved) -> float | None:
+        levels = own(resolved)
         # Of pair and node the node's number is the one that a cluster file gives.
         value = float(getattr(levels[-1 if place == "intra_node" else 0], field)) if levels else None
-        return value if value is None or field != "bw_bytes_per_s" else value * _gpus_per(found, place)
+        return value if value is None or field != "bw_bytes_per_s" else value * _gpus_per(resolved, place)
 
-    def write(found: Resolved, value: float) -> Resolved:
-        now = read(found)
+    def write(resolved: Resolved, value: float) -> Resolved:
+        now = read(resolved)
         if not now:
-            return found
+            return resolved
         levels = [
             replace(level, **{field: getattr(level, field) * value / now}) if _place(level) == place else level
-            for level in found.cluster.levels
+            for level in resolved.cluster.levels
         ]
         for depth in range(1, len(levels)):
             bw = min(levels[depth].bw_bytes_per_s, levels[depth - 1].bw_bytes_per_s)
             levels[depth] = replace(levels[depth], bw_bytes_per_s=bw)
-        return _on_cluster(found, lambda cluster: replace(cluster, levels=tuple(levels)))
+        return _on_cluster(resolved, lambda cluster: replace(cluster, levels=tuple(levels)))
 
     name = f"cluster.links.{place}" if place != "wan" else "cluster.wan"
     return Knob(f"{name}.{'bandwidth' if dimension == 'B/s' else 'latency'}", label, dimension, better, read, write)
 
 
-def _described(found: Resolved) -> Mapping[str, Any]:
+def _described(resolved: Resolved) -> Mapping[str, Any]:
     """The cluster as the request or its file writes it out; empty for a name."""
-    description = found.request.cluster
+    description = resolved.request.cluster
     if isinstance(description, str) and Path(description).is_file():
         description = read_document(description).data
     return description if isinstance(description, Mapping) else {}
 
 
-def per_in_text(found: Resolved, place: str) -> str:
+def per_in_text(resolved: Resolved, place: str) -> str:
     """`node` where the request says `400 Gb/s per node` of a link; else empty."""
-    told = _described(found)
+    told = _described(resolved)
     block = told.get("wan") if place == "wan" else (told.get("links") or {}).get(place)
     match = re.search(r"\sper\s+(\w+)\s*$", str(block.get("bandwidth", "")) if isinstance(block, Mapping) else "")
     return match[1].lower() if match else ""
 
 
-def _gpus_per(found: Resolved, place: str) -> float:
+def _gpus_per(resolved: Resolved, place: str) -> float:
     """How many GPUs share what the request calls the bandwidth of a link: it may be of a GPU (the default), a NIC, a
     node or, between sites, of a site (the default there)."""
-    told, node = _described(found), found.cluster.gpus_per_node
+    told, node = _described(resolved), resolved.cluster.gpus_per_node
     block = told.get("wan") if place == "wan" else (told.get("links") or {}).get(place)
     field = block.get("per") if isinstance(block, Mapping) else None
-    per = per_in_text(found, place) or field or ("site" if place == "wan" else "gpu")
+    per = per_in_text(resolved, place) or field or ("site" if place == "wan" else "gpu")
     if per == "site":
         return max(float(site["nodes"]) for site in told["sites"]) * node
     if per == "nic":
-        entry = registry.load_node(found.cluster.groups[0].node)
+        entry = registry.load_node(resolved.cluster.groups[0].node)
         return node / entry.nics if entry.nics else 1.0
     return float(node) if per == "node" else 1.0
 
@@ -172,16 +175,16 @@ def _gpus_per(found: Resolved, place: str) -> float:
 def _stack(field: str) -> Knob:
     dimension: Dimension = "s" if field.endswith("_s_per_kernel") else "count"
 
-    def write(found: Resolved, value: float) -> Resolved:
-        whole = isinstance(getattr(found.stack, field), int)
+    def write(resolved: Resolved, value: float) -> Resolved:
+        whole = isinstance(getattr(resolved.stack, field), int)
         changed: dict[str, Any] = {field: round(value) if whole else value}
-        return replace(found, stack=replace(found.stack, **changed))
+        return replace(resolved, stack=replace(resolved.stack, **changed))
 
     better: Better = "more" if field.endswith("_overlap") else "less"
     label = f"{field.replace('_s_per_', ' time per ').replace('_', ' ')} (software)"
 
-    def read(found: Resolved) -> float:
-        return float(getattr(found.stack, field))
+    def read(resolved: Resolved) -> float:
+        return float(getattr(resolved.stack, field))
 
     return Knob(f"stack.{field}", label, dimension, better, read, write, range_of(field))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import WorkerLostError
-from ..executors import opened
-from ..request import request_from_dict, request_to_dict
-from ..resolve import resolve
+from ..request.load import request_from_dict, request_to_dict
+from ..request.resolve import resolve
+from ..search.executors import opened
 from .base import Point, Question
 from .changes import Value, Values
 from .partial import Partial

@@ -16,8 +16,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..._version import __version__
-from ...errors import InputError, Problem
-from ..request import request_to_dict
+from ...errors import FieldProblem, InputError
+from ..request.load import request_to_dict
 from .base import FORMAT_VERSION, Point, Question
 from .changes import Value
 
@@ -118,6 +118,6 @@ def _points(path: Path, number: int, line: str, most: int) -> dict[int, Point]:
     except (ValueError, AttributeError, ValidationError):
         found = {-1: None}  # type: ignore[dict-item]
     if not all(0 <= index < most for index in found):
-        problem = Problem("damaged", file=str(path), line=number, hint="delete the file, or from that line on")
+        problem = FieldProblem("damaged", file=str(path), line=number, hint="delete the file, or from that line on")
         raise InputError.of([problem])
     return found

@@ -14,18 +14,20 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from ...cost_models import ledger, step
+from ...cost_models import build_ledger
 from ...cost_models.layouts import PRECISIONS, Layout, Layouts
-from ...cost_models.rates import Rates
-from ...cost_models.stages import Partition
-from ...cost_models.tables import build, index_keys
+from ...cost_models.quantities.stages import Partition
+from ...cost_models.quantities.tables import build, index_keys
+from ...cost_models.rates.rates import Rates
+from ...cost_models.step import step
 from ...errors import NoFeasibleLayoutError
-from ..constraints import violations
-from ..failures import does_not_fit, no_legal_layout
-from ..plan import Candidate, layout_id
-from ..resolve import Resolved
-from ..search.found import TIE
-from ..search.many_rates import ManyRates
+from ..document.plan import Candidate, layout_id
+from ..evaluation.infeasible import does_not_fit, no_legal_layout
+from ..request.resolve import Resolved
+from ..search.rate_sweep import RateSweep
+from ..search.run import search_of
+from ..search.top_k import TIE
+from ..space.rules import violations
 
 _LABELS = ("source", "sources", "name")  # of where a number comes from: they change no price
 # What knobs of the hardware turn: the formulas only multiply and divide by these, so they may be arrays.
@@ -104,27 +106,27 @@ def held(kept: Held | Layout, founds: Sequence[Resolved]) -> list[Priced]:
     return [each for each in out if each is not None]
 
 
-def _stages_on(kept: Held, found: Resolved) -> Partition | None:
+def _stages_on(kept: Held, resolved: Resolved) -> Partition | None:
     """Its own stages, where the model has the layers for them; on another model they are even."""
-    fits = kept.partition is not None and sum(kept.partition.sizes) == found.model.num_layers
+    fits = kept.partition is not None and sum(kept.partition.sizes) == resolved.model.num_layers
     return kept.partition if fits else None
 
 
-def _not_for(found: Resolved, kept: Held) -> tuple[str, ...]:
+def _not_for(resolved: Resolved, kept: Held) -> tuple[str, ...]:
     """Why a legal layout is none of the space that is searched: the target cannot run it, or a value is fixed."""
     columns = Layouts.of([kept.layout])
-    reason = found.target.supports(columns, found.problem)[1][0] or found.target.cannot_split(kept.partition)
+    reason = resolved.target.supports(columns, resolved.problem)[1][0] or resolved.target.cannot_split(kept.partition)
     if reason:
-        return (f"{found.target.name} cannot run it: {reason}",)
-    broken = [rule.name for rule in found.fixes if not bool(rule.allows(columns, found.problem)[0])]
+        return (f"{resolved.target.name} cannot run it: {reason}",)
+    broken = [rule.name for rule in resolved.fixes if not bool(rule.allows(columns, resolved.problem)[0])]
     return (f"fixed otherwise: {', '.join(broken)}",) if broken else ()
 
 
-def follow(layout: Layout, found: Resolved) -> Layout:
+def follow(layout: Layout, resolved: Resolved) -> Layout:
     """The layout in the precision and on the number of GPUs of a request: dp takes the difference, and a shard group
     that spans dp goes on doing so."""
-    layout = replace(layout, precision=PRECISIONS.index(found.workload.precision))
-    num_gpus, rest = found.cluster.num_gpus, layout.tp * layout.cp * layout.pp
+    layout = replace(layout, precision=PRECISIONS.index(resolved.workload.precision))
+    num_gpus, rest = resolved.cluster.num_gpus, layout.tp * layout.cp * layout.pp
     if num_gpus == layout.num_gpus or num_gpus % rest:
         return layout
     dp = num_gpus // rest
@@ -147,7 +149,7 @@ def _rows(kept: Held, founds: Sequence[Resolved]) -> list[_Row]:
     if len(founds) > 1:  # a key per row, since the rates differ
         keys, index = {name: np.repeat(key, len(founds)) for name, key in keys.items()}, np.arange(len(founds))
     priced = build(founds[0].problem, keys, rates)
-    batch = ledger.build(founds[0].problem, priced, columns, index, kept.partition)
+    batch = build_ledger.build(founds[0].problem, priced, columns, index, kept.partition)
     estimate = step.price(batch, rates, detail=True)
     terms = {step.TERMS[name][0]: np.broadcast_to(s, len(founds)).tolist() for name, s in estimate.terms.items()}
     return [
@@ -184,34 +186,34 @@ def _stacked(values: Sequence[Any]) -> Any:
     raise _DifferentInKindError
 
 
-def of_candidate(found: Resolved, candidate: Candidate) -> Priced:
+def of_candidate(resolved: Resolved, candidate: Candidate) -> Priced:
     """A candidate of a plan as it was priced there: simulated, where it has a pipeline."""
     terms = {term.name: term.seconds for term in candidate.terms if term.exposed}
     on_host = max(stage.host_bytes for stage in candidate.memory)
     row = _Row(candidate.step_s, candidate.device_bytes, on_host, terms)
-    return _priced(found, Held(candidate.to_layout(), candidate.partition), row, ())
+    return _priced(resolved, Held(candidate.to_layout(), candidate.partition), row, ())
 
 
-def _priced(found: Resolved, kept: Held, row: _Row, problems: tuple[str, ...]) -> Priced:
+def _priced(resolved: Resolved, kept: Held, row: _Row, problems: tuple[str, ...]) -> Priced:
     """The row with money, energy and what stands in its way."""
-    if row.device_bytes > found.memory_bytes:
+    if row.device_bytes > resolved.memory_bytes:
         problems += ("out of memory",)
-    if row.host_bytes > found.host_bytes:
+    if row.host_bytes > resolved.host_bytes:
         problems += ("out of host memory",)
-    usd, watts = found.cluster.usd_per_hour, gpu_watts(found)
-    hours = _TRILLION / found.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
+    usd, watts = resolved.cluster.usd_per_hour, gpu_watts(resolved)
+    hours = _TRILLION / resolved.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
     return Priced(
-        layout_id=kept.id, num_gpus=found.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
-        device_bytes=row.device_bytes, memory_bytes=found.memory_bytes,
-        tokens_per_s=found.workload.tokens_per_step / row.step_s,
+        layout_id=kept.id, num_gpus=resolved.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
+        device_bytes=row.device_bytes, memory_bytes=resolved.memory_bytes,
+        tokens_per_s=resolved.workload.tokens_per_step / row.step_s,
         usd_per_ttoken=None if usd is None else usd * hours,
         mwh_per_ttoken=None if watts is None else watts * hours / 1e6, problems=problems,
     )  # fmt: skip
 
 
-def gpu_watts(found: Resolved) -> float | None:
+def gpu_watts(resolved: Resolved) -> float | None:
     """Board power of all GPUs by their data sheets; None if one has none. No host, network or cooling in it."""
-    powers = [(group.gpu.tdp_w, group.num_gpus) for group in found.cluster.groups]
+    powers = [(group.gpu.tdp_w, group.num_gpus) for group in resolved.cluster.groups]
     return sum(w * n for w, n in powers if w) if all(watts for watts, _ in powers) else None
 
 
@@ -220,8 +222,8 @@ Stop = Callable[[], bool]
 
 
 def replanned(
-    found: Resolved, seeds: Seen, should_stop: Stop | None = None, *, explain: bool = True,
-    shared: ManyRates | None = None,
+    resolved: Resolved, seeds: Seen, should_stop: Stop | None = None, *, explain: bool = True,
+    shared: RateSweep | None = None,
 ) -> Priced:  # fmt: skip
     """The best layout of `found`, searched exactly. `seeds`: layouts that were best nearby; what they cost here bounds
     the search from its start, and the best one found is put in front of them. `shared`: the search of all requests that
@@ -230,33 +232,33 @@ def replanned(
     Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
     a few searches more.
     """
-    near = [follow(seed, found) for seed in seeds[:2]]
-    by_memory = found.workload.objective == "memory"
-    values = [p.device_bytes if by_memory else p.step_s for p in (held(seed, [found])[0] for seed in near) if p.runs]
+    near = [follow(seed, resolved) for seed in seeds[:2]]
+    by_memory = resolved.workload.objective == "memory"
+    values = [p.device_bytes if by_memory else p.step_s for p in (held(seed, [resolved])[0] for seed in near) if p.runs]
     bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
     if shared is None:
-        best = _searched(found, bound, should_stop, explain)
+        best = _searched(resolved, bound, should_stop, explain)
     else:
-        best = shared.best(found.rates, memory_bytes=found.memory_bytes, incumbent=bound, should_stop=should_stop)
+        best = shared.best(resolved.rates, memory_bytes=resolved.memory_bytes, incumbent=bound, should_stop=should_stop)
     if best in seeds:
         seeds.remove(best)
     seeds.insert(0, best)
-    return held(best, [found])[0]
+    return held(best, [resolved])[0]
 
 
-def _searched(found: Resolved, bound: float, should_stop: Stop | None, explain: bool) -> Layout:
+def _searched(resolved: Resolved, bound: float, should_stop: Stop | None, explain: bool) -> Layout:
     """The best layout of a search of its own."""
-    objective = "memory" if found.workload.objective == "memory" else "step"
-    search = found.search(found.space, objective=objective, incumbent=bound, should_stop=should_stop)
+    objective = "memory" if resolved.workload.objective == "memory" else "step"
+    search = search_of(resolved, resolved.space, objective=objective, incumbent=bound, should_stop=should_stop)
     outcome = search.run()
     if outcome.stopped:
         raise KeyboardInterrupt
-    if not outcome.found.rows:
+    if not outcome.top.rows:
         legal = outcome.count.total - sum(outcome.count.ruled_out.values())
         if not explain:
             raise NoFeasibleLayoutError("no layout fits" if legal else "no layout is legal")
-        raise does_not_fit(found, outcome.count) if legal else no_legal_layout(found, outcome.count)
-    return outcome.found.rows[0][2]
+        raise does_not_fit(resolved, outcome.count) if legal else no_legal_layout(resolved, outcome.count)
+    return outcome.top.rows[0][2]
 
 
 def better(found: Priced, kept: Priced) -> Priced:

@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 
-from ...cost_models import ledger, tables, units
-from ...cost_models.operations import KEY_FIELDS
+from ...cost_models import build_ledger, units
+from ...cost_models.quantities import tables
+from ...cost_models.quantities.operations import KEY_FIELDS
 from ...errors import InputError, UnknownNameError
-from ..resolve import Resolved
+from ..request.resolve import Resolved
 from .base import Part, Question, Result
 from .changes import number_of
 from .pricing import held
@@ -80,12 +81,12 @@ def row(num_gpus: int, gpu_mtbf_s: float, checkpoint_s: float, recover_s: float)
                           goodput=max(goodput, 0.0))  # fmt: skip
 
 
-def checkpoint_bytes(found: Resolved) -> float:
+def checkpoint_bytes(resolved: Resolved) -> float:
     """Weights and optimizer states of the whole model, once: what a checkpoint holds."""
-    problem = found.problem
+    problem = resolved.problem
     one = {name: np.ones(1, dtype=np.int64) for name in KEY_FIELDS}
     one |= {name: np.zeros(1, dtype=np.int64) for name in ("sequence_parallel", "cp_algorithm")}
-    parameters, totals = tables.build(problem, one, found.rates).parameters, ledger.build_totals(problem)
+    parameters, totals = tables.build(problem, one, resolved.rates).parameters, build_ledger.build_totals(problem)
     weights = totals @ (parameters["dense_bytes"] + parameters["experts_bytes"])
     trained = totals @ (parameters["trained_dense"] + parameters["trained_experts"])
     return float(weights[0] + trained[0] * problem.state_bytes.optimizer)

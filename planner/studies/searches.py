@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..resolve import Resolved
-from ..search.many_rates import ManyRates
+from ..request.resolve import Resolved
+from ..search.rate_sweep import RateSweep
 
 
-def together(founds: Sequence[Resolved]) -> list[ManyRates | None]:
+def together(founds: Sequence[Resolved]) -> list[RateSweep | None]:
     """For every request the search that it shares with others; None where it is alone, or memory is what it wants
     least of: then rates do not matter."""
     groups: list[list[int]] = []
@@ -18,12 +18,12 @@ def together(founds: Sequence[Resolved]) -> list[ManyRates | None]:
             groups.append([index])
         else:
             mine.append(index)
-    out: list[ManyRates | None] = [None] * len(founds)
+    out: list[RateSweep | None] = [None] * len(founds)
     for group in groups:
         one = founds[group[0]]
         if len(group) > 1 and one.workload.objective != "memory":
             most = max(founds[index].memory_bytes for index in group)
-            search = ManyRates(one.space, one.rates, memory_bytes=most, host_bytes=one.host_bytes)
+            search = RateSweep(one.space, one.rates, memory_bytes=most, host_bytes=one.host_bytes)
             for index in group:
                 out[index] = search
     return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ..resolve import Resolved
+from ..request.resolve import Resolved
 from .base import Part, Question, Result
 from .knobs import HARDWARE, KNOBS, Knob
 from .pricing import Held, Priced, better, held, replanned

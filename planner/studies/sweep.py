@@ -8,7 +8,7 @@ from itertools import product
 
 from ...cost_models import units
 from ...errors import InputError, NoFeasibleLayoutError
-from ..resolve import Resolved
+from ..request.resolve import Resolved
 from . import parallel
 from .base import Part, Point, Question, Result
 from .changes import MOST_POINTS, Axis, Value, Values, apply, current, dimension_of, number_of

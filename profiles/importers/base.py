@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from ...errors import InputError, Problem
-from .. import registry
+from ...errors import FieldProblem, InputError
+from ..io import registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Importer:
 
 
 def fail(name: str, line: int, message: str, hint: str = "") -> InputError:
-    return InputError.of([Problem(message, file=name, line=line, hint=hint)])
+    return InputError.of([FieldProblem(message, file=name, line=line, hint=hint)])
 
 
 def catalogue_name(gpu: str) -> str:
@@ -93,9 +93,9 @@ def cluster_document(
         size, number = per_node or nodes.gpus_per_node, nodes.number if nodes.hosts or not count else count
         if not name:
             said = f"`{nodes.gpu}` is no GPU of the catalogue" if nodes.gpu else "the file does not name the GPU"
-            problems.append(Problem(said, hint="`--gpu h100`; `meshwright show gpus` lists them"))
+            problems.append(FieldProblem(said, hint="`--gpu h100`; `meshwright show gpus` lists them"))
         if not size:
-            problems.append(Problem("the file does not say how many GPUs a node has", hint="`--gpus-per-node 8`"))
+            problems.append(FieldProblem("the file does not say how many GPUs a node has", hint="`--gpus-per-node 8`"))
         groups.append({"gpu": name, "gpus_per_node": size, "count": number, **_node_fields(nodes)})
     if problems:
         raise InputError.of(list(dict.fromkeys(problems)))

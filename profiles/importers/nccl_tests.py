@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ...cost_models import collectives
-from ...cost_models.collectives import Op
-from ...cost_models.specs import NetworkLevel
-from .. import cluster, fabric, rates, registry
+from ...cost_models.rates import collectives
+from ...cost_models.rates.collectives import Op
+from ...cost_models.specs.cluster import NetworkLevel
+from ..cluster import build as clusters
+from ..cluster import fabric
+from ..io import registry
+from ..rates import load as rates
 from .base import Found, Importer, Nodes, catalogue_name, fail
 
 _RANK = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.+?)\s*$",
@@ -68,7 +71,7 @@ def _largest(name: str, text: str) -> tuple[float, float, float]:
 def _bandwidth(gpu: str, per_node: int, nodes: int, op: Op, num_bytes: float, seconds: float) -> float:
     """Bytes/s per GPU, one direction, of the outermost link that the call crossed: its transfer is as long as what the
     planner's constants leave of the measured time."""
-    levels = cluster.gpu_group(registry.gpu_entry(gpu), per_node, 1).intra
+    levels = clusters.gpu_group(registry.gpu_entry(gpu), per_node, 1).intra
     if nodes > 1:
         latency_s, _ = fabric.latency(_NETWORK)
         levels += (NetworkLevel(name="cluster", size=per_node * nodes, bw_bytes_per_s=_ANY, latency_s=latency_s,

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ...cost_models.specs import OPERAND_BYTES, GpuSpec
-from ...cost_models.surfaces import GemmSurface, gemm_seconds
-from .. import measured_device
+from ...cost_models.rates.surfaces import GemmSurface, gemm_seconds
+from ...cost_models.specs.cluster import GpuSpec
+from ...cost_models.specs.workload import OPERAND_BYTES
+from ..cluster import measured_device
 from .kernels import Kernel, Need, hardly_any
-from .samples import Spread
+from .samples import SampleRange
 
 LEAST_WORK = 0.1  # of what a kernel takes: a call that hides its work still has some
 _AT_ONCE = ("update", "accumulation", "message")
@@ -32,7 +33,7 @@ class Timed:
     """What was timed: spread of every kernel, of the kernels with hardly any data among them; (forward, backward)
     seconds of every part of a model that has hardly any data."""
 
-    spreads: Mapping[Kernel, Spread]
+    spreads: Mapping[Kernel, SampleRange]
     latency_s: Mapping[str, tuple[float, float]]
 
     def work(self, kernel: Kernel) -> float | None:

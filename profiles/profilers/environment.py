@@ -16,7 +16,7 @@ import torch
 
 from ..._version import __version__
 from ...errors import InputError
-from .. import registry
+from ..io import registry
 
 UNKNOWN = ""
 # Periods of a CPU quota that a sample spans at least, and one of the wall clock, which cannot know where in a period it

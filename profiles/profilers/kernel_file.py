@@ -51,7 +51,7 @@ def _lines(document: Mapping[str, Any], date: str, samples: str) -> Iterator[str
 
 
 def _device(device: Mapping[str, Any]) -> Iterator[str]:
-    """What prices a device that no catalogue knows; profiles/measured_device.py says what it means."""
+    """What prices a device that no catalogue knows; profiles/cluster/measured_device.py says what it means."""
     yield "device:"
     yield f"  name: {device['name']}"
     for key, name, scale, unit in _DEVICE:

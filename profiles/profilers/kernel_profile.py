@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ...cost_models.rates import Rates
+from ...cost_models.rates.rates import Rates
 from . import pricing, runners, timing
 from .kernel_ranks import KEPT, TIME_IT, Ranks
 from .kernels import Kernel, Need
-from .samples import Samples, Spread
+from .samples import SampleRange, Samples
 
 # The loss in bf16 is the widest: logits 2, fp32 copy and log-softmax 4 each, gradients 4 and 2.
 PEAK_OVER_INPUTS = 8
@@ -30,7 +30,7 @@ def key_of(kernel: Kernel) -> str:
 class Measured:
     """Spread of every kernel that was timed, and why the others were not."""
 
-    spreads: dict[Kernel, Spread]
+    spreads: dict[Kernel, SampleRange]
     skipped: dict[Kernel, str]
 
 
@@ -40,7 +40,7 @@ def measure(
 ) -> Measured:  # fmt: skip
     """Times kernels; what `samples` holds already is not timed again. A kernel that does not fit is skipped, and so is
     what comes after the time is up (Effort.total_s)."""
-    spreads, skipped = dict[Kernel, Spread](), dict[Kernel, str]()
+    spreads, skipped = dict[Kernel, SampleRange](), dict[Kernel, str]()
     clock = timing.Clock(effort)
     for done, kernel in enumerate(kernels):
         progress(done, len(kernels), f"{kernel.name}, {kernel.direction}")
@@ -56,7 +56,7 @@ def measure(
             skipped[kernel] = word
             continue
         if key in samples.found:
-            spreads[kernel] = Spread.of(samples.found[key])
+            spreads[kernel] = SampleRange.of(samples.found[key])
     return Measured(spreads, skipped)
 
 
@@ -97,7 +97,7 @@ def document(
     }  # fmt: skip
 
 
-def _item(kernel: Kernel, spread: Spread, rates: Rates | None) -> dict[str, Any]:
+def _item(kernel: Kernel, spread: SampleRange, rates: Rates | None) -> dict[str, Any]:
     priced = pricing.seconds(kernel, rates) if rates else None
     work = {"flops_per_s": kernel.flops / spread.median} if kernel.flops else {}
     moved = {"bytes_per_s": kernel.num_bytes / spread.median} if kernel.num_bytes else {}

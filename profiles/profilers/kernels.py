@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.operations import KEY_FIELDS, Builder, LayerOperations, Shard, Traffic, activation_bytes
-from ...cost_models.specs import Attention, Layer, MixtureOfExperts
-from ...cost_models.stages import EMBEDDING, HEAD
-from ...cost_models.tables import Problem
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.operations import (
+    KEY_FIELDS,
+    Builder,
+    LayerOperations,
+    MemoryTraffic,
+    Shard,
+    activation_bytes,
+)
+from ...cost_models.quantities.stages import EMBEDDING, HEAD
+from ...cost_models.specs.model import Attention, Layer, MixtureOfExperts
 
 Kind = Literal["gemm", "attention", "norm", "residual", "rotary", "activation", "embedding", "loss", "update",
                "accumulation"]  # fmt: skip
@@ -142,7 +149,7 @@ class _Collector:
         if backward:
             self.calls[Kernel("attention", "backward", shape, "attention", 2 * flops)] += count
 
-    def _memory_bound(self, traffic: Traffic, count: float, kind: Layer | None, backward: bool) -> None:
+    def _memory_bound(self, traffic: MemoryTraffic, count: float, kind: Layer | None, backward: bool) -> None:
         found = _SHAPES.get(traffic.name)
         if traffic.name == "positions" and self.problem.model.learned_positions:
             return  # added once to the embedding

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import InputError, MeshwrightError
-from ..link_tests import Test, tests
+from ..cluster.link_tests import Test, tests
 from . import links, timing
 from .links import Effort, Job, LostRank
 

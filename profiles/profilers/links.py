@@ -19,7 +19,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from ..link_tests import Ranks, Test, sizes
+from ..cluster.link_tests import Ranks, Test, sizes
 from .environment import CLOCK_PERIODS, SAMPLE_PERIODS, Quota, device_name, quota
 from .samples import Samples
 
@@ -208,7 +208,7 @@ def _collective(
     job: Job, op: str, num_bytes: int, size: int, handle: dist.ProcessGroup | None
 ) -> Callable[[], None]:
     """One collective. num_bytes: of the whole tensor, or of one rank's buffer in an all-to-all, as in
-    cost_models/collectives.py; rounded up to a share for every rank."""
+    cost_models/rates/collectives.py; rounded up to a share for every rank."""
     share = -(-num_bytes // (4 * size))
     whole = torch.ones(share * size, dtype=torch.float32, device=job.device)
     part = torch.ones(share, dtype=torch.float32, device=job.device)

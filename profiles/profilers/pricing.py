@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cost_models.rates import Rates
-from ...cost_models.surfaces import at_training_factor, attention_seconds, gemm_seconds
+from ...cost_models.rates.rates import Rates
+from ...cost_models.rates.surfaces import at_training_factor, attention_seconds, gemm_seconds
 from .kernels import Kernel, Need
 
 # Kinds that one kernel of an eager framework does, with the bytes that the cost model counts: they tell what share of

@@ -16,7 +16,7 @@ from torch import Tensor
 from .kernels import Kernel
 from .timing import Action
 
-Maker = Callable[[Kernel, torch.dtype, torch.device], Action]
+ActionFactory = Callable[[Kernel, torch.dtype, torch.device], Action]
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}  # kernels.DTYPES
 SCALE = 0.02  # of weights and gradients: the usual width
 
@@ -26,7 +26,7 @@ class Own:
     """Makers of software that runs other operations than torch's fused ones, by kind. with_forward: kinds whose
     backward pass is made together with a forward pass of its own."""
 
-    makers: Mapping[str, Maker]
+    makers: Mapping[str, ActionFactory]
     with_forward: tuple[str, ...] = ()
 
 
@@ -174,7 +174,7 @@ def _accumulation(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> A
 
 
 # One line per kind of kernel.
-MAKERS: dict[str, Maker] = {
+MAKERS: dict[str, ActionFactory] = {
     "gemm": _gemm,
     "attention": _attention,
     "norm": _norm,

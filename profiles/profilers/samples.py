@@ -17,7 +17,7 @@ from ...errors import InputError
 
 
 @dataclass(frozen=True)
-class Spread:
+class SampleRange:
     """Of the samples of one thing: median, quartiles, number."""
 
     median: float
@@ -26,7 +26,7 @@ class Spread:
     number: int
 
     @classmethod
-    def of(cls, samples: list[float]) -> Spread:
+    def of(cls, samples: list[float]) -> SampleRange:
         low, median, high = (float(value) for value in np.quantile(samples, (0.25, 0.5, 0.75)))
         return cls(median, low, high, len(samples))
 

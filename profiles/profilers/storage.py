@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ...errors import InputError
-from .samples import Samples, Spread
+from .samples import SampleRange, Samples
 
 BYTES = {True: 1 << 28, False: 1 << 30}  # of a copy and of the file: quick or not
 REPEATS = {True: 3, False: 7}
@@ -29,14 +29,14 @@ Told = Callable[[float, float, str], None]
 
 def measure(
     device: torch.device, folder: Path | None, *, quick: bool, samples: Samples, told: Told
-) -> dict[str, Spread]:
+) -> dict[str, SampleRange]:
     """Bytes per second, by name: `host memory` (read and written by a copy), `host to device`, `device to host`
     (pinned; on a GPU only), `drive write`, `drive read` (where a folder is given)."""
     tests: dict[str, Callable[[], float]] = {}
     tests["host memory"] = _copy(BYTES[quick])
     if device.type == "cuda":
         tests |= _to_device(device, BYTES[quick])
-    found: dict[str, Spread] = {}
+    found: dict[str, SampleRange] = {}
     with _file(folder, BYTES[quick]) as drive:
         tests |= drive
         for done, (name, one) in enumerate(tests.items()):
@@ -44,7 +44,7 @@ def measure(
             if name not in samples.found:
                 one()
                 samples.add(name, [one() for _ in range(REPEATS[quick])])
-            found[name] = Spread.of(samples.found[name])
+            found[name] = SampleRange.of(samples.found[name])
     return found
 
 

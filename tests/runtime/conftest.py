@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from meshwright.planner import api
-from meshwright.planner.request import request_from_dict
+from meshwright.planner.request.load import request_from_dict
 
 
 @pytest.fixture(scope="session")

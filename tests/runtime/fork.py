@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from meshwright.runtime.job import Job
-from meshwright.runtime.memory import PeakMemory
-from meshwright.runtime.mesh import build_mesh
+from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.rehearsal.memory import PeakMemory
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 from torch._C._distributed_c10d import FileStore

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.cost_models.layouts import SCHEDULES, parse
-from meshwright.cost_models.specs import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
-from meshwright.cost_models.stages import chunk_devices, chunk_sizes
-from meshwright.planner.plan import Chunk
-from meshwright.profiles.stacks import load_stack
+from meshwright.cost_models.quantities.stages import chunk_devices, chunk_sizes
+from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
+from meshwright.planner.document.plan import Chunk
+from meshwright.profiles.stack.load import load_stack
 from meshwright.runtime.job import Job
-from meshwright.runtime.strategies import Strategies
+from meshwright.runtime.parallel.strategies import Strategies
 
 STACK = load_stack("meshwright")
 

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from meshwright.runtime.manifest import PARTIAL
-from meshwright.runtime.mesh import build_mesh
+from meshwright.runtime.checkpoint.manifest import PARTIAL
+from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer

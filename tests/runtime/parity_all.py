@@ -10,11 +10,11 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from meshwright.runtime import dry_run
-from meshwright.runtime.pricing import predicted_bytes
-from meshwright.runtime.scale import scale_down
-from meshwright.runtime.schedules import own_order
+from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.runtime.parallel.schedules import own_order
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.pricing import predicted_bytes
+from meshwright.runtime.rehearsal.scale import scale_down
 
 from .fork import run
 from .jobs import gpt, job, llama, mixed

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs import ModelSpec
-from meshwright.runtime import manifest, reference
-from meshwright.runtime.checkpoint import Checkpoints, Resumed, Saved, StorageError
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.runtime import reference
+from meshwright.runtime.checkpoint import manifest
+from meshwright.runtime.checkpoint.checkpoint import Checkpoints, Resumed, Saved, StorageError
+from meshwright.runtime.checkpoint.saver import Saver
+from meshwright.runtime.checkpoint.slices import Piece, boxes
 from meshwright.runtime.job import Job
-from meshwright.runtime.mesh import build_mesh
+from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.report import Event
-from meshwright.runtime.saver import Saver
-from meshwright.runtime.slices import Piece, boxes
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
-from meshwright.runtime.comm import Group
-from meshwright.runtime.memory import PeakMemory
+from meshwright.runtime.parallel.comm import Group
+from meshwright.runtime.rehearsal.memory import PeakMemory
 from meshwright.runtime.status import Status
 from torch import Tensor
 

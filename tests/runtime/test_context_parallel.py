@@ -13,18 +13,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from meshwright.cost_models.layouts import Layouts, parse
-from meshwright.cost_models.specs import Workload
-from meshwright.cost_models.tables import index_keys
+from meshwright.cost_models.quantities.tables import index_keys
+from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner import api
-from meshwright.planner.emitters.registry import TARGETS
-from meshwright.planner.request import request_from_dict
-from meshwright.planner.resolve import resolve
-from meshwright.runtime import context_parallel, flash
-from meshwright.runtime.comm import Group
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.targets.registry import TARGETS
 from meshwright.runtime.job import Job, job_of, unsupported
-from meshwright.runtime.mesh import build_mesh, rank_lists
-from meshwright.runtime.parity import LEAST_CHANGE, compare_memory
-from meshwright.runtime.pricing import _problem, _tables, predicted_bytes
+from meshwright.runtime.model import flash
+from meshwright.runtime.parallel import context_parallel
+from meshwright.runtime.parallel.comm import Group
+from meshwright.runtime.parallel.mesh import build_mesh, rank_lists
+from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare_memory
+from meshwright.runtime.rehearsal.pricing import _problem, _tables, predicted_bytes
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
@@ -100,7 +101,7 @@ def lse_of_the_first_part(trainer: Trainer, rank: int) -> None:
 def gradients_stay_away(trainer: Trainer, rank: int) -> None:
     """What other ranks made for the keys of this one does not come home."""
 
-    def back(self: Any, gradients: Iterable[context_parallel.Part]) -> Tensor:
+    def back(self: Any, gradients: Iterable[context_parallel.PartialSum]) -> Tensor:
         return list(gradients)[0][1]  # noqa: RUF015
 
     context_parallel._Ring.back = back  # type: ignore[method-assign]
@@ -119,13 +120,13 @@ def over_data_ranks_only(trainer: Trainer, rank: int) -> None:
 
 def swapped_heads(trainer: Trainer, rank: int) -> None:
     """Ulysses: what comes back is joined in the wrong order of the ranks."""
-    before = context_parallel._dealt
+    before = context_parallel._scatter_heads
 
     def dealt(tensors: Sequence[Tensor], split: int, joined: int, group: Group) -> tuple[Tensor, ...]:
         found = before(tensors, split, joined, group)
         return tuple(each.roll(each.shape[1] // 2, 1) for each in found) if joined == 1 else found
 
-    context_parallel._dealt = dealt
+    context_parallel._scatter_heads = dealt
 
 
 @pytest.mark.parametrize(
@@ -317,8 +318,8 @@ def test_the_planner_refuses(layout_id: str, changes: dict[str, Any], message: s
     ],
 )
 def test_the_target_supports_what_the_runtime_runs(layout_id: str, reason: str | None) -> None:
-    found, layouts = resolve(request_from_dict(ASKED)), Layouts.of([parse(layout_id)])
-    (said,) = TARGETS["meshwright"].supports(layouts, found.problem)[1]
+    resolved, layouts = resolve(request_from_dict(ASKED)), Layouts.of([parse(layout_id)])
+    (said,) = TARGETS["meshwright"].supports(layouts, resolved.problem)[1]
     assert said == reason if reason is None else said is not None and reason in said
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from meshwright.planner import api
-from meshwright.runtime.mesh import build_mesh
-from meshwright.runtime.sharding import squared_norm
+from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.parallel.sharding import squared_norm
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.cost_models import liveness
+from meshwright.cost_models.quantities import moments
 from meshwright.planner import api
-from meshwright.planner.plan import Plan
-from meshwright.profiles.models import load_model
-from meshwright.profiles.stacks import load_stack
-from meshwright.runtime import comm, dry_run
+from meshwright.planner.document.plan import Plan
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.load import load_stack
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.model import DecoderChunk
-from meshwright.runtime.pricing import predicted_bytes
-from meshwright.runtime.scale import scale_down
-from meshwright.runtime.traced import TOLERANCE, distinct_stages
+from meshwright.runtime.model.decoder import DecoderChunk
+from meshwright.runtime.parallel import comm
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.pricing import predicted_bytes
+from meshwright.runtime.rehearsal.scale import scale_down
+from meshwright.runtime.rehearsal.traced import TOLERANCE, distinct_stages
 
 from ..snapshots import run as run_command
 from ..snapshots import run_here
@@ -242,13 +243,13 @@ def test_the_command_shows_both_and_agrees(folder: Path) -> None:
 
 def test_a_buffer_that_the_ledger_forgets_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: the ledger drops the logits. The plan is made by the faulty one, the trace does not share it."""
-    right = liveness.moments
+    right = moments.memory_moments
 
     def wrong(*args: Any) -> Any:
         found = right(*args)
         return {**found, "logits": 0 * found["logits"]}
 
-    monkeypatch.setattr("meshwright.cost_models.ledger.moments", wrong)
+    monkeypatch.setattr("meshwright.cost_models.quantities.ledger.memory_moments", wrong)
     flags = ["--model", "gpt2", "--cluster", "dgx-h100:1", "--global-batch", "64", "--seq-len", "1024"]
     result = run_here("memory", *flags, "--layout", "dp8-mbs4-z1-rfull", "--trace", "--json", cwd=folder)
     assert result.code == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from meshwright.cli.main import main
-from meshwright.planner.emitters.emit import Refused, emit
-from meshwright.planner.emitters.launchers.registry import LAUNCHERS
-from meshwright.planner.plan import load_plan, read_plan
+from meshwright.planner.document.plan import load_plan, read_plan
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.launchers.registry import LAUNCHERS
 
 from meshwright.errors import InputError
 
@@ -37,7 +37,7 @@ def test_what_cannot_be_written(plan_file: Path) -> None:
     data = json.loads(plan.to_json())
     data["candidates"][0]["layout"]["precision"] = "fp16"
     data["candidates"][0]["layout_id"] += "-fp16"
-    with pytest.raises(Refused, match="trains in bf16 or fp32") as caught:
+    with pytest.raises(LayoutRefusedError, match="trains in bf16 or fp32") as caught:
         emit(read_plan(json.dumps(data), "plan.json"))
     assert caught.value.fields == ("precision",)
 

@@ -11,20 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models import flops
 from meshwright.cost_models.layouts import Layouts
-from meshwright.cost_models.specs import MixtureOfExperts, with_capacity
-from meshwright.cost_models.tables import index_keys
+from meshwright.cost_models.quantities import flops
+from meshwright.cost_models.quantities.tables import index_keys
+from meshwright.cost_models.specs.model import MixtureOfExperts, with_capacity
 from meshwright.planner import api
-from meshwright.planner.plan import Plan
-from meshwright.planner.request import load_request, request_to_dict
-from meshwright.runtime import blocks, dry_run, experts, reference
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.request.load import load_request, request_to_dict
+from meshwright.runtime import reference
+from meshwright.runtime.checkpoint.manifest import Manifest, check_run, run_of
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.manifest import Manifest, check_run, run_of
-from meshwright.runtime.parity import LEAST_CHANGE, compare, compare_memory
-from meshwright.runtime.pricing import _problem, _tables, predicted_bytes
-from meshwright.runtime.router import within_capacity
-from meshwright.runtime.scale import scale_down
+from meshwright.runtime.model import blocks, experts
+from meshwright.runtime.model.router import within_capacity
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare, compare_memory
+from meshwright.runtime.rehearsal.pricing import _problem, _tables, predicted_bytes
+from meshwright.runtime.rehearsal.scale import scale_down
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
 

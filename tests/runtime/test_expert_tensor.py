@@ -13,18 +13,21 @@ import numpy as np
 import pytest
 import torch
 from meshwright.cost_models.layouts import Layouts, parse
-from meshwright.cost_models.specs import MixtureOfExperts, ModelSpec, Workload
-from meshwright.cost_models.tables import index_keys
+from meshwright.cost_models.quantities.tables import index_keys
+from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner import api
-from meshwright.planner.emitters.registry import TARGETS
-from meshwright.planner.request import request_from_dict
-from meshwright.planner.resolve import resolve
-from meshwright.runtime import blocks, dry_run, experts, reference
-from meshwright.runtime.comm import Group
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.targets.registry import TARGETS
+from meshwright.runtime import reference
 from meshwright.runtime.job import Job, job_of, unsupported
-from meshwright.runtime.mesh import build_mesh, rank_lists
-from meshwright.runtime.parity import LEAST_CHANGE, compare_memory
-from meshwright.runtime.pricing import _problem, _tables, predicted_bytes
+from meshwright.runtime.model import blocks, experts
+from meshwright.runtime.parallel.comm import Group
+from meshwright.runtime.parallel.mesh import build_mesh, rank_lists
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare_memory
+from meshwright.runtime.rehearsal.pricing import _problem, _tables, predicted_bytes
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
@@ -251,11 +254,11 @@ def test_the_target_supports_it_and_its_plans_are_jobs() -> None:
     asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100:2", "target": "meshwright", "fix": {"etp": 2}, "top": 2,
              "workload": {"seq_len": 4096, "global_batch": 64}}  # fmt: skip
     plan = api.plan(request_from_dict(asked))
-    found = resolve(request_from_dict(asked))
+    resolved = resolve(request_from_dict(asked))
     for choice, candidate in enumerate(plan.candidates, 1):
         layout = candidate.to_layout()
         assert layout.etp == 2
-        assert TARGETS["meshwright"].supports(Layouts.of([layout]), found.problem)[1] == [None]
+        assert TARGETS["meshwright"].supports(Layouts.of([layout]), resolved.problem)[1] == [None]
         assert job_of(plan, choice).layout == layout
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.cost_models.specs import told
-from meshwright.planner.plan import Placement, load_plan, read_plan
-from meshwright.planner.plan_parts import model_of
-from meshwright.profiles.models import load_model
+from meshwright.cost_models.specs.documents import spec_to_dict
+from meshwright.planner.document.plan import Placement, load_plan, read_plan
+from meshwright.planner.document.specs import model_of
+from meshwright.profiles.model.load import load_model
 from meshwright.runtime import launcher
 from meshwright.runtime.agent import PARENT
 from meshwright.runtime.failures import RunFailed, diagnose
 from meshwright.runtime.job import job_of
-from meshwright.runtime.mesh import rank_lists
+from meshwright.runtime.parallel.mesh import rank_lists
 from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.status import Status, read_all
 
@@ -130,7 +130,7 @@ def test_a_plan_that_does_not_say_whether_positions_are_scaled(plan_file: Path) 
 def test_scaled_positions_survive_the_plan() -> None:
     for name in ("llama-3.1-8b", "deepseek-v3", "nemotron-4-340b"):
         spec, _ = load_model(name)
-        assert model_of({"model": json.loads(json.dumps(told(spec)))}, "") == spec
+        assert model_of({"model": json.loads(json.dumps(spec_to_dict(spec)))}, "") == spec
 
 
 def test_a_newer_plan_is_refused(plan_file: Path) -> None:
@@ -256,8 +256,8 @@ def test_bad_data_is_the_users_input() -> None:
 
 def test_all_differences_of_a_refused_checkpoint_are_the_message_and_the_hint_stays(tmp_path: Path) -> None:
     lines = [f"model.kinds.0.field_{i}: 1 in the checkpoint, 2 now" for i in range(99)]
-    told = ["was saved by another model:", *lines, "give the plan of that model"]
-    Status(tmp_path, 0).fail("\n".join(told), "invalid_input")
+    spec_to_dict = ["was saved by another model:", *lines, "give the plan of that model"]
+    Status(tmp_path, 0).fail("\n".join(spec_to_dict), "invalid_input")
     found = diagnose(read_all(tmp_path), [], 1, 1)
     assert found.message.startswith("was saved by another model:\nmodel.kinds.0.field_0: 1 in the checkpoint, 2 now\n")
     assert found.message.endswith(lines[-1])
@@ -279,7 +279,8 @@ def test_a_worker_loads_no_catalogue_and_no_solver() -> None:
 
 
 def test_the_launcher_loads_no_torch() -> None:
-    code = "import meshwright.cli.commands.launch, meshwright.runtime.launcher, meshwright.runtime.pricing, sys\n"
-    code += "import meshwright.runtime.settings, meshwright.runtime.parity; print('torch' in sys.modules)"
+    code = "import meshwright.cli.commands.launch, meshwright.runtime.launcher, sys\n"
+    code += "import meshwright.runtime.rehearsal.pricing\n"
+    code += "import meshwright.runtime.settings, meshwright.runtime.rehearsal.parity; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

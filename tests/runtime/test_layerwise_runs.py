@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from meshwright.cost_models.layouts import parse
-from meshwright.runtime import dry_run
 from meshwright.runtime.job import Job
-from meshwright.runtime.pricing import predicted_bytes
-from meshwright.runtime.resharding import Resharding
-from meshwright.runtime.scale import scale_down
+from meshwright.runtime.parallel.resharding import Resharding
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.pricing import predicted_bytes
+from meshwright.runtime.rehearsal.scale import scale_down
 from meshwright.runtime.trainer import Trainer
 
 from .fork import Break

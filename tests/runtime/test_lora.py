@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs import Lora
+from meshwright.cost_models.specs.workload import Lora
 from meshwright.planner import api
 from meshwright.runtime import reference
-from meshwright.runtime.adapters import of_input, of_output
 from meshwright.runtime.data import open_source
 from meshwright.runtime.job import Job
-from meshwright.runtime.parity import compare, compare_memory
-from meshwright.runtime.pricing import predicted_bytes
+from meshwright.runtime.model.adapters import of_input, of_output
+from meshwright.runtime.rehearsal.parity import compare, compare_memory
+from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.trainer import MOMENTUM, Trainer
 from torch import Tensor, nn

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from meshwright.planner import api
-from meshwright.runtime import dry_run
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.parity import compare_memory
-from meshwright.runtime.pricing import predicted_bytes
-from meshwright.runtime.scale import scale_down
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.parity import compare_memory
+from meshwright.runtime.rehearsal.pricing import predicted_bytes
+from meshwright.runtime.rehearsal.scale import scale_down
 
 from .fork import run
 from .jobs import job, llama, moe

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models import params
-from meshwright.cost_models.specs import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from meshwright.profiles.huggingface import read_config
-from meshwright.runtime.model import DecoderChunk
+from meshwright.cost_models.quantities import params
+from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.profiles.model.huggingface import read_config
+from meshwright.runtime.model.decoder import DecoderChunk
+from meshwright.runtime.model.router import route
 from meshwright.runtime.reference import whole_model
-from meshwright.runtime.router import route
 from meshwright.runtime.settings import Settings, check_balancing
 from torch import Tensor, nn
 

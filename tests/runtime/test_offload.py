@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs import Lora, Workload
+from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.planner import api
-from meshwright.runtime import dry_run, offload
 from meshwright.runtime.job import job_of, unsupported
-from meshwright.runtime.pricing import predicted_bytes
-from meshwright.runtime.schedules import own_order
+from meshwright.runtime.parallel import offload
+from meshwright.runtime.parallel.schedules import own_order
+from meshwright.runtime.rehearsal import dry_run
+from meshwright.runtime.rehearsal.pricing import predicted_bytes
 
 from meshwright.errors import UnsupportedError
 

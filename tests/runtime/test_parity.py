@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs import ModelSpec
-from meshwright.runtime import reference, split_backward, tensor_parallel
-from meshwright.runtime.experts import Dispatch
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.runtime import reference
 from meshwright.runtime.job import Job
-from meshwright.runtime.mesh import build_mesh
-from meshwright.runtime.model import DecoderChunk, DecoderLayer
-from meshwright.runtime.parity import LEAST_CHANGE, Parity, compare
-from meshwright.runtime.pricing import ledger_of
-from meshwright.runtime.recompute import _Recipe
-from meshwright.runtime.schedules import own_order
+from meshwright.runtime.model.decoder import DecoderChunk, DecoderLayer
+from meshwright.runtime.model.experts import Dispatch
+from meshwright.runtime.parallel import split_backward, tensor_parallel
+from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.parallel.recompute import _Recipe
+from meshwright.runtime.parallel.schedules import own_order
+from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, Parity, compare
+from meshwright.runtime.rehearsal.pricing import ledger_of
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 

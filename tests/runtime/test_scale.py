@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from meshwright.cost_models.specs import FeedForward, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from meshwright.planner import api
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.scale import scale_down
+from meshwright.runtime.rehearsal.scale import scale_down
 
 from .jobs import attention, gpt, job, llama, moe
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import SCHEDULES
-from meshwright.cost_models.schedule import make
-from meshwright.cost_models.schedule_csv import to_csv
-from meshwright.cost_models.stages import chunk_devices
-from meshwright.runtime.schedules import Action, actions, own_order
+from meshwright.cost_models.quantities.stages import chunk_devices
+from meshwright.cost_models.schedules.csv import to_csv
+from meshwright.cost_models.schedules.simulator import make
+from meshwright.runtime.parallel.schedules import Action, actions, own_order
 
 from meshwright.errors import InputError, UnsupportedError
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs import ModelSpec
-from meshwright.runtime import reference, split_backward
-from meshwright.runtime.memory import PeakMemory
-from meshwright.runtime.model import DecoderChunk
-from meshwright.runtime.pipeline import Pipeline
-from meshwright.runtime.recompute import Recompute
-from meshwright.runtime.schedules import Action
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.runtime import reference
+from meshwright.runtime.model.decoder import DecoderChunk
+from meshwright.runtime.parallel import split_backward
+from meshwright.runtime.parallel.pipeline import Pipeline
+from meshwright.runtime.parallel.recompute import Recompute
+from meshwright.runtime.parallel.schedules import Action
+from meshwright.runtime.rehearsal.memory import PeakMemory
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode

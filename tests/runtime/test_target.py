@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from meshwright.cli.main import main
 from meshwright.planner import api
-from meshwright.planner.plan import Plan
-from meshwright.planner.plan_parts import model_of, stack_of, workload_of
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.specs import model_of, stack_of, workload_of
 from meshwright.runtime.job import job_of, unsupported
 
 from meshwright.errors import NoFeasibleLayoutError, UnsupportedError

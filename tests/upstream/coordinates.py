@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BRIDGE_PARSER = Path(__file__).parents[2] / "planner" / "emitters" / "parsers" / "megatron_bridge_parser.py"
+BRIDGE_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "megatron_bridge" / "parser.py"
 
 Mesh = dict[str, int]
 

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.planner.emitters.check import check_files
-from meshwright.planner.emitters.emit import Refused, emit
-from meshwright.planner.emitters.facts import layout_of
-from meshwright.planner.emitters.option_lists import option_list
-from meshwright.planner.emitters.own_parser import bridge_source, case, megatron_source, verdicts
-from meshwright.planner.emitters.reading import read_folder
-from meshwright.planner.emitters.registry import TARGETS
-from meshwright.planner.emitters.setup import Setup
-from meshwright.planner.plan import Plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.facts import layout_of
+from meshwright.planner.targets.option_lists import option_list
+from meshwright.planner.targets.own_parser import bridge_source, case, megatron_source, verdicts
+from meshwright.planner.targets.reading import read_folder
+from meshwright.planner.targets.registry import TARGETS
+from meshwright.planner.targets.setup import Setup
 
-from ..emit_corruptions import CATALOGUE, corrupted
-from ..emit_plans import random_plans
+from ..planner.targets.emit_corruptions import CATALOGUE, corrupted
+from ..planner.targets.emit_plans import random_plans
 from .coordinates import planned
 
 if not os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON"):
@@ -65,7 +65,7 @@ def emitted(target: str) -> tuple[list[tuple[Plan, dict[str, str]]], Counter[str
     for plan in plans:
         try:
             out.append((plan, dict(emit(plan, target).files)))
-        except Refused as error:
+        except LayoutRefusedError as error:
             refused[f"{target}: {str(error).splitlines()[-1].partition(':')[0]} (of those drawn)"] += 1
     return out[:NUM_PLANS], refused
 

@@ -1,0 +1,57 @@
+"""From layouts to their ledger: splits into stages, quantities, and what techniques rewrite of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .arrays import Array, Ints
+from .layouts import SCHEDULES, V_SCHEDULES, Layouts
+from .problem import Problem
+from .quantities import interleaving_stalls
+from .quantities.ledger import Ledger
+from .quantities.stages import Partition, build_splits, mean_splits, own_splits
+from .quantities.tables import Tables
+from .quantities.traffic import StateTraffic
+from .techniques import registry
+
+
+def split_keys(layouts: Layouts) -> tuple[list[tuple[int, int, str]], Ints]:
+    """Distinct (pp, vpp, schedule shape) of a batch and the index of each row's."""
+    v_shaped = np.isin(layouts["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+    vpp = np.where(layouts["pp"] > 1, layouts["vpp"], 1)
+    code = (layouts["pp"] << 21 | vpp << 1) + v_shaped
+    distinct, inverse = np.unique(code, return_inverse=True)
+    keys = [(int(c >> 21), int(c >> 1 & 0xFFFFF), V_SCHEDULES[0] if c & 1 else "1f1b") for c in distinct]
+    return keys, inverse.astype(np.int64)
+
+
+def build_totals(problem: Problem) -> Array:
+    """[kind] layers, embedding, head and MTP projections of the whole model."""
+    return np.asarray(build_splits(problem.pattern, problem.num_kinds, problem.edges, [(1, 1, "1f1b")]).total[0])
+
+
+def build(
+    problem: Problem, tables: Tables, layouts: Layouts, key: Ints, partition: Partition | None = None, *,
+    mean: bool = False,
+) -> Ledger:  # fmt: skip
+    """The ledger of a batch whose rows use the shard keys `key` of `tables`. partition: stages of one's own, all rows
+    of one pp, vpp and schedule. mean: equal stages of fractions of layers."""
+    keys, split = split_keys(layouts)
+    ends = (problem.pattern, problem.num_kinds, problem.edges)
+    if partition is not None:
+        splits = own_splits(*ends, *keys[0], partition)
+    else:
+        splits = (mean_splits if mean else build_splits)(*ends, keys)
+    if not mean:
+        splits = replace(splits, waits=interleaving_stalls.of_keys(problem, keys, partition))
+    code = layouts["recompute"] << 8 | layouts["recompute_modules"]
+    distinct, inverse = np.unique(code, return_inverse=True)
+    plain = Ledger(
+        problem=problem, tables=tables, layouts=layouts, key=key,
+        codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
+        splits=splits, split=split,
+        traffic=(StateTraffic.of(problem.state_bytes),),
+    )  # fmt: skip
+    return registry.rewrite(plain)

@@ -1,0 +1,205 @@
+"""Layers of one model under strategies of their own: what each costs, and what a pipeline of them takes.
+
+A strategy is a `Layout`; all of a plan have one number of stages and of micro-batches, so tp x cp x dp GPUs of a stage
+share the same sequences in another way. Every number is the ledger's, of the layout that has the strategy everywhere:
+
+- what is a sum over layers (compute, states, activations) is the ledger's of a device that has just that layer;
+- what a stage does as a whole (collectives in pieces, flat buffers) is the ledger's of the stage in which all have the
+  strategy, and a layer takes part in it by its share of the parameters;
+- what comes and goes (moments.py) is that of the layer, embedding or head that needs most.
+
+So a plan whose layers all have one strategy takes exactly what `step.price` says of that layout (tests/test_layerwise).
+New is only what lies between strategies: `resharding_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+import numpy as np
+
+from .. import build_ledger
+from ..arrays import Array, Ints
+from ..layouts import Layouts
+from ..problem import Problem
+from ..quantities.ledger import Ledger
+from ..quantities.stages import EXTRA_KINDS
+from ..quantities.tables import Tables
+from ..rates import collectives
+from ..rates.rates import Rates
+from ..step import sharded_states, step
+from ..step.data_parallel import group_curve, once_per_step_s, shown_s
+from ..step.pipeline import one_f_one_b_hop_s
+from .memory import Bytes, alone, share
+
+# Sums over the layers of a stage, seconds. Per micro-batch: forward, backward; `steady`, which nothing hides (gradient
+# accumulation, copies of gathered states, resharding); traffic of sharded states forward and backward. Per step:
+# gradients reduced, weights gathered, parameters updated, weights cast.
+SUMS = ("forward", "backward", "steady", "gathering", "scattering", "reduce", "gather", "update", "cast")
+F, B, STEADY, GATHERING, SCATTERING, REDUCE, GATHER, UPDATE, CAST = range(len(SUMS))
+
+
+@dataclass(frozen=True)
+class Prices(Bytes):
+    """Seconds beside the bytes. seconds: [profile of a stage, SUMS, kind, n]; accumulate_s, copies_s: [kind, n] parts
+    of `steady`."""
+
+    rates: Rates
+    seconds: Array
+    accumulate_s: Array
+    copies_s: Array
+
+    @classmethod
+    def of(cls, problem: Problem, rates: Rates, tables: Tables, layouts: Layouts, key: Ints) -> Prices:
+        whole = build_ledger.build(problem, tables, layouts, key)
+        units, num = alone(whole), problem.num_kinds + EXTRA_KINDS
+        kinds, bandwidth = range(num), rates.memory_bw_bytes_per_s
+        accumulate_s = np.array([units.accumulated_bytes(k) for k in kinds]) / rates.bandwidth("accumulation")[0]
+        trained = np.array([units.trained[k][0] for k in kinds])
+        gathering, scattering, copies_s = _traffic(whole, units, rates, num)
+        forward, backward = _compute(units, tables, num)
+        reduced, gathered = once_per_step_s(whole, rates, whole.traffic[0])
+        most = np.max([part[0] for part in whole.trained], axis=0)
+        update_s = np.array([units.updated[k] for k in kinds]) * step.update_bytes(whole) / rates.bandwidth("update")[0]
+        cast_s = np.array([units.cast_bytes(k) for k in kinds]) / bandwidth
+        common = (forward, backward, accumulate_s + copies_s)
+        once = (share(trained, most) * reduced, share(trained, most) * gathered, update_s, cast_s)
+        profiles = range(whole.num_profiles)
+        seconds = np.array([[*common, gathering[j], scattering[j], *once] for j in profiles])
+        return cls(**vars(Bytes.of_rows(whole)), rates=rates, seconds=seconds, accumulate_s=accumulate_s,
+                   copies_s=copies_s)  # fmt: skip
+
+    @cached_property
+    def split(self) -> Ints:
+        """[n] parts that the sequences of a micro-batch are cut into: tp x cp."""
+        return np.asarray(self.whole.layouts["tp"] * self.whole.layouts["cp"])
+
+    @cached_property
+    def hop_s(self) -> Array:
+        """[n] seconds of a stage-to-stage message; where activations are split over tp, the same for all strategies."""
+        return step.hop_s(self.whole, self.rates)
+
+    @cached_property
+    def link_s(self) -> Array:
+        """[n] how long the link is busy with it."""
+        return step.link_s(self.whole, self.rates)
+
+    @cached_property
+    def messages_once_s(self) -> Array:
+        """[n] messages once a step."""
+        return step.messages_once_s(self.whole, self.rates)
+
+    def resharding_s(self, row: int, splits: Ints) -> Array:
+        """[from, to] seconds per micro-batch, forward and backward, between items whose sequences are cut into
+        `splits` parts; row: any of the strategies.
+
+        Ranks of a stage hold equal parts: cut into a, rank i has part i mod a of the sequences i // a. From a to b,
+        blocks of lcm(a, b) ranks exchange all they hold, each with lcm/gcd others, gcd ranks apart: an all-to-all,
+        which nothing hides. tp and Ulysses of one degree cut alike.
+        """
+        parts = [int(a) for a in splits]
+        pairs = [(a * b // gcd(a, b) // gcd(a, b), gcd(a, b)) for a in parts for b in parts]
+        size, stride = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+        curve = group_curve(self.rates, "tp", "all_to_all", size, stride)
+        held = np.full(len(pairs), self.whole.tables.message[self.whole.key[row]])
+        return 2.0 * collectives.seconds(curve, held).reshape(len(parts), len(parts))
+
+    def context_bytes(self, splits: Ints) -> float:
+        """Bytes outside the allocator on a rank that cuts sequences into each of `splits` parts: a communicator for
+        every distinct group, of the parts and of the copies."""
+        over, pp = self.rates.overheads, int(self.whole.layouts["pp"][0])
+        gpus = self.problem.num_gpus // pp
+        groups = {(int(a), 1) for a in splits if a > 1} | {(gpus // int(a), int(a)) for a in splits if gpus > a}
+        return over.context_bytes + over.communicator_bytes * (len(groups) + (pp > 1))
+
+
+@dataclass(frozen=True)
+class LayerwisePipeline:
+    """What adds the sums of stages up to a step of 1F1B, as `step` does. m: micro-batches; calls: [stage] layers.
+    shares: [2] of a cycle that may hide what is done once per step, for bounds; None: what is there."""
+
+    rates: Rates
+    m: float
+    hop_s: float
+    link_s: float
+    calls: Array
+    straggler_share: float
+    shares: Array | None = None
+
+    @property
+    def pp(self) -> int:
+        return len(self.calls)
+
+    def exposed_s(self, sums: Array) -> Array:
+        """[..., stage, 2] seconds of sharded states' traffic that show and, [..., stage, 2:], those that hide, forward
+        and backward; sums: [..., stage, SUMS]."""
+        stack, out = self.rates.stack, []
+        for compute, traffic in ((F, GATHERING), (B, SCATTERING)):
+            seconds = sums[..., traffic]
+            out.append(sharded_states.hidden_s(stack, seconds, sums[..., compute], self.calls))
+        hidden = np.stack(out, axis=-1)
+        shown = sums[..., [GATHERING, SCATTERING]] - (1.0 - stack.contention) * hidden
+        return np.concatenate([shown, hidden], axis=-1)
+
+    def cycle_s(self, sums: Array) -> tuple[Array, Array]:
+        """[..., stage] seconds of a micro-batch; [..., stage, 2] of compute that nothing hides behind yet."""
+        traffic = self.exposed_s(sums)
+        cycle = sums[..., F] + sums[..., B] + sums[..., STEADY] + traffic[..., 0] + traffic[..., 1]
+        room = sums[..., [F, B]] - traffic[..., 2:] if self.shares is None else cycle[..., None] * self.shares
+        return cycle, room
+
+    def hops_s(self, total: Array, slowest: Array) -> Array:
+        """Stage-to-stage messages that nothing hides."""
+        pp, m, hop_s, link_s = (np.array(float(x)) for x in (self.pp, self.m, self.hop_s, self.link_s))
+        return one_f_one_b_hop_s(pp, m, hop_s, link_s, total, slowest)
+
+    def once_s(self, reduce: Array, gather: Array, room: Array) -> Array:
+        """Data parallelism once per step; room: [..., 2] seconds of forward and backward to hide it behind."""
+        return shown_s(self.rates.stack, reduce, gather, room[..., 0], room[..., 1])
+
+    def step_s(self, sums: Array, messages_once_s: Array | float) -> Array:
+        """[...] seconds of a step: the slowest stage m times, the others once, messages, data parallelism, update."""
+        cycle, room = self.cycle_s(sums)
+        slowest = np.argmax(cycle, axis=-1)[..., None]
+        longest, total = np.take_along_axis(cycle, slowest, -1)[..., 0], cycle.sum(axis=-1)
+        beside = np.take_along_axis(room, slowest[..., None], -2)[..., 0, :]
+        most = sums[..., REDUCE:].max(axis=-2)
+        step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + messages_once_s
+        step_s = step_s + self.once_s(most[..., 0], most[..., 1], beside) + most[..., 2] + most[..., 3]
+        return np.asarray(step_s * (1.0 + self.straggler_share))
+
+
+def _compute(units: Ledger, tables: Tables, num: int) -> tuple[Array, Array]:
+    """[kind, n] seconds of the forward pass, and of the backward pass with recomputation."""
+    forward, backward = units.per_kind(tables.forward_s), units.per_kind(tables.backward_s)
+    redo = units.per_code(np.array([tables.redo(*code).sum(axis=1) for code in units.codes]))
+    return np.array([forward[k] for k in range(num)]), np.array([backward[k] + redo[k] for k in range(num)])
+
+
+def _traffic(whole: Ledger, units: Ledger, rates: Rates, num: int) -> tuple[Array, Array, Array]:
+    """[profile, kind, n] seconds per micro-batch of sharded states forward and backward, and [kind, n] of copies."""
+    n = len(whole.layouts)
+    gathering, scattering = np.zeros((2, whole.num_profiles, num, n))
+    copies_s = np.zeros((num, n))
+    rows = np.flatnonzero((whole.layouts["zero"] >= 2) & ~whole.whole_in_pipeline)
+    if not len(rows):
+        return gathering, scattering, copies_s
+    again, first, scatters = sharded_states.when(whole, rows, whole.layouts["zero"][rows] == 3)
+    curves, plan = sharded_states.curves_of(whole, rates, rows), whole.exchanges
+    parts = [sharded_states.moved_by(units, rows, k, curves)[2:] for k in range(num)]
+    gathered, scattered = (np.array(part) for part in zip(*parts, strict=True))
+    for j in range(whole.num_profiles):
+        gather, scatter, all_gathered, all_scattered = sharded_states.moved_by(whole, rows, j, curves)
+        part = share(gathered, all_gathered)
+        gathering[j][:, rows] = first * gather[plan.forward] * part
+        scattering[j][:, rows] = again * gather[plan.backward] * part
+        scattering[j][:, rows] += scatters * scatter * share(scattered, all_scattered)
+    shards = whole.dense_groups.shard[rows] > 1
+    forward, backward, into = sharded_states.copied_s(whole, rates, shards, gathered, scattered)
+    copies_s[:, rows] = first * forward + again * backward + scatters * into
+    return gathering, scattering, copies_s
+
+
+__all__ = ["SUMS", "LayerwisePipeline", "Prices"]

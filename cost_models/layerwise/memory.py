@@ -1,0 +1,199 @@
+"""What layers under strategies of their own hold: bytes only, which no rate has a part in.
+
+As in costs.py, what is a sum over layers is the ledger's of a device that has just that layer, flat buffers are
+those of the stage in which all have the strategy, and of what comes and goes the largest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import Array
+from ..problem import Problem
+from ..quantities.ledger import BUFFERS, LASTING, Ledger
+from ..quantities.memory import flat_buffer_bytes
+from ..quantities.moments import (
+    AT_LOSS,
+    IN_EMBEDDING,
+    IN_HEAD,
+    IN_LAYER,
+    IN_PREDICTION,
+    TRANSIENT,
+    memory_moments,
+    number_of_moments,
+    unusable,
+)
+from ..quantities.resident import in_flight
+from ..quantities.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Splits, split_rows
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Of strategies (rows n, all of one pp) for every kind of item: layers, then the edges of stages.py.
+
+    Bytes that add up: states [3, kind, n], weights, gradients, optimizer; flat [profile, kind, n], of flat buffers;
+    unusable [kind, n], freed and of no use (liveness.unusable); saved [kind, n], a micro-batch's activations.
+    transient: [TRANSIENT, kind, n] bytes at the item's fullest moment, of which a stage holds the most.
+    """
+
+    problem: Problem
+    whole: Ledger
+    states: Array
+    flat: Array
+    unusable: Array
+    saved: Array
+    transient: Array
+
+    @classmethod
+    def of_rows(cls, whole: Ledger) -> Bytes:
+        """Of the rows of a ledger."""
+        units, num = alone(whole), whole.problem.num_kinds + EXTRA_KINDS
+        memory = [units.memory(k) for k in range(num)]
+        trained = np.array([units.trained[k][0] for k in range(num)])
+        return cls(
+            whole.problem, whole,
+            states=np.array([[one[name] for one in memory] for name in ("weights", "gradients", "optimizer")]),
+            flat=np.array([_flat(whole, j) * share(trained, whole.trained[j][0]) for j in range(whole.num_profiles)]),
+            unusable=np.array([unusable(units, k) for k in range(num)]),
+            saved=np.array([units.saved[k] for k in range(num)]), transient=_transient(units, num),
+        )  # fmt: skip
+
+
+def alone(whole: Ledger) -> Ledger:
+    """The same strategies on devices that hold one item each; then a layer with the embedding, a layer with the head:
+    what is alive at the loss depends on both."""
+    num = whole.problem.num_kinds + EXTRA_KINDS
+    counts = np.zeros((1, num + 2, num))
+    counts[0, :num] = np.eye(num)
+    counts[0, [num, num + 1], [whole.problem.pattern[0], whole.problem.pattern[-1]]] = 1.0
+    counts[0, num, EMBEDDING] = counts[0, num + 1, HEAD] = 1.0
+    zero = np.zeros((1, num + 2))
+    splits = Splits(counts, zero, zero + 1.0, counts.sum(axis=1))
+    return replace(whole, splits=splits, split=np.zeros(len(whole.layouts), dtype=np.int64))
+
+
+def share(part: Array, whole: Array) -> Array:
+    """part / whole, 0 of nothing."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=np.broadcast_to(whole > 0, part.shape))
+
+
+def _flat(whole: Ledger, j: int) -> Array:
+    """[n] bytes of flat copies on the device of profile j (Ledger.memory)."""
+    held = flat_buffer_bytes(whole.problem.stack, whole.problem.state_bytes, whole.trained[j][0], whole.updated[j])
+    return np.where((whole.layouts["zero"] > 0) & ~whole.away, held, 0.0)
+
+
+def _transient(units: Ledger, num: int) -> Array:
+    """[TRANSIENT, kind, n] bytes at the fullest moment of each item: of a layer and the embedding, its backward pass;
+    of the head, the loss or its own."""
+    n, kinds = len(units.layouts), units.problem.num_kinds
+    out = np.zeros((len(TRANSIENT), num, n))
+    of_head = [at for at in (AT_LOSS, IN_HEAD, IN_PREDICTION) if at < number_of_moments(units.problem)]
+    where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + EMBEDDING: (num, [IN_EMBEDDING]),
+             num + HEAD: (num + 1, of_head)}  # fmt: skip
+    for kind, (profile, at) in where.items():
+        passing = memory_moments(units, profile)
+        held = np.array([passing[name][at] for name in TRANSIENT])
+        fullest = held.sum(axis=0).argmax(axis=0)
+        out[:, kind] = held[:, fullest, np.arange(n)]
+    return out
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of plans of one number of stages and of m micro-batches. sizes: their layers, where not as even as
+    possible."""
+
+    prices: Bytes
+    m: int
+    sizes: tuple[int, ...] | None
+
+    @property
+    def pp(self) -> int:
+        return int(self.prices.whole.layouts["pp"][0])
+
+    @cached_property
+    def counts(self) -> Array:
+        """[stage, kind] layers of each stage, with embedding and head."""
+        problem = self.prices.problem
+        return split_rows(problem.pattern, problem.num_kinds, problem.edges, self.pp, 1, "1f1b", self.sizes)
+
+    @cached_property
+    def profile(self) -> list[int]:
+        """Profile of each stage in the ledger of whole stages."""
+        known = self.prices.whole.splits.counts[int(self.prices.whole.split[0])]
+        return [next(j for j, row in enumerate(known) if np.array_equal(row, stage)) for stage in self.counts]
+
+    @cached_property
+    def in_flight(self) -> Array:
+        """[stage] micro-batches that a stage holds."""
+        one, stages = np.ones(self.pp), np.arange(float(self.pp))
+        return in_flight(np.zeros(self.pp, dtype=np.int64), one * self.pp, one, one * self.m, stages)
+
+    @cached_property
+    def handed_on(self) -> Array:
+        """[stage] micro-batches whose outputs a stage keeps where the software does (Ledger.kept_output)."""
+        return np.where(np.arange(self.pp) < self.pp - 1, self.in_flight, 0.0)
+
+    @cached_property
+    def layers(self) -> list[tuple[int, ...]]:
+        """Kinds of the layers of each stage, in their order."""
+        sizes, pattern = self.counts[:, :-EXTRA_KINDS].sum(axis=1).astype(int), self.prices.problem.pattern
+        ends = np.cumsum(sizes)
+        return [tuple(pattern[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+    @cached_property
+    def items(self) -> list[list[int]]:
+        """What each stage holds, in the order of the model: kinds of layers, the embedding first, the head last."""
+        rows = [list(kinds) for kinds in self.layers]
+        return [[EMBEDDING] * (s == 0) + row + [HEAD] * (s == self.pp - 1) for s, row in enumerate(rows)]
+
+    def kinds_of(self, stage: int, item: int) -> list[int]:
+        """Kinds of the ledger that an item is on a stage: the head may have a copy of the embedding beside it."""
+        return [item] + [EMBEDDING_COPY] * (item == HEAD and bool(self.counts[stage, EMBEDDING_COPY]))
+
+    def held_by(self, rows: Sequence[int], *, together: bool = False) -> list[tuple[dict[str, float], float]]:
+        """Of a plan, the strategies of embedding, layers and head in the order of the model, for every stage: bytes of
+        every buffer (ledger.BUFFERS), and freed ones of no use.
+
+        When the backward pass reaches the last layer of a strategy, the activations of the layers behind it are gone,
+        and at the embedding those of all layers; together: counts them all the same at a layer, as the search does,
+        which looks at layers in any order.
+        """
+        prices, out, at = self.prices, [], 0
+        for stage, items in enumerate(self.items):
+            mine = rows[at : at + len(items)]
+            held, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
+            held["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[mine[-1]])
+            fullest = (0.0, dict.fromkeys(TRANSIENT, 0.0), 0.0)  # in all, buffer by buffer, activations that are gone
+            behind = self._behind(items, mine, together=together)
+            for item, row, gone in zip(items, mine, behind, strict=True):
+                for kind in self.kinds_of(stage, item):
+                    for name, states in zip(LASTING, prices.states[:, kind, row], strict=False):
+                        held[name] += float(states)
+                    held["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
+                    held["workspace"] += float(prices.flat[self.profile[stage], kind, row])
+                    unused += float(prices.unusable[kind, row])
+                    moment = dict(zip(TRANSIENT, prices.transient[:, kind, row].tolist(), strict=True))
+                    fullest = max(fullest, (sum(moment.values()) - gone, moment, gone), key=lambda one: one[0])
+            held["activations"] -= fullest[2]
+            for name, num_bytes in fullest[1].items():
+                held[name] += num_bytes
+            out.append((held, unused))
+            at += len(items)
+        return out
+
+    def _behind(self, items: Sequence[int], rows: Sequence[int], *, together: bool) -> list[float]:
+        """For each item: bytes that the layers behind the last one of its strategy have saved of a micro-batch; for the
+        embedding, all that the stage has."""
+        both = list(zip(items, rows, strict=True))
+        saved = [float(self.prices.saved[item, row]) if item >= 0 else 0.0 for item, row in both]
+        last = {row: index for index, (item, row) in enumerate(both) if item >= 0}
+        gone = [0.0 if item < 0 or together else sum(saved[last[row] + 1 :]) for item, row in both]
+        if items[0] == EMBEDDING:
+            gone[0] = sum(float(self.prices.saved[item, row]) for item, row in both)
+        return gone

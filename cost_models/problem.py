@@ -1,0 +1,101 @@
+"""What is priced: model, workload, software and number of GPUs; no rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from .arrays import Array
+from .quantities import memory
+from .quantities.memory import KindParameters, StateBytes
+from .quantities.operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains
+from .quantities.stages import Edges
+from .specs.model import ModelSpec, with_capacity
+from .specs.stack import StackSpec
+from .specs.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A layer kind and how much of it trains; layers of one kind differ when only the last n train."""
+
+    kind: int
+    trains: Trains
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is priced: model, workload, software and number of GPUs. No rate is in it. on_host: the devices are ranks of
+    CPUs, whose memory is that of the host."""
+
+    model: ModelSpec
+    workload: Workload
+    stack: StackSpec
+    num_gpus: int
+    gpus_per_node: int
+    on_host: bool = False
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(dict.fromkeys(self._variant_of_layer))
+
+    @cached_property
+    def pattern(self) -> tuple[int, ...]:
+        """Index into `variants` for every layer."""
+        index = {variant: i for i, variant in enumerate(self.variants)}
+        return tuple(index[variant] for variant in self._variant_of_layer)
+
+    @cached_property
+    def _variant_of_layer(self) -> tuple[Variant, ...]:
+        last = self.workload.trains_layers
+        before: Trains = "lora" if self.workload.lora else "frozen"
+        first_trained = self.model.num_layers - last if last is not None else 0
+        if self.workload.lora and last is None:
+            first_trained = self.model.num_layers
+        modes: list[Trains] = ["all" if i >= first_trained else before for i in range(self.model.num_layers)]
+        return tuple(Variant(kind, mode) for kind, mode in zip(self.model.pattern, modes, strict=True))
+
+    @property
+    def trains_everything(self) -> bool:
+        return self.workload.lora is None and self.workload.trains_layers is None
+
+    @cached_property
+    def parameters(self) -> tuple[KindParameters, ...]:
+        """Per variant, then the edges in the order of stages.py."""
+        layers = tuple(
+            memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
+            for v in self.variants
+        )
+        return layers + memory.edge_parameters(self.model, self.trains_everything)
+
+    @cached_property
+    def sequence_operations(self) -> tuple[LayerOperations, ...]:
+        """Operations of one sequence on one rank, per kind; experts are evenly loaded and drop nothing."""
+        one = {name: np.array([int(name not in ("sequence_parallel", "cp_algorithm"))]) for name in KEY_FIELDS}
+        stack = replace(self.stack, moe_imbalance=1.0)
+        model = with_capacity(self.model, None)
+        builder = Builder(model, self.workload, stack, Shard.of(one, self.model, self.workload))
+        edge: Trains = "all" if self.trains_everything else "passes"
+        layers = [builder.layer(model.kinds[v.kind], v.trains) for v in self.variants]
+        return (*layers, builder.embedding("frozen"), builder.head(edge), builder.mtp(edge))
+
+    @cached_property
+    def flops(self) -> Array:
+        """[2, kind] forward and backward FLOPs of one sequence, of layers and edges in the order of stages.py. A copy
+        of the embedding computes nothing."""
+        per_kind = [(ops.forward_flops(), ops.backward_flops()) for ops in self.sequence_operations]
+        return np.array([*per_kind, (0.0, 0.0)]).T
+
+    @cached_property
+    def state_bytes(self) -> StateBytes:
+        return StateBytes.of(self.workload, self.stack)
+
+    @property
+    def num_kinds(self) -> int:
+        return len(self.variants)
+
+    @property
+    def edges(self) -> Edges:
+        return Edges(self.model.mtp_layers, self.model.tied_embeddings)

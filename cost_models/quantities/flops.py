@@ -1,0 +1,44 @@
+"""Model and hardware FLOPs of a step: the one place that both utilisations are computed from.
+
+MFU counts the FLOPs of the model and what is trained of it, without recomputation; HFU adds what is recomputed.
+Attention counts its causal half (and of a packed batch each document's own). Both are over the dense peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..layouts import RECOMPUTE_MODES, Layout
+from ..problem import Problem
+
+
+def _layers_per_kind(problem: Problem) -> list[int]:
+    counts = [0] * problem.num_kinds
+    for kind in problem.pattern:
+        counts[kind] += 1
+    if problem.model.mtp_layers:
+        counts[problem.pattern[-1]] += problem.model.mtp_layers
+    return counts
+
+
+def model_flops(problem: Problem) -> float:
+    """FLOPs of one step: 3 x forward where everything trains (FORMULAS 1.4)."""
+    counts = [*_layers_per_kind(problem), 1, 1, problem.model.mtp_layers, 1]
+    return problem.workload.global_batch * float((np.array(counts) * problem.flops).sum())
+
+
+def recomputed_flops(problem: Problem, layout: Layout, redone: Sequence[float] | None = None) -> float:
+    """FLOPs of one step that `layout` computes a second time. redone: layers of each kind, where they are chosen stage
+    by stage."""
+    mode = RECOMPUTE_MODES[layout.recompute]
+    if mode == "none":
+        return 0.0
+    modules = None if mode == "full" else layout.recompute_modules
+    layers = zip(redone or _layers_per_kind(problem), problem.sequence_operations, strict=False)
+    total = sum(n * ops.forward_flops(modules) for n, ops in layers if ops.trains != "frozen")
+    share = 1.0
+    if layout.recompute_layers and redone is None:
+        share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)
+    return problem.workload.global_batch * share * total

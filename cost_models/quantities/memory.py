@@ -1,0 +1,112 @@
+"""Bytes of model states and buffers on one GPU.
+
+States per trained parameter (FORMULAS 5.1): weight (2 in bf16, 4 in fp32), gradient (as the stack accumulates it),
+optimizer (`OPTIMIZER_BYTES`). ZeRO shards the optimizer (1), gradients (2) and weights (3) over shard x cp ranks;
+routed experts over their own data-parallel ranks, shard x cp x tp / (ep x etp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..specs.model import Layer, ModelSpec
+from ..specs.stack import StackSpec
+from ..specs.workload import Workload
+from . import params
+
+# Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
+OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0}
+MASTER_BYTES = 4.0
+GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it
+# nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
+BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 4.127 / 8}
+REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate")
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter of each state, and of a frozen base weight."""
+
+    weight: float
+    frozen_weight: float
+    gradient: float
+    optimizer: float
+    quantised_copy: float
+
+    @classmethod
+    def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
+        fp32 = workload.precision == "fp32"
+        # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
+        moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or stack.master_weights else 2.0)
+        # A quantised weight and its transpose beside the bf16 one; in TransformerEngine, where weights are gathered in
+        # fp8, they are all that there is.
+        only = workload.precision == "fp8" and stack.caches_fp8_weights and stack.fp8_gather
+        copies = workload.is_quantised and not only
+        base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
+        return cls(
+            weight=4.0 if fp32 else 2.0,
+            frozen_weight=4.0 if fp32 else base,
+            gradient=4.0 if fp32 else float(stack.gradient_bytes),
+            optimizer=moments + (0.0 if fp32 or not stack.master_weights else MASTER_BYTES),
+            quantised_copy=2 * workload.operand_bytes if copies else 0.0,
+        )
+
+
+# DeepSpeed's reduce_bucket_size, allgather_bucket_size (runtime/zero/config.py, and utils.py of the pipeline engine).
+BUCKET_ELEMENTS = 5e8
+
+
+def flat_buffer_bytes(stack: StackSpec, states: StateBytes, whole: Array, updated: Array) -> Array:
+    """Bytes of the flat copies of StackSpec.flat_buffers, of a rank that has the gradients of `whole` parameters and
+    updates `updated`. They are blocks of their own: one that is larger than what activations free is new memory."""
+    if stack.flat_buffers == "none":
+        return np.zeros_like(whole)
+    bucket = np.minimum(BUCKET_ELEMENTS, whole)
+    if states.gradient > GRADIENT_BYTES:  # bf16_optimizer.py: sums apart from what the backward pass makes
+        return np.asarray(GRADIENT_BYTES * whole + (states.gradient + states.weight) * bucket)
+    return np.asarray((states.gradient + MASTER_BYTES) * updated + (states.gradient + states.weight) * bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class KindParameters:
+    """Parameters of one layer kind: split over tp, replicated over tp, routed experts; and how many of them train."""
+
+    sharded: float
+    replicated: float
+    experts: float
+    trained_sharded: float
+    trained_replicated: float
+    trained_experts: float
+    frozen: bool
+
+
+def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workload) -> KindParameters:
+    """Parameters of a decoder layer; `trains` as in operations.Trains."""
+    named = params.layer_parameters(model, kind)
+    experts = float(params.expert_parameters(model, kind))
+    replicated = float(sum(named.get(name, 0) for name in REPLICATED))
+    sharded = sum(named.values()) - experts - replicated
+    if trains == "all":
+        return KindParameters(sharded, replicated, experts, sharded, replicated, experts, False)
+    split, whole = 0.0, 0.0
+    if trains == "lora" and workload.lora is not None:
+        split, whole = map(float, params.lora_parameters(model, kind, workload.lora.rank, workload.lora.targets))
+    return KindParameters(sharded, replicated, experts, split, whole, 0.0, True)
+
+
+def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, ...]:
+    """Embedding, head with the final norm, MTP projection with its norms, and the copy of the embedding (stages.py).
+    Of the ends, tensor parallelism splits what has a row per token."""
+    table, widening = float(params.table_parameters(model)), float(params.widening_parameters(model))
+    norm = float(params.final_norm_parameters(model))
+    mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
+
+    def one(sharded: float, replicated: float) -> KindParameters:
+        share = 1.0 if trains_all else 0.0
+        return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
+
+    embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - widening
+    return one(table, embedding), one(head, widening + norm), one(0.0, mtp), one(table, 0.0)

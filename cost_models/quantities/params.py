@@ -1,0 +1,233 @@
+"""How many parameters a model has, by name, per layer kind and in all.
+
+Every function is pure and counts elements, not bytes. Biases and norms are counted: the totals equal the element
+counts of transformers' modules for each supported family (tests/cost_models/test_params.py). Symbols: h hidden,
+a heads, g kv_heads, d head_dim, d_v value_head_dim, f inner, E experts, k top_k, V vocab.
+Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases and norms are derived here.
+"""
+
+from __future__ import annotations
+
+from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+
+
+def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
+    """Elements of the projections, biases, head norms and sinks of one attention block.
+
+    Grouped-query: q = h·a·d, k = h·g·d, v = h·g·d_v, o = a·d_v·h. Only what is there gets a key.
+    """
+    counts = _latent(attention, hidden) if attention.is_mla else _grouped_query(attention, hidden)
+    counts["o"] = attention.heads * attention.value_head_dim * hidden
+    if attention.output_bias:
+        counts["o_bias"] = hidden
+    if attention.norm_parameters:
+        counts["qk_norm"] = attention.norm_parameters
+    if attention.sink_parameters:
+        counts["sinks"] = attention.sink_parameters
+    return counts
+
+
+def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
+    widths = {
+        "q": attention.heads * attention.head_dim,
+        "k": attention.kv_heads * attention.head_dim,
+        "v": attention.kv_heads * attention.value_head_dim,
+    }
+    counts = {name: hidden * width for name, width in widths.items()}
+    if attention.qkv_bias:
+        counts["qkv_bias"] = sum(widths.values())
+    return counts
+
+
+def _latent(attention: Attention, hidden: int) -> dict[str, int]:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1; without `o` and norms).
+
+    q = h·a·d, or q_a = h·r_q and q_b = r_q·a·d; kv_a = h·(r_kv + d_rope); kv_b = r_kv·a·(d - d_rope + d_v).
+    A bias, where the family has one, is on the down projections (and on o) only.
+    """
+    rank = attention.kv_lora_rank or 0
+    q_width = attention.heads * attention.head_dim
+    latent_width = rank + attention.rope_head_dim
+    counts: dict[str, int] = {}
+    if attention.q_lora_rank is None:
+        counts["q"] = hidden * q_width
+    else:
+        counts["q_a"] = hidden * attention.q_lora_rank
+        counts["q_b"] = attention.q_lora_rank * q_width
+    counts["kv_a"] = hidden * latent_width
+    nope_head_dim = attention.head_dim - attention.rope_head_dim
+    counts["kv_b"] = rank * attention.heads * (nope_head_dim + attention.value_head_dim)
+    if attention.qkv_bias:
+        counts["qkv_bias"] = latent_width + (attention.q_lora_rank or 0)
+    return counts
+
+
+def _matrices(hidden: int, inner: int, gated: bool, bias: bool) -> dict[str, int]:
+    """up and down (h·f each), gate when gated, and one bias per output element."""
+    counts = {"gate": hidden * inner} if gated else {}
+    counts["up"] = hidden * inner
+    counts["down"] = inner * hidden
+    if bias:
+        counts["ffn_bias"] = inner * (2 if gated else 1) + hidden
+    return counts
+
+
+def feed_forward_parameters(block: FeedForward | MixtureOfExperts, hidden: int) -> dict[str, int]:
+    """Elements of one feed-forward block, dense or mixture of experts.
+
+    Mixture: router = h·E (+ E), experts = E·(2 or 3)·h·f_e (+ biases), shared = (2 or 3)·h·f_shared, shared_gate = h.
+    """
+    if isinstance(block, FeedForward):
+        return _matrices(hidden, block.inner, block.gated, block.bias)
+    counts = {"router": hidden * block.experts}
+    if block.router_bias:
+        counts["router_bias"] = block.experts
+    counts["experts"] = block.experts * one_expert_parameters(block, hidden)
+    if block.shared_inner:
+        counts["shared"] = sum(_matrices(hidden, block.shared_inner, block.gated, False).values())
+    if block.shared_gate:
+        counts["shared_gate"] = hidden
+    return counts
+
+
+def one_expert_parameters(block: MixtureOfExperts, hidden: int) -> int:
+    """Elements of one routed expert, its biases included."""
+    return sum(_matrices(hidden, block.expert_inner, block.gated, block.expert_bias).values())
+
+
+def norm_parameters(num_norms: int, hidden: int, bias: bool) -> int:
+    """num_norms·h weights, and as many biases for LayerNorm with bias."""
+    return num_norms * hidden * (2 if bias else 1)
+
+
+def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
+    """Named parameter groups of one layer of `kind`; their sum is the layer.
+
+    Raises nothing: a ModelSpec is checked where it is made.
+    """
+    counts = attention_parameters(kind.attention, model.hidden)
+    counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
+    counts["norms"] = norm_parameters(kind.num_norms, model.hidden, kind.norm_bias)
+    return counts
+
+
+def expert_parameters(model: ModelSpec, kind: Layer) -> int:
+    """Routed experts of one layer of `kind` (0 when dense): what expert parallelism splits."""
+    if isinstance(kind.feed_forward, FeedForward):
+        return 0
+    return kind.feed_forward.experts * one_expert_parameters(kind.feed_forward, model.hidden)
+
+
+def dense_parameters(model: ModelSpec, kind: Layer) -> int:
+    """All of one layer of `kind` but its routed experts: attention, norms, router, shared experts, dense FFN."""
+    return sum(layer_parameters(model, kind).values()) - expert_parameters(model, kind)
+
+
+def embedding_parameters(model: ModelSpec) -> int:
+    """Input embedding V·h, learned positions, embedding norm, and the projection of a narrower embedding (opt-350m).
+
+    Held by the first pipeline stage.
+    """
+    norm = norm_parameters(int(model.embedding_norm), model.hidden, model.norm_bias)
+    return table_parameters(model) + widening_parameters(model) + model.learned_positions * model.hidden + norm
+
+
+def table_parameters(model: ModelSpec) -> int:
+    """One row per token: what a tied head shares, and what tensor parallelism splits of the embedding."""
+    return model.vocab * (model.embedding_dim or model.hidden)
+
+
+def widening_parameters(model: ModelSpec) -> int:
+    """The projection between a narrower embedding and the layers (opt-350m), at either end of the model."""
+    width = model.embedding_dim or model.hidden
+    return 0 if width == model.hidden else width * model.hidden
+
+
+def head_parameters(model: ModelSpec) -> int:
+    """Output projection V·h (0 when tied to the embedding), its bias and the projection down to a narrower embedding.
+
+    Held by the last pipeline stage; the final norm is counted apart (`final_norm_parameters`).
+    """
+    matrix = 0 if model.tied_embeddings else table_parameters(model)
+    return matrix + widening_parameters(model) + (model.vocab if model.head_bias else 0)
+
+
+def final_norm_parameters(model: ModelSpec) -> int:
+    """The norm before the output projection: h, twice with bias."""
+    return norm_parameters(int(model.final_norm), model.hidden, model.norm_bias)
+
+
+def mtp_parameters(model: ModelSpec) -> int:
+    """All multi-token-prediction modules; embedding and head are shared with the model and not counted again.
+
+    One module = a layer of the last kind + norms of the hidden state and of the embedding (2h) + the projection of
+    both back to h (2h·h) + its own final norm (h). Source: DeepSeek-V3, arXiv 2412.19437, section 2.2, and the
+    released weights (model.layers.61: enorm, hnorm, eh_proj, shared_head.norm).
+    """
+    if not model.mtp_layers:
+        return 0
+    last = model.kinds[model.pattern[-1]]
+    around = 3 * norm_parameters(1, model.hidden, model.norm_bias) + 2 * model.hidden * model.hidden
+    return model.mtp_layers * (sum(layer_parameters(model, last).values()) + around)
+
+
+def _outside_layers(model: ModelSpec) -> int:
+    return embedding_parameters(model) + final_norm_parameters(model) + head_parameters(model)
+
+
+def total_parameters(model: ModelSpec) -> int:
+    """All parameters, tied weights once, MTP modules not included.
+
+    For a GPT (f = 4h, biases, tied): 12·l·h²·(1 + 13/(12h) + (V+s)/(12·l·h)) + 2h. Source: Megatron SC21
+    (arXiv 2104.04473, equation 2), which leaves out the 2h of the final norm.
+    """
+    layers = sum(sum(layer_parameters(model, model.kinds[index]).values()) for index in model.pattern)
+    return layers + _outside_layers(model)
+
+
+def active_parameters(model: ModelSpec) -> int:
+    """Parameters that one token meets: as `total_parameters`, with top_k of the routed experts."""
+    return total_parameters(model) - sum(_idle(model, model.kinds[index]) for index in model.pattern)
+
+
+def _idle(model: ModelSpec, kind: Layer) -> int:
+    if isinstance(kind.feed_forward, FeedForward):
+        return 0
+    block = kind.feed_forward
+    return (block.experts - block.top_k) * one_expert_parameters(block, model.hidden)
+
+
+def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict[str, tuple[int, int, bool]]:
+    """Inputs, outputs, and whether tensor parallelism splits the outputs, of each projection of `kind` in `targets`.
+
+    MLA: q, k, v are the up projections. gate, up, down are the dense or shared block; routed experts take no adapters.
+    """
+    h, attention, block = model.hidden, kind.attention, kind.feed_forward
+    inner = block.inner if isinstance(block, FeedForward) else block.shared_inner
+    q_in, kv_in, k_width = h, h, attention.kv_heads * attention.head_dim
+    v_width = attention.kv_heads * attention.value_head_dim
+    if attention.is_mla:
+        q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
+        k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
+        v_width = attention.heads * attention.value_head_dim
+    shapes = {
+        "q": (q_in, attention.heads * attention.head_dim, True),
+        "k": (kv_in, k_width, True),
+        "v": (kv_in, v_width, True),
+        "o": (attention.heads * attention.value_head_dim, h, False),
+        "gate": (h, inner, True),
+        "up": (h, inner, True),
+        "down": (inner, h, False),
+    }
+    gated = block.gated
+    wanted = {name: shapes[name] for name in targets if gated or name != "gate"}
+    return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
+
+
+def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:
+    """Adapter elements of one layer, rank x (inputs + outputs) per targeted projection (LoRA, arXiv 2106.09685): those
+    that tensor parallelism splits, on the side that it splits of the projection, and those that every rank has."""
+    shapes = lora_shapes(model, kind, targets).values()
+    split = sum(outputs if splits_outputs else inputs for inputs, outputs, splits_outputs in shapes)
+    whole = sum(inputs if splits_outputs else outputs for inputs, outputs, splits_outputs in shapes)
+    return rank * split, rank * whole

@@ -1,0 +1,240 @@
+"""Which layers sit on which pipeline stage, and how many micro-batches each stage holds.
+
+A split is described by its distinct *profiles*: devices with the same layer counts and the same embedding and head
+share one, so a pipeline of 64 stages is priced from about four rows. The profile keeps the first device that has it,
+which holds the most micro-batches in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array
+from ..layouts import V_SCHEDULES
+
+
+def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
+    """Layers per chunk, as even as possible; the chunks in the middle take the remainder.
+
+    The first and the last chunk also hold the embedding and the head, so they are the last to get an extra layer.
+    """
+    base, extra = divmod(num_layers, num_chunks)
+    middle_first = sorted(range(num_chunks), key=lambda i: (abs(2 * i - (num_chunks - 1)), i))
+    longer = set(middle_first[:extra])
+    return [base + (i in longer) for i in range(num_chunks)]
+
+
+def chunk_devices(pp: int, vpp: int, schedule: str) -> list[int]:
+    """Device of each chunk in the order of the layers: round robin, or there and back for the V schedules."""
+    if schedule in V_SCHEDULES:
+        return [*range(pp), *reversed(range(pp))]
+    return [chunk % pp for chunk in range(pp * vpp)]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Profiles of a set of (pp, vpp, V-shaped?) splits, padded to the same number J of profiles.
+
+    counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
+    that profile; devices: [split, J] how many have it (0: padding); total: [split, kind]. redone: [split, J, kind]
+    layers under recompute, where they are chosen stage by stage; None: as the layout says, in every stage alike.
+    last: [split, J] highest device index with the profile; None: there is no other. least: a profile stands for any of
+    the devices from one to the other, and needs what the one that holds least does. back, redone_back: [split, J, kind]
+    what of counts and of redone is on the chunk that a V comes back through, which holds other numbers of micro-batches
+    (resident.py); None: there is none. waits: [split, 3] what devices wait for longer chunks of others
+    (uneven_chunks.waits); None: nothing.
+    """
+
+    counts: Array
+    first: Array
+    devices: Array
+    total: Array
+    redone: Array | None = None
+    last: Array | None = None
+    least: bool = False
+    back: Array | None = None
+    redone_back: Array | None = None
+    waits: Array | None = None
+
+    @cached_property
+    def layers(self) -> Array:
+        """[split, J] decoder layers per device."""
+        return np.asarray(self.counts[:, :, :-EXTRA_KINDS].sum(axis=2))
+
+
+# The last columns of `counts`, from the end: embedding, head, MTP (projection and its run of the head), and the copy of
+# the embedding that the last stage holds where it is not the first one too (tied head, MTP input).
+EXTRA_KINDS = 4
+EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What the ends of the model add to a split: MTP modules, and a head tied to the embedding."""
+
+    mtp_layers: int
+    tied: bool
+
+
+@lru_cache(maxsize=4096)
+def _profiles(
+    pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str
+) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]:
+    """Distinct rows of a split and what of them comes back through a V, the first and last device of each, how many
+    have it, and the sum over devices."""
+    rows = split_rows(pattern, num_kinds, edges, pp, vpp, schedule)
+    back = back_rows(pattern, num_kinds, edges, pp, schedule)
+    both = np.hstack([rows, back])
+    distinct, first, devices = np.unique(both, axis=0, return_index=True, return_counts=True)
+    _, from_the_end = np.unique(both[::-1], axis=0, return_index=True)
+    return *np.hsplit(distinct, 2), first, pp - 1 - from_the_end, devices, rows.sum(axis=0)
+
+
+def split_rows(
+    pattern: Sequence[int],
+    num_kinds: int,
+    edges: Edges,
+    pp: int,
+    vpp: int,
+    schedule: str,
+    sizes: Sequence[int] | None = None,
+) -> Array:
+    """[pp, num_kinds + EXTRA_KINDS] counts of one split. MTP modules sit beside the head.
+
+    sizes: layers of each chunk in the order of the model; None: `chunk_sizes`.
+    """
+    rows = np.zeros((pp, num_kinds + EXTRA_KINDS))
+    start = 0
+    devices = chunk_devices(pp, vpp, schedule)
+    for device, size in zip(devices, sizes or chunk_sizes(len(pattern), len(devices)), strict=True):
+        for kind in pattern[start : start + size]:
+            rows[device, kind] += 1
+        start += size
+    rows[devices[0], EMBEDDING] += 1
+    rows[devices[-1], HEAD] += 1
+    rows[devices[-1], MTP] += edges.mtp_layers
+    rows[devices[-1], pattern[-1]] += edges.mtp_layers
+    if devices[0] != devices[-1] and (edges.tied or edges.mtp_layers):
+        rows[devices[-1], EMBEDDING_COPY] += 1
+    return rows
+
+
+def build_splits(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
+) -> Splits:
+    """Splits for each (pp, vpp, schedule) of `keys`."""
+    found = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
+    profiles, coming_back, firsts, lasts, shared_by, totals = zip(*found, strict=True)
+    width = max(len(rows) for rows in profiles)
+    counts, back = np.zeros((2, len(keys), width, num_kinds + EXTRA_KINDS))
+    first_device, last_device, devices = np.zeros((3, len(keys), width))
+    for i, (rows, mine, first, last, number) in enumerate(
+        zip(profiles, coming_back, firsts, lasts, shared_by, strict=True)
+    ):
+        counts[i, : len(rows)], back[i, : len(rows)] = rows, mine
+        counts[i, len(rows) :], back[i, len(rows) :] = rows[-1], mine[-1]  # padding repeats a real profile: maxima stay
+        first_device[i, : len(rows)] = first
+        first_device[i, len(rows) :] = first[-1]
+        last_device[i, : len(rows)] = last
+        last_device[i, len(rows) :] = last[-1]
+        devices[i, : len(rows)] = number
+    return Splits(counts, first_device, devices, np.array(totals), last=last_device, back=back if back.any() else None)
+
+
+def mean_splits(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
+) -> Splits:
+    """Splits for each (pp, vpp, schedule) of `keys` into equal parts, of fractions of layers: one profile, which holds
+    what the last or the first device does, whichever is less. No split into layers has a lesser maximum of what is
+    linear. In a V as many layers come back as go there, the most that `partition_ilp` lets come back: they are held for
+    fewer micro-batches than the others."""
+    total = np.array([split_rows(pattern, num_kinds, edges, *key).sum(axis=0) for key in keys])
+    pp = np.array([[float(key[0])] for key in keys])
+    counts = (total / pp)[:, None]
+    folded = np.array([key[2] in V_SCHEDULES for key in keys])
+    coming = counts * np.where(np.arange(counts.shape[2]) < num_kinds, 0.5, 1.0)
+    back = np.where(folded[:, None, None], coming, 0.0) if folded.any() else None
+    return Splits(counts, pp - 1.0, pp, total, last=np.zeros_like(pp), least=True, back=back)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Stages of one's own. sizes: layers of each chunk in the order of the model. redone: how many of them, the first
+    ones, are fully recomputed; None: what the layout says, in every stage alike."""
+
+    sizes: tuple[int, ...]
+    redone: tuple[int, ...] | None = None
+
+
+def chunk_rows(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, sizes: Sequence[int]
+) -> Array:
+    """[chunk, num_kinds + EXTRA_KINDS] counts of each chunk, in the order of the model."""
+    devices = chunk_devices(pp, vpp, schedule)
+    rows = split_rows(pattern, num_kinds, edges, len(devices), 1, "1f1b", sizes)
+    if devices[0] == devices[-1]:
+        rows[-1, EMBEDDING_COPY] = 0.0
+    return rows
+
+
+def back_rows(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, schedule: str, sizes: Sequence[int] | None = None
+) -> Array:
+    """[pp, num_kinds + EXTRA_KINDS] what of `split_rows` is on the chunk that a V comes back through; else nothing."""
+    if schedule not in V_SCHEDULES:
+        return np.zeros((pp, num_kinds + EXTRA_KINDS))
+    sizes = sizes or chunk_sizes(len(pattern), 2 * pp)
+    return chunk_rows(pattern, num_kinds, edges, pp, 2, schedule, sizes)[: pp - 1 : -1]
+
+
+def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
+    """Layers of each chunk under full recompute of the first `layers` layers of every stage."""
+    left, out = dict.fromkeys(devices, layers), []
+    for size, device in zip(sizes, devices, strict=True):
+        out.append(min(size, left[device]))
+        left[device] -= out[-1]
+    return out
+
+
+def redone_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partition: Partition) -> Array:
+    """[chunk, num_kinds + EXTRA_KINDS] layers under recompute; those of MTP modules where all beside the head are.
+    `partition.redone` must be given."""
+    rows, start = np.zeros((len(partition.sizes), num_kinds + EXTRA_KINDS)), 0
+    for chunk, (size, redone) in enumerate(zip(partition.sizes, partition.redone or (), strict=True)):
+        for kind in pattern[start : start + redone]:
+            rows[chunk, kind] += 1
+        start += size
+    if partition.redone and 0 < partition.sizes[-1] == partition.redone[-1]:
+        rows[-1, pattern[-1]] += edges.mtp_layers
+    return rows
+
+
+def on_devices(rows: Array, devices: Sequence[int]) -> Array:
+    """Sums over the chunks of each device: [chunk, ...] -> [device, ...]."""
+    out = np.zeros((max(devices) + 1, *rows.shape[1:]))
+    np.add.at(out, list(devices), rows)
+    return out
+
+
+def own_splits(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, partition: Partition
+) -> Splits:
+    """The split of one layout, every device a profile of its own: profile j is device j."""
+    devices, folded = chunk_devices(pp, vpp, schedule), schedule in V_SCHEDULES
+
+    def by_device(chunks: Array) -> tuple[Array, Array | None]:
+        """Sums, and what of them comes back."""
+        return on_devices(chunks, devices)[None], chunks[: pp - 1 : -1][None] if folded else None
+
+    rows, back = by_device(chunk_rows(pattern, num_kinds, edges, pp, vpp, schedule, partition.sizes))
+    redone = redone_back = None
+    if partition.redone is not None:
+        redone, redone_back = by_device(redone_rows(pattern, num_kinds, edges, partition))
+    number = np.arange(pp, dtype=np.float64)[None]
+    return Splits(rows, number, np.ones_like(number), rows[0].sum(axis=0)[None], redone, back=back,
+                  redone_back=redone_back)  # fmt: skip

@@ -1,0 +1,249 @@
+"""The tables that a search or an evaluation prices layouts from: quantities and seconds per kind and shard key.
+
+Built once per set of shard keys; a layout then only looks up its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array
+from ..layouts import RECOMPUTE_MODES
+from ..problem import Problem
+from ..rates.rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
+from ..specs.model import MixtureOfExperts
+from .operations import (
+    FIRST_DIFFERENTIATED,
+    KEY_FIELDS,
+    LAST,
+    Builder,
+    Gemm,
+    LayerOperations,
+    Shard,
+    Trains,
+    activation_bytes,
+)
+from .stages import HEAD
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Per kind (variants, then the edges of stages.py) and shard key.
+
+    Seconds: forward, backward [kind, component, key], weight [kind, key]. Bytes: saved[code] [kind, key] of a
+    micro-batch under the recompute code; working [key] of the layer that is in the backward pass.
+    """
+
+    problem: Problem
+    keys: Mapping[str, NDArray[np.int64]]
+    seconds: tuple[LayerSeconds, ...]
+    operations: tuple[LayerOperations, ...]
+
+    @property
+    def num_keys(self) -> int:
+        return len(self.keys["tp"])
+
+    def repriced(self, rates: Rates) -> Tables:
+        """The same operations under other rates."""
+        return replace(self, seconds=_seconds(self.operations, rates, self.num_keys))
+
+    @cached_property
+    def forward_s(self) -> Array:
+        """[kind, key] seconds, all components."""
+        return np.array([kind.forward.sum(axis=0) for kind in self.seconds])
+
+    @cached_property
+    def backward_s(self) -> Array:
+        return np.array([kind.backward.sum(axis=0) for kind in self.seconds])
+
+    @cached_property
+    def weight_s(self) -> Array:
+        return np.array([kind.weight for kind in self.seconds])
+
+    def redo(self, mode: int, modules: int) -> Array:
+        """[kind, component, key] seconds of recomputation; the edges are never recomputed."""
+        zeros = np.zeros((len(self.seconds), len(COMPONENTS), self.num_keys))
+        for i, variant in enumerate(self.problem.variants):
+            if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
+                continue
+            kind = self.seconds[i]
+            if RECOMPUTE_MODES[mode] == "selective":
+                zeros[i] = kind.recompute(modules)
+            else:
+                zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
+                zeros[i, COMPONENTS.index("host")] += kind.around
+        return zeros
+
+    def saved(self, mode: int, modules: int) -> Array:
+        """[kind, key] bytes kept per micro-batch."""
+        rows = []
+        for i, ops in enumerate(self.operations):
+            is_layer = i < self.problem.num_kinds
+            if ops.trains == "frozen":
+                rows.append(np.zeros(self.num_keys))
+            elif is_layer and RECOMPUTE_MODES[mode] == "full":
+                rows.append(np.broadcast_to(ops.input_bytes, (self.num_keys,)))
+            else:
+                dropped = modules if is_layer and RECOMPUTE_MODES[mode] == "selective" else 0
+                kept = [saved.num_bytes for saved in ops.saved if not saved.tag & dropped]
+                rows.append(np.asarray(sum(kept)) + np.zeros(self.num_keys))
+        return np.array(rows)
+
+    @cached_property
+    def waiting(self) -> Array:
+        """[kind, key] bytes of a micro-batch between I and W: inputs and output gradients of the products whose weights
+        train, recomputed or not. The head's product is made in I. Where not all layers train, all that is saved stays.
+        """
+        rows = [sum(ops.waiting) + np.zeros(self.num_keys) if ops.trains in ("all", "lora") else saved
+                for ops, saved in zip(self.operations, self.saved(0, 0), strict=True)]  # fmt: skip
+        return np.array(rows)
+
+    def working(self, mode: int, modules: int) -> Array:
+        """[kind of layer, key] bytes of what a layer recomputes, alive while it is differentiated."""
+        layers = slice(self.problem.num_kinds)
+        return np.asarray(self.saved(0, 0)[layers] - self.saved(mode, modules)[layers])
+
+    @cached_property
+    def logits(self) -> Array:
+        """[key] logits of a micro-batch on a rank."""
+        shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
+        return np.asarray(shard.tokens * self.problem.model.vocab / shard.loss_parts(self.problem.stack))
+
+    @cached_property
+    def message(self) -> Array:
+        """[key] bytes of a stage-to-stage message: the hidden states of a micro-batch, or a rank's part of them."""
+        shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
+        tokens = shard.tokens / shard.tp if self.problem.stack.split_messages else shard.sp_tokens
+        return np.asarray(activation_bytes(self.problem.workload) * self.problem.model.hidden * tokens)
+
+    @cached_property
+    def head_exchange(self) -> Array:
+        """[key] bytes of the destination of the head's largest collective: its gathered input."""
+        largest = np.zeros(self.num_keys)
+        for exchange in self.operations[HEAD].exchanges:
+            if exchange.op in ("all_gather", "p2p", "all_to_all"):
+                largest = np.maximum(largest, exchange.num_bytes)
+        return largest
+
+    @cached_property
+    def cached_gradients(self) -> Array:
+        """[kind of layer, key] bytes of one gradient of every shape of a layer's weights, where the stack keeps them.
+        Routed experts have one shape."""
+        layers = slice(self.problem.num_kinds)
+        if not (self.problem.stack.cached_gradients and self.problem.stack.fused_accumulation):
+            return np.zeros((self.problem.num_kinds, self.num_keys))
+        blocks = [self.problem.model.kinds[variant.kind].feed_forward for variant in self.problem.variants]
+        experts = np.array([[block.experts if isinstance(block, MixtureOfExperts) else 1] for block in blocks])
+        local = np.maximum(experts / np.asarray(self.keys["ep"], dtype=np.float64), 1.0)
+        of_layer = self.parameters["trained_dense"][layers] + self.parameters["trained_experts"][layers] / local
+        return np.asarray(activation_bytes(self.problem.workload) * of_layer)
+
+    @cached_property
+    def workspace(self) -> Array:
+        """[kind of layer, key] bytes of the gradients of the widest product's input and output, alive at once in the
+        backward pass. That of an activation's output is alive beside those of its inputs; where the output itself was
+        kept, it is gone by then, and is as large. The product that the backward pass meets first has that of its
+        weight, too, and its output's is what a collective has brought. Those of other weights are left out: by then the
+        layer has let go of about as much, but of less where a rank has few tokens beside the width of its experts."""
+        w = activation_bytes(self.problem.workload)
+        widest = np.zeros((self.problem.num_kinds, self.num_keys))
+        for kind, row in enumerate(widest):
+            ops = self.operations[kind]
+            for gemm in ops.gemms:
+                made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
+                row[:] = np.maximum(row, w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output)
+        return widest
+
+    @cached_property
+    def made_gradient(self) -> Array:
+        """[kind of layer, key] bytes of the largest gradient of a layer's weight."""
+        layers = self.operations[: self.problem.num_kinds]
+        return np.array([np.max([self._made(gemm) for gemm in ops.gemms], axis=0) for ops in layers])
+
+    def _made(self, gemm: Gemm) -> Array:
+        """[key] bytes of the gradient of a weight as the product makes it, before it is added to the sum; 0 where the
+        product adds to the sum by itself."""
+        if self.problem.stack.fused_accumulation or not gemm.has_wgrad:
+            return np.zeros(self.num_keys)
+        return np.asarray(activation_bytes(self.problem.workload) * gemm.count * gemm.n * gemm.k)
+
+    @cached_property
+    def parameters(self) -> dict[str, Array]:
+        """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each, of them what tp does
+        not split; and their weights' bytes at rest (a quantised copy included) and as they are gathered."""
+        tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
+                            (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
+        rows, states = self.problem.parameters, self.problem.state_bytes
+        num_layers = self.problem.num_kinds
+        parts = [tp] * num_layers + self._edge_parts(tp)
+        dense = np.array([p.sharded / n + p.replicated for p, n in zip(rows, parts, strict=True)])
+        experts = np.array([p.experts / expert_ranks for p in rows])
+        # Quantisation of a frozen base and copies for products concern the matrices of layers, not embedding and head.
+        gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
+                             for i, p in enumerate(rows)])[:, None]  # fmt: skip
+        copies = [states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))]
+        held = gathered + np.array(copies)[:, None]
+        if self.problem.workload.precision == "fp8" and self.problem.stack.fp8_gather:
+            gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
+        return {
+            "dense": dense,
+            "experts": experts,
+            "trained_dense": np.array([
+                p.trained_sharded / n + p.trained_replicated for p, n in zip(rows, parts, strict=True)
+            ]),
+            "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
+            "trained_whole": np.array([np.full(len(tp), p.trained_replicated) for p in rows]),
+            "dense_bytes": dense * held,
+            "experts_bytes": experts * held,
+            "dense_gathered_bytes": dense * gathered,
+            "experts_gathered_bytes": experts * gathered,
+        }
+
+    def _edge_parts(self, tp: Array) -> list[Array]:
+        """Parts that tensor parallelism splits the edges of stages.py into."""
+        stack = self.problem.stack
+        table = np.ones_like(tp) if stack.tp_plan == "by-projection" else tp
+        head = Shard.of(self.keys, self.problem.model, self.problem.workload).head_parts(stack)
+        return [table, head, tp, table]
+
+
+def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates) -> Tables:
+    """Operations and seconds for every shard key (columns KEY_FIELDS)."""
+    keys = {name: np.asarray(keys[name], dtype=np.int64) for name in KEY_FIELDS}
+    ops = operations(problem, keys)
+    return Tables(problem, keys, _seconds(ops, rates, len(keys["tp"])), ops)
+
+
+def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple[LayerOperations, ...]:
+    """Of every kind, for every shard key."""
+    builder = Builder(problem.model, problem.workload, problem.stack, Shard.of(keys, problem.model, problem.workload))
+    ops = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
+    edge: Trains = "all" if problem.trains_everything else "passes"
+    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge)]
+    ops.append(builder.mtp(edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
+    ops.append(LayerOperations(name="embedding copy", trains=edge))
+    return tuple(ops)
+
+
+def _seconds(ops: Sequence[LayerOperations], rates: Rates, num_keys: int) -> tuple[LayerSeconds, ...]:
+    return tuple(layer_seconds(one, rates, num_keys) for one in ops)
+
+
+def key_code(columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """One integer per row that is equal where the shard keys are: mixed radix over KEY_FIELDS."""
+    code = np.zeros(len(columns["tp"]), dtype=np.int64)
+    for name in KEY_FIELDS:
+        column = np.asarray(columns[name], dtype=np.int64)
+        code = code * (int(column.max(initial=0)) + 1) + column
+    return code
+
+
+def index_keys(columns: Mapping[str, NDArray[np.int64]]) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
+    """The distinct shard keys of a batch, and for each row the index of its key."""
+    _, first, inverse = np.unique(key_code(columns), return_index=True, return_inverse=True)
+    return {name: np.asarray(columns[name])[first] for name in KEY_FIELDS}, inverse.astype(np.int64)

@@ -1,0 +1,282 @@
+"""Seconds of collectives on a hierarchy of links, as curves over the bytes of the tensor.
+
+What a group sees depends on how many of its members share a domain (a node, a rack), at each of any number of levels.
+The constants per kind of link and operation are fitted by `profiles/rates/fit.py`; here stand only some for sketches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..arrays import Array
+from ..specs.cluster import NetworkLevel
+
+Levels = tuple[NetworkLevel, ...]  # innermost first
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast"]
+OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one call over the bytes S of the tensor: latency + slope S + ramp sqrt(latency slope S).
+
+    The last term is what pipelining costs between the two regimes: a library that cuts S into chunks (or changes
+    its protocol) so as to minimise steps x (start + chunk/bandwidth) pays 2 sqrt(latency x transfer) at best.
+    A ramp in [-1, 0) is the share of the shorter of the two that hides behind the longer: of a library that sends some
+    messages while it starts others. Arrays that broadcast against each other. A group of one rank has all zero.
+    """
+
+    latency_s: Array
+    s_per_byte: Array
+    ramp: Array
+
+
+def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Array:
+    """Seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
+    num_bytes = np.asarray(num_bytes, dtype=np.float64)
+    one = joined(curve.latency_s, curve.s_per_byte * num_bytes, curve.ramp)
+    return np.asarray(np.where(num_bytes > 0, one, 0.0) * np.asarray(calls, dtype=np.float64))
+
+
+def joined(latency_s: Array, transfer_s: Array, ramp: Array) -> Array:
+    """Seconds of what takes so long to start and to transfer (Curve)."""
+    between = np.sqrt(latency_s * transfer_s)
+    if (ramp < 0).any():
+        between = np.where(ramp < 0, np.minimum(latency_s, transfer_s), between)
+    return np.asarray(latency_s + transfer_s + ramp * between)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRates:
+    """Constants of one operation on one kind of link.
+
+    base_s: start of a call (a level above the innermost adds its own on top); hop_s: each further rank (innermost)
+    or domain (levels above) on the path; efficiency: share of NetworkLevel.bw_bytes_per_s that a large group reaches;
+    pair_excess: work beyond the wire, in shards of 1/n of the tensor (+: each rank copies its own shard, which weighs
+    in small groups; -: a pair under one PCIe switch avoids the host bridge); ramp: see Curve.
+    """
+
+    base_s: float
+    hop_s: float
+    efficiency: float
+    pair_excess: float = 0.0
+    ramp: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRates:
+    """Constants of one kind of link. switch_efficiency: share of the bandwidth that a reduction done by the switch
+    itself reaches (NVLS, SHARP in the node), 0 where there is none."""
+
+    ops: Mapping[str, OpRates]
+    switch_efficiency: float = 0.0
+    source: str = ""
+
+
+_REMEMBERED = 64  # groups of a batch of runs or of one layout; a search has more, and other ones every time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CollectiveRates:
+    """Constants per NetworkLevel.kind; `inner` and `outer` serve kinds that are not in the table. Compared by identity,
+    so that curves can be remembered for them."""
+
+    kinds: Mapping[str, LevelRates]
+    inner: LevelRates
+    outer: LevelRates
+    nics_per_ring: float = math.inf  # of the members of a domain, how many bring their share of the links that leave it
+    tree_efficiency: float = 0.0  # of a tree over two domains, over that of a ring; 0: rings only
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def level(self, kind: str, depth: int) -> LevelRates:
+        """The constants of the level of this kind at this depth (0: innermost).
+
+        Falls back to the family that a part of the kind names: `xdr-ib` to `ib`, `efa-v2` to `efa`, `pcie6` to `pcie`.
+        """
+        words = kind.removesuffix("-rail-only").split("-")
+        for name in (kind, "-".join(words), *words, *(word.rstrip("0123456789") for word in words)):
+            if name in self.kinds:
+                return self.kinds[name]
+        return self.outer if depth else self.inner
+
+
+def members(size: ArrayLike, stride: ArrayLike, domain: int) -> Array:
+    """Least number of members of a group that share a domain of `domain` consecutive ranks.
+
+    The group is `size` ranks, `stride` apart. All groups of that shape tile the ranks, so it lies inside if
+    size x stride divides the domain; otherwise every domain holds gcd(size x stride, domain) / stride, at least one.
+    """
+    size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
+    span = size * stride
+    inside = (span <= domain) & (domain % np.maximum(span, 1) == 0)
+    shared = np.clip(np.gcd(span, domain) // np.maximum(stride, 1), 1, size)
+    return np.asarray(np.where(inside, size, shared), dtype=np.float64)
+
+
+def curve(
+    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0,
+    groups: tuple[int, int] = (1, 1),
+) -> Curve:  # fmt: skip
+    """The curve of `op` for groups of `size` ranks, `stride` apart in global rank.
+
+    copies: of an all-to-all, how many ranks each item goes to, where only one of them enters a domain and is handed
+    on there (the bytes of the curve count all of them). groups: the ranks are in so many groups of neighbours, and the
+    copies of an item go to so many of those (`distinct_share`).
+
+    The bytes of the curve: all_reduce and broadcast the tensor; all_gather and reduce_scatter the full (gathered,
+    unscattered) tensor; all_to_all the buffer of one rank; p2p the message. All groups run at once, so each GPU
+    has just its own share of every link (`bw_bytes_per_s`).
+    """
+    size, stride = (np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in np.broadcast_arrays(size, stride))
+    counts = [members(size, stride, level.size) for level in levels[:-1]] + [size.astype(np.float64)]
+    latency, per_byte, ramp = (np.zeros(size.shape) for _ in range(3))
+    below = np.ones(size.shape)  # members that already share a domain of the level below
+    for depth, (level, within) in enumerate(zip(levels, counts, strict=True)):
+        op_rates = rates.level(level.kind, depth).ops[op]
+        crossed = within > below
+        hops = _hops(op, below, within, depth)
+        start = op_rates.base_s + hops * np.maximum(op_rates.hop_s, level.latency_s if depth else 0.0)
+        latency = latency + np.where(crossed, start, 0.0)
+        ranks = size.astype(np.float64)
+        if op in ("all_to_all", "p2p"):
+            here = _direct_slope(rates, levels, depth, op, ranks, below, within, copies, groups)
+        else:
+            here = _ring_slope(rates, levels, depth, op, ranks, below, within)
+        per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
+        ramp = np.where(crossed, op_rates.ramp, ramp)
+        below = np.maximum(below, within)
+    alone = size <= 1
+    return Curve(np.where(alone, 0.0, latency), np.where(alone, 0.0, per_byte), np.where(alone, 0.0, ramp))
+
+
+def curve_of_rows(
+    rates: CollectiveRates, levels: Levels, op: Op, size: ArrayLike, stride: ArrayLike, copies: float = 1.0,
+    groups: tuple[int, int] = (1, 1),
+) -> Curve:  # fmt: skip
+    """The curve of each row's group, [n], computed once per distinct group, and for few rows once and for all.
+
+    Levels may hold arrays [n] where rows are priced under different rates; then every row has its own curve.
+    """
+    size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
+    if any(np.ndim(level.bw_bytes_per_s) or np.ndim(level.latency_s) for level in levels):
+        return curve(rates, levels, op, size, stride, copies, groups)
+    code = size << 32 | stride
+    if code.size <= _REMEMBERED:
+        return _remembered(rates, levels, op, copies, groups, np.ascontiguousarray(code).tobytes())
+    distinct, inverse = np.unique(code, return_inverse=True)
+    found = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies, groups)
+    return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+
+
+@lru_cache(maxsize=1 << 14)
+def _remembered(
+    rates: CollectiveRates, levels: Levels, op: Op, copies: float, groups: tuple[int, int], code: bytes
+) -> Curve:
+    codes = np.frombuffer(code, dtype=np.int64)
+    return curve(rates, levels, op, codes >> 32, codes & 0xFFFFFFFF, copies, groups)
+
+
+def _hops(op: Op, below: Array, within: Array, depth: int) -> Array:
+    """Steps of latency at one level: p2p one; rings domains - 1 (all-reduce twice, or the tree where it is shorter)."""
+    domains = np.maximum(np.ceil(within / below), 1.0)
+    if op == "p2p":
+        return np.ones_like(domains)
+    if op != "all_reduce":
+        return domains - 1.0  # NCCL broadcasts along its ring too
+    tree = np.log2(domains)
+    if depth == 0:  # hop_s is fitted on 2, 4, 8 ranks as one up-and-down step per rank
+        return np.asarray(np.minimum(domains - 1.0, 2.0 * tree + 1.0))
+    return np.asarray(np.minimum(2.0 * (domains - 1.0), 2.0 * tree))
+
+
+def _ring_slope(
+    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Array, below: Array, within: Array
+) -> Array:
+    """Seconds per byte of a ring through all n ranks, at one level: wire bytes over the rings' bandwidth there.
+
+    Innermost: one GPU's link. Above: every member of a domain brings its own share of the links that leave it.
+    """
+    level, constants = levels[depth], rates.level(levels[depth].kind, depth)
+    op_rates = constants.ops[op]
+    bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
+    below = np.minimum(below, rates.nics_per_ring) if depth else below
+    wire = (n - 1.0 + (op_rates.pair_excess if depth == 0 else 0.0)) / n
+    if op == "all_reduce":
+        ring = 2.0 * wire / (bandwidth * below)
+        if depth and rates.tree_efficiency:  # over two domains a tree sends every byte just once
+            tree = 1.0 / (bandwidth * below * rates.tree_efficiency)
+            return np.where((within == 2 * below) & (n == within), np.minimum(ring, tree), ring)
+        if depth or not constants.switch_efficiency:
+            return np.asarray(ring)
+        # The switch adds: each GPU sends its data once and receives the sum once, but for its own 1/n share.
+        through_switch = (1.0 + 1.0 / within) / (level.bw_bytes_per_s * constants.switch_efficiency)
+        return np.asarray(np.minimum(ring, through_switch))
+    if op == "broadcast":
+        return np.asarray(1.0 / (bandwidth * below))
+    return np.asarray(wire / (bandwidth * below))
+
+
+def _direct_slope(
+    rates: CollectiveRates, levels: Levels, depth: int, op: Op, n: Array, below: Array, within: Array, copies: float,
+    groups: tuple[int, int],
+) -> Array:  # fmt: skip
+    """Seconds per byte where every rank talks to its peers itself, over its own share of the link only."""
+    level = levels[depth]
+    op_rates = rates.level(level.kind, depth).ops[op]
+    if op == "p2p":
+        one_link = 1.0 / (level.size - 1.0) if level.topology == "mesh" and level.size > 1 else 1.0
+        return np.full(n.shape, 1.0 / (level.bw_bytes_per_s * one_link * op_rates.efficiency))
+    bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
+    excess = op_rates.pair_excess if depth == 0 else 0.0
+    leaving = (n - below + excess) / n if depth else (within - 1.0 + excess) / n
+    if depth:
+        leaving = leaving * distinct_share(n / below, copies, groups)
+    elif copies > 1:  # what comes from other domains is handed on here, every copy of it
+        leaving = leaving + (n - within) / n * (within - 1.0) / within
+    slope = leaving / bandwidth
+    if depth and copies == 1 and "rail-only" in level.kind:
+        # No spine: what leaves for another rail, of those that members sit on, goes to the GPU of its node on that rail
+        # first and then out (arXiv 2307.12169). Copies handed on where they arrive need not: they stay on their rail.
+        node = levels[depth - 1]
+        inside = node.bw_bytes_per_s * rates.level(node.kind, depth - 1).ops[op].efficiency
+        slope = slope + (n - below) / n * (below - 1.0) / below / inside
+    return np.asarray(slope)
+
+
+def distinct_share(domains: ArrayLike, copies: float, groups: tuple[int, int] = (1, 1)) -> Array:
+    """Items that leave a domain where each enters every other domain at most once, over all copies that would.
+
+    Copies fall on `domains` D independently: (D-1)(1 - (1 - 1/D)^k) domains are hit of k (1 - 1/D) copies that leave.
+    groups (g, t): an item's copies go to t of g groups of neighbours. Those lie in t D/g domains, or in t at most where
+    a domain holds several; copies fall on these, of which as of all 1 - 1/D are elsewhere.
+    """
+    domains = np.maximum(np.asarray(domains, dtype=np.float64), 1.0)
+    reached = np.minimum(domains, np.maximum(groups[1], domains * (groups[1] / groups[0])))
+    return np.asarray(reached * (1.0 - (1.0 - 1.0 / reached) ** copies) / copies)
+
+
+def _mesh_share(level: NetworkLevel, group: Array, depth: int) -> Array | float:
+    """A full mesh has one link per pair: a group of g uses g-1 of the size-1 links of each GPU (MI300X)."""
+    if level.topology != "mesh" or depth or level.size <= 1:
+        return 1.0
+    return np.clip((group - 1.0) / (level.size - 1.0), 1.0 / (level.size - 1.0), 1.0)
+
+
+def _table(base_s: float, hop_s: float, efficiency: float, ramp: float, pair_excess: float) -> dict[str, OpRates]:
+    one = OpRates(base_s=base_s, hop_s=hop_s, efficiency=efficiency, ramp=ramp, pair_excess=pair_excess)
+    return {op: one for op in OPS}
+
+
+# Plausible numbers for code that has no profile at hand; `profiles.rates.collective_rates` has the fitted ones.
+DEFAULT_RATES = CollectiveRates(
+    kinds={},
+    inner=LevelRates(ops=_table(5e-6, 1.2e-6, 0.79, 1.4, 0.3), source="H100 node"),
+    outer=LevelRates(ops=_table(10e-6, 10e-6, 0.93, 1.3, 0.0), source="400 Gb/s InfiniBand"),
+)

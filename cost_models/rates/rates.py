@@ -1,0 +1,248 @@
+"""Table 2: operations x Rates -> seconds per layer kind and shard key.
+
+Every measured, fitted or assumed constant is in `Rates`; quantities come from `operations`. Search, calibration and
+what-if share this path: a changed constant needs only this step again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+
+from ..arrays import Array
+from ..layouts import MODULES
+from ..quantities.operations import Exchange, Gemm, LayerOperations
+from ..specs.cluster import NetworkLevel
+from ..specs.stack import StackSpec
+from . import collectives
+from .collectives import CollectiveRates, Levels
+from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface, attention_seconds, gemm_seconds
+
+# What the seconds of a layer are made of, in the order of the component axis.
+COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
+_ON_HOST = np.array([[float(name == "host")] for name in COMPONENTS])  # [component, 1]
+# Kinds of groups of ranks that communicate, each over links of its own once nodes are placed (Rates.links).
+GROUPS = ("tp", "cp", "ep", "pp", "tied", "shard", "replicate", "expert_shard", "expert_replicate")
+_STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)
+_AXES = {"tp": 3, "cp": 4, "ep": 5}
+_HOST = 6
+
+
+# Fields of StackSpec that pricing alone reads: under other values of these the operations stay as they are.
+STACK_FIELDS = frozenset(("throughput", "elementwise_traffic", "tp_overlap", "dp_overlap", "fsdp_overlap", "cp_overlap",
+                          "ep_overlap", "offload_overlap", "contention", "host_s_per_kernel", "sources"))  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOverheads:
+    """Bytes that no tensor accounts for. context: CUDA context and libraries; communicator: NCCL buffers per group;
+    reserve_share: of the allocated bytes, lost to fragmentation."""
+
+    context_bytes: float
+    communicator_bytes: float
+    reserve_share: float
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Seconds per unit of everything, for one GPU, its links and one software stack.
+
+    Peaks, bandwidths and latencies may be arrays [n] where n rows are priced under a rate each
+    (planner/studies/pricing.py says which).
+    """
+
+    gemm: GemmSurface
+    wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8 or fp4
+    attention: AttentionSurface | UnfusedSurface
+    memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
+    peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU
+    collectives: CollectiveRates
+    levels: tuple[NetworkLevel, ...]
+    pcie_bw_bytes_per_s: float
+    host_memory_bw_bytes_per_s: float  # per GPU, for an optimizer that runs on the host
+    stack: StackSpec
+    overheads: MemoryOverheads
+    element_bytes: float = 2.0  # of matmul operands
+    wide_element_bytes: float = 2.0
+    host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
+    # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
+    # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;
+    # "weights": what of a layer's backward pass makes gradients of weights; "split", "ulysses", "message":
+    # per_pass_overhead.py; "recompute layer", "recompute attn", ...: that recomputing takes beside its work, of all of
+    # a layer or of a module.
+    passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    latency_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    sources: Mapping[str, str]  # term -> measured | fitted | formula | datasheet | assumed
+    links: Mapping[str, Levels] = field(default_factory=dict)  # of a kind of group (GROUPS), where not `levels`
+
+    def bandwidth(self, operation: str) -> tuple[float, float]:
+        """Bytes/s of a memory-bound operation, forward and backward."""
+        return self.passes.get(operation, (self.memory_bw_bytes_per_s, self.memory_bw_bytes_per_s))
+
+    def levels_of(self, group: str) -> Levels:
+        """The hierarchy that groups of this kind find."""
+        return self.links.get(group, self.levels)
+
+    def on_network(self, bw_bytes_per_s: Mapping[str, float]) -> Rates:
+        """These rates where each kind of group finds a bandwidth of its own (per GPU) on the outermost level."""
+        inner, network = self.levels[:-1], self.levels[-1]
+        links = {name: (*inner, replace(network, bw_bytes_per_s=bw)) for name, bw in bw_bytes_per_s.items()}
+        return replace(self, links=links)
+
+
+_LAYERS = ("layer", "moe layer")  # names of operations, not of what stands at the ends of a model
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSeconds:
+    """Seconds of one kind per micro-batch: arrays [component, key]; `weight` is the part of `backward` that
+    makes weight gradients [key]; `redo` maps a tag to what recomputing it costs; `around` is what recomputing all of
+    it takes beside a forward pass."""
+
+    forward: Array
+    backward: Array
+    weight: Array
+    redo: Mapping[int, Array]
+    around: float = 0.0
+
+    def recompute(self, modules: int) -> Array:
+        """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
+        chosen = [seconds for tag, seconds in self.redo.items() if tag & modules]
+        return np.asarray(sum(chosen)) if chosen else np.zeros_like(self.forward)
+
+
+class _Sums:
+    """Accumulates component seconds, in all and per recompute tag."""
+
+    def __init__(self, num_keys: int) -> None:
+        self.all = np.zeros((len(COMPONENTS), num_keys))
+        self.tagged: dict[int, Array] = {}
+
+    def add(self, component: int, seconds: Array, tag: int) -> None:
+        self.all[component] += seconds
+        if tag:
+            self.tagged.setdefault(tag, np.zeros_like(self.all))[component] += seconds
+
+
+def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSeconds:
+    """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
+    forward, backward = _Sums(num_keys), _Sums(num_keys)
+    weight = np.zeros(num_keys)
+    if not (ops.gemms or ops.traffic or ops.exchanges or ops.kernels):
+        return LayerSeconds(forward.all, backward.all, weight, {})
+    _price_gemms(ops, rates, forward, backward, weight)
+    _price_memory_bound(ops, rates, forward, backward)
+    for exchange in ops.exchanges:
+        one = exchange_seconds(exchange, rates)
+        forward.add(_AXES[exchange.axis], one * exchange.forward_calls, exchange.tag)
+        backward.add(_AXES[exchange.axis], one * exchange.backward_calls, 0)
+    if ops.trains == "frozen":
+        backward = _Sums(num_keys)
+    _hide(forward, rates.stack)
+    # What hides behind weight gradients takes them from the bubbles that they could fill (`step`).
+    weight = np.maximum(weight - _hide(backward, rates.stack), 0.0)
+    host_s = ops.kernels * rates.stack.host_s_per_kernel
+    forward_s, backward_s = rates.latency_s.get(ops.name, (host_s, 2 * host_s))
+    _host_floor(forward, forward_s, 1.0 if ops.host_waits else rates.host_exponent)
+    if ops.trains != "frozen":
+        _host_floor(backward, backward_s, rates.host_exponent)
+    if ops.name in _LAYERS and ops.trains == "all":
+        weight = np.minimum(weight + rates.latency_s.get("weights", (0.0, 0.0))[1], backward.all.sum(axis=0))
+    redo = dict(forward.tagged)
+    for bit, module in enumerate(MODULES if rates.latency_s else ()):
+        if (more := _around(rates, module)) and any(tag >> bit & 1 for tag in redo):
+            redo[1 << bit] = redo.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
+    return LayerSeconds(forward.all, backward.all, weight, redo, _around(rates, "layer"))
+
+
+def _around(rates: Rates, recomputed: str) -> float:
+    """Seconds that recomputing takes beside its work, where that was measured."""
+    return sum(rates.latency_s.get(f"recompute {recomputed}", (0.0, 0.0)))
+
+
+def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:
+    for gemm, (output, dgrad, wgrad) in zip(ops.gemms, _products(ops.gemms, rates), strict=True):
+        forward.add(0, gemm.count * output, gemm.tag)
+        backward.add(0, gemm.count * dgrad, 0)
+        if gemm.has_wgrad:
+            backward.add(0, gemm.count * wgrad, 0)
+            weight += gemm.count * wgrad
+    for core in ops.cores:
+        flops, context, head = core.flops, core.context, core.head_dim
+        forward.add(1, attention_seconds(rates.attention, flops, context, head, False), core.tag)
+        backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
+
+
+def _products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
+    """Seconds of every product: its output, the gradient of its input, that of its weight.
+
+    Weights, inputs and gradients are contiguous along n or k in all three products and never along the tokens m
+    (row-major, as in torch), whose number for an expert is a mean anyway. Products are stacked up to _STACKED elements:
+    with few keys the calls cost more than what they work on.
+    """
+    for wide, run in groupby(gemms, key=lambda gemm: gemm.wide):
+        surface, w = (rates.wide_gemm, rates.wide_element_bytes) if wide else (rates.gemm, rates.element_bytes)
+        few = list(run)
+        at_once = max(_STACKED // (3 * len(few[0].m)), 1)
+        for start in range(0, len(few), at_once):
+            part = few[start : start + at_once]
+            m, n, k = (np.array([getattr(gemm, dim) for gemm in part]) for dim in ("m", "n", "k"))
+            rows, columns, depth = (np.concatenate(dims) for dims in ((m, m, n), (n, k, k), (k, n, m)))
+            along = (np.concatenate((n, n, n)), np.concatenate((k, k, k)))
+            seconds = gemm_seconds(surface, rows, columns, depth, w, contiguous=along)
+            yield from zip(seconds[: len(part)], seconds[len(part) : -len(part)], seconds[-len(part) :], strict=True)
+
+
+def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums) -> None:
+    for traffic in ops.traffic:
+        eager = traffic.fusable and traffic.name not in rates.passes
+        factor = rates.stack.elementwise_traffic if eager else 1.0
+        into, back = rates.bandwidth(traffic.name)
+        forward.add(2, traffic.forward_bytes * (factor / into), traffic.tag)
+        backward.add(2, traffic.backward_bytes * (factor / back), 0)
+
+
+def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
+    """Seconds of one call, before overlap."""
+    levels, spread = rates.levels_of(exchange.axis), (exchange.copies, exchange.groups)
+    curve = collectives.curve_of_rows(rates.collectives, levels, exchange.op, exchange.size, exchange.stride, *spread)
+    return collectives.seconds(curve, exchange.num_bytes)
+
+
+def _hide(sums: _Sums, stack: StackSpec) -> Array:
+    """Leave only what does not hide: a share of the communication, at most of the compute that runs beside it.
+
+    tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. What hides
+    slows both sides: `contention` of it shows. Returns the seconds hidden, of all axes.
+    """
+    every = np.zeros_like(sums.all[0])
+    matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]
+    room = {"tp": matmul, "cp": attention, "ep": matmul + attention + memory}
+    share = {"tp": stack.tp_overlap, "cp": stack.cp_overlap, "ep": stack.ep_overlap}
+    for axis, index in _AXES.items():
+        total = sums.all[index]
+        if not total.any():
+            continue
+        hidden = np.minimum(share[axis] * total, room[axis])
+        every = every + hidden
+        exposed = total - (1.0 - stack.contention) * hidden
+        left = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
+        sums.all[index] = exposed
+        for seconds in sums.tagged.values():
+            seconds[index] *= left
+    return np.asarray(every)
+
+
+def _host_floor(sums: _Sums, host_s: Array | float, exponent: float) -> None:
+    """Kernels are launched one after another by the host: a layer takes the soft maximum of device and host time.
+
+    A host that waits for the device in every layer never runs ahead: exponent 1, the two add.
+    """
+    device = sums.all.sum(axis=0)
+    high, low = np.maximum(device, host_s), np.minimum(device, host_s)
+    both = high * (1.0 + np.divide(low, high, out=np.zeros_like(high), where=high > 0) ** exponent) ** (1 / exponent)
+    sums.all[_HOST] += both - device

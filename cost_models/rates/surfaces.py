@@ -1,0 +1,233 @@
+"""Seconds of matrix products and attention kernels from a few constants per device and number format.
+
+The constants are fitted to measured tables by `profiles/rates/fit.py`; this file only holds the formulas. All functions
+are pure, take arrays (or numbers) and broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..arrays import Array
+
+# Tiles that cuBLAS and CUTLASS choose from, largest first: NVIDIA Deep Learning Performance guide (256x128 is the most
+# efficient, each halving loses reuse); the smallest wins where the larger leave multiprocessors idle.
+TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
+_LARGEST_TILE = TILES[0][0] * TILES[0][1]
+_QUERY_BLOCK = 128.0  # queries that one thread block of a flash kernel holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmSurface:
+    """How fast one device multiplies matrices of one number format.
+
+    peak_flops_per_s, memory_bw_bytes_per_s, num_sms: datasheet. Fitted: `efficiency` (share of the peak that a full
+    wave of the largest tiles reaches), `ramp_k` (columns of k that filling and draining a tile costs), `fixed_s`
+    (launch and tail of one kernel), `small_tile_factor` (rate of a tile over that of one twice its area),
+    `wave_quantisation` (0: work spreads evenly over the multiprocessors, 1: whole waves only), `memory_efficiency`
+    (achieved share of memory_bw_bytes_per_s). Time factors where the contiguous dimensions n or k are no multiple of
+    64 (`unaligned_64`) or 8 (`unaligned_8`) elements.
+    `training_factor`: sustained rate in training over that of a short benchmark (clocks, power, layouts); applied by
+    `gemm_seconds` to the arithmetic, kept apart from the fit. tiles: that its products choose from.
+    """
+
+    peak_flops_per_s: float
+    memory_bw_bytes_per_s: float
+    num_sms: float
+    efficiency: float
+    ramp_k: float
+    fixed_s: float
+    small_tile_factor: float
+    wave_quantisation: float
+    memory_efficiency: float
+    unaligned_64: float = 1.0
+    unaligned_8: float = 1.0
+    training_factor: float = 1.0
+    tiles: tuple[tuple[int, int], ...] = TILES
+    source: str = ""
+
+
+def gemm_seconds(
+    surface: GemmSurface,
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    element_bytes: float = 2.0,
+    output_bytes: float | None = None,
+    *,
+    contiguous: tuple[ArrayLike, ArrayLike] | None = None,
+) -> Array:
+    """Seconds of one product of [m, k] by [k, n], each operand of `element_bytes` bytes per element.
+
+    output_bytes: of an element of the result; two at least where it is not given (fp8 products write bf16).
+    Best tile: tiles = ceil(m/tile_m) ceil(n/tile_n); waves = q ceil(tiles/SMs) + (1-q) tiles/SMs;
+    compute = waves 2 tile_m tile_n (k + ramp_k) / (rate of one SM); plus fixed_s, and a smooth maximum (exponent 4)
+    with the time to read both operands and write the result once.
+    contiguous: the dimensions along which operands are, n and k unless given: only they are tested for alignment. The
+    result never falls when m, n or k grows, as long as their alignment stays.
+    """
+    m, n, k = (np.asarray(dim, dtype=np.float64) for dim in (m, n, k))
+    compute = _tile_seconds(surface, m, n, k) * _alignment(surface, *(contiguous or (n, k))) / surface.training_factor
+    traffic = element_bytes * (m * k + k * n) + (output_bytes or max(element_bytes, 2.0)) * (m * n)
+    memory = traffic / (surface.memory_bw_bytes_per_s * surface.memory_efficiency)
+    high, low = np.maximum(compute, memory), np.minimum(compute, memory)
+    ratio = low / np.maximum(high, 1e-300)
+    return np.asarray(surface.fixed_s + high * np.sqrt(np.sqrt(1.0 + (ratio * ratio) ** 2)))
+
+
+def _tile_seconds(surface: GemmSurface, m: Array, n: Array, k: Array) -> Array:
+    rate = surface.peak_flops_per_s * surface.efficiency
+    quantised = surface.wave_quantisation
+    best: Array = np.full((), np.inf)
+    for rows, columns in surface.tiles:
+        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        waves = np.ceil(tiles / surface.num_sms) * (quantised * surface.num_sms) + tiles * (1.0 - quantised)
+        halvings = np.log2(_LARGEST_TILE / (rows * columns))
+        work = waves * (2.0 * rows * columns / (rate * surface.small_tile_factor**halvings))
+        best = np.minimum(best, work)
+    return np.asarray(best * (k + surface.ramp_k))
+
+
+def _alignment(surface: GemmSurface, n: ArrayLike, k: ArrayLike) -> Array | float:
+    """Time factor of leading dimensions that are no multiple of 128 or 16 bytes (of two-byte elements)."""
+    if surface.unaligned_64 == 1.0 and surface.unaligned_8 == 1.0:
+        return 1.0
+    odd_64 = (np.mod(n, 64.0) != 0) | (np.mod(k, 64.0) != 0)
+    odd_8 = (np.mod(n, 8.0) != 0) | (np.mod(k, 8.0) != 0)
+    return np.where(odd_8, surface.unaligned_8, np.where(odd_64, surface.unaligned_64, 1.0))
+
+
+def scaled_gemm(
+    surface: GemmSurface, *, peak_flops_per_s: float, memory_bw_bytes_per_s: float, num_sms: float | None, source: str
+) -> GemmSurface:
+    """`surface` carried to another device: same efficiencies, that device's peak, bandwidth and multiprocessors."""
+    return replace(
+        surface,
+        peak_flops_per_s=peak_flops_per_s,
+        memory_bw_bytes_per_s=memory_bw_bytes_per_s,
+        num_sms=float(num_sms or surface.num_sms),
+        source=source,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSurface:
+    """How fast one device runs one attention kernel.
+
+    Efficiencies are shares of peak_flops_per_s at long context, of the FLOPs that the kernel executes in the causal
+    half: the published convention (forward 4 per score and head element, flash backward 10).
+    `half_context`: tokens of context at which half of the efficiency is reached: s/(s + half_context).
+    `narrow_head_factor`: rate with head_dim below 100 over the rate above it.
+    `longest_block`: part of the time of the longest block of 128 queries that one of `num_sms` multiprocessors works
+    off alone, and that nothing hides: the tail of a causal kernel. `fixed_s`: start of a kernel.
+    `backward_work`: FLOPs executed backward over twice the forward (1.25: flash kernels recompute the scores).
+    `training_factor`: sustained rate in training over that of the benchmark that the efficiencies come from.
+    """
+
+    peak_flops_per_s: float
+    memory_bw_bytes_per_s: float
+    forward_efficiency: float
+    backward_efficiency: float
+    half_context: float
+    narrow_head_factor: float
+    num_sms: float = 1.0
+    longest_block: float = 0.0
+    fixed_s: float = 0.0
+    backward_work: float = 1.25
+    training_factor: float = 1.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfusedSurface:
+    """Attention by two products with a softmax between them: the whole square of scores goes through memory.
+
+    products: of matrices of `element_bytes` per element; memory_bw_bytes_per_s: achieved by the softmax.
+    """
+
+    products: GemmSurface
+    memory_bw_bytes_per_s: float
+    element_bytes: float = 2.0
+
+
+Surface = TypeVar("Surface", bound=GemmSurface | AttentionSurface | UnfusedSurface)
+
+
+def attention_seconds(
+    surface: AttentionSurface | UnfusedSurface, flops: ArrayLike, context: ArrayLike, head_dim: ArrayLike,
+    backward: bool,
+) -> Array:  # fmt: skip
+    """Seconds of the score and value products of one attention, forward or backward.
+
+    flops: model FLOPs of the causal half of this pass: forward 4 per (query, key) pair that is not masked, per head
+    and element of the head; backward twice that (what a flash kernel recomputes on top is in `backward_work`).
+    context: tokens that the last query sees; for packed documents E[s^2]/E[s]. No flops cost nothing.
+    flops work / rate (1 + half_context/s) + tail of one block + fixed_s.
+    """
+    flops, context, head_dim = (np.asarray(value, dtype=np.float64) for value in (flops, context, head_dim))
+    context = np.maximum(context, 1.0)
+    if isinstance(surface, UnfusedSurface):
+        return np.asarray(np.where(flops > 0, _unfused_seconds(surface, flops, context, head_dim, backward), 0.0))
+    work = surface.backward_work if backward else 1.0
+    best = surface.backward_efficiency if backward else surface.forward_efficiency
+    rate = (
+        surface.peak_flops_per_s
+        * surface.training_factor
+        * best
+        * np.where(head_dim < 100.0, surface.narrow_head_factor, 1.0)
+    )
+    total = flops * (work / rate) * (1.0 + surface.half_context / context)
+    if surface.longest_block:
+        block = 4.0 * _QUERY_BLOCK * (2.0 if backward else 1.0) * work * context * head_dim
+        total = total + surface.longest_block * surface.num_sms * block / rate
+    return np.asarray(np.where(flops > 0, total + surface.fixed_s, 0.0))
+
+
+def at_training_factor(surface: Surface, factor: float) -> Surface:
+    """`surface` at another share of the benchmark's rate."""
+    if isinstance(surface, UnfusedSurface):
+        return replace(surface, products=replace(surface.products, training_factor=factor))
+    return replace(surface, training_factor=factor)
+
+
+def _unfused_seconds(surface: UnfusedSurface, flops: Array, context: Array, head_dim: Array, backward: bool) -> Array:
+    """Forward: scores made, softmax in one pass (read, write), scores times values. Backward: the gradient of the
+    scores made, softmax (gradient and result read, gradient written), scores taken by the gradients of queries, keys
+    and values. All heads of all sequences at once: as rows of one product."""
+    w = surface.element_bytes
+    rows = flops / ((4.0 if backward else 2.0) * head_dim * context)
+    making = gemm_seconds(surface.products, rows, context, head_dim, w)
+    taking = gemm_seconds(surface.products, rows, head_dim, context, w)
+    passes, taken = (3.0, 3.0) if backward else (2.0, 1.0)
+    return np.asarray(making + taken * taking + passes * w * rows * context / surface.memory_bw_bytes_per_s)
+
+
+# A100 numbers for code that has no profile at hand (tests, sketches); `profiles.rates.surfaces_for` has every device.
+GEMM_A100_BF16 = GemmSurface(
+    peak_flops_per_s=312e12,
+    memory_bw_bytes_per_s=2.039e12,
+    num_sms=108,
+    efficiency=0.834,
+    ramp_k=153.0,
+    fixed_s=4.85e-6,
+    small_tile_factor=0.928,
+    wave_quantisation=0.193,
+    memory_efficiency=0.687,
+    unaligned_64=1.5,
+    unaligned_8=1.9,
+    training_factor=0.98,
+    source="A100-SXM4-80GB table of aiconfigurator (Apache-2.0)",
+)
+ATTENTION_A100_FLASH2 = AttentionSurface(
+    peak_flops_per_s=312e12,
+    memory_bw_bytes_per_s=2.039e12,
+    forward_efficiency=0.62,
+    backward_efficiency=0.56,
+    half_context=500.0,
+    narrow_head_factor=0.8,
+    source="A100, FlashAttention-2",
+)

@@ -1,0 +1,324 @@
+"""The engine of the simulator: what each operation waits for, and when it ends.
+
+A device runs its operations in their order (orders.py), each when its input is there: an F when the chunk
+before has sent its output, an I or B when the chunk behind has sent the gradient. A device sends one message after the
+other, and receives beside that.
+
+Seconds are rounded to multiples of a power of two (relative 2^-50 of the step), so that sums are exact: a steady state
+repeats to the last bit, and the result does not depend on the order of additions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ...errors import FieldProblem, InputError
+from ..arrays import Array, Ints
+from .orders import F, I, Schedule, W
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Seconds and bytes of a schedule, per chunk [c] or per device [d]; an empty tuple is all zero.
+
+    forward_s, input_s, weight_s [c]: F, I and W of one micro-batch (B takes input_s + weight_s). forward_hop_s,
+    backward_hop_s [c]: message that brings the input of the chunk's F (from upstream) and of its B (from downstream);
+    none between chunks of one device. forward_link_s, backward_link_s [c]: how long its sender's link is busy with it:
+    less where a part is latency, more where others take turns on it; empty: as long as it takes. hop_blocks: share
+    of a message during which the sender computes nothing.
+    gather_s, reduce_s [c]: weights gathered before the first F, gradients reduced after the last W, of a chunk,
+    in `buckets` pieces; gather_overlap, overlap: their speed while the device computes, 0 to 1. optimizer_s [d]
+    follows; with global_norm after the slowest device's reduction. pair_overlap: share of the shorter of a fused pair
+    that hides.
+    activation_bytes [c] from F to B or I, then stash_bytes [c] from I to W; static_bytes [d] always.
+    forward_nic, backward_nic [c], reduce_nic [d]: NIC that carries it, -1 for none; nic_mode: messages of one NIC
+    one after another in the order they are ready (`serialise`), or all at once at equal shares (`share`).
+    """
+
+    forward_s: tuple[float, ...]
+    input_s: tuple[float, ...]
+    weight_s: tuple[float, ...]
+    forward_hop_s: tuple[float, ...] = ()
+    backward_hop_s: tuple[float, ...] = ()
+    forward_link_s: tuple[float, ...] = ()
+    backward_link_s: tuple[float, ...] = ()
+    hop_blocks: float = 0.0
+    gather_s: tuple[float, ...] = ()
+    reduce_s: tuple[float, ...] = ()
+    buckets: int = 1
+    gather_overlap: float = 1.0
+    overlap: float = 1.0
+    optimizer_s: tuple[float, ...] = ()
+    global_norm: bool = True
+    pair_overlap: float = 0.0
+    activation_bytes: tuple[float, ...] = ()
+    stash_bytes: tuple[float, ...] = ()
+    static_bytes: tuple[float, ...] = ()
+    forward_nic: tuple[int, ...] = ()
+    backward_nic: tuple[int, ...] = ()
+    reduce_nic: tuple[int, ...] = ()
+    nic_mode: str = "share"
+
+    @classmethod
+    def even(
+        cls, schedule: Schedule, forward_s: float, input_s: float, weight_s: float, hop_s: float = 0.0
+    ) -> Costs:
+        """Equal chunks: seconds of one micro-batch on a device, spread over its chunks; one unit of memory each."""
+        n = schedule.num_chunks
+        parts = len(set(schedule.part.tolist())) / schedule.num_devices  # chunks that a micro-batch passes per device
+        f, i, w, bytes_ = ((x / parts,) * n for x in (forward_s, input_s, weight_s, 1.0))
+        return cls(forward_s=f, input_s=i, weight_s=w, forward_hop_s=(hop_s,) * n, backward_hop_s=(hop_s,) * n,
+                   activation_bytes=bytes_, stash_bytes=bytes_)  # fmt: skip
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether any message shares a NIC."""
+        return any(nic >= 0 for nic in self.forward_nic + self.backward_nic + self.reduce_nic)
+
+    def check(self, schedule: Schedule) -> None:
+        """Raises InputError for a wrong number of values, or one that is negative or no number."""
+        sizes = {"optimizer_s": schedule.num_devices, "static_bytes": schedule.num_devices,
+                 "reduce_nic": schedule.num_devices}  # fmt: skip
+        problems = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            wanted = sizes.get(field.name, schedule.num_chunks)
+            if isinstance(value, tuple) and len(value) not in ((wanted,) if field.name in _NEEDED else (0, wanted)):
+                problems.append(FieldProblem(f"{len(value)} values, {schedule.name} needs {wanted}", field=field.name))
+            elif isinstance(value, tuple) and not field.name.endswith("nic") and not _times(value):
+                problems.append(FieldProblem("not all are finite and 0 or more", field=field.name))
+        names = ("gather_overlap", "overlap", "pair_overlap", "hop_blocks")
+        shares = {name: float(getattr(self, name)) for name in names}
+        problems += [FieldProblem(f"{x} is not in 0 to 1", field=name) for name, x in shares.items() if not 0 <= x <= 1]
+        if self.buckets < 1 or self.nic_mode not in ("share", "serialise"):
+            text = f"buckets {self.buckets}, nic_mode {self.nic_mode}"
+            problems.append(FieldProblem(text, field="buckets, nic_mode"))
+        if self.shares_links and 0 < self.overlap < 1:
+            problems.append(FieldProblem("must be 0 or 1 where links are shared", field="overlap"))
+        if problems:
+            raise InputError.of(problems)
+
+
+_NEEDED = ("forward_s", "input_s", "weight_s")
+
+
+def _times(values: Sequence[float]) -> bool:
+    return all(math.isfinite(x) and x >= 0 for x in values)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A schedule with its costs as flat lists: what each operation waits for and how long that is under way.
+
+    dep[op]: operation whose end it waits for, len(dep) for none (a sentinel that ends at 0); lag[op]: seconds from
+    there to its arrival if the link is free; link[op]: how much of it the link is busy; queued[op]: the operation whose
+    message the same device sends before, len(dep) for none or where the link is always free by then. dur[op]: seconds
+    it takes; before[op]: sum of dur before it. gates: (op, cumulated gather seconds) per device, in order; last:
+    [chunk] its last operation that makes weight gradients.
+    """
+
+    dep: Ints
+    lag: Array
+    link: Array
+    queued: Ints
+    dur: Array
+    before: Array
+    gates: list[list[tuple[int, float]]]
+    last: Ints
+    quantum_s: float
+
+
+def column(values: Sequence[float], size: int) -> Array:
+    """[size] the values, or zeros for an empty tuple."""
+    return np.asarray(values, dtype=np.float64) if len(values) else np.zeros(size)
+
+
+def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
+    """Dependencies and seconds of every operation, rounded to `quantum_s` (default: what suits the schedule)."""
+    costs.check(schedule)
+    n, chunks, kind, chunk = len(schedule.code), schedule.num_chunks, schedule.kind, schedule.chunk
+    slot = schedule.code >> 2
+    ends_at = np.arange(n) + schedule.fused  # a pair ends, for those who wait, with its second half
+    at = np.full((2, schedule.num_micro_batches * chunks), n)
+    forward = kind == F
+    at[0, slot[forward]], backward = ends_at[forward], (kind == I) | (kind == 1)
+    at[1, slot[backward]] = ends_at[backward]
+    dep = np.full(n, n)
+    above, below = schedule.upstream[chunk], schedule.downstream[chunk]
+    first, last = forward & (above >= 0), backward & (below >= 0)
+    dep[first] = at[0, (slot + above - chunk)[first]]
+    dep[last] = at[1, (slot + below - chunk)[last]]
+    lag, link = np.zeros((2, n))
+    hops = (costs.forward_hop_s, costs.forward_link_s), (costs.backward_hop_s, costs.backward_link_s)
+    for brings, (hop_s, link_s) in zip((first, last), hops, strict=True):
+        lag[brings] = column(hop_s, chunks)[chunk[brings]]
+        link[brings] = column(link_s or hop_s, chunks)[chunk[brings]]
+    device = np.append(schedule.device_of_op, -1)
+    same = device[dep] == device[:-1]
+    lag[same] = link[same] = 0.0
+    dep[same & (dep < np.arange(n))] = n  # the order of the row sees to it
+    f, i, w = (column(x, chunks)[chunk] for x in (costs.forward_s, costs.input_s, costs.weight_s))
+    dur = np.select([kind == F, kind == I, kind == W], [f, i, w], i + w)
+    _fuse(schedule, costs, dur)
+    _block(dep, lag, link, dur, costs.hop_blocks)
+    quantum = quantum_s or _quantum(float(dur.sum() + lag.sum() + 2 * column(costs.gather_s, chunks).sum()))
+    dur, lag, link = (np.rint(x / quantum) * quantum for x in (dur, lag, link))
+    before = np.concatenate([[0.0], np.cumsum(dur)])
+    queued = _queued(device, dep, link, dur)
+    return Work(dep, lag, link, queued, dur, before, _gates(schedule, costs), _last_weights(schedule), quantum)
+
+
+def _fuse(schedule: Schedule, costs: Costs, dur: Array) -> None:
+    """A pair is an F that takes no time and a B that takes both, less what hides."""
+    pairs = np.flatnonzero(schedule.fused)
+    both = np.stack([dur[pairs], dur[pairs + 1]])
+    dur[pairs + 1] = both.sum(axis=0) - costs.pair_overlap * both.min(axis=0)
+    dur[pairs] = 0.0
+
+
+def _block(dep: Ints, lag: Array, link: Array, dur: Array, share: float) -> None:
+    """Sending keeps the sender busy for a share of the message."""
+    if share:
+        sent = np.flatnonzero(lag > 0)
+        np.add.at(dur, dep[sent], share * lag[sent])
+        lag[sent] *= 1.0 - share
+        link[sent] *= 1.0 - share
+
+
+def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:
+    """[ops] Work.queued. A message is sent when its operation has run, so it finds the link free if no message before
+    it takes longer than that operation: where this is so of all messages of a device, none waits. (A fused pair may
+    send two at once.)"""
+    n = len(dep)
+    queued, readers = np.full(n, n), np.flatnonzero(link > 0)
+    if not len(readers) or (dur.all() and link.max() <= dur.min()):  # the usual case, without sorting; no fused pair
+        return queued
+    readers = readers[np.argsort(dep[readers], kind="stable")]  # a device's operations lie together, in its order
+    sender = dep[readers]
+    follows = device[sender[1:]] == device[sender[:-1]]
+    between_s = np.where(sender[1:] == sender[:-1], 0.0, dur[sender[1:]])
+    waits = device[sender[1:]][follows & (link[readers[:-1]] > between_s)]
+    mine = follows & np.isin(device[sender[1:]], waits)
+    queued[readers[1:][mine]] = readers[:-1][mine]
+    return queued
+
+
+def _quantum(most_s: float) -> float:
+    """The power of two below which seconds are rounded: sums up to most_s stay exact in doubles."""
+    if not math.isfinite(most_s):
+        raise InputError("the seconds of all operations add up to infinity", hint="give seconds below 1e300")
+    return 2.0 ** max(math.frexp(most_s)[1] - 51, -1000) if most_s > 0 else 1.0
+
+
+def _gates(schedule: Schedule, costs: Costs) -> list[list[tuple[int, float]]]:
+    """Per device: the first F of each chunk, and the gather seconds that must be over by then."""
+    gather = column(costs.gather_s, schedule.num_chunks)
+    gates: list[list[tuple[int, float]]] = [[] for _ in range(schedule.num_devices)]
+    if gather.any():
+        forward = np.flatnonzero(schedule.kind == F)
+        _, where = np.unique(schedule.chunk[forward], return_index=True)
+        for op in sorted(forward[where].tolist()):
+            row = gates[int(schedule.device_of_op[op])]
+            row.append((op, (row[-1][1] if row else 0.0) + float(gather[schedule.chunk[op]])))
+    return gates
+
+
+def _last_weights(schedule: Schedule) -> Ints:
+    """[chunk] last W or B of the chunk."""
+    ops = np.flatnonzero((schedule.kind == W) | (schedule.kind == 1))
+    last = np.full(schedule.num_chunks, -1)
+    np.maximum.at(last, schedule.chunk[ops], ops)
+    return last
+
+
+def run(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array]:
+    """([ops] when each operation ends, and how long the message that brings its input waits for its link). A device
+    runs as far as its inputs are there, then waits for another to move on.
+
+    Raises InputError where no device can go on.
+    """
+    n, devices, first = len(work.dep), schedule.num_devices, schedule.first.tolist()
+    dep, lag, dur, end = work.dep.tolist(), work.lag.tolist(), work.dur.tolist(), [-1.0] * len(work.dep) + [0.0]
+    sends, queued, link = _senders(work), work.queued.tolist(), work.link.tolist()
+    free = [0.0] * (n + 1)  # when the link is free after the message to an operation
+
+    def advance(i: int, stop: int, time: float) -> tuple[int, float]:
+        for op in range(i, stop):
+            t = end[dep[op]]
+            if t < 0.0:
+                return op, time
+            t += lag[op]
+            if t > time:
+                time = t
+            time += dur[op]
+            end[op] = time
+            if op in sends:
+                for reader in sends[op]:
+                    wait = max(free[queued[reader]] - time, 0.0)
+                    free[reader] = time + wait + link[reader]
+                    lag[reader] += wait
+        return stop, time
+
+    at, now = first[:-1], [0.0] * devices
+    stops = [[first[d + 1], *(op for op, _ in reversed(work.gates[d]))] for d in range(devices)]
+    home, queue = schedule.device_of_op.tolist(), deque(range(devices))
+    waiting: list[list[int]] = [[] for _ in range(devices)]  # devices that wait for an operation of this one
+    while queue:
+        d = queue.popleft()
+        i, time = advance(at[d], stops[d][-1], now[d])
+        while i == stops[d][-1] and len(stops[d]) > 1 and end[dep[i]] >= 0.0:
+            stops[d].pop()
+            ready = max(time, end[dep[i]] + lag[i])
+            i, time = advance(i, stops[d][-1], ready + stall_s(schedule, work, costs, i, ready))
+        at[d], now[d] = i, time
+        if others := waiting[d]:
+            waiting[d] = []
+            for other in others:
+                (queue if end[dep[at[other]]] >= 0.0 else waiting[d]).append(other)
+        if i < first[d + 1]:
+            waiting[home[dep[i]]].append(d)
+    if any(at[d] < first[d + 1] for d in range(devices)):
+        raise deadlock(schedule, work, at)
+    return np.array(end[:n]), np.array(lag) - work.lag
+
+
+def _senders(work: Work) -> dict[int, list[int]]:
+    """Operation -> those its messages go to over links that may be busy: they wait for one, or one for them."""
+    waiting, sends = np.flatnonzero(work.queued < len(work.dep)), dict[int, list[int]]()
+    for reader in np.union1d(waiting, work.queued[waiting]).tolist():
+        sends.setdefault(int(work.dep[reader]), []).append(reader)
+    return sends
+
+
+def stall_s(schedule: Schedule, work: Work, costs: Costs, op: int, ready_s: float) -> float:
+    """How long the first F of a chunk waits for gathered weights, ready to run at `ready_s`.
+
+    Gathers run one after another, at full speed while the device is idle, slower while it computes, this F
+    included but for the layers of the last bucket.
+    """
+    device = int(schedule.device_of_op[op])
+    needed = next(total for gate, total in work.gates[device] if gate == op)
+    busy = float(work.before[op] - work.before[schedule.first[device]])
+    gathered = ready_s - (1.0 - costs.gather_overlap) * busy
+    hidden = costs.gather_overlap * float(work.dur[op]) * (1.0 - 1.0 / costs.buckets)
+    return math.ceil(max(needed - gathered - hidden, 0.0) / work.quantum_s) * work.quantum_s
+
+
+def deadlock(schedule: Schedule, work: Work, at: Sequence[int]) -> InputError:
+    """Which operations wait for which, one line per device that is not finished; `at`: its next operation."""
+    problems = []
+    for d, op in enumerate(at):
+        if op == schedule.first[d + 1]:
+            continue
+        wanted = int(work.dep[op])
+        other = f"row {schedule.device_of_op[wanted] + 1}, column {schedule.column[wanted]}"
+        text = f"`{schedule.label(op)}` waits for `{schedule.label(wanted)}` ({other})"
+        where = f"column {schedule.column[op]}"
+        problems.append(FieldProblem(f"{text}, which never runs", file=schedule.name, line=d + 1, field=where,
+                                hint="the schedule deadlocks: change the order of these operations"))  # fmt: skip
+    return InputError.of(problems)

@@ -1,0 +1,30 @@
+"""Models and stacks as the plain data that files hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .model import ModelSpec
+from .stack import StackSpec
+
+# Fields that came after the first plans, with the value at which they say nothing.
+_SILENT = {
+    "groups": 1,
+    "top_groups": 1,
+    "router_scores": "softmax",
+    "router_normalised": True,
+    "router_scale": 1.0,
+    "capacity_factor": None,
+    "partial_rotary_factor": 1.0,
+    "saves_fp8_activations": False,
+    "weighs_activations": False,
+    "reduces": "buckets",
+    "messages_ahead": 0,
+    "step_reductions": 0,
+}
+
+
+def spec_to_dict(spec: ModelSpec | StackSpec) -> dict[str, Any]:
+    """The fields of a model or stack as files hold them: without those that say nothing, which older files lack."""
+    return asdict(spec, dict_factory=lambda pairs: {k: v for k, v in pairs if k not in _SILENT or v != _SILENT[k]})

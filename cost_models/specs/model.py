@@ -1,0 +1,219 @@
+"""What a model is: its layers, their parts and its vocabulary. Quantities only, in base SI units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Attention of one layer: grouped-query (MHA and MQA included), or multi-head latent (MLA) with `kv_lora_rank`.
+
+    head_dim is the width of a query or key head (MLA: nope + rope part), value_head_dim that of a value head.
+    window: how many tokens a query sees at most (sliding window or chunk), None: all before it.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    window: int | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    norm_parameters: int = 0  # elements of query/key (and MLA latent) norms
+    sink_parameters: int = 0  # learned attention sinks (gpt-oss: one per head)
+    q_lora_rank: int | None = None  # MLA: rank of the query compression, None: direct projection
+    kv_lora_rank: int | None = None  # MLA: rank of the key/value compression; set = this is MLA
+    rope_head_dim: int = 0  # MLA: the part of head_dim that carries positions, shared by all heads in the key
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank is not None
+
+    @property
+    def suits_flash(self) -> bool:
+        """torch's flash kernel takes it: check_head_dim_size_flash in its sdp_utils.cpp."""
+        return self.head_dim == self.value_head_dim and self.head_dim % 8 == 0 and self.head_dim <= 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """Dense feed-forward block: two matrices, or three when gated (SwiGLU, GeGLU)."""
+
+    inner: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureOfExperts:
+    """Routed experts, `top_k` of `experts` per token, plus shared experts seen by every token (as one wide block).
+
+    groups, top_groups: the experts are in `groups` groups of neighbours, and those of a token in `top_groups` of them
+    (DeepSeek-V2, arXiv 2405.04434, 2.2.2); 1 of 1 is a free choice. Costs do not depend on the last three, what is
+    computed does: a token's weights are the router's scores, where `router_normalised` over their sum, times the scale.
+    capacity_factor: an expert gets this many times its even share of the tokens of each rank, (0, experts / top_k]:
+    those with the largest weights, and any others with weight 0 where fewer chose it. None: as many as chose it.
+    """
+
+    experts: int
+    top_k: int
+    expert_inner: int
+    gated: bool = True
+    expert_bias: bool = False
+    router_bias: bool = False
+    shared_inner: int = 0
+    shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
+    groups: int = 1
+    top_groups: int = 1
+    router_scores: Literal["softmax", "sigmoid"] = "softmax"
+    router_normalised: bool = True
+    router_scale: float = 1.0
+    capacity_factor: float | None = None
+
+    def capacity(self, tokens: Any) -> Any:
+        """Tokens of an expert out of the `tokens` of a rank's micro-batch, a number or an array (Megatron Core,
+        transformer/moe/moe_utils.py, get_capacity)."""
+        share = tokens * self.top_k / self.experts * (self.capacity_factor or 1.0)
+        return -(-share // 1)  # rounded up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One kind of decoder layer. num_norms counts norms of size hidden in the layer (2 pre-norm, 4 gemma-2, 1 gptj)."""
+
+    attention: Attention
+    feed_forward: FeedForward | MixtureOfExperts
+    num_norms: int = 2
+    norm_bias: bool = False
+
+    @property
+    def is_moe(self) -> bool:
+        return isinstance(self.feed_forward, MixtureOfExperts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary positions are stretched beyond the length of the first training. Names and meaning are those of
+    rope_parameters in config.json (transformers 5.23, modeling_rope_utils.py); a kind uses its own numbers only.
+
+    dynamic: not up to max_positions, which no plan exceeds. longrope: its lists of factors, one a frequency, are not
+    held. mscale, mscale_all_dim: 0 where they are not given.
+    """
+
+    kind: Literal["linear", "dynamic", "yarn", "longrope", "llama3"]
+    factor: float
+    original_max_positions: int | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    def __str__(self) -> str:
+        first = f" from {self.original_max_positions}" if self.original_max_positions else ""
+        return f"{self.kind} x{self.factor:g}{first}"
+
+    @property
+    def amplitude(self) -> float:
+        """What cos and sin are multiplied by (YaRN, arXiv 2309.00071, section 3.4)."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._grown(self.mscale) / self._grown(self.mscale_all_dim)
+        return self._grown(1.0)
+
+    @property
+    def latent_scale(self) -> float:
+        """Of the scores of latent attention (DeepseekV3Attention in transformers)."""
+        return self._grown(self.mscale_all_dim) ** 2 if self.kind == "yarn" and self.mscale_all_dim else 1.0
+
+    def _grown(self, mscale: float) -> float:
+        return 0.1 * mscale * log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A decoder-only language model.
+
+    `kinds` are the distinct layers, `pattern[i]` says which kind layer i is. `learned_positions` is the number of rows
+    of a learned position table (0: RoPE or ALiBi). `embedding_dim` differs from hidden where the embedding is
+    projected (opt-350m). `mtp_layers`: multi-token-prediction modules, counted apart from the layers.
+
+    Costs do not depend on the last six, what is computed does. `activation`: silu, gelu, gelu_tanh, relu, relu2 or
+    another name, of the gate where blocks are gated. `partial_rotary_factor`: the share of a head that is rotated (of
+    the part that carries positions, in latent attention). `assumed`: which are defaults, not from the source.
+    """
+
+    name: str
+    family: str
+    hidden: int
+    vocab: int
+    kinds: tuple[Layer, ...]
+    pattern: tuple[int, ...]
+    max_positions: int
+    tied_embeddings: bool = False
+    learned_positions: int = 0
+    embedding_norm: bool = False
+    final_norm: bool = True
+    norm_bias: bool = False  # of the final and embedding norm
+    head_bias: bool = False
+    embedding_dim: int | None = None
+    mtp_layers: int = 0
+    dropout: bool = False  # trained with dropout on hidden states: saves one-byte masks
+    source: str = ""
+    rope_theta: float | None = 10_000.0  # base of the rotary positions; None: learned ones, or ALiBi
+    norm_epsilon: float = 1e-5
+    activation: str = "silu"
+    rope_scaling: RopeScaling | None = None
+    partial_rotary_factor: float = 1.0
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.pattern)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the user should know of `assumed`: a sentence, or none."""
+        values = ", ".join(f"{name} {getattr(self, name) or 'none'}" for name in self.assumed)
+        return (f"assumed, since the model's config does not say: {values}",) if values else ()
+
+    @property
+    def trained_scaling(self) -> RopeScaling | None:
+        """The scaling of sequences that the model has positions for: `dynamic` starts beyond them."""
+        return None if self.rope_scaling is None or self.rope_scaling.kind == "dynamic" else self.rope_scaling
+
+    @property
+    def latent_scale(self) -> float:
+        """What latent attention multiplies its scores by, beside the root of its width."""
+        return 1.0 if self.rope_scaling is None else self.rope_scaling.latent_scale
+
+    @property
+    def capacity_factor(self) -> float | None:
+        """That of its routed experts; None where they drop no token."""
+        blocks = (kind.feed_forward for kind in self.kinds)
+        return next((block.capacity_factor for block in blocks if isinstance(block, MixtureOfExperts)), None)
+
+    @property
+    def is_moe(self) -> bool:
+        return any(kind.is_moe for kind in self.kinds)
+
+
+def with_capacity(model: ModelSpec, factor: float | None) -> ModelSpec:
+    """The model whose experts all have this capacity factor."""
+
+    def one(kind: Layer) -> Layer:
+        block = kind.feed_forward
+        if not isinstance(block, MixtureOfExperts):
+            return kind
+        return replace(kind, feed_forward=replace(block, capacity_factor=factor))
+
+    return replace(model, kinds=tuple(map(one, model.kinds)))

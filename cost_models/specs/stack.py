@@ -1,0 +1,96 @@
+"""What the software that runs a plan can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+AttentionKernel = Literal["unfused", "triton", "flash1", "flash2", "flash3", "cudnn", "sdpa"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackSpec:
+    """What the software that will run the plan can do (a file in catalogue/stacks/, each value with its source).
+
+    Overlap shares in [0, 1]: the part of that communication which hides behind compute that is really there. In square
+    brackets: what is physically possible, for whoever fits these numbers.
+    """
+
+    name: str
+    attention: AttentionKernel
+    throughput: float  # rate of its kernels in a long run over what the device's efficiencies promise [0.5, 1.5]
+    elementwise_traffic: float  # memory traffic of element-wise kernels over perfectly fused ones [1, 2]
+    # One kernel each, which keeps nothing between; else a kernel per step, of which norms and positions take fp32.
+    fused_norms: bool
+    fused_positions: bool  # rotary ones
+    fused_activation: bool  # gate, activation and product
+    tp_overlap: float
+    dp_overlap: float  # of the reduction of gradients
+    dp_gather_overlap: float  # of gathering the weights that ZeRO-1 and 2 updated
+    # How those weights travel: one all-gather, or one broadcast after another by every rank that updated some.
+    dp_gather: Literal["all_gather", "broadcasts"]
+    fsdp_overlap: float
+    # Moved per parameter beside a collective of sharded states, unhidden: out of the gathered buffer into the weights
+    # [0, 4]; out of the gradients, as they are computed, into the buffer to scatter, in the reduced dtype [0, 14].
+    gather_copy_bytes: float
+    scatter_copy_bytes: float
+    # Training in fp8. Where a line does not say `fp8 alone`, fp4 training has it too.
+    fp8_gather: bool  # sharded weights of layers are quantised before they are gathered (fp8 alone)
+    cp_overlap: float
+    ep_overlap: float
+    offload_overlap: float  # of the compute beside them, what copies to the host may hide behind
+    contention: float  # added per second that communication and compute run side by side [0, 0.4]
+    gradient_bytes: int  # per parameter, as accumulated and reduced
+    fused_accumulation: bool  # weight-gradient products add to the sum; else their result is written, read and added
+    optimizer_extra_bytes: float  # moved per updated parameter beyond gradient, states and weight [0, 120]
+    logit_bytes: float  # held per logit at the loss, all copies together
+    loss_traffic_bytes: float  # moved per logit by softmax and cross entropy, both passes [8, 80]
+    cast_bytes: float  # moved to quantise one element to fp8, in both layouts that products read [2, 8] (fp8 alone)
+    caches_fp8_weights: bool  # weights are quantised once per step, not in every forward pass
+    saves_fp8_inputs: bool  # what a product keeps for its backward pass is its quantised input
+    kernels_per_layer: float  # launched per dense layer and forward pass, twice that backward [5, 60]
+    kernels_per_expert_block: float  # more in a layer with experts: router, dispatch, combination [20, 200]
+    kernels_per_expert: float  # and per expert of a rank: its products are launched one by one [0, 6]
+    kernels_per_cast: float  # per product of operands that are quantised, and per expert [0, 6]
+    kernels_per_projection: float  # that a projection split over tp costs the host beside its own [0, 100]
+    host_s_per_kernel: float  # [1e-6, 80e-6]
+    straggler_share: float  # added to a step per doubling of the GPUs above 8: all wait for the slowest [0, 0.02]
+    nics_per_ring: float  # of a node that one ring uses, at most [1, 16]
+    split_messages: bool  # ranks of tp without sequence parallelism each send 1/tp of a stage's message, and gather
+    # How sharded states live through a step. zero: stage 2 gathers weights once per step, stages 2 and 3 scatter every
+    # micro-batch. fsdp2: stage 2 gathers weights for every micro-batch; in a pipeline weights and gradients stay whole
+    # from the first micro-batch to the last, so that stages 2 and 3 hold and move what stage 1 does. fsdp2-no-sync: as
+    # fsdp2, and gradients stay whole over the micro-batches of a step without a pipeline too.
+    sharded_states: Literal["zero", "fsdp2", "fsdp2-no-sync"]
+    # Flat copies beside the states. deepspeed: buckets to reduce and gather, and of the gradients that a rank updates
+    # one in their dtype and one in fp32; where the sums are fp32, the gradients of a micro-batch are whole beside them.
+    flat_buffers: Literal["none", "deepspeed"]
+    master_weights: bool  # fp32 copies and moments beside bf16 weights; else moments are as narrow as the weights
+    split_logits: bool  # the loss takes a part of the vocabulary on each tp rank, and not all of it on all of them
+    # What tensor parallelism splits. megatron: blocks, token table and head; a block's input is gathered once, and its
+    # gradient reduced once. by-projection: every projection of a block reduces the gradient of its input by itself; the
+    # token table is whole; so is the head without sequence parallelism, which there is not in a pipeline.
+    tp_plan: Literal["megatron", "by-projection"]
+    recompute_stops_early: bool  # a recomputed layer ends before its last product, whose result nothing needs
+    cached_gradients: bool  # where products add to the sum by themselves, a gradient of every weight shape is kept
+    # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
+    # (DeepEP, HybridEP), and summed there on the way back. deduplicated-fp8: and quantised before they leave where
+    # training is in fp8, as are the gradients of what comes back.
+    ep_dispatch: Literal["alltoall", "deduplicated", "deduplicated-fp8"]
+    dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
+    moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    saves_fp8_activations: bool = False  # what an activation function takes is kept in fp8
+    # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
+    weighs_activations: bool = False
+    # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
+    # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
+    reduces: Literal["buckets", "parts"] = "buckets"
+    # Messages of other micro-batches that a stage of a pipeline holds buffers for, as it asks before it needs them.
+    messages_ahead: int = 0
+    step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
+
+    @property
+    def is_fsdp2(self) -> bool:
+        return self.sharded_states != "zero"

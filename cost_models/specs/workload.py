@@ -1,0 +1,79 @@
+"""What is trained: lengths, batch, precision, optimizer and adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["bf16", "fp16", "fp8", "fp32", "fp4"]
+
+
+# Bytes of an element of a product's operands. fp4 with the scales of its blocks: a byte per 16 elements (NVFP4; MXFP4:
+# per 32). Those of fp8 are fewer than one in 32 elements and left out.
+OPERAND_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp32": 4.0, "fp4": 0.5 + 1 / 16}
+
+
+OptimizerName = Literal["adamw", "adamw-bf16", "adamw-8bit", "sgd"]
+
+
+LoraTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters of `rank` on the named projections; the base weights are frozen in `base_dtype`."""
+
+    rank: int
+    targets: tuple[str, ...]  # of LoraTarget
+    base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One training step.
+
+    seq_len: tokens of the longest sequence (memory); mean_len and mean_square_len: E[s] and E[s^2] of the documents
+    in tokens and tokens^2 (attention). packed: documents fill sequences of seq_len, else each is padded to it.
+    trains_layers: how many of the last layers are trained (None: all; 0 only with lora). techniques: with their knobs
+    (techniques/registry.py).
+    """
+
+    seq_len: int
+    global_batch: int  # sequences
+    precision: Precision = "bf16"
+    optimizer: OptimizerName = "adamw"
+    mean_len: float | None = None
+    mean_square_len: float | None = None
+    packed: bool = True
+    lengths: tuple[tuple[int, float], ...] = ()  # histogram: (length, share of documents)
+    lora: Lora | None = None
+    trains_layers: int | None = None
+    total_tokens: float | None = None
+    objective: Literal["step", "cost", "memory"] = "step"
+    max_memory_bytes: float | None = None
+    kind: Literal["train"] = "train"
+    techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+
+    @property
+    def is_quantised(self) -> bool:
+        """Operands of the layers' products are narrower than what is kept and sent between them."""
+        return self.precision in ("fp8", "fp4")
+
+    @property
+    def operand_bytes(self) -> float:
+        return OPERAND_BYTES[self.precision]
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Useful tokens per step: padding does not count."""
+        if self.packed or self.mean_len is None:
+            return float(self.seq_len * self.global_batch)
+        return self.mean_len * self.global_batch
+
+    @property
+    def context_tokens(self) -> float:
+        """Context that attention spans, tokens: E[s^2]/E[s] of packed documents; seq_len for one length or padding."""
+        if self.mean_len is None or self.mean_square_len is None or not self.packed:
+            return float(self.seq_len)
+        return self.mean_square_len / self.mean_len

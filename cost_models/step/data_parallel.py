@@ -1,0 +1,133 @@
+"""Communication between data-parallel ranks once per step: within the groups that share parameters, between copies.
+
+What ZeRO moves per micro-batch is in `step`, which also adds everything up.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ..arrays import Array, Ints
+from ..quantities.exchanges import Hop
+from ..quantities.groups import Groups
+from ..quantities.ledger import Ledger
+from ..quantities.traffic import StateTraffic
+from ..rates import collectives
+from ..rates.collectives import Curve, Op
+from ..rates.rates import Rates
+from ..specs.stack import StackSpec
+
+SHARDS, REPLICAS = ("shard", "expert_shard"), ("replicate", "expert_replicate")  # kinds of groups (rates.GROUPS)
+
+
+def group_curve(rates: Rates, group: str, op: Op, size: Ints, stride: Ints) -> Curve:
+    return collectives.curve_of_rows(rates.collectives, rates.levels_of(group), op, size, stride)
+
+
+def hop_curve(ledger: Ledger, rates: Rates, group: str, hop: Hop, groups: Groups) -> Curve:
+    """The curve of a hop in the shard groups `groups`, whose kind is `group`."""
+    problem = ledger.problem
+    return hop.curve(groups, problem.gpus_per_node, problem.num_gpus, partial(group_curve, rates, group))
+
+
+def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
+    """`total_bytes` in `calls` equal pieces; without calls, as more bytes of others."""
+    both = collectives.joined(calls * curve.latency_s, curve.s_per_byte * total_bytes, curve.ramp)
+    return np.where(total_bytes > 0, both, 0.0)
+
+
+def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, used: Array) -> Array:
+    """Once per step: gradients reduced after the last backward, updated weights gathered before the first forward.
+
+    Both hide under the compute of one micro-batch of the stage, in an interleaved pipeline of p(v-1)/v (of all m at
+    most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
+    """
+    x = ledger.layouts
+    alone = not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups))
+    if alone and not of_whole_weights_s(ledger, rates).any():
+        return np.zeros(len(x))
+    window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
+    window = np.minimum(window, ledger.m)
+    room = window * (np.array([forward, backward]) - used)
+    shown = np.zeros(len(x))
+    for traffic in ledger.traffic:
+        shown += traffic.share * shown_s(rates.stack, *once_per_step_s(ledger, rates, traffic), *room)
+    return shown
+
+
+def once_per_step_s(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple[Array, Array]:
+    """[n] seconds of reducing the gradients of the fullest stage, and of gathering its weights."""
+    reduce_s, gather_s = _within_shards(ledger, rates, traffic)
+    if traffic.period == 1:
+        reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
+    return reduce_s + of_whole_weights_s(ledger, rates), gather_s
+
+
+def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of summing over tp the gradients of weights that it does not split, part by part. Where gradients are
+    in buckets these go in one call, of some megabytes inside a node, which is not counted."""
+    tp = ledger.layouts["tp"]
+    if ledger.problem.stack.reduces == "buckets" or not (tp > 1).any():
+        return np.zeros(len(tp))
+    curve = group_curve(rates, "tp", "all_reduce", tp, np.ones_like(tp))
+    return in_pieces(curve, ledger.trained_whole * ledger.problem.state_bytes.gradient, ledger.whole_parts)
+
+
+def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
+    """What shows of both behind as many seconds of compute, forward and backward, as nothing else hides behind."""
+    hidden = np.minimum(stack.dp_overlap * reduce_s, backward_s)
+    hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, forward_s)
+    return np.asarray(reduce_s + gather_s - (1.0 - stack.contention) * hidden)
+
+
+def _largest_parts(ledger: Ledger) -> list[tuple[int, Array, Groups]]:
+    """Trained parameters of the fullest stage and the groups that have them: 0 dense, 1 experts if there are any."""
+    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
+    return [(i, np.max([trained[i] for trained in ledger.trained], axis=0), groups) for i, groups in enumerate(parts)]
+
+
+def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple[Array, Array]:
+    """[n] seconds per step of gradients scattered over the shard groups, and of weights gathered there."""
+    broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
+    reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
+    gathers: Op = "broadcast" if broadcasts else "all_gather"
+    plan, apart = ledger.exchanges, ledger.layouts["zero"] == 3
+    for part, largest, groups in _largest_parts(ledger):
+        gradients, weights, buckets = largest * traffic.scattered, largest * traffic.gathered, ledger.reductions[part]
+        for hop in plan.gradients:
+            scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
+            reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, gradients, buckets), 0.0)
+        for hop in plan.to_optimizer:
+            there = hop_curve(ledger, rates, SHARDS[part], hop, groups)
+            reduce_s += apart * in_pieces(there, gradients, buckets)
+        for hop in plan.from_optimizer:
+            back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
+            gather_s += apart * in_pieces(back, weights, buckets)
+        gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
+        calls = groups.shard.astype(np.float64) if broadcasts else buckets
+        gather_s += np.where(ledger.gathers_once, in_pieces(gather, weights, calls), 0.0)
+    return reduce_s, gather_s
+
+
+def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces: float = 1.0) -> Array:
+    """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
+    seconds = np.zeros(len(ledger.layouts))
+    for part, largest, groups in _largest_parts(ledger):
+        calls = ledger.reductions[part]
+        calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)
+        copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
+        seconds += in_pieces(copies, largest * traffic.replicated / groups.shard / pieces, calls)
+    return seconds
+
+
+def exposed_fragments_s(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
+    """[n] seconds per step that exchanges of copies show which come less often than every step: of each fragment, what
+    outlasts the steps (of `step_s` without it) that it may take."""
+    shown = np.zeros(len(step_s))
+    for traffic in ledger.traffic:
+        if traffic.period > 1:
+            waited = _between_copies(ledger, rates, traffic, traffic.fragments) - traffic.delay * step_s
+            shown += traffic.share * np.maximum(waited, 0.0) * traffic.fragments / traffic.period
+    return shown

@@ -1,0 +1,43 @@
+"""What a pass takes beside its layers on a device that was measured (`latency` of its profile), else nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..layouts import SCHEDULES, V_SCHEDULES
+from ..quantities.ledger import Ledger
+from ..quantities.operations import ulysses_degree
+from ..quantities.resident import splits_backward
+from ..quantities.stages import EMBEDDING, HEAD
+from ..rates.rates import Rates
+
+_NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "message")
+
+
+def beside_s(ledger: Ledger, rates: Rates) -> Array:
+    """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
+    comes in two parts, `ulysses` for every one that deals out its heads, `message` for every message that a stage sends
+    to another or receives."""
+    split, dealt, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
+    layers = np.array(ledger.layers)
+    found = split * np.where(splits_backward(ledger.layouts["schedule"]), layers, 0.0) + message * _messages(ledger)
+    if dealt.any():
+        found = found + dealt * np.where(ulysses_degree(ledger.problem.model, ledger.layouts) > 1, layers, 0.0)
+    return np.asarray(found)
+
+
+def is_measured(rates: Rates) -> bool:
+    """Whether any of it was."""
+    return not rates.latency_s.keys().isdisjoint(_NAMES)
+
+
+def _messages(ledger: Ledger) -> Array:
+    """[J, n] that a stage sends and receives per micro-batch and direction: two for each of its chunks, but none at the
+    ends of the model, nor where a V turns (there by the mean over all stages)."""
+    x, kinds, none = ledger.layouts, ledger.splits.counts.shape[2], np.zeros(len(ledger.layouts))
+    pp = x["pp"].astype(np.float64)
+    ends = np.array([each.get(kinds + EMBEDDING, none) + each.get(kinds + HEAD, none) for each in ledger.counts])
+    is_v = np.isin(x["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+    found = np.where(is_v, 2.0 * x["vpp"] - 4.0 / pp, 2.0 * x["vpp"] - ends)
+    return np.asarray(np.where(pp > 1, found, 0.0))

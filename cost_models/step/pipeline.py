@@ -1,0 +1,200 @@
+"""Closed forms of pipeline schedules: what a step costs beyond m x the slowest stage.
+
+c = F + B of one micro-batch on one device (B = I + W: input and weight gradients), p stages, v chunks per device, m
+micro-batches. Sums and maxima run over devices, so uneven stages, the embedding and the head are in. Exact where the
+literature's forms are (FORMULAS 6, 6.1, 6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array
+from ..layouts import SCHEDULES
+
+_CODE = {name: code for code, name in enumerate(SCHEDULES)}
+
+
+def bubble_s(
+    schedule: NDArray[np.int64], vpp: Array, pp: Array, m: Array, mean_c: Array,
+    others_c: Array, others_f: Array, others_b: Array, others_w: Array, hidden_f: Array | float = 0.0,
+) -> Array:  # fmt: skip
+    """Seconds a step spends filling and draining the pipeline, beyond m x the slowest device.
+
+    mean_c: c of the mean device; others_*: sums of c, F, B and W over all devices but one, seconds, W without what
+    traffic hides behind; hidden_f: what it hides behind of F; I = B - W. 1f1b and gpipe: c (the published (p-1)(F+B));
+    interleaved: c/v (Narayanan et al., SC21); zb-h1: c - 2W (Qi et al., arXiv 2401.10241); zb-v: `_zb_v_s`; dualpipe-v:
+    `_dualpipe_v_s`. The last two are exact for equal stages as they say, 2-5 % of the step off where stages are uneven.
+    """
+    bubble = np.where(schedule == _CODE["interleaved"], others_c / vpp, others_c)
+    split = schedule >= _CODE["zb-h1"]
+    if split.any():
+        inputs = others_b - others_w
+        zero = np.maximum(others_c - 2 * others_w, 0.0)
+        of_v = _zb_v_s(pp, m, mean_c, (others_c, others_f, others_b, others_w), hidden_f)
+        zero = np.where(schedule == _CODE["zb-v"], of_v, zero)
+        zero = np.where(schedule == _CODE["dualpipe-v"], _dualpipe_v_s(pp, others_f, inputs, others_w), zero)
+        bubble = np.where(split, zero, bubble)
+    return np.asarray(bubble)
+
+
+def _dualpipe_v_s(pp: Array, others_f: Array, others_i: Array, others_w: Array) -> Array:
+    """F + max(I - W, 0)/2, and what I takes longer than F: (I - F)/2 less half an F of one device. (F + I)/2 of two
+    half chunks if F = I = W (DualPipe README). Exact for equal stages and m >= 2p."""
+    longer = (others_i - others_f - others_f / np.maximum(pp - 1, 1.0)) / 2
+    return np.asarray(others_f + np.maximum(others_i - others_w, 0.0) / 2 + np.maximum(longer, 0.0))
+
+
+def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_f: Array | float) -> Array:
+    """Of 2p micro-batches and more half the longest of F, I, W, 2(F - W) and 2(I - W): F/2 if F = I = W, which
+    arXiv 2405.15362 hides under the next step, and a step that ends with its optimizer does not. (F - I/2, where F is
+    the longest, is not there: what is computed again would shorten a step.)
+
+    Fewer do not fill the V: I wait for their turn with W in between, (p-1)(I - W/2), less W/2 for each micro-batch
+    beyond p up to 2p - 1, and more by F for each that p lacks; under p/2 of them, not all of those W are there. Exact
+    for equal stages with I no shorter than F and W and m = p/2 or m >= p. A slower slowest stage has to wait less. F
+    and W come off c as far as no traffic hides behind them: what that takes more of, c has less of.
+    """
+    others_c, others_f, others_b, others_w = others
+    others_i = others_b - others_w
+    beside = np.maximum(others_f, others_i) - others_w  # of two that pass each other, the longer, and a W in between
+    many = np.maximum.reduce([others_f, others_i, others_w, 2 * beside]) / 2
+    all_c, number = (pp - 1) * mean_c, np.maximum(pp - 1, 1.0)
+    there = np.minimum((m - 0.5) / number, 0.5) + np.clip(m - pp, 0.0, pp - 1) / (2 * number)
+    few = np.maximum(pp - m, 0.0) * others_f / number + (all_c - (others_f - hidden_f) - others_w) - others_w * there
+    return np.asarray(np.maximum(many, few - m * (all_c - others_c)))
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """[n] stage-to-stage messages of a step. hop_s: of one; link_s: how long the link is busy with it, so that another
+    has to wait (longer than hop_s where other replicas take turns on it). sum_c: c over devices; slowest_c: of the
+    slowest; mean_f, mean_b, mean_w: F, B and W of the mean."""
+
+    pp: Array
+    vpp: Array
+    m: Array
+    hop_s: Array
+    link_s: Array
+    sum_c: Array
+    slowest_c: Array
+    mean_f: Array
+    mean_b: Array
+    mean_w: Array
+
+    def of(self, rows: NDArray[np.int64]) -> Messages:
+        return Messages(**{name: column[rows] for name, column in vars(self).items()})
+
+
+def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
+    """[n] seconds of messages that nothing hides, t = hop_s, l = link_s. A stage sends one message after the other.
+    Read off the simulator (concepts/schedules.md): exact for equal stages, where no other number is given.
+
+    Each form: no slower slowest stage makes a step shorter.
+    """
+    seconds = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
+    for name, form in _HOPS.items():
+        rows = np.flatnonzero(schedule == _CODE[name])
+        if len(rows):
+            seconds[rows] = form(x.of(rows))
+    return np.asarray(np.where(x.pp > 1, seconds, 0.0))
+
+
+def one_f_one_b_hop_s(pp: Array, m: Array, hop_s: Array, link_s: Array, sum_c: Array, slowest_c: Array) -> Array:
+    """1F1B pays a round trip every p micro-batches (FORMULAS 6.1, Pipette's hidden critical path), as far as the slack
+    of faster stages does not hide it: E = max(0, sum_c + 2(p-1)t - min(m, p) slowest_c) of it shows each time;
+    2(p-1)t + max(m/p - 1, 0)E + min(E, 2 max(min(m, p) - 2, 0) max(t, l)), with equal stages and l <= t
+    [2(p-1)m/p + 2(p-2)]t. A stage between others sends two messages for each micro-batch, so E is 2 min(m, p) l -
+    min(m, p) slowest_c at least; of two stages the second micro-batch waits for the first one's message: max(0, l -
+    slowest_c). Exact up to l = F, within 10 % beyond, as messages of both ways meet.
+
+    A slower slowest stage takes at most min(m, p) - 1 times its delay from E, and m times that is added.
+    """
+    once, few = 2 * (pp - 1) * hop_s, np.minimum(m, pp)
+    shown = np.maximum(np.maximum(sum_c + once, few * _sent(pp) * link_s) - few * slowest_c, 0.0)
+    warm_up = 2 * np.maximum(few - 2, 0) * np.maximum(hop_s, link_s)
+    second = np.where((pp == 2) & (m > 1), np.maximum(link_s - slowest_c, 0.0), 0.0)
+    return np.asarray(once + np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up) + second)
+
+
+def _sent(pp: Array) -> Array:
+    """Messages of a micro-batch that a stage sends: forward and back, of which an end has one."""
+    return np.where(pp > 2, 2.0, 1.0)
+
+
+def _gpipe_hop_s(x: Messages) -> Array:
+    """Once there and back, and all messages one after another where they take longer than what sends them:
+    2(p-1)t + (m-1)[max(0, l - F) + max(0, l - B)]."""
+    queue = np.maximum(x.link_s - x.mean_f, 0.0) + np.maximum(x.link_s - x.mean_b, 0.0)
+    return np.asarray(2 * (x.pp - 1) * x.hop_s + (x.m - 1) * queue)
+
+
+def _zb_h1_hop_s(x: Messages) -> Array:
+    """1F1B's, in which the W of the others, (p-1)W, hide the round trips of more than p micro-batches, but are missing
+    at its end: 2(p-1)t + min(2(p-1)t, (p-1)W) + (m/p - 1)E' + min(E', 2(p-2) max(0, max(t, l) - W/2)),
+    E' = E - (p-1)W."""
+    once, others_w, few = 2 * (x.pp - 1) * x.hop_s, (x.pp - 1) * x.mean_w, np.minimum(x.m, x.pp)
+    least = np.maximum(x.sum_c - others_w + once, few * _sent(x.pp) * x.link_s)
+    shown = np.maximum(least - few * x.slowest_c, 0.0)
+    warm_up = 2 * (x.pp - 2) * np.maximum(np.maximum(x.hop_s, x.link_s) - x.mean_w / 2, 0.0)
+    many = once + np.minimum(once, others_w) + (x.m / x.pp - 1) * shown + np.minimum(shown, warm_up)
+    as_1f1b = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
+    return np.asarray(np.where(x.m > x.pp, many, as_1f1b))
+
+
+def _zb_v_hop_s(x: Messages) -> Array:
+    """5(p-1)t, but 4(p-1)t for two micro-batches or one: each goes there and back twice. More than p of them take
+    (2p-1)/p of what max(t, l) is beyond (F + W)/2 each, or the two messages each way. Within 10 %."""
+    once = np.where(x.m > 2, 5, 4) * (x.pp - 1) * x.hop_s
+    late = (2 * x.pp - 1) / x.pp * np.maximum(np.maximum(x.hop_s, x.link_s) - (x.mean_f + x.mean_w) / 2, 0.0)
+    each = np.maximum(late, 2 * _sent(x.pp) * x.link_s - x.slowest_c)
+    return _queued(x, once + np.maximum(x.m - x.pp, 0.0) * each, 2 * _sent(x.pp))
+
+
+def _dualpipe_v_hop_s(x: Messages) -> Array:
+    """1F1B's with two messages, one behind the other, for one: a pair sends both at its end. Of the warm-up (3p - 7)t.
+    Exact up to l = F/2 where I takes longer than W, else within 10 %."""
+    hop_s = x.hop_s + x.link_s
+    once, few = 2 * (x.pp - 1) * hop_s, np.minimum(x.m, x.pp)
+    shown = np.maximum(np.maximum(x.sum_c + once, few * 2 * _sent(x.pp) * x.link_s) - few * x.slowest_c, 0.0)
+    warm_up = (3 * x.pp - 7) * hop_s / 2
+    return np.asarray(once + np.maximum(x.m / x.pp - 1, 0.0) * shown + np.minimum(shown, warm_up))
+
+
+def _interleaved_hop_s(x: Messages) -> Array:
+    """2(p v - 1)t. Neighbours are two forwards apart: past vt = 3c/4 - B/2 every further group of p micro-batches takes
+    c/4 + B/2 + v t each, or all messages that a device sends. Within 5 % for many micro-batches, 15 % for 2p."""
+    sent = np.where(x.pp == 2, 2 * x.vpp - 1, 2 * x.vpp)
+    each = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, sent * x.link_s) - x.slowest_c
+    trips_s = 2 * (x.pp * x.vpp - 1) * x.hop_s + np.maximum(x.m - x.pp, 0.0) * np.maximum(each, 0.0)
+    return _queued(x, trips_s, sent)
+
+
+def _queued(x: Messages, shown_s: Array, sent: Array) -> Array:
+    """`shown_s`, or all messages one behind the other, `sent` for each micro-batch, where their link is busy for longer
+    than any of them takes."""
+    longer = x.link_s > x.hop_s
+    if not longer.any():  # the usual case
+        return np.asarray(shown_s)
+    queue_s = x.m * (sent * x.link_s - x.slowest_c) + 2 * (x.pp - 1) * x.hop_s
+    return np.asarray(np.where(longer, np.maximum(shown_s, queue_s), shown_s))
+
+
+_HOPS = {"gpipe": _gpipe_hop_s, "zb-h1": _zb_h1_hop_s, "zb-v": _zb_v_hop_s, "dualpipe-v": _dualpipe_v_hop_s,
+         "interleaved": _interleaved_hop_s}  # fmt: skip
+
+
+def even_step_s(
+    schedule: str, p: int, m: int, v: int, forward_s: float, backward_s: float, weight_s: float, hop_s: float = 0.0
+) -> float:
+    """Step seconds of p equal stages (forward_s, backward_s with its weight part weight_s, per micro-batch)."""
+    code = np.array([_CODE[schedule]])
+    pp, vpp, mm, hop, f, b, w = (np.array([float(x)]) for x in (p, v, m, hop_s, forward_s, backward_s, weight_s))
+    c = f + b
+    bubble = bubble_s(code, vpp, pp, mm, c, *((p - 1) * x for x in (c, f, b, w)))
+    messages = Messages(pp, vpp, mm, hop, hop, p * c, c, f, b, w)
+    return float((mm * c + bubble + exposed_hop_s(code, messages))[0])

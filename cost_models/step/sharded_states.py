@@ -1,0 +1,155 @@
+"""Communication of sharded states for every micro-batch, and what of it compute does not hide."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array, Ints
+from ..layouts import shard_sizes
+from ..quantities.exchanges import Hop
+from ..quantities.groups import Groups
+from ..quantities.ledger import Ledger
+from ..rates.collectives import Curve
+from ..rates.rates import Rates
+from ..specs.stack import StackSpec
+from .data_parallel import SHARDS, hop_curve, in_pieces
+
+Hops = tuple[Hop, ...]
+Curves = dict[Hops, list[Curve]]
+
+_PARTS = (("dense_gathered_bytes", "trained_dense"), ("experts_gathered_bytes", "trained_experts"))  # columns of Tables
+
+
+def exchange(
+    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, exposed: Array, used: Array, *,
+    gathers: NDArray[np.bool_], shards_known: bool,
+) -> None:  # fmt: skip
+    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
+    FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
+
+    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers. Of mean
+    stages (Splits.least) only what is convex in the layers, so that the mean over the stages of a split is no less: no
+    first gather, which a split pays less often if it leaves stages without layers.
+    """
+    plan = ledger.exchanges
+    contention = 0.0 if plan.by_nic else rates.stack.contention
+    again, first, scatters = when(ledger, rows, gathers)
+    curves = (curves_of if shards_known else _least_curves)(ledger, rates, rows)
+    for j in range(ledger.num_profiles):
+        calls = np.inf if ledger.splits.least else np.maximum(ledger.layers[j][rows], 1.0)
+        gather, scatter, *moved = moved_by(ledger, rows, j, curves)
+        back, scatter = again * gather[plan.backward], scatters * scatter
+        traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
+        copies = copied_s(ledger, rates, ledger.dense_groups.shard[rows] > 1, *moved)
+        copied = (first * copies[0], again * copies[1] + scatters * copies[2])
+        for way, seconds in enumerate(traffic):
+            hidden = hidden_s(rates.stack, seconds, compute[way, j, rows], calls)
+            exposed[way, j, rows] = seconds - (1.0 - contention) * hidden + copied[way]
+            used[way, j, rows] = hidden
+
+
+def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+    """[r] 1 where the backward pass of a micro-batch gathers weights; the forward pass does; gradients scatter."""
+    again = gathers.astype(np.float64)
+    first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
+    return again, first, (~ledger.reduces_once[rows]).astype(np.float64)
+
+
+def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[dict[Hops, Array], Array, Array, Array]:
+    """[r] seconds of gathering all weights of profile j, by hops, and of scattering its gradients, in a call per layer;
+    and what that is: bytes of weights, parameters with a gradient."""
+    plan = ledger.exchanges
+    gather = {hops: np.zeros(len(rows)) for hops in {plan.forward, plan.backward}}
+    scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
+    for part, (weights, trained) in zip(curves, _PARTS, strict=False):
+        of_weights, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
+        gradients = {kind: each * ledger.problem.state_bytes.gradient for kind, each in of_trained.items()}
+        for hops in gather:
+            gather[hops] += _seconds(part[hops], ledger, rows, j, of_weights)
+        scatter += _seconds(part[plan.gradients], ledger, rows, j, gradients)
+        gathered += ledger.on_profile(j, of_weights)[rows]
+        scattered += ledger.on_profile(j, of_trained)[rows]
+    return gather, scatter, gathered, scattered
+
+
+def copied_s(
+    ledger: Ledger, rates: Rates, shards: NDArray[np.bool_], gathered: Array, scattered: Array
+) -> tuple[Array, Array, Array]:
+    """Seconds of copying gathered weights out of their buffer, forward and backward, and gradients into theirs."""
+    plan, stack, weight = ledger.exchanges, rates.stack, ledger.problem.state_bytes.weight
+    per_s = np.where(shards, 1.0 / rates.memory_bw_bytes_per_s, 0.0)
+    forward, backward, gradients = (sum(hop.moved for hop in way) for way in
+                                    (plan.forward, plan.backward, plan.gradients))  # fmt: skip
+    ways = ((stack.gather_copy_bytes + extra) * gathered / weight * per_s for extra in (forward, backward))
+    return next(ways), next(ways), (stack.scatter_copy_bytes + gradients) * scattered * per_s
+
+
+def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | float) -> Array:
+    """What hides of `seconds` of such traffic in `calls` calls: `fsdp_overlap`, at most what is computed beside it, and
+    not the first layer's."""
+    hidden = np.minimum(stack.fsdp_overlap * seconds, compute)
+    return np.asarray(np.minimum(hidden, seconds - seconds / calls))
+
+
+def _seconds(curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array]) -> Array:
+    """[r] of `each` kind's bytes on profile j, a call per layer, one hop after another."""
+    total = ledger.on_profile(j, each)[rows]
+    if ledger.splits.least:
+        return _least_seconds(curves, ledger, rows, j, {kind: of[rows] for kind, of in each.items()}, total)
+    calls = np.maximum(ledger.layers[j][rows], 1.0)
+    return np.asarray(sum(in_pieces(curve, total, calls) for curve in curves))
+
+
+def _least_seconds(
+    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array], total: Array
+) -> Array:
+    """The same of mean stages, no more than the mean over the stages of any split. Where a ramp adds to a call (it is
+    concave), layers and ends together take no less than each alone; where it takes from it (convex), no split takes
+    less than the mean. Layers without such bytes need no call: a split may keep them apart from those that do."""
+    counts = {kind: number[rows] for kind, number in ledger.counts[j].items()}
+    layers = ledger.problem.num_kinds
+    calls = {kind: ((kind < layers) & (of > 0)).astype(np.float64) for kind, of in each.items()}
+    together = np.asarray(sum(counts[kind] * number for kind, number in calls.items()))
+    seconds = np.zeros(len(rows))
+    for curve in curves:
+        alone = sum(counts[kind] * in_pieces(curve, of, calls[kind]) for kind, of in each.items())
+        seconds += np.minimum(alone, in_pieces(curve, total, together))
+    return seconds
+
+
+def _all_hops(ledger: Ledger) -> set[Hops]:
+    return {ledger.exchanges.forward, ledger.exchanges.backward, ledger.exchanges.gradients}
+
+
+def curves_of(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
+    """Curves of every hop in the shard groups of `rows`: of dense parameters, and of experts if there are any."""
+    parts = (ledger.dense_groups, ledger.expert_groups)[: 1 + ledger.problem.model.is_moe]
+    of_rows = [(name, groups.of_rows(rows)) for name, groups in zip(SHARDS, parts, strict=False)]
+    return [{hops: [hop_curve(ledger, rates, name, hop, groups) for hop in hops] for hops in _all_hops(ledger)}
+            for name, groups in of_rows]  # fmt: skip
+
+
+def _least_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
+    """Curves that lie below those of `curves_of` for every size of the shard group that the rows allow."""
+    x = ledger.layouts
+    ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
+    limits = [int(column.max()) + 1 for column in ranks]
+    distinct, inverse = np.unique(np.ravel_multi_index(ranks, limits), return_inverse=True)
+    dp, cp, tp, folded = np.unravel_index(distinct, limits)
+    shards = [shard_sizes(d, c) for d, c in zip(dp.tolist(), cp.tolist(), strict=True)]
+    lengths = [len(sizes) for sizes in shards]
+    starts = np.cumsum([0, *lengths])[:-1]
+    ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))
+    options = {name: np.repeat(column, lengths) for name, column in ranks_of.items()}
+    one = np.ones(sum(lengths), dtype=np.int64)
+    options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
+    parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
+
+    def least(name: str, hop: Hop, groups: Groups) -> Curve:
+        found = hop_curve(ledger, rates, name, hop, groups)
+        columns = (found.latency_s, found.s_per_byte, found.ramp)
+        return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
+
+    return [{hops: [least(name, hop, groups) for hop in hops] for hops in _all_hops(ledger)}
+            for name, groups in zip(SHARDS, parts, strict=False)]  # fmt: skip

@@ -1,0 +1,103 @@
+"""What no way to share a step among unlike devices beats.
+
+Device class g has a share f_g of the devices. For any weights w_g with sum_g f_g w_g = 1, the fullest device takes at
+least the w-weighted mean of what all do, and every piece of work i costs that mean at least min_g w_g t_g(i) wherever
+it runs: so load >= sum_i min_g w_g t_g(i) / devices. The weights that make the classes equally good at the whole model,
+w_g ~ 1 / sum_i t_g(i), give the harmonic mean of their speeds where all pieces compare alike. (The dual of the
+fractional assignment of work to unrelated machines.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..arrays import Array
+from ..layouts import SCHEDULES
+from ..quantities.ledger import Ledger
+from ..rates.rates import Rates
+from . import step
+from .pipeline_bounds import Pipelines, least_step_s
+
+
+def weights(seconds: Array, shares: Sequence[float]) -> Array:
+    """[class, ...] w_g for [class, ...] seconds of all work on a device of each class."""
+    speed = 1.0 / seconds
+    return np.asarray(speed / np.tensordot(np.asarray(shares), speed, axes=1))
+
+
+def least_pipeline(
+    batches: Sequence[Ledger], rates: Sequence[Rates], shares: Sequence[float], crossing_s: Array, link_s: Array, *,
+    states_known: bool, shards_known: bool = False,
+) -> Array:  # fmt: skip
+    """[n] seconds of a step of one pipeline whose layers the classes share. batches: one ledger of mean stages under
+    the rates of every class; crossing_s: [n] of a micro-batch's messages, one way, from class to class; link_s: [n] how
+    long they keep the link busy.
+
+    1f1b: stage 0 starts a micro-batch only when the one pp before it is back, so every pp of them take a round trip
+    through all stages. All: the link sends m times.
+    """
+    one = batches[0]
+    each = [step.each_kind_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
+    extra = [step.unhidden_s(batch, rate, shards_known=shards_known) if states_known else np.zeros(len(one.m))
+             for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
+    pp = one.layouts["pp"].astype(np.float64)
+    alone = np.array([sum(one.totals[k] * seconds[k] for k in one.kinds) / pp for seconds in each])
+    w = weights(alone + extra, shares)
+    work = {k: np.array([seconds[k] for seconds in each]) for k in one.kinds}
+    load = sum(one.totals[k] * (w * work[k]).min(axis=0) for k in one.kinds) / pp + (w * np.array(extra)).min(axis=0)
+    least = sum(one.totals[k] * work[k].min(axis=0) for k in one.kinds)
+    weight_s = [batch.over_devices(batch.per_kind(batch.tables.weight_s)) for batch in batches]
+    passed = np.minimum(np.max(weight_s, axis=0), least)
+    inside_s = np.min([step.hop_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)], axis=0)
+    edges = len(shares) - 1
+    one_way_s = np.maximum(pp - 1 - edges, 0.0) * inside_s + crossing_s
+    schedule = one.layouts["schedule"]
+    plain = (schedule < SCHEDULES.index("zb-v")) & (schedule != SCHEDULES.index("interleaved"))
+    w_share, f_share = _shares(batches, each)
+    # Linear in what all devices do together, or in the fullest one's load: so least work and least load bound them.
+    step_s = least_step_s(Pipelines(
+        schedule=schedule, pp=pp, vpp=one.layouts["vpp"].astype(np.float64), m=one.m, total_s=least, weight_s=passed,
+        layers_s=least, load_s=load, hop_s=np.where(plain, one_way_s / np.maximum(pp - 1, 1.0), inside_s),
+        forward_share=f_share, weight_share=w_share,
+    ))  # fmt: skip
+    round_trips = np.where(schedule == SCHEDULES.index("1f1b"), np.ceil(one.m / pp) * (least + 2 * one_way_s), 0.0)
+    step_s = np.maximum(np.maximum(step_s, round_trips), one.m * link_s)
+    return np.asarray(step_s + _update(batches, rates, states_known))
+
+
+def _shares(batches: Sequence[Ledger], each: Sequence[dict[int, Array]]) -> tuple[Array, Array]:
+    """[n] the share of W in a piece of work at most, and of F in a layer at least, on any class."""
+    layers, weight, forward = batches[0].problem.num_kinds, [], []
+    for batch, seconds in zip(batches, each, strict=True):
+        of_w, of_f = batch.per_kind(batch.tables.weight_s), batch.per_kind(batch.tables.forward_s)
+        with np.errstate(invalid="ignore"):  # of what takes no time
+            weight += [of_w[k] / seconds[k] for k in batch.kinds]
+            forward += [of_f[k] / seconds[k] for k in batch.kinds if k < layers]
+    return np.nanmax(weight, axis=0), np.nanmin(forward, axis=0)
+
+
+def least_replicas(
+    batches: Sequence[Ledger], rates: Sequence[Rates], shares: Sequence[float], mean: float, sum_s: float, *,
+    states_known: bool, shards_known: bool = False,
+) -> Array:  # fmt: skip
+    """[n] seconds of a step of replicas that each lie in one class. mean: the part of the ledger's micro-batches that
+    the mean replica runs: those of class g take m_g cycles of the slowest stage, and sum_g f_g m_g = mean m. sum_s: of
+    the sum of all gradients over the classes at least, of which data_parallel.exposed_dp_s hides no more than a cycle,
+    in an interleaved pipeline pp of them."""
+    cycles = [step.cycle_s(batch, rate, states_known=states_known, shards_known=shards_known)
+              for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
+    speed = np.tensordot(np.asarray(shares), 1.0 / np.array(cycles), axes=1)
+    step_s = mean * batches[0].m / speed
+    if states_known:
+        x = batches[0].layouts
+        window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"], 1.0)
+        step_s = step_s + np.maximum(sum_s - window * np.max(cycles, axis=0), 0.0)
+    return np.asarray(step_s + _update(batches, rates, states_known))
+
+
+def _update(batches: Sequence[Ledger], rates: Sequence[Rates], states_known: bool) -> Array:
+    """[n] seconds of the optimizer at least."""
+    update = [step.least_optimizer_s(batch, rate, states_known) for batch, rate in zip(batches, rates, strict=True)]
+    return np.asarray(np.min(update, axis=0))

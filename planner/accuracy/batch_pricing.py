@@ -1,0 +1,132 @@
+"""Published runs priced in batches, once or again and again under other constants.
+
+Runs of one model, cluster, workload and stack differ in their layouts only and are priced as one batch. A batch builds
+its operations once; another calibration only prices them anew (docs/architecture.md, section 3), and costs nothing
+where it changes none of the batch's rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array
+from ...cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
+from ...cost_models.problem import Problem
+from ...cost_models.quantities import interleaving_stalls, tables
+from ...cost_models.quantities.ledger import Ledger
+from ...cost_models.quantities.stages import Partition, Splits, chunk_devices, own_splits
+from ...cost_models.quantities.tables import index_keys
+from ...cost_models.rates.rates import STACK_FIELDS, Rates
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.step import step
+from ...profiles.rates.calibration import Calibration
+from ...profiles.stack.load import rates_for, stack_for
+from .row import Case
+from .stack_features import Unheard, with_features
+
+
+def rates_of(case: Case, fitted: Calibration | None = None, software: StackSpec | None = None) -> Rates:
+    """The rates of a run under a calibration, its stack (or other software) as it had it switched. Raises InputError
+    where it has none."""
+    stack = with_features(software or stack_for(case.stack_name, fitted)[0], case.features, Unheard())
+    return rates_for(case.cluster, stack, case.workload.precision, fitted)
+
+
+def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
+    """The quantities of runs that differ in their layouts only, with their stages as they had them."""
+    case, layouts = cases[0], Layouts.of([case.layout for case in cases])
+    problem = Problem(case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
+    keys, key = index_keys(layouts)
+    ledger = build_ledger.build(problem, tables.build(problem, keys, rates), layouts, key)
+    return replace(ledger, splits=_stated_splits(ledger, case)) if case.chunks is not None else ledger
+
+
+def _stated_splits(ledger: Ledger, case: Case) -> Splits:
+    """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
+    even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
+    num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
+    if SCHEDULES[layout.schedule] in V_SCHEDULES:
+        ends = (pattern, num_kinds, ledger.problem.edges)
+        return own_splits(*ends, layout.pp, 2, V_SCHEDULES[0], Partition(tuple(sizes)))
+    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, "1f1b")
+    rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
+    for device, size in zip(devices, sizes, strict=True):
+        for kind in pattern[start : start + size]:
+            rows[device, kind] += 1
+        start += size
+    rows[devices[-1], pattern[-1]] += mtp
+    at_first = even.counts[0, np.argmin(even.first[0]), num_kinds:]
+    rows[devices[0], num_kinds:] += at_first
+    if devices[0] != devices[-1]:
+        rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
+    distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    key = (layout.pp, len(sizes) // layout.pp, "1f1b")
+    waits = interleaving_stalls.of_keys(ledger.problem, [key], Partition(tuple(sizes)))
+    return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
+                  waits=waits)  # fmt: skip
+
+
+class Batch:
+    """Runs that differ in their layouts only; `index`: their places among all runs."""
+
+    def __init__(self, cases: Sequence[Case], index: Sequence[int], fitted: Calibration) -> None:
+        self.cases, self.index = cases, np.array(index)
+        self._at(rates_of(cases[0], fitted))
+
+    def _at(self, rates: Rates) -> None:
+        self._rates, self._ledger = rates, ledger_of(self.cases, rates)
+        self.kept_seconds = self._price(self._ledger, rates)
+
+    @staticmethod
+    def _price(ledger: Ledger, rates: Rates) -> Array:
+        return np.asarray(sum(step.step_terms(ledger, rates)[0].values()))
+
+    def seconds(self, fitted: Calibration, *, keep: bool) -> Array:
+        """[runs of the batch] step seconds; keep: what comes next is compared with these."""
+        rates = rates_of(self.cases[0], fitted)
+        if rates == self._rates:
+            return self.kept_seconds
+        if _same_operations(rates.stack, self._rates.stack):
+            ledger = self._ledger.repriced(rates)
+        else:
+            ledger = ledger_of(self.cases, rates)
+        seconds = self._price(ledger, rates)
+        if keep:
+            self._rates, self._ledger, self.kept_seconds = rates, ledger, seconds
+        return seconds
+
+
+def _same_operations(one: StackSpec, other: StackSpec) -> bool:
+    """Whether two stacks differ only in what rates read."""
+    names = (name for name in StackSpec.__dataclass_fields__ if name not in STACK_FIELDS)
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+class Batches:
+    """Step seconds of runs under one calibration after another."""
+
+    def __init__(self, cases: Sequence[Case], fitted: Calibration) -> None:
+        parts: dict[str, list[int]] = {}
+        for i, case in enumerate(cases):
+            parts.setdefault(_signature(case), []).append(i)
+        self.cases = cases
+        self.batches = [Batch([cases[i] for i in index], index, fitted) for index in parts.values()]
+
+    def seconds(self, fitted: Calibration, *, keep: bool = True, only: Collection[int] | None = None) -> Array:
+        """[runs] step seconds. keep: calibrations to come are compared with this one; only: the batches that may have
+        moved since the last that was kept."""
+        out = np.empty(len(self.cases))
+        for i, batch in enumerate(self.batches):
+            moved = only is None or i in only
+            out[batch.index] = batch.seconds(fitted, keep=keep) if moved else batch.kept_seconds
+        return out
+
+
+def _signature(case: Case) -> str:
+    """Equal for runs that can be priced together."""
+    parts = (case.model, case.workload, case.cluster, case.stack_name, sorted(case.features.items()), case.chunks)
+    return repr(parts)

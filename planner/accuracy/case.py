@@ -1,0 +1,147 @@
+"""One published run as (model, cluster, workload, stack, layout), from its configuration alone.
+
+What a row leaves out is filled by an assumption with a label; the labels are explained in docs/concepts/trust.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...cost_models.layouts import RECOMPUTE_MODES, Layout
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.specs.workload import Precision, Workload
+from ...errors import InputError
+from ...profiles.model.load import read_model_yaml
+from ...profiles.stack import load as stacks
+from ..evaluation.intervals import regime_of
+from .case_cluster import read_cluster
+from .case_layout import read_layout, selective
+from .row import Case, Measured, RowReader
+from .stack_features import has_gpt_defaults, with_features
+
+_MODEL_FIELDS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab",
+                 "tied_embeddings", "sliding_window", "window_layers", "sink_attention", "qkv_bias", "output_bias",
+                 "ffn_bias", "bias", "qk_norm", "num_norms")  # fmt: skip
+_MOE_FIELDS = ("experts", "topk", "expert_ffn", "shared", "shared_ffn", "moe_layers", "shared_gate")
+_MLA_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_PRECISIONS: Mapping[str, tuple[Precision, bool]] = {
+    "bf16": ("bf16", True), "fp16": ("fp16", True), "fp32": ("fp32", True), "fp8": ("fp8", True),
+    "mxfp8": ("fp8", True), "tf32": ("fp32", False), "nvfp4": ("fp4", True), "fp4": ("fp4", True),
+    "bfloat16": ("bf16", True), "float16": ("fp16", True), "half": ("fp16", True),
+}  # fmt: skip
+
+
+def read_case(row: RowReader) -> Case | None:
+    """The run of one row; None, with `row.problems` filled, where something is wrong."""
+    if not isinstance(row.document.data, Mapping):
+        row.fail((), "must be a mapping: one run")
+        return None
+    name, quality = row.text("id"), row.text("quality", default="B")
+    for part in ("model", "cluster", "layout", "measured"):
+        row.part(part, required=True)
+    features = dict(row.part("features"))
+    measured = _measured(row)
+    if not all(isinstance(row.get(part), Mapping) for part in ("cluster", "layout", "model")):
+        return None
+    num_gpus, cluster = read_cluster(row)
+    stack_name = row.text("stack", default="")
+    family, warnings = stacks.stack_for(stack_name)
+    row.assumptions += warnings
+    gpt_defaults = has_gpt_defaults(stack_name, family.name)
+    model, workload = _model(row, gpt_defaults, features), _workload(row)
+    layout, chunks, mode = read_layout(row, family.name, features, num_gpus, cluster)
+    if row.problems or model is None or cluster is None:
+        return None
+    stack = with_features(family, features, row)
+    if stack.tp_plan == "by-projection" and layout.pp > 1 and layout.sequence_parallel:
+        row.assume("no sequence parallelism in pipelines of this stack")
+        layout = replace(layout, sequence_parallel=0)
+    known, layout = _unknown_recompute(row, mode, layout, stack)
+    return Case(
+        id=name, source=row.text("source", default="not stated"), stack_name=stack_name or "not stated",
+        regime=row.text("regime", default="") or regime_of(model, layout), group=row.text("group", default="") or None,
+        core=bool(row.flag("core")), quality=quality, model=model, cluster=cluster, workload=workload, stack=stack,
+        features=features, layout=layout, chunks=chunks, recompute_known=known, measured=measured,
+        assumptions=tuple(dict.fromkeys(row.assumptions)),
+    )  # fmt: skip
+
+
+def _measured(row: RowReader) -> Measured:
+    gib = row.number("measured", "peak_memory_gib")
+    kind = row.text("measured", "peak_memory_kind", default="nvidia-smi")
+    if kind not in ("allocated", "reserved", "nvidia-smi"):
+        row.fail(("measured", "peak_memory_kind"), f"`{kind}` is none of allocated, reserved, nvidia-smi")
+    if gib is not None and row.get("measured", "peak_memory_kind") is None:
+        row.assume("memory kind not stated: nvidia-smi")
+    scope = row.text("measured", "peak_memory_scope", default="max over ranks")
+    step_s = row.number("measured", "step_s")
+    for other in ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "peak_reserved_gib"):
+        row.number("measured", other)
+    return Measured(step_s=step_s, peak_memory_bytes=gib and gib * 2**30, memory_kind=kind, memory_scope=scope)
+
+
+def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> ModelSpec | None:
+    given = row.part("model")
+    data = {key: given[key] for key in _MODEL_FIELDS if given.get(key) is not None}
+    for key, known in (("moe", _MOE_FIELDS), ("mla", _MLA_FIELDS)):
+        part = row.part("model", key)
+        if part:
+            data[key] = {name: part[name] for name in known if part.get(name) is not None}
+    data["max_positions"] = row.whole("model", "seq_len")
+    for key, label in (("kv_heads", "kv_heads = heads"), ("head_dim", "head_dim = hidden / heads"),
+                       ("gated_mlp", "gated MLP"), ("tied_embeddings", "untied embeddings")):  # fmt: skip
+        if given.get(key) is None and (key != "kv_heads" or not part):
+            row.assume(f"{label} (not stated)")
+    if features.get("mtp") is True:
+        data["mtp_layers"] = 1
+    if gpt_defaults and given.get("gated_mlp") is False:
+        data |= {"bias": True, "learned_positions": True, "dropout": True}
+    try:
+        spec, _ = read_model_yaml(data, str(given.get("name", "model")))
+    except InputError as error:
+        _model_problems(row, error)
+        return None
+    return spec
+
+
+def _model_problems(row: RowReader, error: InputError) -> None:
+    """The model reader's complaints: its missing fields come in one line, and its paths start in the model."""
+    for text in error.details["problems"]:
+        if text.startswith("missing field"):
+            for name in text.partition("`")[2].rstrip("`").split("`, `"):
+                row.fail(("model", *name.split(".")), f"`model.{name}` is missing")
+            continue
+        where, _, message = text.partition(": ")
+        path = tuple(where.rpartition(", ")[2].split("."))
+        row.fail(("model", *path), message, error.hint)
+
+
+def _workload(row: RowReader) -> Workload:
+    stated = row.get("layout", "precision")
+    if stated is None:
+        row.assume("precision bf16 (not stated)")
+    text = str(stated or "bf16").lower()
+    if text not in _PRECISIONS:
+        row.fail(("layout", "precision"), f"`{text}` is none of {', '.join(_PRECISIONS)}")
+    precision, exact = _PRECISIONS.get(text, ("bf16", True))
+    if not exact:
+        row.assume(f"{text} priced as {precision} (approximation)")
+    return Workload(
+        seq_len=row.whole("model", "seq_len", default=1),
+        global_batch=row.whole("layout", "global_batch"),
+        precision=precision,
+    )
+
+
+def _unknown_recompute(row: RowReader, mode: str, layout: Layout, stack: StackSpec) -> tuple[bool, Layout]:
+    """Not stated: nothing is recomputed, but for core attention where its scores would be kept whole."""
+    if mode != "unknown":
+        return True, layout
+    if layout.recompute == RECOMPUTE_MODES.index("none") and stack.attention == "unfused":
+        row.assume("recompute unknown: core attention, as scores are kept whole")
+        return False, selective(layout, ("attn",))
+    row.assume("recompute unknown: none" if not layout.recompute else "recompute modules unknown: core attention")
+    return False, layout

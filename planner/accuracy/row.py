@@ -1,0 +1,139 @@
+"""What a published run is, and the checked reading of one row's fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...cost_models.layouts import Layout
+from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.specs.workload import Workload
+from ...errors import FieldProblem
+from ...profiles.io.reader import Document, FieldPath, dotted
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured; None where the source does not say. kind: allocated | reserved | nvidia-smi."""
+
+    step_s: float | None = None
+    peak_memory_bytes: float | None = None
+    memory_kind: str = "nvidia-smi"
+    memory_scope: str = "max over ranks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A run: what was run, on what, how; and what came out. `chunks`: layers per pipeline chunk, where uneven."""
+
+    id: str
+    source: str
+    stack_name: str
+    regime: str
+    group: str | None
+    core: bool
+    quality: str
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    stack: StackSpec
+    features: Mapping[str, Any]
+    layout: Layout
+    chunks: tuple[int, ...] | None
+    recompute_known: bool
+    measured: Measured
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def scored(self) -> bool:
+        return self.quality != "C"
+
+    @property
+    def memory_scored(self) -> bool:
+        """Where the recomputation is not known, neither is what the memory holds."""
+        return self.scored and self.recompute_known
+
+
+@dataclass(slots=True)
+class RowReader:
+    """Checked fields of one row. `before`: lines of the file above the row."""
+
+    document: Document
+    before: int = 0
+    problems: list[FieldProblem] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+
+    def fail(self, path: FieldPath, message: str, hint: str = "") -> None:
+        """Record a problem; the first one of a field says enough."""
+        if any(problem.field == dotted(path) for problem in self.problems):
+            return
+        line = self.document.line(path) + self.before
+        self.problems.append(FieldProblem(message, dotted(path), self.document.name, line, hint))
+
+    def assume(self, label: str) -> None:
+        self.assumptions.append(label)
+
+    def get(self, *path: str) -> Any:
+        return self.document.at(path)
+
+    def part(self, *path: str, required: bool = False) -> Mapping[str, Any]:
+        value = self.get(*path)
+        if value is None and required:
+            self.fail(path, f"`{dotted(path)}` is missing")
+        elif value is not None and not isinstance(value, Mapping):
+            self.fail(path, "must be a mapping")
+        return value if isinstance(value, Mapping) else {}
+
+    def whole(self, *path: str, default: Any = _REQUIRED, label: str = "", least: int = 1) -> int:
+        """A whole number; a default that is used is an assumption if it has a label."""
+        value = self.get(*path)
+        if value is None:
+            if default is _REQUIRED:
+                self.fail(path, f"`{dotted(path)}` is missing")
+                return least
+            if label:
+                self.assume(label)
+            return int(default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(path, f"must be a whole number, is {value!r}")
+        elif value < least or value > 10**9:
+            self.fail(path, f"must be {least} or more, is {value}" if value < least else f"{value} is too large")
+        else:
+            return value
+        return least
+
+    def number(self, *path: str) -> float | None:
+        """A positive number, or None where there is none."""
+        value = self.get(*path)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            self.fail(path, f"must be a number, is {value!r}")
+        elif not 0 < value < math.inf:
+            self.fail(path, f"must be more than 0, is {value:g}" if value <= 0 else "must be finite")
+        else:
+            return float(value)
+        return None
+
+    def text(self, *path: str, default: str | None = None) -> str:
+        value = self.get(*path)
+        if value is None and default is None:
+            self.fail(path, f"`{dotted(path)}` is missing")
+        elif value is not None and not isinstance(value, str):
+            self.fail(path, f"must be a text, is {value!r}")
+        return value if isinstance(value, str) else default or ""
+
+    def flag(self, *path: str) -> bool | None:
+        value = self.get(*path)
+        if value is not None and not isinstance(value, bool):
+            self.fail(path, f"must be true or false, is {value!r}")
+            return None
+        return value

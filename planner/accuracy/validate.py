@@ -1,0 +1,117 @@
+"""Predicts published runs from their configuration and says how far off the predictions are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cost_models.quantities.ledger import BUFFERS, Ledger
+from ...cost_models.rates.rates import Rates
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.step import step
+from ...errors import InputError
+from ...profiles.stack.stack_file import load_stacks
+from ..evaluation import intervals
+from .batch_pricing import ledger_of, rates_of
+from .row import Case
+from .runs import Problems, Progress, read_cases, shipped_files
+from .summary import RunOutcome, summarise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Step seconds with their terms, and peak bytes of the kind and on the ranks that were measured."""
+
+    step_s: float
+    peak_memory_bytes: float
+    terms: dict[str, float]
+
+
+def validate(
+    paths: Sequence[Path] = (), *, stack: str | None = None, keep_going: bool = False, core: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Predict every run of the files (none: the shipped ones): rows, groups, summary and, if kept going, problems.
+
+    stack: name or file of the software of all runs, instead of what each states; of a file with several families, each
+    run takes its own. Raises InputError with everything that is wrong in the files, unless `keep_going` and some runs
+    are right.
+    """
+    software, problems = load_stacks(stack) if stack else {}, Problems([])
+    cases = read_cases(list(paths) or shipped_files(), problems, progress)
+    outcomes = [outcome(case, _software(software, case)) for case in cases]
+    if problems.count and not (keep_going and outcomes):
+        raise problems.error()
+    return {**summarise(outcomes, core=core), "problems": [str(problem) for problem in problems.kept]}
+
+
+def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None:
+    return next(iter(software.values())) if len(software) == 1 else software.get(case.stack.name)
+
+
+def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
+    """What is predicted for a run beside what was measured; a run that cannot be priced is refused with the reason.
+    software: what it ran on, if not the stack that it states."""
+    refused, step_s, memory = None, None, None
+    try:
+        predicted = predict(case, software)
+        step_s, memory = predicted.step_s, predicted.peak_memory_bytes
+    except InputError as error:
+        refused = error.message
+    known = software is not None or intervals.is_known(case.stack_name)
+    measured, (low, high) = case.measured, intervals.factors(case.regime, known=known)
+    return RunOutcome(
+        id=case.id, source=source_of(case.source), hardware=case.cluster.gpu.name, regime=case.regime,
+        stack=case.stack_name, family=case.stack.name, group=case.group, core=case.core, scored=case.scored,
+        memory_scored=case.memory_scored, step_s=step_s, measured_step_s=measured.step_s, peak_memory_bytes=memory,
+        measured_peak_memory_bytes=measured.peak_memory_bytes, memory_kind=measured.memory_kind, refused=refused,
+        tp_pp=case.layout.tp * case.layout.pp, micro_batch=case.layout.micro_batch, layout=str(case.layout),
+        step_s_low=step_s and step_s * low, step_s_high=step_s and step_s * high, assumptions=case.assumptions,
+    )  # fmt: skip
+
+
+def source_of(text: str) -> str:
+    """`NVIDIA-NeMo/Megatron-Bridge@067f98; docs/performance-summary.md section 26.08` -> repository and file."""
+    head, hash_, rest = text.partition("@")
+    if not hash_ or ";" in head:
+        return text.partition(";")[0].strip()
+    file = re.search(r"[\s/]([\w.-]+\.(?:md|json|csv|txt|py|ya?ml|rst|ipynb))\b", rest)
+    return f"{head.strip()} {file[1]}" if file else head.strip()
+
+
+def predict(case: Case, software: StackSpec | None = None) -> Prediction:
+    """Price one run. Raises InputError where it cannot be priced (a GPU without the number format)."""
+    rates = rates_of(case, software=software)
+    ledger = ledger_of([case], rates)
+    estimate = step.price(ledger, rates, detail=True)
+    step_s = float(estimate.step_s[0])
+    if not np.isfinite(step_s) or step_s <= 0:
+        raise InputError("no time can be given for this layout")
+    return Prediction(
+        step_s=step_s,
+        peak_memory_bytes=peak_memory(case, ledger, rates, estimate),
+        terms={name: float(seconds[0]) for name, seconds in estimate.terms.items()},
+    )
+
+
+def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:
+    """Bytes of the kind that was measured, on the rank that was: the fullest, the first or the last stage's."""
+    profiles, kind, scope = range(ledger.num_profiles), case.measured.memory_kind, case.measured.memory_scope
+    if kind == "allocated":
+        totals = [float(sum(ledger.memory(j)[name][0] for name in BUFFERS)) for j in profiles]
+    else:
+        totals = [float(step.reserved_bytes(ledger, rates, j)[0]) for j in profiles]
+    if scope == "last rank":
+        most = totals[int(np.argmax(ledger.splits.first[0]))]
+    elif scope == "one rank":
+        most = totals[int(np.argmin(ledger.splits.first[0]))]
+    else:
+        most = max(totals)
+    return most + float(step.fixed_bytes(ledger, rates)[0]) if kind == "nvidia-smi" else most
+
+

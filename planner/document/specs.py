@@ -1,0 +1,159 @@
+"""The model, workload and stack that a plan was made for, as the dataclasses of `cost_models` again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, get_args, get_type_hints
+
+from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.specs.workload import Lora, LoraTarget, Workload
+from ...errors import FieldProblem, InputError
+
+
+def part(resolved: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
+    """The object `field` of what a plan resolved. Raises InputError if it is damaged; `name`: the file."""
+    found = resolved.get(field)
+    if not isinstance(found, dict):
+        raise InputError.of([FieldProblem("missing, or not an object", file=name, field=f"resolved.{field}")])
+    return found
+
+
+def build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> Any:
+    """An instance of the dataclass `kind`; unknown, missing and mistyped fields are named."""
+    known = {each.name for each in fields(kind)}
+    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
+    hint = "the file was edited, or written by another version: plan again"
+    problems = [
+        FieldProblem("unknown", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(set(data) - known)
+    ]
+    problems += [
+        FieldProblem("missing", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(needed - set(data))
+    ]
+    if problems:
+        raise InputError.of(problems)
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise InputError.of([FieldProblem(str(error), file=name, field=where)]) from None
+
+
+def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
+    """The model of a plan."""
+    data = part(resolved, "model", name)
+    kinds = data.get("kinds")
+    if not isinstance(kinds, list) or not kinds:
+        raise InputError.of([FieldProblem("missing, or not a list", file=name, field="resolved.model.kinds")])
+    layers = []
+    for index, kind in enumerate(kinds):
+        where = f"resolved.model.kinds.{index}"
+        block = kind.get("feed_forward", {})
+        parts = {
+            "attention": build(Attention, kind.get("attention", {}), f"{where}.attention", name),
+            "feed_forward": build(
+                MixtureOfExperts if "experts" in block else FeedForward, block, f"{where}.feed_forward", name
+            ),
+        }
+        if "experts" in block:
+            _capacity(parts["feed_forward"], f"{where}.feed_forward.capacity_factor", name)
+        _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
+        layers.append(build(Layer, {**kind, **parts}, where, name))
+    pattern = tuple(data.get("pattern", ()))
+    if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
+        raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.pattern")])
+    found = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern}
+    model: ModelSpec = build(ModelSpec, found, "resolved.model", name)
+    _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
+    numbers = {"rope_theta": model.rope_theta or 1.0, "norm_epsilon": model.norm_epsilon,
+               "partial_rotary_factor": model.partial_rotary_factor}  # fmt: skip
+    if model.rope_scaling is not None:
+        numbers["rope_scaling.factor"] = model.rope_scaling.factor
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
+            problem = FieldProblem(f"`{value}` is not a positive number", file=name, field=f"resolved.model.{key}")
+            raise InputError.of([problem])
+    return model
+
+
+def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
+    found, where = data.get("rope_scaling"), "resolved.model.rope_scaling"
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    scaling: RopeScaling = build(RopeScaling, found, where, name)
+    numbers = [value for key, value in vars_of(scaling).items() if key != "kind"]
+    known = get_args(get_type_hints(RopeScaling)["kind"])
+    if scaling.kind not in known or not all(isinstance(value, float | int | None) for value in numbers):
+        raise InputError.of([FieldProblem("no scaling of positions that is known", file=name, field=where)])
+    return {"rope_scaling": scaling}
+
+
+def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
+    factor, most = block.capacity_factor, block.experts / block.top_k
+    if factor is None:
+        return
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= most:
+        raise InputError.of(
+            [FieldProblem(f"`{factor}` is no number above 0 and up to {most:g}", file=name, field=where)]
+        )
+
+
+def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
+    """What plans of older versions do not say: the values with which those versions trained."""
+    rotary = data.get("rope_theta", 10_000.0) is not None and not data.get("learned_positions")
+    unsaid = ("rope_scaling",) if rotary and "rope_scaling" not in data else ()
+    if "activation" in data:
+        return {"assumed": (*data.get("assumed", ()), *unsaid)}
+    gated = layers[0].feed_forward.gated
+    names = ("rope_theta", "norm_epsilon", "activation", *unsaid)
+    return {"activation": "silu" if gated else "gelu", "assumed": names}
+
+
+def lora_of(workload: Mapping[str, Any], name: str) -> Lora | None:
+    """The adapters of the workload of a plan."""
+    data, where = workload.get("lora"), "resolved.workload.lora"
+    if data is None:
+        return None
+    if not isinstance(data, dict):
+        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    lora: Lora = build(Lora, {**data, "targets": tuple(data.get("targets", ()))}, where, name)
+    _positive(vars(lora), ("rank",), where, name)
+    known = get_args(LoraTarget)
+    if not lora.targets or (unknown := [each for each in lora.targets if each not in known]):
+        text = f"`{unknown[0]}` is none of {', '.join(known)}" if lora.targets else "names no projection"
+        raise InputError.of([FieldProblem(text, file=name, field=f"{where}.targets")])
+    return lora
+
+
+def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:
+    """The workload of a plan."""
+    data = dict(part(resolved, "workload", name))
+    data["lora"] = lora_of(data, name)
+    data["lengths"] = tuple((int(length), float(share)) for length, share in data.get("lengths", ()))
+    asked = ((name, tuple((knob, value) for knob, value in knobs)) for name, knobs in data.get("techniques", ()))
+    data["techniques"] = tuple(asked)
+    workload: Workload = build(Workload, data, "resolved.workload", name)
+    _positive(vars(workload), ("seq_len", "global_batch"), "resolved.workload", name)
+    return workload
+
+
+def stack_of(resolved: Mapping[str, Any], name: str) -> StackSpec:
+    """The software stack of a plan."""
+    stack: StackSpec = build(StackSpec, part(resolved, "stack", name), "resolved.stack", name)
+    return stack
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def _positive(values: Mapping[str, Any], names: tuple[str, ...], where: str, name: str) -> None:
+    bad = [key for key in names if not isinstance(values[key], int) or values[key] < 1]
+    if bad:
+        raise InputError.of([
+            FieldProblem(f"`{values[key]}` is not a positive whole number", file=name, field=f"{where}.{key}")
+            for key in bad
+        ])  # fmt: skip

@@ -1,0 +1,137 @@
+"""From layouts to the candidates of a plan: priced in detail, stage by stage, with who can run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
+from ...cost_models.quantities.flops import model_flops, recomputed_flops
+from ...cost_models.quantities.stages import redone_by_layout
+from ...cost_models.step import step
+from ...profiles.stack.load import is_stack
+from ..document.plan import Candidate, rounded
+from ..request.resolve import Resolved
+from ..targets.registry import TARGETS
+from . import intervals
+from .intervals import regime_of
+from .staged import Staged
+
+
+def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ...]:
+    """One candidate per layout and its stages, in the order given."""
+    columns = Layouts.of([one.layout for one in staged])
+    model = model_flops(resolved.problem)
+    runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items() if name != "any"}
+    if resolved.cluster.gpu.plan_only:
+        runs = {name: [f"no target runs on {resolved.cluster.gpu.name}"] * len(staged) for name in runs}
+    trains = {name: TARGETS[name].cannot_train(resolved.model, resolved.workload) for name in runs}
+    runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
+    out = []
+    for row, one in enumerate(staged):
+        layout, own, step_s = one.layout, one.own, one.step_s
+        peak = one.peak_flops_per_s * step_s
+        tokens = resolved.workload.tokens_per_step
+        redone = one.redone.sum(axis=0)[: resolved.problem.num_kinds].tolist() if own and own.redone else None
+        fields: dict[str, Any] = {
+            "choice": row + 1, "layout_id": one.id, "layout": layout.as_dict(),
+            "stages": _stages(one), "step_s": step_s,
+            "closed_form_s": one.closed_s if one.is_simulated else None,
+            "terms": _terms(one), "memory": _memory(one),
+            "mfu": model / peak, "hfu": (model + recomputed_flops(resolved.problem, layout, redone)) / peak,
+            **_interval(resolved, layout, step_s),
+            "tokens_per_s_per_gpu": tokens / step_s / resolved.cluster.num_gpus,
+            "targets": {name: reasons[row] or TARGETS[name].cannot_split(own) for name, reasons in runs.items()},
+        }  # fmt: skip
+        fields.update(money(resolved, step_s))
+        out.append(Candidate.model_validate(rounded(fields)))
+    return tuple(out)
+
+
+def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, float]:
+    """The 90 % interval of the step time: narrower where the software was calibrated on runs of it."""
+    known = intervals.is_known(resolved.stack.name) or not is_stack(
+        resolved.stack.name
+    )  # else it is a file of the user
+    low, high = intervals.factors(regime_of(resolved.model, layout), known=known)
+    return {"step_s_low": step_s * low, "step_s_high": step_s * high}
+
+
+def money(resolved: Resolved, step_s: float) -> dict[str, float | None]:
+    """Days, GPU-hours and dollars of the whole run, where the tokens and the price are known."""
+    tokens, price = resolved.workload.tokens_per_step, resolved.cluster.usd_per_hour
+    per_mtoken = price * step_s / 3600 / tokens * 1e6 if price is not None else None
+    if resolved.workload.total_tokens is None:
+        return {"cost_usd_per_mtoken": per_mtoken}
+    hours = resolved.workload.total_tokens / tokens * step_s / 3600
+    return {
+        "cost_usd_per_mtoken": per_mtoken, "days": hours / 24, "gpu_hours": hours * resolved.cluster.num_gpus,
+        "cost_usd": price * hours if price is not None else None,
+    }  # fmt: skip
+
+
+def _source(resolved: Resolved, layout: Layout, name: str) -> str:
+    """Where a term's seconds come from: the weakest of its parts. A collective rests on the levels that its groups
+    span, and on the share that the stack says is hidden."""
+    sources = resolved.rates.sources
+    spans = {
+        "tp": layout.tp, "cp": layout.tp * layout.cp, "ep": layout.ep * layout.etp,
+        "fsdp": layout.tp * layout.cp * layout.dp, "dp": layout.tp * layout.cp * layout.dp, "pp": layout.num_gpus,
+    }  # fmt: skip
+    if name == "optimizer" and "opt" in OFFLOADS[layout.offload].split("+"):
+        return "assumed"
+    if name not in spans:
+        return sources.get(name, "formula")
+    hides = name != "pp" and getattr(resolved.stack, f"{name}_overlap") > 0
+    inside = spans[name] <= resolved.cluster.levels[0].size
+    depth = 0 if inside else len(resolved.cluster.levels) - 1
+    return "assumed" if hides else sources[f"level {depth}"]
+
+
+def _terms(one: Staged) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": step.TERMS[name][0], "seconds": seconds, "exposed": True,
+            "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]],
+            "source": _source(one.resolved, one.layout, name),
+        }
+        for name, seconds in one.terms.items()
+        if seconds > 0
+    ]  # fmt: skip
+
+
+def _stages(one: Staged) -> list[dict[str, Any]]:
+    """The chunks of layers in the order of the model."""
+    devices, sizes = one.devices, one.partition.sizes
+    redone = one.partition.redone
+    if redone is None:
+        full = RECOMPUTE_MODES[one.layout.recompute] == "full"
+        layers = (one.layout.recompute_layers or sum(sizes)) if full else 0
+        redone = tuple(redone_by_layout(sizes, devices, layers))
+    out, start, spread = [], 0, one.batch.vocabulary is not None
+    for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
+        out.append({
+            "stage": device, "chunk": devices[:index].count(device),
+            "layers": [start, start + size - 1] if size else [],
+            "embedding": spread or index == 0, "head": spread or index == len(devices) - 1, "gpu": one.gpu_of(device),
+            "recompute_layers": redone[index],
+        })  # fmt: skip
+        start += size
+    return out
+
+
+def _memory(one: Staged) -> list[dict[str, Any]]:
+    """Bytes of each stage."""
+    batch = one.batch
+    context = float(step.fixed_bytes(batch, one.resolved.rates)[0])
+    out = []
+    for stage in range(batch.num_profiles):
+        buffers = {name: float(held[0]) for name, held in batch.memory(stage).items()}
+        allocated = sum(buffers.values())
+        reserved = float(step.reserved_bytes(batch, one.resolved.rates, stage)[0])
+        out.append({
+            "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
+            "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,
+            "host_bytes": float(batch.host_bytes(stage)[0]),
+        })  # fmt: skip
+    return out

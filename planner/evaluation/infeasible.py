@@ -1,0 +1,171 @@
+"""When the answer is no: which wishes contradict each other, or what comes closest and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import prod
+
+from ...cost_models import units
+from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
+from ...errors import NoFeasibleLayoutError
+from ..document.plan import Candidate
+from ..request.resolve import Resolved
+from ..search.run import search_of
+from ..space.counting import LayoutCounts
+from ..space.rules import MESH, Rule
+from ..space.tree import Count, Space
+from .candidates import candidates
+from .staged import Staged
+
+_NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
+_GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+def num_legal(space: Space) -> int:
+    """Layouts of `space` that pass every rule."""
+    meshes = space.meshes(Count())
+    return int(LayoutCounts(space, meshes).weight.sum()) if len(meshes["tp"]) else 0
+
+
+def no_legal_layout(resolved: Resolved, count: Count) -> NoFeasibleLayoutError:
+    """Every layout breaks a rule: name the smallest set of `--fix` that does it, or the rules that exclude most."""
+    most = sorted(count.ruled_out.items(), key=lambda item: -item[1])[:3]
+    details = {"ruled_out": dict(count.ruled_out), "total": count.total}
+    conflict = minimal_conflict(resolved)
+    if conflict:
+        names = " and ".join(f"`{rule.name}`" for rule in conflict)
+        alone = f"{names} leave{'s' if len(conflict) == 1 else ''} no legal layout of {resolved.model.name}"
+        return NoFeasibleLayoutError(
+            f"{alone} on {resolved.cluster.num_gpus} x {resolved.cluster.gpu.name} for target {resolved.target.name}: "
+            f"{_why(resolved, conflict)}",
+            hint=_loosen(resolved, conflict), details={**details, "conflict": [rule.name for rule in conflict]},
+        )  # fmt: skip
+    rules = "\n".join(f"    {name}: {number:,}" for name, number in most)
+    return NoFeasibleLayoutError(
+        f"no legal layout of {resolved.model.name} on {resolved.cluster.num_gpus} x {resolved.cluster.gpu.name} "
+        f"for target {resolved.target.name}\n\n  {count.total:,} layouts, ruled out most by\n{rules}",
+        hint=_legal_hint(resolved), details=details,
+    )  # fmt: skip
+
+
+def _why(resolved: Resolved, conflict: Sequence[Rule]) -> str:
+    """The arithmetic of fixed degrees that do not divide the GPUs, else the rules that exclude the rest."""
+    degrees = [(f, resolved.request.fix[f]) for rule in conflict for f in rule.fields if f in MESH]
+    product = prod(value for _, value in degrees)
+    num_gpus = resolved.cluster.num_gpus
+    if degrees and num_gpus % product:
+        text = " x ".join(f"{name} {value}" for name, value in degrees)
+        return f"{text}{f' = {product}' if len(degrees) > 1 else ''} does not divide {num_gpus} GPUs"
+    count = Count()
+    space = resolved.space_under(resolved.target.rules, tuple(conflict))
+    meshes = space.meshes(count)
+    if len(meshes["tp"]):
+        LayoutCounts(space, meshes).tally(count)
+    others = [name for name in count.ruled_out if name not in {rule.name for rule in conflict}]
+    return f"the rest breaks {', '.join(others[-3:])}"
+
+
+def _legal_hint(resolved: Resolved) -> str:
+    if resolved.target.name != "any" and num_legal(resolved.space_under(resolved.fixes)):
+        return f"`--target any` has layouts that {resolved.target.name} cannot run"
+    batch = resolved.workload.global_batch
+    return f"try another number of GPUs or another global batch than {batch}: dp x micro batch must divide it"
+
+
+def minimal_conflict(resolved: Resolved) -> Sequence[Rule]:
+    """The smallest set of fixed values that no layout satisfies together; empty if the fixes are not to blame."""
+    if not resolved.fixes or not num_legal(resolved.space_under(resolved.target.rules)):
+        return ()
+    for size in range(1, len(resolved.fixes) + 1):
+        for chosen in combinations(resolved.fixes, size):
+            if not num_legal(resolved.space_under(resolved.target.rules, chosen)):
+                return chosen
+    return ()
+
+
+def _loosen(resolved: Resolved, conflict: Sequence[Rule]) -> str:
+    """What the conflicting values would be legal for: another target, or without the first of them."""
+    if resolved.target.name != "any" and num_legal(resolved.space_under(tuple(conflict))):
+        return f"{resolved.target.name} cannot run them; other targets can: `--target any` says which"
+    return f"leave out `{conflict[-1].name}` and it is chosen for you"
+
+
+def does_not_fit(
+    resolved: Resolved, count: Count, late: Callable[[], bool] = lambda: False
+) -> NoFeasibleLayoutError:
+    """Legal layouts, but none fits: the smallest by buffer, and how many GPUs or which change would do."""
+    unlimited = search_of(resolved, resolved.space, memory_bytes=float("inf"), objective="memory", should_stop=late)
+    smallest = unlimited.run()
+    if smallest.stopped == "interrupted":
+        raise KeyboardInterrupt
+    if not smallest.top.rows:
+        return no_legal_layout(resolved, count)
+    closest = candidates(resolved, [Staged.of(resolved, smallest.top.rows[0][2])])[0]
+    stage = max(closest.memory, key=lambda each: each.device_bytes)
+    buffers = {
+        name.removesuffix("_bytes"): value
+        for name, value in stage.model_dump().items()
+        if name.endswith("_bytes") and name not in _NO_BUFFERS
+    }
+    buffers["reserve"] = stage.reserved_bytes - stage.allocated_bytes
+    largest = sorted(((v, k) for k, v in buffers.items() if v > 0), reverse=True)
+    listed = ", ".join(f"{name} {units.gib(value)}" for value, name in largest[:6])
+    legal = count.total - sum(count.ruled_out.values())
+    limit = units.gib(resolved.memory_bytes)
+    return NoFeasibleLayoutError(
+        f"no layout of {resolved.model.name} fits on {resolved.cluster.num_gpus} x {resolved.cluster.gpu.name}\n\n"
+        f"  {legal:,} layouts tried. The closest, {closest.layout_id}, needs {units.gib(stage.device_bytes)} GiB "
+        f"per GPU and has {limit}:\n    {listed}\n  what binds: {largest[0][1]}",
+        hint=_what_would_fit(resolved, late),
+        details={"closest": closest.layout_id, "device_bytes": stage.device_bytes,
+                 "memory_bytes": resolved.memory_bytes, "buffers": buffers},
+    )  # fmt: skip
+
+
+def _what_would_fit(resolved: Resolved, late: Callable[[], bool]) -> str:
+    """More GPUs of the same kind, or layouts of other targets (offload, other schedules) on the same."""
+    if resolved.target.name != "any" and (other := _any_fitting(resolved, resolved.space_under(resolved.fixes), late)):
+        return f"`--target any` finds {other.layout_id}, which fits"
+    if len(resolved.cluster.groups) > 1:
+        return "more GPUs, or GPUs with more memory"
+    legal = False
+    for factor in _GROWTH:
+        if late():
+            break
+        bigger = grown(resolved, factor)
+        legal = legal or num_legal(bigger.space) > 0
+        if fitting := _any_fitting(bigger, bigger.space, late):
+            room = f"{units.gib(fitting.device_bytes)} GiB of {units.gib(resolved.memory_bytes)}"
+            return f"{bigger.cluster.num_gpus} GPUs are enough (est. {room})"
+    if not legal and resolved.fixes:
+        names = ", ".join(f"`{rule.name}`" for rule in resolved.fixes)
+        return f"leave out one of {names}: they allow no other number of GPUs"
+    return "a shorter --seq-len, --lora, 8-bit optimizer states, or GPUs with more memory"
+
+
+def _any_fitting(resolved: Resolved, space: Space, late: Callable[[], bool]) -> Candidate | None:
+    """The first good layout that fits; a Ctrl-C in here ends the command, since no plan is at stake."""
+    search = search_of(resolved, space)
+    search.should_stop = lambda: bool(search.top.rows) or late()
+    outcome = search.run()
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return candidates(resolved, [Staged.of(resolved, outcome.top.rows[0][2])])[0] if outcome.top.rows else None
+
+
+def grown(resolved: Resolved, factor: int) -> Resolved:
+    """The same request on `factor` times the nodes."""
+    group: NodeGroup = resolved.cluster.groups[0]
+    levels = resolved.cluster.levels
+    last = replace(levels[-1], size=levels[-1].size * factor)
+    if len(levels) == 1:  # a single node: the new nodes talk at the speed of a host link, which is at least there
+        outer = replace(levels[0], name="cluster", size=levels[0].size * factor, kind="ethernet",
+                        bw_bytes_per_s=min(levels[0].bw_bytes_per_s, group.gpu.pcie_bw_bytes_per_s))  # fmt: skip
+        levels = (levels[0], outer)
+    else:
+        levels = (*levels[:-1], last)
+    cluster = ClusterSpec(name=f"{resolved.cluster.name} x {factor}", levels=levels,
+                          groups=(replace(group, num_nodes=group.num_nodes * factor),))  # fmt: skip
+    return Resolved(resolved.request, resolved.model, cluster, resolved.workload, resolved.stack, resolved.target, ())

@@ -1,0 +1,56 @@
+"""How far a measured step time may lie from a predicted one, by kind of run, on runs that the fit did not see.
+
+Two tables: `known` for software that the shipped runs know by version (or that the user calibrated), from fits without
+the run's model and cluster; `new` for other software, from fits without the run's whole source.
+`python -m meshwright.planner.accuracy.calibrate` writes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ...cost_models.layouts import Layout
+from ...cost_models.specs.model import ModelSpec
+from ...profiles.io.folders import PUBLISHED
+from ...profiles.rates.calibration import load_yaml
+
+FILE = PUBLISHED / "intervals.yaml"
+CLAIMED = 0.9
+KINDS = ("moe", "fsdp", "pp", "dense")  # the first that the regime names
+Factors = tuple[float, float]
+
+
+def kind_of(regime: str) -> str:
+    """`moe`, `fsdp`, `pp` or `dense`."""
+    return next((kind for kind in KINDS if kind in regime), "dense")
+
+
+def is_known(stack_name: str) -> bool:
+    """Whether the shipped runs know the software by version, not only by family."""
+    return stack_name in _tables()["versions"]
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    tables: Mapping[str, Any] = load_yaml(FILE)
+    return tables
+
+
+def factors(regime: str, *, known: bool) -> Factors:
+    """(low, high): the 90 % interval of a step time is the prediction times these."""
+    one = _tables()["known" if known else "new"][kind_of(regime)]
+    return one["low"], one["high"]
+
+
+def ranking_lead() -> float:
+    """The lead by which the faster of two layouts is predicted, from which it is the faster one in nine of ten."""
+    return float(_tables()["ranking"]["lead"])
+
+
+def regime_of(model: ModelSpec, layout: Layout) -> str:
+    """`moe-pp`, `dense-fsdp`: what kind of run a layout is, as published runs are grouped."""
+    parts = ["moe" if model.is_moe else "dense"]
+    parts += [name for name in ("pp", "cp") if getattr(layout, name) > 1]
+    return "-".join([*parts, "fsdp"] if layout.zero == 3 else parts)

@@ -1,0 +1,72 @@
+"""Why stages are as they are: what each of them does, how many layers its embedding or head is worth, and what the same
+layout takes with even stages."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, MTP, on_devices
+from ..document.plan import Candidate, rounded
+from ..evaluation.staged import Staged
+from ..heterogeneous.candidates import staged_as
+from ..request.load import Request
+from ..request.resolve import resolve
+
+
+class StageLoads(BaseModel):
+    """What the stages of a pipeline do. Seconds; per micro-batch where it says so.
+
+    stage_s: [stage] forward, backward and recomputation of a micro-batch; layer_s: of a mean layer; embedding_layers,
+    head_layers (with MTP modules): how many mean layers take as long. step_s: simulated, unless simulated says no.
+    even_*: the same layout with stages as even as possible: layers of each, and what its fullest GPU needs. can_split:
+    whether `plan --stages own` can place its layers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage_s: tuple[float, ...]
+    even_stage_s: tuple[float, ...]
+    layer_s: float
+    embedding_layers: float
+    head_layers: float
+    step_s: float
+    even_step_s: float
+    even_layers: tuple[int, ...]
+    even_device_bytes: float
+    memory_bytes: float
+    simulated: bool
+    can_split: bool
+
+
+def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
+    """Of a candidate of the plan for `request`; it must have a pipeline."""
+    one = staged_as(resolve(request), candidate)
+    even, edges = one.split(None), slice(-EXTRA_KINDS, None)
+    tables, key, code = one.batch.tables, int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
+    kind_s = tables.forward_s[:, key] + tables.backward_s[:, key]
+    held, redo_s = one.batch.splits.total[0], one.redone.sum(axis=0) * tables.redo(*code).sum(axis=1)[:, key]
+    layer_s = float((held * kind_s + redo_s)[:-EXTRA_KINDS].sum() / held[:-EXTRA_KINDS].sum())
+    worth = (held * kind_s)[edges] / layer_s
+    one_layer_set = one.batch.vocabulary is None and one.resolved.nodes is None
+    can_split = one.is_simulated and one_layer_set and one.resolved.target.stages != "even"
+    return StageLoads(**rounded({
+        "stage_s": _stage_s(one), "even_stage_s": _stage_s(even), "layer_s": layer_s,
+        "embedding_layers": float(worth[EMBEDDING] + worth[EMBEDDING_COPY]),
+        "head_layers": float(worth[HEAD] + worth[MTP]) + one.resolved.model.mtp_layers,
+        "step_s": one.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
+        "even_device_bytes": even.device_bytes, "memory_bytes": one.resolved.memory_bytes,
+        "simulated": one.is_simulated, "can_split": can_split,
+    }))  # fmt: skip
+
+
+def _stage_s(one: Staged) -> list[float]:
+    """[stage] seconds of a micro-batch."""
+    costs = one.costs
+    chunks = np.array(costs.forward_s) + np.array(costs.input_s) + np.array(costs.weight_s)
+    devices = one.devices if one.batch.vocabulary is None else 2 * one.devices  # of layers, then of the vocabulary
+    return [float(seconds) for seconds in on_devices(chunks[: len(devices)], devices)]
+
+
+def _layers(one: Staged) -> list[int]:
+    return [int(layers) for layers in on_devices(np.array(one.partition.sizes), one.devices)]

@@ -1,0 +1,209 @@
+"""Which layouts could be fastest on the islands of a mixed cluster, whatever each island's part of the work?
+
+The trees of `exhaustive` and `relaxed_search`, with bounds of work that unlike devices share (step/shared_bounds.py):
+`SharedPipelines` of the layers of one pipeline over the islands, `SharedReplicas` of the micro-batches of replicas that
+each lie on one island. A node of the second is a layout of as many GPUs as the islands' greatest common divisor, with
+all of the batch: an island of r times as many runs r times the replicas, so that divisibility is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array, Ints, Mask
+from ...cost_models.layouts import SCHEDULES, Layouts
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.ledger import LASTING, Ledger
+from ...cost_models.quantities.resident import in_flight
+from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, HEAD, MTP
+from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.rates import collectives
+from ...cost_models.specs.cluster import Bridge
+from ...cost_models.step import shared_bounds, step
+from ..search.exhaustive import _KEYS, _ROWS, Search
+from ..space.rules import Columns as Fields
+from ..space.rules import Rule
+from ..space.tree import Columns, Space, select
+from ..stages.relaxed_search import AnySplit
+from .islands import IslandPart, bridged, crossing
+
+
+def whole_stages(space: Space, parts: Sequence[IslandPart]) -> Space:
+    """The pipelines of which every island holds whole stages."""
+    gpus = [part.num_gpus for part in parts]
+    unit, total = math.gcd(*gpus), sum(gpus)
+
+    def fits(x: Fields, problem: Problem) -> Mask:
+        return np.asarray((total % x["pp"] == 0) & (unit % np.maximum(total // x["pp"], 1) == 0))
+
+    return Space(space.problem, (*space.rules, Rule("stages straddle islands", ("pp",), fits, "")))
+
+
+class _Shared(Search):
+    """What both have in common: tables under the rates of every island."""
+
+    parts: tuple[IslandPart, ...]
+
+    def __init__(self, space: Space, parts: Sequence[IslandPart], **options: Any) -> None:
+        super().__init__(space, parts[0].rates, **options)
+        self.parts, self.every = tuple(parts), [part.rates for part in parts]
+        total = sum(part.num_gpus for part in parts)
+        self.shares = [part.num_gpus / total for part in parts]
+        self.mean = self.problem.num_gpus / total
+        self.growth = 1.0 + self.problem.stack.straggler_share * max(math.log2(total / 8), 0.0)
+
+    def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
+        keys, index = index_keys(meshes)
+        for start in range(0, len(keys["tp"]), _KEYS):
+            chosen = (index >= start) & (index < start + _KEYS)
+            self._tables = self._priced({n: c[start : start + _KEYS] for n, c in keys.items()})
+            part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
+            self._expand(self._tables[0], part, 0)
+
+    def _priced(self, keys: Columns) -> list[Tables]:
+        first = build(self.problem, keys, self.rates)
+        return [first, *(first.repriced(rates) for rates in self.every[1:])]
+
+    def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
+        _, needed = super()._mesh_bounds(meshes)
+        keys, index = index_keys(meshes)
+        totals, load = build_ledger.build_totals(self.problem), np.empty(len(keys["tp"]))
+        for start in range(0, len(load), _KEYS):
+            part = slice(start, start + _KEYS)
+            tables = self._priced({name: column[part] for name, column in keys.items()})
+            each = np.array([one.forward_s + one.backward_s for one in tables])  # [island, kind, key]
+            w = shared_bounds.weights(np.einsum("k,gkn->gn", totals, each), self.shares)
+            load[part] = totals @ (w[:, None] * each).min(axis=0)
+        m = self.mean * self.problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
+        return m * load[index] / meshes["pp"], needed
+
+    def _batches(self, first: Ledger) -> list[Ledger]:
+        return [first, *(first.priced_by(other) for other in self._tables[1:])]
+
+
+class SharedPipelines(_Shared, AnySplit):
+    """The nodes with the least bounds, as `AnySplit` lists them; the pipeline passes the islands in any order.
+    bridges: between every two of them."""
+
+    def __init__(self, space: Space, parts: Sequence[IslandPart], bridges: Sequence[Bridge], **options: Any) -> None:
+        super().__init__(space, parts, **options)
+        self.bridges = bridges
+
+    def _of_mean(self, tables: Tables, columns: Columns, key: Ints, level: int) -> tuple[Array, Array]:
+        first = build_ledger.build(self.problem, tables, Layouts(columns), key, mean=True)
+        states, shards = level >= 2, level == 3
+        _, needed = step.bound(first, self.rates, states_known=states, shards_known=shards, memory=level > 0,
+                               any_split=True)  # fmt: skip
+        between = self._between_s(first)
+        mine = self._batches(first), self.every, self.shares
+        seconds = shared_bounds.least_pipeline(*mine, *between, states_known=states, shards_known=shards)
+        if level >= 2:
+            needed = np.where(self._fits(first), needed, np.inf)
+        return self.growth * seconds, needed
+
+    def _between_s(self, batch: Ledger) -> tuple[Array, Array]:
+        """[n] seconds of a micro-batch's way over as many bridges as there are islands less one, and how long it keeps
+        a link busy, one direction: the fastest bridge. Chunks of interleaved and V schedules pass it again."""
+        x, senders = batch.layouts, self.problem.num_gpus // batch.layouts["pp"]
+        message = batch.tables.message[batch.key]
+        if not self.bridges:
+            return np.zeros(len(message)), np.zeros(len(message))
+        best, sending = np.full((2, len(message)), np.inf)
+        for bridge in self.bridges:
+            for number in np.unique(senders).tolist():
+                curve, here = crossing(self.rates, bridge, number, "p2p"), senders == number
+                seconds = collectives.seconds(curve, message[here])
+                best[here] = np.minimum(best[here], seconds)
+                sending[here] = np.minimum(sending[here], seconds - bridge.link.latency_s)
+        chunks = np.where(x["schedule"] >= SCHEDULES.index("zb-v"), 2, x["vpp"])
+        times = np.where(len(self.parts) == 2, 2 * chunks - 1, chunks)
+        return (len(self.parts) - 1) * best, np.maximum(sending, 0.0) * times
+
+    def _fits(self, batch: Ledger) -> NDArray[np.bool_]:
+        """[n] whether the model fits the GPUs of the islands, in any order of these: a stage holds (memory - what it
+        holds anyway) / (states + micro-batches in flight x saved) of all layers at most."""
+        kinds = batch.splits.counts.shape[2] + np.array([EMBEDDING, HEAD, MTP, EMBEDDING_COPY])
+        layers = _of_kinds(batch, np.setdiff1d(np.arange(batch.splits.counts.shape[2]), kinds))
+        held, x, pp = layers.memory(0), batch.layouts, batch.layouts["pp"].astype(np.float64)
+        last = in_flight(x["schedule"], x["pp"], x["vpp"], batch.m, pp - 1.0)
+        states = pp * sum(held[name] for name in LASTING if name != "activations")
+        saved = pp * held["activations"] / last
+        alone = [_of_kinds(batch, some, whole=True).memory(0) for some in (kinds[:1], kinds[1:])]
+        # The embedding's gradient comes when activations of a micro-batch are gone: beside fewer than `flying`.
+        ends = [np.asarray(sum(alone[0][name] for name in LASTING)), np.asarray(sum(alone[1].values()))]
+        folded = x["schedule"] >= SCHEDULES.index("zb-v")  # in a V, one device holds both ends
+        ends = [np.where(folded, ends[0] + ends[1], ends[0]), np.where(folded, 0.0, ends[1])]
+        of_each = [_of_kinds(batch, np.array([kind])).memory(0) for kind in range(self.problem.num_kinds)]
+        beside = [np.sum([each[name] for name in each if name not in LASTING], axis=0) for each in of_each]
+        passing = np.min(beside, axis=0)
+        fixed, growth = step.fixed_bytes(batch, self.rates), 1 + self.rates.overheads.reserve_share
+        room = [(part.alone.memory_bytes - fixed) / growth for part in self.parts]
+        best = np.zeros(len(pp))
+        for order in permutations(range(len(self.parts))):
+            total, possible = np.zeros(len(pp)), np.ones(len(pp), dtype=bool)
+            borders = np.cumsum([self.shares[i] for i in order])
+            for device in range(int(pp.max())):
+                which = np.minimum(np.searchsorted(borders, (device + 0.5) / pp), len(order) - 1)
+                mine = np.choose(which, [room[i] for i in order])
+                mine = mine - ends[0] * (device == 0) - ends[1] * (device == pp - 1)
+                mine = mine - passing * ((device > 0) & (device < pp - 1))
+                flying = in_flight(x["schedule"], x["pp"], x["vpp"], batch.m, np.full(len(pp), float(device)))
+                possible &= (mine >= 0) | (device >= pp)
+                total += np.where(device < pp, np.maximum(mine, 0.0) / (states + flying * saved), 0.0)
+            best = np.maximum(best, np.where(possible, total, 0.0))
+        return np.asarray(best >= 1.0)
+
+
+def _of_kinds(batch: Ledger, kinds: NDArray[np.int64], *, whole: bool = False) -> Ledger:
+    """A ledger of mean stages without all other kinds of layers. whole: all of them on one device."""
+    splits = batch.splits
+    counts, back = np.zeros_like(splits.counts), None
+    counts[:, :, kinds] = splits.total[:, None, kinds] if whole else splits.counts[:, :, kinds]
+    if splits.back is not None:
+        back = counts * (splits.back.any(axis=2, keepdims=True) if whole else splits.back > 0)
+        back = back if whole else np.minimum(back, splits.back)
+    return replace(batch, splits=replace(splits, counts=counts, back=back))
+
+
+class SharedReplicas(_Shared):
+    """The layouts of replicas with the least bounds. bridges: between every two of the islands."""
+
+    def __init__(self, space: Space, parts: Sequence[IslandPart], bridges: Sequence[Bridge], **options: Any) -> None:
+        super().__init__(space, parts, **options)
+        problem, totals = self.problem, build_ledger.build_totals(self.problem)
+        trained = [kind.trained_sharded + kind.trained_replicated + kind.trained_experts for kind in problem.parameters]
+        num_bytes = float(totals @ np.array(trained)) * problem.state_bytes.gradient
+        # Every island sends all gradients once at least, over the widest of its bridges.
+        widest = max(
+            bridged(bridge, part.num_gpus).bw_bytes_per_s * part.num_gpus
+            for bridge in bridges for part in parts if part.number in bridge.ends
+        )  # fmt: skip
+        self.sum_s = num_bytes / widest
+
+    def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
+        first = build_ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
+        _, needed = step.bound(first, self.rates, states_known=level == 2, memory=level > 0)
+        mine = self._batches(first), self.every, self.shares, self.mean, self.sum_s
+        seconds = shared_bounds.least_replicas(*mine, states_known=level == 2)
+        return self.growth * seconds, needed
+
+    def _price(self, tables: Tables, columns: Columns) -> None:
+        for start in range(0, len(columns["tp"]), _ROWS):
+            part = {name: column[start : start + _ROWS] for name, column in columns.items()}
+            layouts = Layouts(part)
+            first = build_ledger.build(self.problem, tables, layouts, part["_key"])
+            needed, _ = step.device_memory(first, self.rates)
+            mine = self._batches(first), self.every, self.shares, self.mean, self.sum_s
+            seconds = shared_bounds.least_replicas(*mine, states_known=True, shards_known=True)
+            fits = needed <= self.memory_bytes
+            self.count.out_of_memory += int((~fits).sum())
+            self.count.priced += int(fits.sum())
+            self.top.offer(np.where(fits, self.growth * seconds, np.inf), layouts)

@@ -1,0 +1,127 @@
+"""The islands of a mixed cluster as requests of their own, and what a message from one to another takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ...cost_models.rates import collectives
+from ...cost_models.rates.collectives import Curve, Op
+from ...cost_models.rates.rates import Rates
+from ...cost_models.specs.cluster import Bridge, ClusterSpec, NetworkLevel
+from ...errors import InputError
+from ...profiles.stack import load as stacks
+from ..evaluation.staged import Staged
+from ..request.resolve import Resolved
+
+
+@dataclass(frozen=True, eq=False)
+class IslandPart:
+    """One island: the request on it alone. number: its index in the cluster."""
+
+    number: int
+    name: str
+    alone: Resolved
+
+    @property
+    def num_gpus(self) -> int:
+        return self.alone.cluster.num_gpus
+
+    @cached_property
+    def likeness(self) -> str:
+        """Equal where islands are alike in all but their name and their bridges."""
+        return repr((self.alone.cluster.groups, self.alone.cluster.levels))
+
+    @cached_property
+    def rates(self) -> Rates:
+        return self.alone.rates
+
+    def in_job(self, num_gpus: int) -> Resolved:
+        """The request for a job of `num_gpus`, as a GPU of this island sees it."""
+        return replace(self.alone, job_gpus=num_gpus)
+
+
+@dataclass(frozen=True)
+class OnIslands(Staged):
+    """A layout on several islands. parts: the islands; singles: what each of them runs, by its own rates."""
+
+    parts: tuple[IslandPart, ...] = ()
+    singles: tuple[Staged, ...] = ()
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        return sum(part.rates.peak_flops_per_s * part.num_gpus for part in self.parts)
+
+    @property
+    def fits(self) -> bool:
+        """Every island's share in the memory of its own GPUs and hosts."""
+        return all(
+            one.device_bytes <= one.resolved.memory_bytes and one.host_bytes <= one.resolved.host_bytes
+            for one in self.singles
+        )
+
+    @property
+    def device_bytes(self) -> float:
+        return max(one.device_bytes for one in self.singles)
+
+    @property
+    def host_bytes(self) -> float:
+        return max(one.host_bytes for one in self.singles)
+
+
+def parts_of(resolved: Resolved) -> tuple[tuple[IslandPart, ...], tuple[str, ...]]:
+    """The islands that can compute in the dtype of the workload, and a sentence for each that cannot."""
+    usable, unusable = [], []
+    for number, island in enumerate(resolved.cluster.islands):
+        group = replace(resolved.cluster.groups[island.group], num_nodes=island.num_nodes)
+        cluster = ClusterSpec(name=island.name, groups=(group,), levels=island.levels,
+                              collectives=resolved.cluster.collectives)  # fmt: skip
+        alone = replace(resolved, cluster=cluster)
+        try:
+            stacks.rates_for(alone.cluster, resolved.stack, resolved.workload.precision)
+        except InputError as error:
+            unusable.append(f"{island.name} is left out: {error.message}")
+        else:
+            usable.append(IslandPart(number, island.name, alone))
+    return tuple(usable), tuple(unusable)
+
+
+def joined(resolved: Resolved, parts: Sequence[IslandPart]) -> Resolved:
+    """The request on some of its islands: their GPUs, and the weakest of their links."""
+    cluster = resolved.cluster
+    if len(parts) == 1:
+        return parts[0].alone
+    groups = tuple(part.alone.cluster.groups[0] for part in parts)
+    return replace(resolved, cluster=replace(cluster, groups=groups, hosts=(), islands=(), bridges=()))
+
+
+def bridge_between(cluster: ClusterSpec, one: IslandPart, other: IslandPart) -> Bridge:
+    ends = {one.number, other.number}
+    return next(bridge for bridge in cluster.bridges if set(bridge.ends) == ends)
+
+
+def bridged(bridge: Bridge, senders: int) -> NetworkLevel:
+    """What each of `senders` GPUs finds that use the bridge at once."""
+    of_node = bridge.node_bytes_per_s / min(senders, bridge.gpus_per_node)
+    share = min(bridge.link.bw_bytes_per_s, of_node, bridge.trunk_bytes_per_s / senders)
+    return replace(bridge.link, bw_bytes_per_s=share)
+
+
+def crossing(rates: Rates, bridge: Bridge, senders: int, op: Op) -> Curve:
+    """[1] the curve of a message, or of a collective of two ranks, over the bridge, in `senders` pairs of GPUs at
+    once."""
+    link = bridged(bridge, senders)
+    return collectives.curve(rates.collectives, (replace(link, size=1), link), op, np.array([2]), np.array([1]))
+
+
+def crossing_s(rates: Rates, bridge: Bridge, senders: int, op: Op, num_bytes: float) -> float:
+    """Seconds of it for `num_bytes`."""
+    return float(collectives.seconds(crossing(rates, bridge, senders, op), num_bytes)[0])
+
+
+def sending_s(rates: Rates, bridge: Bridge, senders: int, num_bytes: float) -> float:
+    """How much of a message's seconds the bridge is busy with it."""
+    return float(crossing(rates, bridge, senders, "p2p").s_per_byte[0]) * num_bytes

@@ -1,0 +1,240 @@
+"""Search for a strategy of its own for every layer, the embedding and the head, with a proven gap.
+
+Given p stages and m micro-batches, variables x_i in K (strategies, space.py) for every item i: embedding, layers,
+head, in the order of the model, the layers of a stage as even as possible. With a(x) = tp x cp of a strategy:
+
+    minimise   step(S_1, .., S_p) + tied(x_head)                                    `Pipeline.step_s`
+    S_s      = sum over items of stage s of sums(s, i, x_i)                         `Prices.seconds`
+               + resharding(a(x_(i-1)), a(x_i)) in the column `steady`, also        `Prices.resharding_s`
+               from the stage before
+    such that, for every stage s,
+               (sum of held(s, i, x_i) + max of transient(s, i, x_i)) (1 + reserve)
+               + context + communicators of the a(x_i) of the stage <= memory       `Instance.pieces`, `outside_bytes`
+               (sum of at_end(s, i, x_i)) (1 + reserve) + context + communicators <= memory, on the embedding's stage
+               x_embedding = x_head where they are one matrix                       `_edges_alike`
+
+All p and m are open problems, each with a bound (bounds.py); the one with the least bound is worked on until no
+bound is below the best plan known:
+
+1. it is cut into plans of a single tp x cp, each, and those that mix some; where embedding and head are one matrix,
+   into one per strategy of that;
+2. a pipeline is solved stage by stage: exact where the stage that is slowest also does the most once per step;
+3. what then is open goes through the dynamic program (labels.py): for plans just above the bound, then for slower
+   ones. What is found first is the best there is, and little above the bound there is little to look through.
+
+One stage is exact. For pipelines the dynamic program stops after a number of labels; then the bound stands, and the gap
+says how far from it the plan is. What labels cannot see: where a step is not longer for a slower stage (m < 2, data
+parallelism hides behind it), one that was dropped could have won by less than what hides there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...cost_models.layerwise.costs import REDUCE
+from ...cost_models.quantities.stages import EMBEDDING, HEAD
+from ...cost_models.rates.rates import Rates
+from ..space.tree import Space
+from .bounds import Bounds
+from .labels import Labels, LabelSearchResult
+from .space import Instance, Pieces, instances
+
+TIE = 1e-9
+_LIMIT = 256  # labels of one kind
+_MOST_LABELS = 600_000  # of one stage; a tenth of them of a whole pipeline
+_FIRST_STEP, _LONGER = 1e-4, 2.0  # how far above its bound plans are looked for: at first, and how much farther then
+_ROOM = 1e6  # cycles: room enough to hide anything
+_LEAST_ONCE = 1e-3  # share of what is done once per step that stages beside the slowest are charged
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A plan: the strategy (row of the instance's prices) of embedding, layers and head, in the order of the model."""
+
+    instance: Instance
+    rows: tuple[int, ...]
+    step_s: float
+
+
+@dataclass
+class LayerwiseOutcome:
+    """What the search found. uniform: the best of plans with one strategy; None: none fits. lower_bound_s: no plan of
+    the space takes less. instances: numbers of stages and of micro-batches; solved: of their parts, those that a bound
+    alone did not settle."""
+
+    best: Assignment | None = None
+    uniform: Assignment | None = None
+    lower_bound_s: float = np.inf
+    instances: int = 0
+    strategies: int = 0
+    solved: int = 0
+    stopped: str | None = None
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, 1.0 - self.lower_bound_s / self.best.step_s) if self.best else 0.0
+
+    def offer(self, instance: Instance, rows: tuple[int, ...], step_s: float) -> None:
+        if self.best is None or step_s < self.best.step_s * (1.0 - TIE):
+            self.best = Assignment(instance, rows, step_s)
+
+    @property
+    def threshold(self) -> float:
+        """A plan must take less than this to be worth finding."""
+        return self.best.step_s * (1.0 - TIE) if self.best is not None else np.inf
+
+
+@dataclass
+class _Open:
+    """A part of the space that may hold a better plan. whole: not cut into parts yet; by_stages: solved stage by stage;
+    step: how far above the bound to look next."""
+
+    bounds: Bounds
+    bound_s: float
+    whole: bool = True
+    by_stages: bool = False
+    step: float = _FIRST_STEP
+
+
+def search(
+    space: Space, rates: Rates, memory_bytes: float, *, should_stop: Callable[[], bool] = lambda: False,
+    limit: int = _LIMIT,
+) -> LayerwiseOutcome:  # fmt: skip
+    """The best plan of every number of stages and of micro-batches. Ctrl-C keeps the best so far."""
+    out, heap, number, settled_s = LayerwiseOutcome(), list[tuple[float, int, _Open]](), itertools.count(), np.inf
+    try:
+        for instance in instances(space, rates, memory_bytes):
+            out.instances += 1
+            out.strategies += len(instance.rows)
+            _offer_uniform(out, instance, memory_bytes)
+            bounds = Bounds(instance)
+            if bounds.fits:
+                heapq.heappush(heap, (bounds.step_s, next(number), _Open(bounds, bounds.step_s)))
+        while heap and heap[0][0] < out.threshold:
+            if should_stop():
+                out.stopped = "time limit"
+                break
+            one = heap[0][2]
+            parts, least_s = _worked_on(out, one, limit)
+            heapq.heappop(heap)
+            settled_s = min(settled_s, least_s)
+            for part in parts:
+                heapq.heappush(heap, (part.bound_s, next(number), part))
+    except KeyboardInterrupt:
+        out.stopped = "interrupted"
+    best_s = out.best.step_s if out.best is not None else np.inf
+    out.lower_bound_s = min(best_s, settled_s, heap[0][0] if heap else np.inf)
+    return out
+
+
+def _offer_uniform(out: LayerwiseOutcome, instance: Instance, memory_bytes: float) -> None:
+    step_s, device_bytes = instance.uniform()
+    step_s = np.where(device_bytes <= memory_bytes, step_s, np.inf)
+    at = int(step_s.argmin())
+    if np.isfinite(step_s[at]) and (out.uniform is None or step_s[at] < out.uniform.step_s):
+        rows = (int(instance.rows[at]),) * (instance.prices.problem.model.num_layers + 2)
+        out.uniform = Assignment(instance, rows, float(step_s[at]))
+        out.offer(instance, rows, float(step_s[at]))
+
+
+def _worked_on(out: LayerwiseOutcome, one: _Open, limit: int) -> tuple[list[_Open], float]:
+    """What is left open of a part, and seconds that what was settled of it does not beat."""
+    if one.whole:
+        return [_Open(b, max(b.step_s, one.bound_s), whole=False) for b in _parts(one.bounds) if b.fits], np.inf
+    if one.bounds.pipe.pp > 1 and not one.by_stages:
+        out.solved += 1
+        bound_s = _stage_by_stage(out, one.bounds, limit)
+        return [replace(one, bound_s=max(one.bound_s, bound_s), by_stages=True)], np.inf
+    out.solved += one.step == _FIRST_STEP and one.bounds.pipe.pp == 1
+    threshold = min(one.bound_s * (1.0 + one.step), out.threshold)
+    found = _below(one.bounds, threshold, limit, _MOST_LABELS // (10 if one.bounds.pipe.pp > 1 else 1))
+    if found.rows is not None:
+        out.offer(one.bounds.instance, found.rows, found.step_s)
+        return [], found.lower_bound_s
+    if found.lower_bound_s < threshold:  # given up, or labels were dropped
+        return [], max(found.lower_bound_s, one.bound_s)
+    return [replace(one, bound_s=threshold, step=one.step * _LONGER)], np.inf
+
+
+def _below(bounds: Bounds, threshold: float, limit: int, most: int) -> LabelSearchResult:
+    """The best plan below `threshold`: first what is left of the options, which makes the bounds tighter."""
+    for _ in range(2):
+        if bounds.step_s >= threshold:
+            return LabelSearchResult(None, np.inf, threshold)
+        bounds = bounds.again(threshold)
+    if bounds.step_s >= threshold:
+        return LabelSearchResult(None, np.inf, threshold)
+    return Labels(bounds, threshold, limit, most).run()
+
+
+def _parts(bounds: Bounds) -> Iterator[Bounds]:
+    """The same plans in parts."""
+    for instance in bounds.instance.parts():
+        one = Bounds(instance)
+        yield from _edges_alike(one) if instance.ties_edges and one.fits else [one]
+
+
+def _edges_alike(bounds: Bounds) -> Iterator[Bounds]:
+    """One part for every strategy of the embedding, which the head shares."""
+    for row in bounds.pieces[0][EMBEDDING].rows:
+        pieces = [dict(each) for each in bounds.pieces]
+        for stage, item in ((0, EMBEDDING), (-1, HEAD)):
+            pieces[stage][item] = pieces[stage][item].take(pieces[stage][item].rows == row)
+        yield Bounds(bounds.instance, pieces)
+
+
+def _stage_by_stage(out: LayerwiseOutcome, bounds: Bounds, limit: int) -> float:
+    """Solve every stage by itself and offer the plan that they make; seconds that no plan takes less than.
+
+    (m - 1) max c + sum c + max d >= sum of (w_s c_s + v_s d_s), w_s = 1 and m for the slowest, sum of v_s = 1; what is
+    done once hides at most behind the greatest share of a cycle (`Bounds.compute_shares`).
+    """
+    pipe, instance = bounds.pipe, bounds.instance
+    slowest, stages = int(bounds.cycle_s.argmax()), range(pipe.pp)
+    total, rows = 0.0, list[int]()
+    slack_s = out.threshold / (1.0 + pipe.straggler_share) - bounds.step_s / (1.0 + pipe.straggler_share)
+    for s in stages:
+        weight = pipe.m if s == slowest else 1.0
+        once = 1.0 - _LEAST_ONCE if s == slowest else _LEAST_ONCE / (pipe.pp - 1)
+        shares = bounds.compute_shares if s == slowest and bounds.may_hide else np.full(2, _ROOM)
+        alone = replace(pipe, m=weight, hop_s=0.0, link_s=0.0, calls=pipe.calls[s : s + 1], straggler_share=0.0,
+                        shares=shares)  # fmt: skip
+        scaled = {item: _scaled(p, once) for item, p in bounds.pieces[s].items()}
+        one = Bounds(replace(instance, mixed=False), [scaled], items=[bounds.items[s]], pipe=alone)
+        found = _least_of(one, one.step_s + slack_s, limit)
+        if found.rows is None:  # this stage alone takes more than the best plan leaves it, or it was given up
+            longer = found.lower_bound_s >= one.step_s + slack_s
+            return out.threshold if longer else bounds.step_s
+        slack_s -= max(found.lower_bound_s - one.step_s, 0.0)
+        total += found.lower_bound_s
+        rows += found.rows
+    plan = tuple(rows)
+    out.offer(instance, plan, instance.step_s(plan))
+    least = total + bounds.least_hops_s + bounds.messages_once_s
+    return max(bounds.step_s, least * (1.0 + pipe.straggler_share))
+
+
+def _scaled(pieces: Pieces, once: float) -> Pieces:
+    sums = pieces.sums.copy()
+    sums[:, REDUCE:] *= once
+    return replace(pieces, sums=sums, messages_once_s=np.zeros_like(pieces.messages_once_s))
+
+
+def _least_of(bounds: Bounds, most_s: float, limit: int) -> LabelSearchResult:
+    """The best plan of one stage, if it takes less than most_s."""
+    step, bound_s = _FIRST_STEP, bounds.step_s
+    while bound_s < most_s:
+        threshold = min(bounds.step_s * (1.0 + step), most_s)
+        found = _below(bounds, threshold, limit, _MOST_LABELS)
+        if found.rows is not None or found.lower_bound_s < threshold:
+            return found
+        step, bound_s = step * _LONGER, threshold
+    return LabelSearchResult(None, np.inf, most_s)
+
+
+__all__ = ["Assignment", "LayerwiseOutcome", "search"]

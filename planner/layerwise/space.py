@@ -1,0 +1,259 @@
+"""The space of layer-wise plans: for every number of stages and of micro-batches, the strategies that a layer, the
+embedding and the head may have, and what each costs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models.arrays import Array, Ints
+from ...cost_models.layerwise.costs import STEADY, SUMS, LayerwisePipeline, Prices
+from ...cost_models.layerwise.memory import Stages
+from ...cost_models.layouts import CP_ALGORITHMS, FIELDS, PRECISIONS, Layouts, divisors
+from ...cost_models.quantities.stages import EMBEDDING, EXTRA_KINDS, HEAD
+from ...cost_models.quantities.tables import build, index_keys
+from ...cost_models.rates.rates import Rates
+from ...cost_models.step import step
+from ..space.tree import Columns, Space, allowed, cross
+
+_ULYSSES = CP_ALGORITHMS.index("ulysses")
+
+
+def strategies(space: Space, pp: int) -> Layouts:
+    """All strategies of one layer on a stage of G = GPUs / pp, for every number m of micro-batches of a step: tensor
+    parallelism (with sequence parallelism) or Ulysses over a divisor of G, data parallelism over the rest, ZeRO stage,
+    recompute; nothing is offloaded. Those that a rule forbids as a layout of the whole model are left out.
+
+    All strategies of one m take the same B/m sequences at once, so the micro-batch of a rank is B / (m dp).
+    """
+    gpus, problem = space.problem.num_gpus // pp, space.problem
+    pairs = [(tp, cp) for a in divisors(gpus) for tp, cp in dict.fromkeys(((a, 1), (1, a)))]
+    meshes = [(tp, cp, gpus // (tp * cp), b) for tp, cp in pairs for b in divisors(problem.workload.global_batch)]
+    tp, cp, dp, micro_batch = (np.array(column, dtype=np.int64) for column in zip(*meshes, strict=True))
+    columns: Columns = {field.name: np.full(len(tp), field.default, dtype=np.int64) for field in FIELDS}
+    columns |= {"tp": tp, "cp": cp, "dp": dp, "shard": dp, "micro_batch": micro_batch, "pp": np.full_like(tp, pp)}
+    columns |= {"sequence_parallel": (tp > 1).astype(np.int64), "cp_algorithm": np.where(cp > 1, _ULYSSES, 0)}
+    columns["precision"] = np.full_like(tp, PRECISIONS.index(problem.workload.precision))
+    recomputes = space.recomputes(pp)
+    whole = recomputes["recompute_layers"] == 0
+    columns = _crossed(columns, {name: column[whole] for name, column in recomputes.items()})
+    alone = columns["dp"] * columns["cp"] == 1
+    parts = [
+        _crossed({name: column[alone == one] for name, column in columns.items()}, space.states(1 if one else 2))
+        for one in (True, False)
+    ]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in columns}
+    return Layouts(joined).take(allowed(space.rules, joined, problem) & (joined["offload"] == 0))
+
+
+def _crossed(columns: Columns, options: Columns) -> Columns:
+    return cross({name: column for name, column in columns.items() if name not in options}, options)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Options of one item on one stage. rows: [o] of the strategies; sums: [o, SUMS] seconds; held, transient: [o]
+    bytes that add up, and that come and go; at_end: [o] bytes that add up in the backward pass of the embedding, on the
+    stage of a pipeline that has it; split: [o] index of tp x cp; messages_once_s: [o] once per step."""
+
+    rows: Ints
+    sums: Array
+    held: Array
+    transient: Array
+    at_end: Array
+    split: Ints
+    messages_once_s: Array
+
+    def take(self, rows: NDArray[np.generic]) -> Pieces:
+        return Pieces(*(getattr(self, name)[rows] for name in Pieces.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Instance(Stages):
+    """All plans of one number of stages and of micro-batches. rows: strategies of `prices` that have these. mixed: only
+    those in which at least two items cut their sequences differently."""
+
+    prices: Prices
+    rows: Ints
+    memory_bytes: float
+    mixed: bool = False
+
+    def parts(self) -> list[Instance]:
+        """All plans again: those of a single tp x cp, each, and those that mix some."""
+        split = self.prices.split[self.rows]
+        alone = [replace(self, rows=self.rows[split == a]) for a in self.splits]
+        return [*alone, replace(self, mixed=True)] if len(alone) > 1 else alone
+
+    @cached_property
+    def mixing_s(self) -> float:
+        """Seconds of a step that resharding takes at least."""
+        if not self.mixed:
+            return 0.0
+        least = float(self.resharding_s[~np.eye(len(self.splits), dtype=bool)].min())
+        return least * (self.m if self.pp == 1 else 1)
+
+    @cached_property
+    def least_outside_bytes(self) -> float:
+        """`outside_bytes`, at least."""
+        number = 2 if self.mixed and self.pp == 1 else 1
+        return min(self.outside_bytes(np.array(chosen)) for chosen in combinations(self.splits.tolist(), number))
+
+    @cached_property
+    def splits(self) -> Ints:
+        """The distinct tp x cp."""
+        return np.unique(self.prices.split[self.rows])
+
+    @cached_property
+    def resharding_s(self) -> Array:
+        """[from, to] seconds per micro-batch between `splits`."""
+        return self.prices.resharding_s(int(self.rows[0]), self.splits)
+
+    @cached_property
+    def pipeline(self) -> LayerwisePipeline:
+        prices = self.prices
+        calls = np.maximum(self.counts[:, :-EXTRA_KINDS].sum(axis=1), 1.0)
+        hop_s, link_s = (float(each[self.rows[0]]) for each in (prices.hop_s, prices.link_s))
+        return LayerwisePipeline(prices.rates, float(self.m), hop_s, link_s, calls, step.straggler_share(prices.whole))
+
+    @property
+    def reserved(self) -> float:
+        """What the allocator takes for a byte."""
+        return 1.0 + self.prices.rates.overheads.reserve_share
+
+    @property
+    def budget_bytes(self) -> float:
+        """What tensors may take of a GPU, before communicators."""
+        return self.memory_bytes / self.reserved
+
+    def outside_bytes(self, splits: Ints) -> float:
+        """Of that, what context and communicators of a stage with these `splits` take."""
+        return self.prices.context_bytes(splits) / self.reserved
+
+    def sums_of(self, rows: tuple[int, ...]) -> Array:
+        """[stage, SUMS] of a plan: strategies of embedding, layers and head, in the order of the model."""
+        prices, sums = self.prices, np.zeros((self.pp, len(SUMS)))
+        split, at, before = np.searchsorted(self.splits, prices.split[list(rows)]), 0, -1
+        for stage, items in enumerate(self.items):
+            for item in items:
+                sums[stage] += prices.seconds[self.profile[stage]][:, self.kinds_of(stage, item), rows[at]].sum(axis=1)
+                sums[stage, STEADY] += self.resharding_s[before, split[at]] if at else 0.0
+                before, at = int(split[at]), at + 1
+        return sums
+
+    def step_s(self, rows: tuple[int, ...]) -> float:
+        """Seconds of a step of a plan."""
+        return float(self.pipeline.step_s(self.sums_of(rows), self.prices.messages_once_s[rows[-1]]))
+
+    def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
+        """Of a plan, for every stage: bytes of every buffer (ledger.BUFFERS), freed ones of no use (`unusable`), and
+        outside the allocator (`context`). together: as `held_by`."""
+        prices, out, at = self.prices, [], 0
+        for items, (held, unused) in zip(self.items, self.held_by(rows, together=together), strict=True):
+            outside = prices.context_bytes(np.unique(prices.split[list(rows[at : at + len(items)])]))
+            out.append({**held, "unusable": unused, "context": outside})
+            at += len(items)
+        return out
+
+    def uniform(self) -> tuple[Array, Array]:
+        """[row] step seconds, and bytes of the fullest GPU, of one strategy everywhere."""
+        prices, rows = self.prices, self.rows
+        sums = np.einsum("sk,sqkn->nsq", self.counts, prices.seconds[self.profile][..., rows])
+        step_s = self.pipeline.step_s(sums, prices.messages_once_s[rows])
+        held = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows]
+        held = held + self.in_flight[:, None, None] * prices.saved[:, rows] + prices.unusable[:, rows] / self.reserved
+        passing = np.repeat(prices.transient[..., rows].sum(axis=0)[None], self.pp, axis=0)
+        passing[:, EMBEDDING] -= self.counts @ prices.saved[:, rows]
+        there = np.where(self.counts[:, :, None] > 0, passing, 0.0).max(axis=1)
+        handed_on = self.handed_on[:, None] * prices.whole.kept_output[rows]
+        tensors = (np.einsum("sk,skn->sn", self.counts, held) + there + handed_on).max(axis=0)
+        outside = np.array([prices.context_bytes(prices.split[[row]]) for row in rows])
+        return step_s, tensors * self.reserved + outside
+
+    def pieces(self, stage: int, item: int) -> Pieces:
+        """All options of an item (a kind of layer, or EMBEDDING, HEAD) on a stage, but those that another beats."""
+        profile, cached = self.profile[stage], self._kept
+        kinds = self.kinds_of(stage, item)
+        if (profile, item) not in cached:
+            cached[profile, item] = self._undominated(profile, kinds, edge=item in (EMBEDDING, HEAD))
+        rows = cached[profile, item]
+        sums, states, saved, transient = self._summed(profile, kinds, rows)
+        once_s = self.prices.messages_once_s[rows] if item == HEAD else np.zeros(len(rows))
+        split = np.searchsorted(self.splits, self.prices.split[rows])
+        held = states + self.in_flight[stage] * saved
+        if item >= 0:  # what a stage hands on, in equal parts to its layers; all strategies hand on as much
+            held = held + self.handed_on[stage] * self.prices.whole.kept_output[rows] / len(self.layers[stage])
+        at_end = held - saved if stage == 0 and self.pp > 1 else np.zeros(len(rows))
+        if item == EMBEDDING:
+            at_end, transient = at_end + transient, np.zeros(len(rows))
+        return Pieces(rows, sums, held, transient, at_end, split, once_s)
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, int], Ints]:
+        return {}
+
+    def _summed(self, profile: int, kinds: list[int], rows: Ints) -> tuple[Array, Array, Array, Array]:
+        prices = self.prices
+        sums = sum(prices.seconds[profile, :, kind][:, rows] for kind in kinds)
+        beside = prices.flat[profile] + prices.unusable / self.reserved
+        states = sum(prices.states[:, kind][:, rows].sum(axis=0) + beside[kind, rows] for kind in kinds)
+        saved = sum(prices.saved[kind, rows] for kind in kinds)
+        transient = np.max([prices.transient[:, kind][:, rows].sum(axis=0) for kind in kinds], axis=0)
+        return np.asarray(sums).T, np.asarray(states), np.asarray(saved), transient
+
+    def _undominated(self, profile: int, kinds: list[int], *, edge: bool) -> Ints:
+        """Strategies that no other of the same split beats in every sum; of equal ones the first. Those of an edge are
+        counted once for all ways to recompute layers. An edge tied to another keeps all: they must agree."""
+        rows, layouts = self.rows, self.prices.whole.layouts
+        if edge:
+            names = ("tp", "cp", "zero")
+            code = np.stack([layouts[name][rows] for name in names])
+            rows = rows[np.sort(np.unique(code, axis=1, return_index=True)[1])]
+            if self.ties_edges:
+                return rows
+        sums, states, saved, transient = self._summed(profile, kinds, rows)
+        everything = np.column_stack([sums, states, saved, transient])
+        split = self.prices.split[rows]
+        return rows[undominated(everything, split)]
+
+    @property
+    def ties_edges(self) -> bool:
+        """Whether embedding and head are one matrix, and so have one strategy."""
+        return self.prices.problem.model.tied_embeddings
+
+
+def undominated(values: Array, group: Ints) -> NDArray[np.bool_]:
+    """[row] whether no other row of the same group is less or equal in all columns; of equal rows the first stays."""
+    kept = np.ones(len(values), dtype=bool)
+    for each in np.unique(group):
+        at = np.flatnonzero(group == each)
+        less = np.ones((len(at), len(at)), dtype=bool)
+        for column in values[at].T:
+            slack = 1e-12 * np.abs(column)
+            less &= column[:, None] <= (column + slack)[None, :]
+        both = less & less.T
+        less &= ~both | (np.arange(len(at))[:, None] < np.arange(len(at))[None, :])
+        np.fill_diagonal(less, False)
+        kept[at] = ~less.any(axis=0)
+    return kept
+
+
+def instances(space: Space, rates: Rates, memory_bytes: float) -> Iterator[Instance]:
+    """Every number of stages, and of micro-batches, that leaves a layer some strategy."""
+    problem = space.problem
+    by_pp = {pp: strategies(space, pp) for pp in divisors(problem.num_gpus) if pp <= problem.model.num_layers}
+    by_pp = {pp: found for pp, found in by_pp.items() if len(found)}
+    if not by_pp:
+        return
+    keys, key = index_keys(Layouts.concatenate(by_pp.values()))
+    tables, start = build(problem, keys, rates), 0
+    for found in by_pp.values():
+        prices = Prices.of(problem, rates, tables, found, key[start : start + len(found)])
+        start += len(found)
+        m = problem.workload.global_batch // (found["dp"] * found["micro_batch"])
+        for number in np.unique(m).tolist():
+            yield Instance(prices, number, None, np.flatnonzero(m == number), memory_bytes)

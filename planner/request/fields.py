@@ -1,0 +1,260 @@
+"""Field types of a request: what users write (`70 GiB`, `4M tokens`, `16:q,v`) to plain values in base units.
+
+Each parser raises InputError; `checked` turns that into an error that pydantic collects with the others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from ...cost_models import layouts
+from ...cost_models.specs.workload import LoraTarget
+from ...cost_models.techniques import registry as techniques
+from ...cost_models.units import Dimension, parse
+from ...errors import InputError
+from ...profiles.io.reader import read_document
+
+LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
+
+
+def checked(parser: Callable[[Any], Any]) -> Callable[[Any, ValidationInfo], Any]:
+    """A pydantic validator out of `parser`; None stays None."""
+
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        if value is None or ((info.context or {}).get("canonical") and isinstance(value, int)):
+            return value
+        try:
+            return parser(value)
+        except InputError as error:
+            raise PydanticCustomError("input", "{message}", {"message": error.message, "hint": error.hint}) from None
+
+    return validate
+
+
+def positive(dimension: Dimension) -> Callable[[Any], int]:
+    """A parser of positive quantities; whole numbers, since bytes and tokens are, and JSON keeps all their digits."""
+
+    def parse_quantity(value: Any) -> int:
+        number = parse(value, dimension)
+        if not 0 < number < math.inf:
+            raise InputError(f"must be {'finite' if number > 0 else 'more than 0'}, is {value}")
+        return round(number)
+
+    return parse_quantity
+
+
+def parse_factor(value: Any) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"`{value}` is not a number") from None
+    if isinstance(value, bool) or not 0.0 < number < math.inf:
+        raise InputError(f"must be more than 0, is {value}")
+    return number
+
+
+def parse_batch(value: Any) -> int | dict[str, int]:
+    """`512` (sequences) or `4M tokens` -> {"tokens": 4e6}."""
+    if isinstance(value, Mapping):
+        if set(value) != {"tokens"}:
+            raise InputError("must be a number of sequences, or of tokens", hint="write `512` or `4M tokens`")
+        return {"tokens": positive("count")(value["tokens"])}
+    match = re.fullmatch(r"\s*(.+?)\s*(tokens?|sequences?)\s*", str(value))
+    if match and match[2].startswith("token"):
+        return {"tokens": positive("count")(match[1])}
+    number = whole(match[1] if match else value, "512` (sequences) or `4M tokens")
+    if number < 1:
+        raise InputError(f"must be 1 or more, is {number}")
+    return number
+
+
+def whole(value: Any, example: str) -> int:
+    """A whole number, as a number or as text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9][0-9_,]*", value.strip()):
+        return int(value.replace(",", "").replace("_", ""))
+    raise InputError(f"`{value}` is not a whole number", hint=f"write `{example}`")
+
+
+def parse_lora(value: Any) -> Any:
+    """`16`, `16:q,v` or `16:q,v:nf4` -> {"rank": 16, "targets": [...], "base_dtype": ...}; a mapping stays one."""
+    if isinstance(value, Mapping | BaseModel):
+        return value
+    rank, _, rest = str(value).partition(":")
+    targets, _, base = rest.partition(":")
+    result: dict[str, Any] = {"rank": whole(rank, "16:q,v")}
+    if targets:
+        result["targets"] = [target.strip() for target in targets.split(",")]
+    if base:
+        result["base_dtype"] = base
+    return result
+
+
+def parse_lengths(value: Any) -> dict[int, float]:
+    """Histogram of document lengths {tokens: share}, shares summing to 1, out of a mapping, text or a file.
+
+    Text: `2048:0.7,8192:0.3`. A file: YAML or JSON mapping, or lines `length,weight` or `length` (.csv, .txt).
+    """
+    pairs = list(value.items()) if isinstance(value, Mapping) else _pairs(str(value))
+    counts: dict[int, float] = {}
+    for length, weight in pairs:
+        tokens = whole(length, "2048: 0.7")
+        try:
+            share = float(weight)
+        except (TypeError, ValueError):
+            message = f"weight `{weight}` of length {tokens} is not a number"
+            raise InputError(message, hint="write `2048: 0.7`") from None
+        if tokens < 1 or not 0 <= share < float("inf"):
+            raise InputError(f"length {tokens} with weight {weight}: lengths are 1 or more, weights 0 or more")
+        counts[tokens] = counts.get(tokens, 0.0) + share
+    total = sum(counts.values())
+    if total <= 0:
+        raise InputError("no length has a weight", hint="write `2048:0.7,8192:0.3`")
+    return {tokens: float(f"{share / total:.9g}") for tokens, share in sorted(counts.items()) if share > 0}
+
+
+def _pairs(text: str) -> list[tuple[Any, Any]]:
+    if re.fullmatch(r"\s*[0-9]+\s*:.*", text):
+        return [(length, weight or 1) for length, _, weight in (part.partition(":") for part in text.split(","))]
+    path = Path(text)
+    if path.suffix.lower() not in (".csv", ".txt"):
+        data = read_document(path).data
+        if not isinstance(data, Mapping):
+            raise InputError(f"{path} holds no mapping of lengths to weights", hint="write lines such as `2048: 0.7`")
+        return list(data.items())
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    rows = [re.split(r"[,;\s]+", line.strip()) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if rows and not rows[0][0].isdigit():
+        rows = rows[1:]  # a header
+    return [(row[0], row[1] if len(row) > 1 else 1) for row in rows]
+
+
+def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
+    """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
+    asked: dict[str, dict[str, float]] = {}
+    for item in _items(value, "diloco:period=50"):
+        named = item if isinstance(item, Mapping) else dict([_named_knobs(str(item))])
+        for name, knobs in named.items():
+            if name in asked:
+                raise InputError(f"technique {name} is given twice", hint="keep one of them")
+            if not isinstance(knobs, Mapping | None):
+                raise InputError(f"technique {name}: `{knobs}` is no mapping of its knobs",
+                                 hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
+            asked[str(name)] = {knob: _number(knob, each) for knob, each in (knobs or {}).items()}
+    return {name: dict(knobs) for name, knobs in techniques.applied(asked)}
+
+
+def _items(value: Any, example: str) -> list[Any]:
+    """What users write once, as a list, or as a mapping: always a list. Raises InputError for anything else."""
+    if isinstance(value, str | Mapping):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise InputError(f"`{value}` is neither text, a list nor a mapping", hint=f"write `{example}`")
+    return list(value)
+
+
+def _named_knobs(text: str) -> tuple[str, dict[str, str]]:
+    """`name:knob=value,knob=value`."""
+    name, _, rest = text.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",") if part.strip()]
+    if bad := [knob for knob, equals, given in pairs if not equals or not given.strip()]:
+        hint = f"its knobs: `meshwright show techniques {name}`"
+        raise InputError(f"technique {name}: `{bad[0]}` is not `knob=value`", hint=hint)
+    return name.strip(), {knob.strip(): given for knob, _, given in pairs}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: `{value}` is not a number") from None
+
+
+def parse_fix(value: Any) -> dict[str, Any]:
+    """`["tp=8", "recompute=full"]` or a mapping -> {field: value in the words of the JSON schema}."""
+    pairs: list[tuple[str, Any]] = []
+    for item in _items(value, "tp=8"):
+        if isinstance(item, Mapping):
+            pairs += [(str(name), each) for name, each in item.items()]
+            continue
+        name, equals, text = str(item).partition("=")
+        if not equals or not text:
+            raise InputError(f"`{item}` is not `field=value`", hint="write `--fix tp=8`")
+        pairs.append((name.strip(), text.strip()))
+    result: dict[str, Any] = {}
+    for name, given in pairs:
+        for field, each in _fields(name.replace("-", "_"), given):
+            value_of = _decoded(field, each)
+            if result.setdefault(field, value_of) != value_of:
+                raise InputError(f"{field} is fixed to both {result[field]} and {value_of}", hint="keep one of them")
+    return dict(sorted(result.items()))
+
+
+def _fields(name: str, value: Any) -> list[tuple[str, Any]]:
+    """A mapping under `recompute` ({mode, modules, layers}) is three fields of a layout."""
+    if name != "recompute" or not isinstance(value, Mapping):
+        return [(name, value)]
+    spelled = {"mode": "recompute", "modules": "recompute_modules", "layers": "recompute_layers"}
+    if unknown := [key for key in value if key not in spelled]:
+        raise InputError(f"recompute has no `{unknown[0]}`", hint="its fields are mode, modules, layers")
+    return [(spelled[key], each) for key, each in value.items() if each is not None]
+
+
+def _decoded(name: str, value: Any) -> Any:
+    """The value as the JSON schema spells it; `encode` of the layout table knows what is allowed."""
+    code = layouts.encode(name, value)
+    field = next(field for field in layouts.FIELDS if field.name == name)
+    if name == "recompute_modules":
+        return list(layouts.modules_of(code))
+    if name == "sequence_parallel":
+        return bool(code)
+    return field.choices[code] if field.choices else code
+
+
+Positive = Annotated[int, Field(strict=True, gt=0)]
+Factor = Annotated[
+    float, BeforeValidator(checked(parse_factor)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
+Bytes = Annotated[
+    int, BeforeValidator(checked(positive("B"))), WithJsonSchema({"type": "string", "examples": ["70 GiB"]})
+]
+Tokens = Annotated[
+    int,
+    BeforeValidator(checked(positive("count"))),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "examples": ["15T"]}),
+]
+Batch = Annotated[
+    int | dict[str, int],
+    BeforeValidator(checked(parse_batch)),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}], "examples": [512, "4M tokens"]}),
+]
+Lengths = Annotated[
+    dict[int, float],
+    BeforeValidator(checked(parse_lengths)),
+    WithJsonSchema(
+        {"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "string"}],
+         "examples": [{"2048": 0.7, "8192": 0.3}, "lengths.csv"]}
+    ),
+]  # fmt: skip
+Fix = Annotated[
+    dict[str, Any],
+    BeforeValidator(checked(parse_fix)),
+    WithJsonSchema({"type": "object", "propertyNames": {"enum": ["recompute", *layouts.FIELD_NAMES]}}),
+]
+Techniques = Annotated[
+    dict[str, dict[str, float]],
+    BeforeValidator(checked(parse_techniques)),
+    WithJsonSchema({"type": "object", "propertyNames": {"enum": list(techniques.TECHNIQUES)}}),
+]

@@ -1,0 +1,256 @@
+"""What is asked: puts a request together from a file, flags or keyword arguments, and `--set`.
+
+Precedence: flag or argument > `--set` > file > environment > default; `Request.origins` says for each field which it
+was. References to models and clusters stay references here.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ...errors import FieldProblem, InputError
+from ...profiles.io.reader import Document, FieldPath, dotted, read_document
+from .fields import parse_fix
+from .schema import LoraRequest, Request, Train, WorkloadRequest, request_from_dict, request_to_dict
+
+__all__ = ["ENVIRONMENT", "FLAT", "Request", "changed_request", "load_request", "request_from_dict", "request_to_dict"]
+
+ENVIRONMENT = {"MESHWRIGHT_CLUSTER": "cluster", "MESHWRIGHT_TARGET": "target", "MESHWRIGHT_STACK": "stack"}
+
+# Flat names (flags, keyword arguments) -> place in the request.
+FLAT: dict[str, FieldPath] = {
+    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "top", "workload")},
+    **{
+        name: ("workload", name)
+        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
+                     "expert_capacity_factor")
+    },
+    "objective": ("workload", "objective"),
+    "max_memory": ("workload", "max_memory"),
+    "dtype": ("workload", "precision"),
+    "lora": ("workload", "train", "lora"),
+    "technique": ("workload", "techniques"),
+    "train_layers": ("workload", "train", "last_layers"),
+}
+
+
+def load_request(
+    path: Path | str | None,
+    overrides: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    *,
+    flags: bool = False,
+) -> Request:
+    """The request in `path` (YAML, JSON, TOML, `-`: stdin), changed by `sets` (`a.b=c`) and `overrides` (keys of FLAT).
+
+    flags: name the overrides as flags of the command line in messages and origins. None among them means not given.
+    Raises InputError with all problems at once, each with file and line, flag, or field.
+    """
+    draft = _Draft(read_document(path) if path is not None else None, flags=flags)
+    given = dict(overrides or {})
+    draft.defaults(os.environ, elsewhere=given)
+    for text in sets:
+        draft.set(text)
+    draft.override(given)
+    for text in sets:  # again, what lies inside of a value that an override has replaced
+        if any(_set(text)[0][: len(FLAT[name])] == FLAT[name] != _set(text)[0] for name in given if given[name]):
+            draft.set(text)
+    return draft.request()
+
+
+def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
+    """`request` with the fields of `sets` (place -> value as a user writes it), checked as if read anew.
+
+    Raises InputError with all problems, each naming its `--set`.
+    """
+    draft = _Draft(None, flags=True)
+    draft.data = request_to_dict(request)
+    work = draft.data["workload"]
+    limit = work.pop("max_memory_bytes")  # the one number that has a unit where a user writes it
+    work["max_memory"] = None if limit is None else f"{limit} B"
+    for place, value in sets.items():
+        draft.put(place, value, f"--set {dotted(place)}")
+    return draft.request()
+
+
+def _set(text: str) -> tuple[FieldPath, Any]:
+    """`a.b=c` -> (place, value). Raises InputError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise InputError(f"--set `{text}` is not `field=value`", hint="write `--set workload.seq_len=4096`")
+    return tuple(name.strip().split(".")), read_document("--set", text=value).data
+
+
+class _Draft:
+    """A request that is being put together: plain data, and where each field came from."""
+
+    def __init__(self, document: Document | None, *, flags: bool) -> None:
+        self.document, self.flags = document, flags
+        self.data: dict[str, Any] = {}
+        self.origins: dict[FieldPath, str] = {}
+        if document is not None:
+            if not isinstance(document.data, Mapping):
+                raise InputError.of([document.problem((), "is not a request", "it starts with `model: llama-3.1-8b`")])
+            self.data = copy.deepcopy(dict(document.data))
+            self._anchor_paths(Path(document.name).parent if document.name != "stdin" else Path())
+            for place in _leaves(self.data):
+                self.origins[place] = f"{document.name}, line {document.line(place)}"
+
+    def _anchor_paths(self, folder: Path) -> None:
+        """Paths in a file are relative to that file."""
+        work = self.data.get("workload")
+        for holder, name in ((self.data, "model"), (self.data, "cluster"), (self.data, "stack"), (work, "lengths")):
+            value = holder.get(name) if isinstance(holder, dict) else None
+            if isinstance(value, str) and not Path(value).is_absolute() and (folder / value).exists():
+                holder[name] = str(folder / value)  # type: ignore[index]  # a dict, as value was in it
+
+    def put(self, place: FieldPath, value: Any, origin: str) -> None:
+        holder = self.data
+        for depth, part in enumerate(place[:-1], 1):
+            below = holder.get(str(part))
+            if isinstance(below, str) and part == "cluster":
+                below = holder[part] = _spelled_out(below)
+            elif isinstance(below, str | list) and part == "fix":
+                below = holder[part] = parse_fix(below)
+            elif isinstance(below, str) and part in ("model", "stack"):
+                hint = f"write `{part}` out in a request file to change parts of it"
+                raise InputError(f"{origin}: {dotted(place[:depth])} is the name `{below}`", hint=hint)
+            if not isinstance(below, dict):
+                below = holder[str(part)] = {}
+            holder = below
+        holder[str(place[-1])] = value
+        self.origins = {key: text for key, text in self.origins.items() if key[: len(place)] != place}
+        self.origins[place] = origin
+
+    def defaults(self, environ: Mapping[str, str], elsewhere: Mapping[str, Any]) -> None:
+        """Fills in from the environment what neither the file nor `elsewhere` gives."""
+        for variable, name in ENVIRONMENT.items():
+            given = {name, "gpu"} if name == "cluster" else {name}  # GPUs by name and number are a cluster too
+            if environ.get(variable) and not any(self.data.get(key) or elsewhere.get(key) for key in given):
+                self.put((name,), environ[variable], f"environment {variable}")
+
+    def set(self, text: str) -> None:
+        place, value = _set(text)
+        self.put(place, value, f"--set {dotted(place)}")
+
+    def override(self, given: Mapping[str, Any]) -> None:
+        for name, value in given.items():
+            if name not in FLAT:
+                near = difflib.get_close_matches(name, FLAT, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(FLAT))}"
+                raise InputError(f"unknown argument `{name}`", hint=hint)
+            if value is None:
+                continue
+            origin = f"--{name.replace('_', '-')}" if self.flags else f"argument {name}"
+            if name == "fix":
+                self._override_fix(value, origin)
+            else:
+                self.put(FLAT[name], str(value) if isinstance(value, Path) else value, origin)
+
+    def _override_fix(self, value: Any, origin: str) -> None:
+        """Adds to what the file fixes; a field given here replaces the file's value instead of clashing with it."""
+        try:
+            fixed = parse_fix(value)
+        except InputError as error:
+            raise InputError.of([FieldProblem(error.message, field=origin, hint=error.hint)]) from None
+        for name, each in fixed.items():
+            self.put(("fix", name), each, origin)
+
+    def request(self) -> Request:
+        if not self.data.get("cluster") and not self.data.get("gpu"):
+            hint = "`--cluster dgx-h100:2`, or `--gpu h100-sxm-80gb --gpus 8`"
+            missing = [FieldProblem("cluster: is missing", hint=hint)]
+        elif not self.data.get("cluster") and self.data.get("gpus") is None:
+            missing = [FieldProblem("gpus: is missing", hint="say how many GPUs there are: `--gpus 8`")]
+        else:
+            missing = []
+        try:
+            request = Request.model_validate(self.data)
+        except ValidationError as error:
+            raise _together([self._problem(each) for each in error.errors()] + missing) from None
+        if missing:
+            raise _together(missing)
+        request._origins.update({dotted(place): origin for place, origin in sorted(self.origins.items(), key=str)})
+        return request
+
+    def _problem(self, error: ErrorDetails) -> FieldProblem:
+        place: FieldPath = tuple(error["loc"])
+        message, hint = _explain(error, place)
+        origin = next((self.origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self.origins), None)
+        if origin is not None and origin.startswith("--"):
+            return FieldProblem(message, field=origin, hint=hint)
+        if self.document is not None and (origin is None or origin.startswith(self.document.name)):
+            return self.document.problem(place, message, hint)
+        return FieldProblem(message, field=dotted(place), hint=hint)
+
+
+def _spelled_out(cluster: str) -> dict[str, Any]:
+    """The description that a cluster's file or shorthand stands for, so that parts of it can be changed."""
+    if Path(cluster).is_file():
+        data = read_document(cluster).data
+        return dict(data) if isinstance(data, Mapping) else {}
+    return {"groups": [part.strip() for part in cluster.split("+")]}
+
+
+def _together(problems: list[FieldProblem]) -> InputError:
+    """One error, in the order of the file. Of several problems each carries its hint: one at the end is too little."""
+    problems = sorted(problems, key=lambda problem: (problem.file, problem.line))
+    general = "`meshwright schema request` describes every field"
+    if len(problems) == 1:
+        return InputError.of([replace(problems[0], hint=problems[0].hint or general)])
+    inline = [replace(each, message=f"{each.message} ({each.hint})" if each.hint else each.message, hint="")
+              for each in problems]  # fmt: skip
+    inline[0] = replace(inline[0], hint=general)
+    return InputError.of(inline)
+
+
+def _leaves(data: Any, place: FieldPath = ()) -> list[FieldPath]:
+    if isinstance(data, dict) and data:
+        return [leaf for key, value in data.items() for leaf in _leaves(value, (*place, str(key)))]
+    return [place] if place else []
+
+
+def _keys_at(place: FieldPath) -> list[str]:
+    """The keys that a request knows at `place`."""
+    model: Any = Request
+    nested = {"workload": WorkloadRequest, "train": Train, "lora": LoraRequest}
+    for part in place:
+        model = nested.get(str(part), model)
+    return sorted(model.model_fields)
+
+
+def _explain(error: ErrorDetails, place: FieldPath) -> tuple[str, str]:
+    """pydantic's complaint in our words: (message, hint)."""
+    context, given = error.get("ctx") or {}, error["input"]
+    match error["type"]:
+        case "input":
+            return str(context["message"]), str(context["hint"])
+        case "extra_forbidden":
+            known = _keys_at(place[:-1])
+            near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
+            return f"unknown key `{place[-1]}`", f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
+        case "missing" if place == ("model",):
+            return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
+        case "missing":
+            return "is missing", ""
+        case "greater_than" | "greater_than_equal":
+            return f"must be 1 or more, is {given}", ""
+        case "int_type" | "int_from_float":
+            return f"must be a whole number, is `{given}`", ""
+        case "literal_error":
+            return f"`{given}` is none of {str(context['expected']).replace(chr(39), '')}", ""
+        case "model_type" | "model_attributes_type" | "dict_type":
+            words = "`all` or " if place == ("workload", "train") else ""
+            return f"must be {words}a mapping, is `{given}`", f"its keys: {', '.join(_keys_at(place))}"
+        case _:
+            message = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+            return f"must be {message}" if error["msg"].startswith("Input should be") else message, ""

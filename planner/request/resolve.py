@@ -1,0 +1,247 @@
+"""From a request to everything that pricing needs: model, cluster, workload, stack, rates, target, rules."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...cost_models.layouts import encode
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.params import lora_shapes
+from ...cost_models.rates.collectives import Levels
+from ...cost_models.rates.rates import Rates
+from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.model import MixtureOfExperts, ModelSpec, with_capacity
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.specs.workload import Workload
+from ...cost_models.techniques import registry as techniques
+from ...cost_models.techniques.base import Technique
+from ...errors import InputError, UnsupportedError
+from ...profiles.cluster.build import load_cluster
+from ...profiles.model.load import load_model, read_model_yaml
+from ...profiles.rates.load import surfaces_for
+from ...profiles.rates.provenance import files_behind
+from ...profiles.stack import load as stacks
+from ...profiles.stack.stack_file import load_stacks
+from ..space.rules import Rule, fixed, legality
+from ..space.tree import Space
+from ..targets.base import Target
+from ..targets.registry import able_to_train, who_builds
+from ..targets.registry import target as load_target
+from .load import Request
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request with all its references loaded."""
+
+    request: Request
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    stack: StackSpec
+    target: Target
+    warnings: tuple[str, ...]
+    network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (placement/place.py)
+    nodes: tuple[int, ...] | None = None  # in the order that was chosen to hold the ranks, where links differ
+    links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
+    job_gpus: int | None = None  # GPUs of the job, of which `cluster` is one island (islands.py); None: its own
+
+    @cached_property
+    def problem(self) -> Problem:
+        num_gpus = self.job_gpus or self.cluster.num_gpus
+        on_host = any(group.gpu.is_host for group in self.cluster.groups)
+        return Problem(self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node, on_host)
+
+    @cached_property
+    def rates(self) -> Rates:
+        rates = stacks.rates_for(self.cluster, self.stack, self.workload.precision)
+        if self.links is not None:
+            rates = replace(rates, links=self.links)
+        return rates if self.network is None else rates.on_network(self.network)
+
+    @cached_property
+    def fixes(self) -> tuple[Rule, ...]:
+        """One rule per `--fix`."""
+        return tuple(
+            fixed(name, encode(name, value), f"{name}={_spelled(value)}") for name, value in self.request.fix.items()
+        )
+
+    @property
+    def space(self) -> Space:
+        return self.space_under(self.target.rules, self.fixes)
+
+    def space_under(self, *rules: tuple[Rule, ...]) -> Space:
+        return Space(self.problem, legality(self.problem) + tuple(rule for group in rules for rule in group))
+
+    @property
+    def memory_bytes(self) -> float:
+        """What a layout may use of each GPU."""
+        limit = self.workload.max_memory_bytes
+        return min(self.cluster.memory_bytes, limit) if limit else self.cluster.memory_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory that a GPU's offloaded states and activations may take; infinite where no file states it."""
+        shares = [
+            group.host_memory_bytes / group.gpus_per_node for group in self.cluster.groups if group.host_memory_bytes
+        ]
+        known = len(shares) == len(self.cluster.groups)
+        return stacks.HOST_MEMORY_SHARE * min(shares) if known else float("inf")
+
+    def for_target(self, name: str) -> Resolved:
+        """The same request for another target, with that target's software unless the request names one."""
+        target = load_target(name)
+        own = _fitting(stacks.load_stack(target.stack), self.workload, self.cluster)
+        stack = self.stack if self.request.stack else own
+        return replace(self, stack=stack, target=target)
+
+    @cached_property
+    def profiles(self) -> dict[str, str]:
+        """Digest of every file of facts behind the plan."""
+        files = files_behind([group.gpu.name for group in self.cluster.groups],
+                             [group.node for group in self.cluster.groups], self.stack.name)  # fmt: skip
+        return {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in sorted(files.items())}
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def resolve(request: Request) -> Resolved:
+    """Load what `request` refers to. Raises InputError for anything that does not exist or fit together, and
+    UnsupportedError where the target that was asked for runs the plan itself and cannot train the model."""
+    model, workload, model_warnings = _asked(request)
+    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
+    target = load_target(request.target)
+    stack = _fitting(_stack(request.stack, target), workload, cluster)
+    found = Resolved(request, model, cluster, workload, stack, target, ())
+    return Resolved(request, model, cluster, workload, stack, target,
+                    tuple([*model_warnings, *cluster.warnings, *_doubts(found)]))  # fmt: skip
+
+
+def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
+    """What is trained, on one node of a device of which nothing is known yet."""
+    model, workload, _ = _asked(request)
+    target = load_target(request.target)
+    return Problem(model, workload, _stack(request.stack, target), num_gpus, num_gpus), target
+
+
+def _asked(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
+    """Model and workload, and warnings. Raises InputError if one does not fit the other."""
+    model, warnings = _model(request.model)
+    workload = request.to_workload(model.max_positions)
+    if workload.seq_len > model.max_positions:
+        raise InputError(
+            f"seq_len {workload.seq_len} is longer than the {model.max_positions} positions of {model.name}",
+            hint=f"`--seq-len {model.max_positions}` or less, or a config.json with more positions",
+        )
+    if workload.trains_layers and workload.trains_layers > model.num_layers:
+        raise InputError(
+            f"train.last_layers {workload.trains_layers} is more than the {model.num_layers} layers of {model.name}",
+            hint="leave it out to train all layers",
+        )
+    _check_adapters(model, workload)
+    return _capped(model, request.workload.expert_capacity_factor), workload, warnings
+
+
+def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
+    """The model under the asked capacity of its experts. Raises InputError where it can drop nothing."""
+    if factor is None:
+        return model
+    blocks = [kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, MixtureOfExperts)]
+    if not blocks:
+        raise InputError(f"expert_capacity_factor {factor:g}: {model.name} has no experts", hint="leave it out")
+    most = min(block.experts / block.top_k for block in blocks)
+    if factor > most:
+        shares = f"{blocks[0].experts} experts, {blocks[0].top_k} per token"
+        raise InputError(f"expert_capacity_factor {factor:g}: with {shares}, {most:g} has room for every token",
+                         hint=f"leave it out to drop no token, or give {most:g} or less")  # fmt: skip
+    return with_capacity(model, factor)
+
+
+def _check_adapters(model: ModelSpec, workload: Workload) -> None:
+    """Adapters must have something to sit on: routed experts take none."""
+    if workload.lora is None:
+        return
+    have = {name for kind in model.kinds for name in lora_shapes(model, kind, workload.lora.targets)}
+    if missing := [name for name in workload.lora.targets if name not in have]:
+        raise InputError(
+            f"train.lora: {model.name} has no {', '.join(missing)} projection outside its routed experts",
+            hint="take attention's: `--lora 16:q,k,v,o`",
+        )
+
+
+def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
+    if isinstance(reference, str):
+        return load_model(reference)
+    return read_model_yaml(reference, name=str(reference.get("name", "model")), source="request")
+
+
+def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSpec:
+    if reference is None:
+        return stacks.load_stack(target.stack)
+    if isinstance(reference, str):
+        found = load_stacks(reference)
+        family = stacks.family_of(target.stack)[0] if len(found) > 1 else next(iter(found))
+        if family not in found:
+            hint = f"it has {', '.join(found)}; `--target` names another framework"
+            raise InputError(f"{reference} has no stack for target {target.name} ({family})", hint=hint)
+        return found[family]
+    raise InputError("stack: must be a name or a file", hint=f"known: {', '.join(stacks.stack_names())}")
+
+
+def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec) -> StackSpec:
+    """No flash kernel of a GPU computes in fp32: training in it runs plain products."""
+    plain = workload.precision == "fp32" and not cluster.gpu.measured
+    return replace(stack, attention="unfused") if plain else stack
+
+
+def _doubts(resolved: Resolved) -> list[str]:
+    """Warnings about what the numbers rest on."""
+    gpu, out = resolved.cluster.gpu, []
+    if gpu.plan_only:
+        out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
+    out += [_about(each, resolved.target) for each, _ in techniques.of(resolved.workload.techniques)]
+    out += _untrained(resolved)
+    device = surfaces_for(gpu)
+    if device.provenance != "measured":
+        out.append(f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and "
+                   "bandwidth")  # fmt: skip
+    elif device.attention_provenance != "measured":
+        out.append(f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled")
+    return out
+
+
+def _untrained(resolved: Resolved) -> list[str]:
+    """A warning where the target cannot train the model: the plan is no more than priced. Raises UnsupportedError where
+    it is a target that runs the plan itself, and was asked for."""
+    target, model = resolved.target, resolved.model
+    lacks = target.cannot_build(model, resolved.workload) if target.trainer is not None else []
+    if not lacks:
+        return []
+    hint = who_builds(model, resolved.workload)
+    if target.runs_plans and "target" in resolved.request.origins:
+        raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
+    refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
+    return [f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"]
+
+
+def _about(technique: Technique, target: Target) -> str:
+    """Who trains by a technique, where the target does not, and what it costs that no price shows."""
+    if target.trainer is not None and technique.name in target.trainer.techniques:
+        return f"{technique.name}: {technique.caveat}"
+    others = " and ".join(able_to_train([technique.name]))
+    if not others:
+        who = "no target trains by it: `emit` and `launch` refuse"
+    elif target.name == "any":
+        who = f"only {others} trains by it"
+    else:
+        who = f"{target.name} does not train by it, {others} would: `emit` and `launch` refuse"
+    return f"{technique.name} is priced, but {who}; {technique.caveat}"

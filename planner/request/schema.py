@@ -1,0 +1,162 @@
+"""The shape of a request: one checked, frozen object, and its canonical form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
+
+from ...cost_models.specs.workload import Lora, LoraTarget, OptimizerName, Precision, Workload
+from ...cost_models.techniques import registry as techniques
+from ...errors import InputError
+from .fields import LORA_DEFAULT, Batch, Bytes, Factor, Fix, Lengths, Positive, Techniques, Tokens, checked, parse_lora
+
+DEFAULT_SEQ_LEN = 8192
+DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraRequest(_Model):
+    """Low-rank adapters; the base weights stay frozen."""
+
+    rank: Positive
+    targets: tuple[LoraTarget, ...] = Field(default=LORA_DEFAULT, min_length=1)
+    base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"
+
+
+class Train(_Model):
+    """What is trained: everything (neither field), adapters, the last layers, or both of these."""
+
+    lora: Annotated[LoraRequest, BeforeValidator(checked(parse_lora))] | None = None
+    last_layers: Positive | None = None
+
+
+class WorkloadRequest(_Model):
+    """One training step.
+
+    Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
+    expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
+    """
+
+    kind: Literal["train"] = "train"
+    seq_len: Positive | None = None
+    lengths: Lengths | None = None
+    packed: bool = Field(default=True, strict=True)
+    global_batch: Batch | None = None
+    precision: Precision = "bf16"
+    optimizer: OptimizerName = "adamw"
+    train: Train = Train()
+    expert_capacity_factor: Factor | None = None
+    total_tokens: Tokens | None = None
+    objective: Literal["step", "cost", "memory"] = "step"
+    techniques: Techniques = Field(default_factory=dict)
+    max_memory: Bytes | None = Field(
+        default=None,
+        validation_alias=AliasChoices("max_memory", "max_memory_bytes"),
+        serialization_alias="max_memory_bytes",
+    )
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _all(cls, value: Any) -> Any:
+        return {} if value == "all" else value
+
+
+class Request(_Model):
+    """A checked request. `model` and `cluster`: a name, a path, or the description itself."""
+
+    model: str | dict[str, Any]
+    cluster: str | dict[str, Any] | None = None
+    gpu: str | None = None
+    gpus: Positive | None = None
+    workload: WorkloadRequest = WorkloadRequest()
+    target: str = "meshwright"
+    stack: str | dict[str, Any] | None = None
+    fix: Fix = Field(default_factory=dict)
+    top: Positive = 5
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each given field came from (`request.yaml, line 3`, `--seq-len`); what is not here is a default."""
+        return self._origins
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the canonical form: equal requests have equal digests, wherever their values came from."""
+        return hashlib.sha256(json.dumps(request_to_dict(self), sort_keys=True).encode()).hexdigest()
+
+    def to_workload(self, max_positions: int | None = None) -> Workload:
+        """The workload in base units. `max_positions` bounds the default sequence length, not a given one.
+
+        E[s] and E[s^2] come from the histogram. Raises InputError if a document is longer than a sequence, or tokens
+        per step are no whole number of sequences.
+        """
+        work = self.workload
+        histogram = work.lengths or {}
+        seq_len = work.seq_len or max(histogram, default=min(DEFAULT_SEQ_LEN, max_positions or DEFAULT_SEQ_LEN))
+        if histogram and max(histogram) > seq_len:
+            raise InputError(
+                f"lengths holds documents of {max(histogram)} tokens, but seq_len is {seq_len}",
+                hint=f"`--seq-len {max(histogram)}`, or cut the documents",
+            )
+        mean = sum(length * share for length, share in histogram.items()) or None
+        lora = work.train.lora
+        only_adapters = lora is not None and work.train.last_layers is None
+        return Workload(
+            seq_len=seq_len,
+            global_batch=_sequences(work, seq_len, mean),
+            precision=work.precision,
+            optimizer=work.optimizer,
+            mean_len=mean,
+            mean_square_len=sum(length**2 * share for length, share in histogram.items()) or None,
+            packed=work.packed,
+            lengths=tuple(histogram.items()),
+            lora=Lora(rank=lora.rank, targets=lora.targets, base_dtype=lora.base_dtype) if lora else None,
+            trains_layers=0 if only_adapters else work.train.last_layers,
+            total_tokens=work.total_tokens,
+            objective=work.objective,
+            max_memory_bytes=work.max_memory,
+            techniques=techniques.applied(work.techniques),
+        )
+
+
+def _sequences(work: WorkloadRequest, seq_len: int, mean: float | None) -> int:
+    """Global batch in sequences. Padded sequences hold `mean` useful tokens: their number is rounded."""
+    given = work.global_batch
+    if isinstance(given, int):
+        return given
+    if given is None:
+        return max(1, DEFAULT_TOKENS_PER_STEP // seq_len)
+    tokens = given["tokens"]
+    if not work.packed and mean is not None:
+        return max(1, round(tokens / mean))
+    if tokens % seq_len:
+        near = 2 ** max(0, round(math.log2(tokens / seq_len)))
+        raise InputError(
+            f"global_batch: {tokens:,.0f} tokens are {tokens / seq_len:,.2f} sequences of {seq_len}",
+            hint=f"give sequences: `--global-batch {near}` is {near * seq_len:,} tokens",
+        )
+    return int(tokens // seq_len)
+
+
+def request_to_dict(request: Request) -> dict[str, Any]:
+    """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
+    plans and is not asked for, so that their digests stay."""
+    data = request.model_dump(mode="json", by_alias=True)
+    if data["workload"]["expert_capacity_factor"] is None:
+        del data["workload"]["expert_capacity_factor"]
+    return data
+
+
+def request_from_dict(data: Mapping[str, Any]) -> Request:
+    """The inverse of `request_to_dict`: bare numbers are base units here."""
+    return Request.model_validate(data, context={"canonical": True})

@@ -1,0 +1,210 @@
+"""One space searched under many rates, as a study of the hardware does: what does not depend on rates is found once.
+
+The tree and its bounds are those of `exhaustive`. Which nodes are legal and what they need of memory follows from
+quantities, so a node is formed once, at the first search that comes to it, and kept if something below it may fit. A
+search asks the seconds of the kept nodes alone, level by level, under its own rates. Its limit is what the layouts that
+were best elsewhere take here: rates that are near have answers that are near. What it finds is what a search from
+nothing finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array, Ints
+from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.rates.rates import Rates
+from ...cost_models.step import step
+from ...errors import NoFeasibleLayoutError
+from ..space.counting import LayoutCounts
+from ..space.tree import LEVELS, Columns, Space, select
+from .dominance import dominated_recomputes
+from .exhaustive import _ROWS, Search, price_layouts
+from .top_k import TIE, TopK
+
+_LEAVES = 3
+_FIRST = 4096
+
+
+@dataclass
+class _Level:
+    """The nodes of one level: their own fields, which node of the level above they grow from, and bytes that nothing
+    below them beats. first, number: [node above] its part of them, -1 before it was formed."""
+
+    fields: Columns
+    parent: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    needed: Array = field(default_factory=lambda: np.empty(0))
+    first: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    number: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def known(self, parents: Ints) -> NDArray[np.bool_]:
+        """[parent] whether what grows from it is formed; `parents` may be newer than this level."""
+        if len(self.first) <= (most := int(parents.max(initial=-1))):
+            more = np.full(most + 1 - len(self.first), -1)
+            self.first, self.number = np.concatenate([self.first, more]), np.concatenate([self.number, 0 * more])
+        return np.asarray(self.first[parents] >= 0)
+
+    def add(self, parents: Ints, columns: Columns, needed: Array) -> None:
+        """What grows from `parents`: `columns`, whose `_parent` says which of them."""
+        order = np.argsort(columns["_parent"], kind="stable")
+        of = columns["_parent"][order]
+        self.first[parents] = len(self.parent) + np.searchsorted(of, parents)
+        self.number[parents] = np.searchsorted(of, parents, side="right") - np.searchsorted(of, parents)
+        self.parent, self.needed = np.concatenate([self.parent, of]), np.concatenate([self.needed, needed[order]])
+        self.fields = {name: np.concatenate([own, columns[name][order]]) for name, own in self.fields.items()}
+
+    def under(self, parents: Ints) -> Ints:
+        """The nodes that grow from `parents`, all of which are formed."""
+        number = self.number[parents]
+        within = np.arange(int(number.sum())) - np.repeat(np.cumsum(number) - number, number)
+        return np.asarray(np.repeat(self.first[parents], number) + within)
+
+
+class RateSweep(Search):
+    """Searches of `space` for the fastest layout. `memory_bytes`: the most that any of them has; `rates`: any of
+    theirs, which agree in what memory depends on (Rates.overheads)."""
+
+    def __init__(self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float) -> None:
+        super().__init__(space, rates, memory_bytes=memory_bytes, host_bytes=host_bytes)
+        self.most_bytes, self.winners = memory_bytes, list[Layout]()
+        self.hopeless = 0.0  # bytes that were too few
+        meshes = space.meshes(self.count)
+        if not len(meshes["tp"]):
+            return
+        self.census = LayoutCounts(space, meshes, dominated_recomputes(space, rates))
+        self.census.tally(self.count)
+        keys, index = index_keys(meshes)
+        self.tables: Tables = build(self.problem, keys, rates)
+        self.totals = build_ledger.build_totals(self.problem)
+        self.meshes = {**meshes, "_key": index, "_signature": self.census.signature}
+        self.levels = [_Level({name: np.empty(0, dtype=np.int64) for name in own}) for own in LEVELS[1:]]
+
+    def best(
+        self, rates: Rates, *, memory_bytes: float, incumbent: float = np.inf,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Layout:  # fmt: skip
+        """The layout that `Search` with the same limits finds. Raises NoFeasibleLayoutError if there is none, and
+        KeyboardInterrupt if `should_stop` says so."""
+        if self.count.total == sum(self.count.ruled_out.values()):
+            raise NoFeasibleLayoutError("no layout is legal")
+        if memory_bytes <= self.hopeless:
+            raise NoFeasibleLayoutError("no layout fits")
+        self.rates, self.memory_bytes, self.should_stop = rates, memory_bytes, should_stop
+        self.incumbent = min(incumbent, self._least_of(self.winners) * (1 + 2 * TIE))
+        if not np.isfinite(self.incumbent):
+            found = self._from_nothing()
+        else:
+            self.top = TopK(1)
+            self._search()
+            found = self.top
+        if not found.rows:
+            self.hopeless = memory_bytes
+            raise NoFeasibleLayoutError("no layout fits")
+        best = found.rows[0][2]
+        self.winners += [] if best in self.winners else [best]
+        return best
+
+    def _least_of(self, layouts: Sequence[Layout]) -> float:
+        """Seconds of the fastest of them that fits."""
+        if not layouts:
+            return np.inf
+        estimate = price_layouts(self.problem, self.rates, Layouts.of(list(layouts)))[1]
+        fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
+        return float(np.where(fits, estimate.step_s, np.inf).min())
+
+    def _from_nothing(self) -> TopK:
+        search = Search(self.space, self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes)
+        search.should_stop = self.should_stop
+        outcome = search.run()
+        if outcome.stopped:
+            raise KeyboardInterrupt
+        return outcome.top
+
+    def _search(self) -> None:
+        self.tables = self.tables.repriced(self.rates)
+        work, fills = self._work(self.totals, self.tables)
+        key = self.meshes["_key"]
+        seconds = self._mesh_seconds(self.meshes, work[key], fills[key])
+        self._follow(0, np.arange(len(seconds)), seconds)
+
+    def _follow(self, level: int, parents: Ints, seconds: Array) -> None:
+        """What grows from `parents`, nodes above `level` with these bounds, as far as it may enter the list."""
+        order = np.argsort(seconds, kind="stable")
+        for part in (order[:_FIRST], order[_FIRST:]):
+            rows = part[seconds[part] <= self.threshold]
+            if len(rows):
+                self._expand_known(level, parents[rows])
+
+    def _expand_known(self, level: int, parents: Ints) -> None:
+        if self.should_stop is not None and self.should_stop():
+            raise KeyboardInterrupt
+        nodes = self._under(level, parents)
+        seconds = np.empty(len(nodes))
+        for start in range(0, len(nodes), _ROWS):
+            part = slice(start, start + _ROWS)
+            layouts, seconds[part] = self._seconds(level, self._columns(level + 1, nodes[part]))
+            if level == _LEAVES:
+                self.top.offer(np.where(seconds[part] <= self.threshold, seconds[part], np.inf), layouts)
+        if level < _LEAVES:
+            self._follow(level + 1, nodes, seconds)
+
+    def _under(self, level: int, parents: Ints) -> Ints:
+        """The nodes of `level` below `parents` that may fit, without those of which nothing below fits."""
+        own = self.levels[level]
+        new = parents[~own.known(parents)]
+        if len(new):
+            own.add(new, *self._formed(level, new))
+        nodes = own.under(parents)
+        nodes = nodes[own.needed[nodes] <= self.memory_bytes]
+        if level == _LEAVES or not len(nodes):
+            return nodes
+        below = self.levels[level + 1]
+        return nodes[~below.known(nodes) | (below.number[nodes] > 0)]
+
+    def _columns(self, depth: int, nodes: Ints) -> Columns:
+        """All fields of nodes `depth` levels below the meshes."""
+        if depth == 0:
+            return select(self.meshes, nodes)
+        own = self.levels[depth - 1]
+        return {**self._columns(depth - 1, own.parent[nodes]), **select(own.fields, nodes)}
+
+    def _formed(self, level: int, parents: Ints) -> tuple[Columns, Array]:
+        """What grows from `parents` and may fit the largest memory, and the bytes it needs at least."""
+        group = {**self._columns(level, parents), "_parent": parents}
+        if level < 2:
+            parts = [(select(group, group["pp"] == pp), pp) for pp in np.unique(group["pp"]).tolist()]
+        else:
+            parts = [(group, 0)]
+        grown = [some for part, pp in parts for some in self._children(part, level, pp)]
+        columns = {name: np.concatenate([some[name] for some in grown]) for name in grown[0]}
+        needed = np.concatenate([self._needed(level, {name: column[start : start + _ROWS] for name, column
+                                                      in columns.items()})
+                                 for start in range(0, max(len(columns["tp"]), 1), _ROWS)])  # fmt: skip
+        fits = needed <= self.most_bytes
+        return select(columns, fits), needed[fits]
+
+    def _needed(self, level: int, columns: Columns) -> Array:
+        """[row] bytes that nothing below beats; infinite where the host has too little."""
+        if level == 0 or not len(columns["tp"]):
+            return np.zeros(len(columns["tp"]))
+        relaxed = columns if level == _LEAVES else self._relaxed(columns, level)
+        batch = build_ledger.build(self.problem, self.tables, Layouts(relaxed), columns["_key"])
+        needed = step.device_memory(batch, self.rates, gathered=level > 1)[0]
+        if level < _LEAVES:
+            return needed
+        on_host = np.max([batch.host_bytes(j) for j in range(batch.num_profiles)], axis=0)
+        return np.where(on_host <= self.host_bytes, needed, np.inf)
+
+    def _seconds(self, level: int, columns: Columns) -> tuple[Layouts, Array]:
+        """[row] seconds of a layout, or what nothing below beats."""
+        layouts = Layouts(columns if level == _LEAVES else self._relaxed(columns, level))
+        batch = build_ledger.build(self.problem, self.tables, layouts, columns["_key"])
+        if level == _LEAVES:
+            return layouts, np.asarray(sum(step.step_terms(batch, self.rates)[0].values()))
+        return layouts, step.bound(batch, self.rates, states_known=level == 2, memory=False)[0]

@@ -1,0 +1,36 @@
+"""Which shardings of a model a search over so many ranks may choose from, where no rate of their device is known yet:
+what `profile kernels` times before it can plan."""
+
+from __future__ import annotations
+
+from ...cost_models.layouts import Layout
+from ...cost_models.problem import Problem
+from ..space.rules import legality
+from ..space.tree import Count, Space
+from ..targets.base import Target
+
+MOST_TOKENS = 4096  # of a micro-batch that is timed: larger ones take longer in proportion
+
+
+def shardings(problem: Problem, target: Target) -> list[Layout]:
+    """Of every legal tensor and expert parallelism the smallest and the largest micro-batch, as layouts without a
+    pipeline where there are such. Attention that is split over cp is not timed, and left out."""
+    meshes = Space(problem, legality(problem) + target.rules).meshes(Count())
+    fields = ("pp", "tp", "ep", "micro_batch", "dp", "cp", "etp", "sequence_parallel", "precision")
+    rows = sorted(zip(*(meshes[name].tolist() for name in fields), strict=True))
+    found: dict[tuple[int, int], list[Layout]] = {}
+    for row in rows:
+        one = dict(zip(fields, row, strict=True))
+        if one["cp"] > 1 or one["etp"] > 1 or _is_too_long(problem, one["micro_batch"]):
+            continue
+        found.setdefault((one["tp"], one["ep"]), []).append(Layout(**one, shard=one["dp"]))
+    ends = [(min(each, key=_size), max(each, key=_size)) for each in found.values()]
+    return list(dict.fromkeys(layout for pair in ends for layout in pair))
+
+
+def _is_too_long(problem: Problem, micro_batch: int) -> bool:
+    return micro_batch > 1 and micro_batch * problem.workload.seq_len > MOST_TOKENS
+
+
+def _size(layout: Layout) -> tuple[int, int]:
+    return layout.micro_batch, -layout.pp

@@ -1,0 +1,150 @@
+"""One search on one number of GPUs, as a task that any process can answer (executors.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from ...cost_models.layouts import Layouts
+from ...errors import InputError
+from ..request.load import request_from_dict, request_to_dict
+from ..request.resolve import Resolved, resolve
+from ..space.tree import Count
+from .executors import Executor, Here
+from .exhaustive import price_layouts
+from .pareto import FrontierSearch
+from .run import search_of
+
+Aim = Literal["step", "memory", "frontier"]
+Progress = Callable[[float, float, str], None]
+ROUND = 16  # searches that start from the same limits: a count, so that no number of processes changes an answer
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to look for on one number of GPUs. limit: seconds (bytes, if `memory` is the aim) that must be beaten or
+    met; rivals: see `pareto.Frontier`; target: whose rules and software hold, where not the request's own; ends_s: when
+    the time is up, in seconds of `time.time`, which processes share."""
+
+    request: dict[str, Any]
+    aim: Aim
+    limit: float = np.inf
+    rivals: tuple[tuple[float, float], ...] = ()
+    target: str | None = None
+    ends_s: float = np.inf
+
+    @classmethod
+    def of(cls, resolved: Resolved, aim: Aim, **more: Any) -> Task:
+        return cls(request_to_dict(resolved.request), aim, **more)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """rows: (seconds, bytes, layout id); the single best, or the frontier. count: of the search."""
+
+    rows: tuple[tuple[float, float, str], ...]
+    count: Count
+    stopped: str | None
+
+    @property
+    def legal(self) -> int:
+        """Layouts that no rule excludes."""
+        return self.count.total - sum(self.count.ruled_out.values())
+
+
+def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -> Answer:
+    """The search that `task` describes; Ctrl-C gives what was found."""
+    resolved = resolve(request_from_dict(task.request))
+    if task.target is not None:
+        resolved = resolved.for_target(task.target)
+    watch = {"progress": progress, "should_stop": lambda: time.time() >= task.ends_s}
+    if task.aim == "frontier":
+        limits = {"memory_bytes": resolved.memory_bytes, "host_bytes": resolved.host_bytes, **watch}
+        traced = FrontierSearch(resolved.space, resolved.rates, rivals=task.rivals, **limits).trace()
+        points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
+        return Answer(tuple(points), traced.count, traced.stopped)
+    outcome = search_of(resolved, resolved.space, objective=task.aim, incumbent=task.limit, **watch).run()
+    rows = []
+    for _, name, layout in outcome.top.rows:
+        _, estimate = price_layouts(resolved.problem, resolved.rates, Layouts.of([layout]))
+        rows.append((float(f"{estimate.step_s[0]:.9g}"), float(f"{estimate.device_bytes[0]:.9g}"), name))
+    return Answer(tuple(rows), outcome.count, outcome.stopped)
+
+
+Within = Callable[[Count, float], None]
+
+
+def reporting(executor: Executor, progress: Within) -> Callable[[Task], Answer]:
+    """`answer`, which tells how far it is where it runs in this process."""
+    return partial(answer, progress=progress) if isinstance(executor, Here) else answer
+
+
+def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> list[Answer]:
+    """The answers in the order of the tasks; once one was cut, `stopped` is in all that were not reached."""
+    got: dict[int, Answer] = {}
+    with suppress(KeyboardInterrupt):
+        for index, each in executor.run(reporting(executor, progress), tasks):
+            got[index] = each
+            if each.stopped is not None:
+                break
+    return [got.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
+
+
+def check_time_limit(seconds: float | None) -> None:
+    """Raises InputError for a limit that leaves no time."""
+    if seconds is not None and not seconds > 0:
+        raise InputError(f"a time limit of {seconds:g} s leaves no time", hint="write `--time-limit 30s`")
+
+
+@dataclass
+class Rounds:
+    """Searches on many numbers of GPUs, ROUND at a time; `stopped`: what cut them, if anything did."""
+
+    executor: Executor
+    total: int
+    progress: Progress | None = None
+    time_limit_s: float | None = None
+    stopped: str | None = None
+    done: int = 0
+    ends_s: float = field(init=False)  # as of a Task
+
+    def __post_init__(self) -> None:
+        check_time_limit(self.time_limit_s)
+        self.ends_s = np.inf if self.time_limit_s is None else time.time() + self.time_limit_s
+
+    def run(self, founds: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
+        """(request, answer) in the order of `founds`; `task` is called at the start of a round."""
+        for start in range(0, len(founds), ROUND):
+            part = founds[start : start + ROUND]
+            for index, each in sorted(self._round([task(found) for found in part]).items()):
+                yield part[index], each
+            if self.stopped is None and time.time() >= self.ends_s:
+                self.stopped = "time limit"
+            if self.stopped is not None:
+                return
+
+    def _round(self, tasks: list[Task]) -> dict[int, Answer]:
+        got: dict[int, Answer] = {}
+        try:
+            for index, each in self.executor.run(reporting(self.executor, self._within), tasks):
+                got[index] = each
+                self.stopped = self.stopped or each.stopped
+                self.done += 1
+                if self.progress is not None:
+                    self.progress(float(self.done), float(self.total), "")
+                if self.stopped is not None:
+                    break
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        return got
+
+    def _within(self, count: Count, best: float) -> None:
+        """The progress of a search as a part of all of them."""
+        if self.progress is not None:
+            self.progress(self.done + count.accounted / max(count.total, 1), float(self.total), "")

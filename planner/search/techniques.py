@@ -1,0 +1,123 @@
+"""Which of the allowed techniques to train by: the best layout under every set of them that goes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from ...cost_models.techniques.registry import TECHNIQUES
+from ...errors import InputError
+from ..document.plan import Certificate, Plan, TechniqueChoice, rounded
+from ..request.fields import parse_techniques
+from ..request.load import Request, changed_request
+from ..request.resolve import Resolved, resolve
+from ..space.tree import Count
+from .exhaustive import SearchOutcome
+
+ALL = "all"
+Knobs = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A set of techniques: what the search found under it, or why there was none."""
+
+    names: tuple[str, ...]
+    request: Request | None = None
+    outcome: SearchOutcome | None = None
+    why: str | None = None
+
+    @property
+    def value(self) -> float:
+        """Of the best layout: seconds, or bytes where those are minimised."""
+        rows = self.outcome.top.rows if self.outcome else []
+        return rows[0][0] if rows else float("inf")
+
+
+def with_techniques(
+    request: Request,
+    allowed: Sequence[str],
+    search: Callable[[Resolved], SearchOutcome],
+    finish: Callable[[Request], Plan],
+) -> Plan:
+    """The plan under the best set of the `allowed` techniques (names with knobs, or `all`), beside those that `request`
+    trains by already. search(resolved): its best layout; finish: its plan.
+
+    Raises InputError for an unknown technique or knob, and what `finish` raises where no set has a layout.
+    """
+    tried = [_try(request, names, chosen, search) for names, chosen in _sets(_parsed(request, allowed))]
+    best = min(tried, key=lambda each: (each.value, len(each.names)))
+    plan = finish(best.request or request)
+    listed = sorted(tried, key=lambda each: (each.value, len(each.names), each.names))
+    return plan.model_copy(update={
+        "certificate": _summed(plan.certificate, [each.outcome for each in tried if each.outcome]),
+        "technique_choices": tuple(_choice(each) for each in listed),
+    })  # fmt: skip
+
+
+def _parsed(request: Request, allowed: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Techniques with all their knobs; one that is asked for anyway is no choice."""
+    texts = [text for each in allowed for text in (TECHNIQUES if each == ALL else [each])]
+    found: dict[str, dict[str, float]] = {}
+    for text in texts:
+        found |= parse_techniques(text)
+    if given := [name for name in found if name in request.workload.techniques and ALL not in allowed]:
+        hint = "`--technique` uses it, `--allow-technique` leaves that to the search"
+        raise InputError(f"{given[0]} is both asked for and allowed", hint=hint)
+    return {name: knobs for name, knobs in found.items() if name not in request.workload.techniques}
+
+
+def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mapping[str, float]]]]:
+    """None of them, each, and all larger sets in which no two exclude one another; of pairs also those that do."""
+    names = sorted(techniques)
+    for size in range(len(names) + 1):
+        for chosen in combinations(names, size):
+            if size <= 2 or not any(_exclude(*pair) for pair in combinations(chosen, 2)):
+                yield chosen, {name: techniques[name] for name in chosen}
+
+
+def _exclude(one: str, other: str) -> bool:
+    return other in TECHNIQUES[one].excludes or one in TECHNIQUES[other].excludes
+
+
+def _try(
+    request: Request, names: tuple[str, ...], chosen: Knobs, search: Callable[[Resolved], SearchOutcome]
+) -> _Tried:  # fmt: skip
+    given = {**request.workload.techniques, **chosen}
+    try:
+        wanted = changed_request(request, {("workload", "techniques"): given}) if chosen else request
+        resolved = resolve(wanted)
+    except InputError as error:
+        return _Tried(names, why=str(error).rpartition("exclude one another: ")[-1])
+    if resolved.cluster.links is not None:
+        raise InputError("the choice of techniques where links differ is not planned yet",
+                         hint="name them: `--technique`")  # fmt: skip
+    outcome = search(resolved)
+    if outcome.top.rows:
+        return _Tried(names, wanted, outcome)
+    legal = outcome.count.total - sum(outcome.count.ruled_out.values())
+    return _Tried(names, wanted, outcome, "no legal layout" if not legal else outcome.stopped or "no layout fits")
+
+
+def _choice(tried: _Tried) -> TechniqueChoice:
+    if tried.why is not None:
+        return TechniqueChoice(names=tried.names, why=tried.why)
+    layout_id = tried.outcome.top.rows[0][1] if tried.outcome else None
+    return TechniqueChoice(names=tried.names, value=rounded(tried.value), layout_id=layout_id)
+
+
+def _summed(last: Certificate, outcomes: Sequence[SearchOutcome]) -> Certificate:
+    """The certificate of the chosen set over all of them: each set was searched, so its counts are theirs together."""
+    count = Count()
+    for outcome in outcomes:
+        count.add(outcome.count)
+    space = count.told(last.space.by_axis, last.space.simulated)
+    stopped = last.stopped or next((outcome.stopped for outcome in outcomes if outcome.stopped), None)
+    if not stopped:
+        return last.model_copy(update={"space": space})
+    bound = min([outcome.lower_bound for outcome in outcomes])
+    best_s = None if last.lower_bound_s is None else rounded(min(bound, last.lower_bound_s))
+    gap = 1.0 if best_s is None or last.gap is None else 1 - (best_s * (1 - last.gap)) / (last.lower_bound_s or best_s)
+    return last.model_copy(update={"space": space, "stopped": stopped, "proven": False, "lower_bound_s": best_s,
+                                   "gap": rounded(gap)})  # fmt: skip

@@ -1,0 +1,33 @@
+"""A pilot: the plain part of a large space is searched first. Its answer is a limit to the search of the whole, which
+then looks only for what is at least as good, and prunes by that limit from its first node on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...cost_models.arrays import Mask
+from ...cost_models.problem import Problem
+from ..space.rules import Columns as Fields
+from ..space.rules import Rule
+from ..space.tree import Space
+
+# Spaces of fewer layouts are searched in less time than a pilot takes.
+WARM_START_FROM = 10**9
+_MICRO_BATCH = 2
+
+
+def plain_part(space: Space) -> Space:
+    """The layouts of the usual kind, a hundredth of the space or less: sequence parallelism wherever tp is, one
+    algorithm of context parallelism, small micro-batches, experts in one piece, ZeRO 0 or 1, no number of recomputed
+    layers."""
+
+    def sequence_parallel(x: Fields, problem: Problem) -> Mask:
+        return np.asarray((x["sequence_parallel"] == 1) | (x["tp"] == 1))
+
+    def at_most(name: str, most: int) -> Rule:
+        return Rule(f"pilot: {name}", (name,), lambda x, problem: np.asarray(x[name] <= most), "")
+
+    limits = {"micro_batch": _MICRO_BATCH, "etp": 1, "cp_algorithm": 0, "zero": 1, "recompute_layers": 0}
+    rules = tuple(at_most(name, most) for name, most in limits.items())
+    both = Rule("pilot: sequence_parallel", ("tp", "sequence_parallel"), sequence_parallel, "")
+    return Space(space.problem, (*space.rules, both, *rules))

@@ -1,0 +1,250 @@
+"""How many layouts grow from a mesh after all rules, without forming them.
+
+Meshes that the remaining rules cannot tell apart share a *signature*. Per signature: the schedules, recomputes and
+shard sizes that pass the rules of their own level, and which (schedule, recompute mode, ZeRO stage, offload)
+categories pass the rules that join levels. Rules that join levels may read only those categories, whether
+recompute_layers is 0, and the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models.arrays import Ints, Mask
+from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES
+from .rules import Rule
+from .tree import MESH_FIELDS, RECOMPUTE_FIELDS, SCHEDULE_FIELDS, Columns, Count, Space, allowed, cross, select
+
+Counts = NDArray[np.int64]
+_MODES = len(RECOMPUTE_MODES) + 1  # the last: full recompute of some layers
+_CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
+_CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "zero", "offload"}
+
+
+def recompute_category(columns: Columns) -> Ints:
+    """The recompute mode, with full recompute of some layers as a mode of its own."""
+    return np.asarray(columns["recompute"] + (columns["recompute_layers"] > 0))
+
+
+def _schedule(columns: Columns) -> Ints:
+    return columns["schedule"]
+
+
+@dataclass(frozen=True)
+class LayoutCounts:
+    """Counts for the meshes of a search. `dominated` lists recompute options (mode, modules) never worth forming."""
+
+    space: Space
+    meshes: Columns
+    dominated: frozenset[tuple[int, int]] = frozenset()
+
+    @cached_property
+    def level_rules(self) -> dict[str, list[Rule]]:
+        """Rules by the level they belong to; `joint` reads categories of several levels."""
+        out: dict[str, list[Rule]] = {"schedule": [], "recompute": [], "state": [], "joint": []}
+        mesh = set(MESH_FIELDS)
+        levels = (
+            ("schedule", set(SCHEDULE_FIELDS)),
+            ("recompute", set(RECOMPUTE_FIELDS)),
+            ("state", {"zero", "shard"}),
+        )
+        for rule in self.space.rules:
+            rest = set(rule.fields) - mesh
+            if not rest:
+                continue
+            home = next((name for name, fields in levels if rest <= fields), "joint")
+            if home == "joint" and not rest <= _CATEGORY_FIELDS:
+                raise ValueError(
+                    f"rule {rule.name} joins {sorted(rest)}: only {sorted(_CATEGORY_FIELDS)} may be joined"
+                )
+            out[home].append(rule)
+        return out
+
+    @cached_property
+    def _signature(self) -> tuple[Columns, Ints]:
+        """Distinct mesh columns that the remaining rules and option lists read, and each mesh's signature."""
+        fields = {"pp", "dp", "cp"}.union(
+            *(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs)
+        )
+        return _distinct(self.meshes, fields)
+
+    @property
+    def signature(self) -> Ints:
+        """[mesh] index into the per-signature arrays."""
+        return self._signature[1]
+
+    @cached_property
+    def num_schedules(self) -> Counts:
+        """[signature, schedule] options that pass."""
+        return self._per_pp(self.space.schedules, _schedule, len(SCHEDULES), self.level_rules["schedule"])
+
+    @cached_property
+    def num_recomputes(self) -> Counts:
+        """[signature, mode] options that pass and are not dominated."""
+        passing = self._per_pp(self.space.recomputes, recompute_category, _MODES, self.level_rules["recompute"])
+        return passing - self._num_dominated
+
+    @cached_property
+    def _num_dominated(self) -> Counts:
+        rules = self.level_rules["recompute"]
+
+        def dropped(pp: int) -> Columns:
+            options = self.space.recomputes(pp)
+            return select(options, self.dominated_mask(options))
+
+        return self._per_pp(dropped, recompute_category, _MODES, rules)
+
+    def dominated_mask(self, options: Columns) -> Mask:
+        """Which recompute options are dominated."""
+        pairs = zip(options["recompute"].tolist(), options["recompute_modules"].tolist(), strict=True)
+        return np.array([pair in self.dominated for pair in pairs])
+
+    def _per_pp(
+        self,
+        options_of: Callable[[int], Columns],
+        category: Callable[[Columns], Ints],
+        width: int,
+        rules: Sequence[Rule],
+    ) -> Counts:
+        rows, of_signature = self._read_by(rules, "pp")
+        out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
+        for pp in np.unique(rows["pp"]).tolist():
+            which = np.flatnonzero(rows["pp"] == pp)
+            options = options_of(pp)
+            codes = category(options)
+            if rules:
+                columns = cross(select(rows, which), options)
+                ok = allowed(rules, columns, self.space.problem).reshape(len(which), len(codes))
+            else:
+                ok = np.ones((len(which), len(codes)), dtype=bool)
+            for code in range(width):
+                out[which, code] = ok[:, codes == code].sum(axis=1)
+        return np.asarray(out[of_signature])
+
+    def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
+        """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
+        read = set(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
+        return _distinct(self._signature[0], read)
+
+    @cached_property
+    def num_shards(self) -> Counts:
+        """[signature, zero] sizes of the shard group that pass."""
+        rules = self.level_rules["state"]
+        rows, of_signature = self._read_by(rules, "dp", "cp")
+        out = np.zeros((len(rows["pp"]), 4), dtype=np.int64)
+        pairs, inverse = np.unique(rows["dp"] << 32 | rows["cp"], return_inverse=True)
+        for index, pair in enumerate(pairs.tolist()):
+            dp, cp = pair >> 32, pair & 0xFFFFFFFF
+            which = np.flatnonzero(inverse == index)
+            for zero in sorted(set(self.space.states(dp * cp)["zero"].tolist())):
+                shards = np.array(self.space.shards(dp, cp, zero), dtype=np.int64)
+                options = {"shard": shards, "zero": np.full(len(shards), zero)}
+                ok = allowed(rules, cross(select(rows, which), options), self.space.problem)
+                out[which, zero] = ok.reshape(len(which), len(shards)).sum(axis=1)
+        return np.asarray(out[of_signature])
+
+    @cached_property
+    def _joint(self) -> tuple[NDArray[np.bool_], Ints]:
+        """[distinct, schedule, mode, zero, offload] passes the joint rules, and [signature] which distinct row of the
+        mesh fields that these rules read it is."""
+        rules = self.level_rules["joint"]
+        rows, which = self._read_by(rules, "pp")
+        grid = np.indices(_CATEGORIES).reshape(4, -1)
+        options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
+        options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
+        options["recompute"] = np.minimum(options["recompute"], _MODES - 2)
+        passing = allowed(rules, cross(rows, options), self.space.problem)
+        return passing.reshape(len(rows["pp"]), *_CATEGORIES), which
+
+    @cached_property
+    def num_states(self) -> Counts:
+        """[signature, schedule, mode] choices of ZeRO stage, offload and shard size."""
+        if not self.level_rules["joint"]:
+            alone = self.num_shards.sum(axis=1) * len(OFFLOADS)
+            return np.broadcast_to(alone[:, None, None], (len(alone), len(SCHEDULES), _MODES))
+        passing, which = self._joint
+        return np.asarray(np.einsum("usrz,uz->usr", passing.sum(axis=-1)[which], self.num_shards))
+
+    @cached_property
+    def loosest_states(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """[signature, schedule, mode] the highest ZeRO stage, and all that may be offloaded (bits of OFFLOADS), in any
+        state that passes: no state that passes holds fewer bytes on the GPU."""
+        passing, which = self._joint
+        sharded = self.num_shards[:, None, None, :] > 0
+        stage = np.where(passing.any(axis=-1), np.arange(4, dtype=np.uint8), 0)
+        offload = np.bitwise_or.reduce(np.where(passing, np.arange(len(OFFLOADS), dtype=np.uint8), 0), axis=-1)
+        highest = np.where(sharded, stage[which], 0).max(axis=-1)
+        return highest, np.bitwise_or.reduce(np.where(sharded, offload[which], 0), axis=-1)
+
+    @cached_property
+    def weight(self) -> Counts:
+        """[mesh] layouts that pass every rule and are not dominated."""
+        per_signature = np.einsum("us,ur,usr->u", self.num_schedules, self.num_recomputes, self.num_states)
+        return np.asarray(per_signature[self.signature])
+
+    def tally(self, count: Count) -> None:
+        """Add what the rules below the mesh exclude, and what is dominated, to `count`."""
+        meshes_of = np.bincount(self.signature, minlength=len(self._signature[0]["pp"]))
+        bare = _without_rules(self)
+        sizes = {
+            "schedule": bare.num_schedules.sum(axis=1),
+            "recompute": bare.num_recomputes.sum(axis=1),
+            "state": bare.num_shards.sum(axis=1) * len(OFFLOADS),
+        }
+        left = sizes["schedule"] * sizes["recompute"] * sizes["state"]
+        for level in ("schedule", "recompute", "state"):
+            for index in range(len(self.level_rules[level])):
+                partial = _with_rules(self, level, index + 1)
+                sizes[level] = _level_size(partial, level)
+                now = sizes["schedule"] * sizes["recompute"] * sizes["state"]
+                count.exclude(self.level_rules[level][index].name, int(((left - now) * meshes_of).sum()))
+                left = now
+        for index in range(len(self.level_rules["joint"])):
+            now = _with_rules(self, "joint", index + 1)._undominated_total()
+            count.exclude(self.level_rules["joint"][index].name, int(((left - now) * meshes_of).sum()))
+            left = now
+        count.dominated += int((left * meshes_of).sum()) - int(self.weight.sum())
+
+    def _undominated_total(self) -> Counts:
+        recomputes = self.num_recomputes + self._num_dominated
+        return np.asarray(np.einsum("us,ur,usr->u", self.num_schedules, recomputes, self.num_states))
+
+
+def _distinct(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
+    """The distinct rows of `fields` (each with the other columns of its first occurrence), and every row's."""
+    code = np.zeros(len(columns["tp"]), dtype=np.int64)
+    for name in sorted(fields):
+        code = code * (int(columns[name].max(initial=0)) + 1) + columns[name]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return select(columns, first), inverse.astype(np.int64)
+
+
+def _level_size(census: LayoutCounts, level: str) -> Counts:
+    if level == "schedule":
+        return np.asarray(census.num_schedules.sum(axis=1))
+    if level == "recompute":
+        return np.asarray((census.num_recomputes + census._num_dominated).sum(axis=1))
+    return np.asarray(census.num_shards.sum(axis=1) * len(OFFLOADS))
+
+
+def _with_rules(census: LayoutCounts, level: str, number: int) -> LayoutCounts:
+    """The same meshes and signatures with only the first `number` rules of `level`, and none of the later levels."""
+    order = ("schedule", "recompute", "state", "joint")
+    kept = {name: census.level_rules[name] for name in order[: order.index(level)]}
+    kept[level] = census.level_rules[level][:number]
+    partial = LayoutCounts(census.space, census.meshes, census.dominated)
+    partial.__dict__["_signature"] = census._signature
+    partial.__dict__["level_rules"] = {name: kept.get(name, []) for name in order}
+    return partial
+
+
+def _without_rules(census: LayoutCounts) -> LayoutCounts:
+    bare = LayoutCounts(census.space, census.meshes, frozenset())
+    bare.__dict__["_signature"] = census._signature
+    bare.__dict__["level_rules"] = {name: [] for name in ("schedule", "recompute", "state", "joint")}
+    return bare

@@ -1,0 +1,262 @@
+"""Which layouts are legal: rules as masks over columns, with a message that is made only for layouts that are shown.
+
+A rule says which fields it reads. The search applies it at the first level of its tree where all of them are bound
+(`space.LEVELS`), so one rule excludes millions of layouts at once and the counts still add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost_models.arrays import Mask
+from ...cost_models.layouts import (
+    CP_ALGORITHMS,
+    MODULES,
+    OFFLOADS,
+    PRECISIONS,
+    SCHEDULES,
+    V_SCHEDULES,
+    Layout,
+    Layouts,
+    encode,
+    sequence_parts,
+)
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.operations import ulysses_degree
+from ...cost_models.specs.model import MixtureOfExperts
+from ...cost_models.techniques import registry as techniques
+
+Columns = Mapping[str, NDArray[np.int64]]
+
+_INTERLEAVED, _DUALPIPE_V = SCHEDULES.index("interleaved"), SCHEDULES.index("dualpipe-v")
+_V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
+_HYBRID = CP_ALGORITHMS.index("ring+ulysses")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`allows(columns, problem)` is True where the layout passes; `message` is formatted with the layout's fields."""
+
+    name: str
+    fields: tuple[str, ...]
+    allows: Callable[[Columns, Problem], Mask]
+    message: str
+
+    def explain(self, layout: Layout, problem: Problem) -> str:
+        """Why `layout` fails this rule, with the arithmetic."""
+        model, workload = problem.model, problem.workload
+        attention = model.kinds[0].attention
+        block = next((k.feed_forward for k in model.kinds if isinstance(k.feed_forward, MixtureOfExperts)), None)
+        values = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
+        chunks, parts = (int(each) for each in sequence_parts(values))
+        return self.message.format(
+            **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads,
+            kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
+            global_batch=workload.global_batch, schedule_name=SCHEDULES[layout.schedule],
+            algorithm=CP_ALGORITHMS[layout.cp_algorithm], offload_name=OFFLOADS[layout.offload],
+            precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
+            experts=block.experts if block else 0,
+            expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
+            m=workload.global_batch / (layout.dp * layout.micro_batch), ranks=layout.tp * layout.cp * layout.dp,
+        )  # fmt: skip
+
+
+def micro_batches(columns: Columns, problem: Problem) -> NDArray[np.int64]:
+    """Micro-batches per pipeline, rounded down where the batch does not divide."""
+    return np.asarray(problem.workload.global_batch // (columns["dp"] * columns["micro_batch"]))
+
+
+def _world(x: Columns, problem: Problem) -> Mask:
+    return np.asarray(x["tp"] * x["cp"] * x["pp"] * x["dp"] == problem.num_gpus)
+
+
+def _heads(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for kind in problem.model.kinds:
+        ok &= kind.attention.heads % x["tp"] == 0
+    return ok
+
+
+def _kv_heads(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for kind in problem.model.kinds:
+        if not kind.attention.is_mla:
+            kv = kind.attention.kv_heads
+            ok &= (kv % x["tp"] == 0) | (x["tp"] % kv == 0)
+    return ok
+
+
+def _ffn(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for kind in problem.model.kinds:
+        block = kind.feed_forward
+        inner = block.shared_inner if isinstance(block, MixtureOfExperts) else block.inner
+        if inner:
+            ok &= inner % x["tp"] == 0
+    return ok
+
+
+def _sequence(x: Columns, problem: Problem) -> Mask:
+    return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
+
+
+def _ulysses(x: Columns, problem: Problem) -> Mask:
+    degree = ulysses_degree(problem.model, x).astype(np.int64)
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for kind in problem.model.kinds:
+        heads = kind.attention.heads if kind.attention.is_mla else kind.attention.kv_heads
+        ok &= (degree == 1) | (heads % (x["tp"] * degree) == 0)
+    hybrid = (x["cp_algorithm"] == _HYBRID) & (x["cp"] > 1)
+    return np.asarray(ok & (~hybrid | ((degree > 1) & (degree < x["cp"]))))
+
+
+def _experts(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for kind in problem.model.kinds:
+        block = kind.feed_forward
+        if isinstance(block, MixtureOfExperts):
+            ok &= (block.experts % x["ep"] == 0) & (block.expert_inner % x["etp"] == 0)
+    return ok
+
+
+def _fold(x: Columns, problem: Problem) -> Mask:
+    return np.asarray(x["tp"] * x["cp"] * x["dp"] % (x["ep"] * x["etp"]) == 0)
+
+
+def _expert_sequence(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["tp"] == 1) | (x["sequence_parallel"] > 0) | (not problem.model.is_moe))
+
+
+def _expert_shards(x: Columns, problem: Problem) -> Mask:
+    ranks = x["shard"] * x["cp"] * x["tp"]
+    return np.asarray((x["zero"] == 0) | (ranks % (x["ep"] * x["etp"]) == 0))
+
+
+def _chunks(x: Columns, problem: Problem) -> Mask:
+    per_stage = np.where(np.isin(x["schedule"], _V_CODES), 2, x["vpp"])
+    return np.asarray(x["pp"] * per_stage <= problem.model.num_layers)
+
+
+def _batch(x: Columns, problem: Problem) -> Mask:
+    return np.asarray(problem.workload.global_batch % (x["dp"] * x["micro_batch"]) == 0)
+
+
+def _interleaved_batch(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["schedule"] != _INTERLEAVED) | (micro_batches(x, problem) % x["pp"] == 0))
+
+
+def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["schedule"] != _DUALPIPE_V) | (micro_batches(x, problem) >= 2 * x["pp"]))
+
+
+MESH = ("tp", "cp", "pp", "dp")
+RULES: tuple[Rule, ...] = (
+    Rule("gpus", MESH, _world,
+         "tp {tp} x cp {cp} x pp {pp} x dp {dp} = {product}, but the cluster has {num_gpus} GPUs"),
+    Rule("heads", ("tp",), _heads, "tp {tp} does not divide the {heads} attention heads"),
+    Rule("kv heads", ("tp",), _kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
+    Rule("feed-forward", ("tp",), _ffn, "tp {tp} does not divide the feed-forward width"),
+    Rule("sequence", ("tp", "sequence_parallel", "cp", "cp_algorithm"), _sequence,
+         "{seq_len} tokens do not split over cp {cp} ({algorithm}) and tp {tp}: "
+         "{chunks} chunks x {split} parts of each = {parts} does not divide them"),
+    Rule("ulysses", ("tp", "cp", "cp_algorithm"), _ulysses,
+         "{algorithm} with cp {cp} x tp {tp} does not divide the {kv_heads} key/value heads"),
+    Rule("layers", ("pp",), lambda x, p: np.asarray(x["pp"] <= p.model.num_layers),
+         "pp {pp} is more than the {layers} layers"),
+    Rule("batch", ("dp", "micro_batch"), _batch,
+         "global batch {global_batch} is not a multiple of dp {dp} x micro batch {micro_batch}"),
+    Rule("experts", ("ep", "etp"), _experts,
+         "ep {ep} does not divide the {experts} experts, or etp {etp} their width {expert_inner}"),
+    Rule("expert folding", ("tp", "cp", "dp", "ep", "etp"), _fold,
+         "ep {ep} x etp {etp} does not divide the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"),
+    Rule("expert sequence", ("tp", "sequence_parallel"), _expert_sequence,
+         "experts with tp {tp} need sequence parallelism"),
+    Rule("chunks", ("pp", "schedule", "vpp"), _chunks,
+         "pp {pp} x vpp {vpp} is more chunks than the {layers} layers"),
+    Rule("interleaving", ("pp", "dp", "micro_batch", "schedule"), _interleaved_batch,
+         "interleaved needs a multiple of pp {pp} micro-batches, and there are {m:g}"),
+    Rule("dualpipe", ("pp", "dp", "micro_batch", "schedule"), _dualpipe_batch,
+         "dualpipe-v needs at least 2 x pp {pp} micro-batches, and there are {m:g}"),
+    Rule("expert shards", ("tp", "cp", "ep", "etp", "zero", "shard"), _expert_shards,
+         "shard {shard} x cp {cp} x tp {tp} is not a multiple of ep {ep} x etp {etp}: expert shards would straddle"),
+    Rule("offload", ("offload",), lambda x, p: np.asarray((x["offload"] == OFFLOADS.index("none")) | (not p.on_host)),
+         "offload {offload_name} moves tensors to host memory, where a CPU rank has all of its own already"),
+)  # fmt: skip
+
+
+def _schedule_shape(x: Columns, problem: Problem) -> Mask:
+    v_shaped = np.isin(x["schedule"], _V_CODES)
+    interleaved = x["schedule"] == _INTERLEAVED
+    chunks = np.where(interleaved, x["vpp"] > 1, np.where(v_shaped, x["vpp"] == 2, x["vpp"] == 1))
+    alone = (x["vpp"] == 1) & (x["schedule"] == SCHEDULES.index("1f1b"))
+    return np.asarray(np.where(x["pp"] > 1, chunks, alone))
+
+
+def _shard_shape(x: Columns, problem: Problem) -> Mask:
+    # With nobody to shard over, ZeRO is what people write out of habit, and changes nothing.
+    sharded = (x["dp"] % x["shard"] == 0) & ((x["shard"] * x["cp"] > 1) | (x["dp"] * x["cp"] == 1))
+    return np.asarray(np.where(x["zero"] > 0, sharded, x["shard"] == x["dp"]))
+
+
+def _modules_shape(x: Columns, problem: Problem) -> Mask:
+    known = ~0
+    if not problem.model.is_moe:
+        known &= ~(1 << MODULES.index("moe"))
+    if not any(kind.attention.is_mla for kind in problem.model.kinds):
+        known &= ~(1 << MODULES.index("mla"))
+    return np.asarray(x["recompute_modules"] & ~known == 0)
+
+
+def _layers_shape(x: Columns, problem: Problem) -> Mask:
+    return np.asarray(x["recompute_layers"] < -(-problem.model.num_layers // x["pp"]))
+
+
+# What the space never forms, so that only a layout given by its id can break it.
+WELL_FORMED: tuple[Rule, ...] = (
+    Rule("schedule and chunks", ("pp", "schedule", "vpp"), _schedule_shape,
+         "schedule {schedule_name} with pp {pp} and vpp {vpp}: interleaved has vpp > 1, V schedules 2, all others 1"),
+    Rule("shards", ("dp", "cp", "zero", "shard"), _shard_shape,
+         "shard {shard} with dp {dp}, cp {cp}, z{zero}: it divides dp and shards something, or is dp without ZeRO"),
+    Rule("modules", ("recompute_modules",), _modules_shape, "the model has no such module to recompute"),
+    Rule("recomputed layers", ("pp", "recompute_layers"), _layers_shape,
+         "{recompute_layers} recomputed layers are not fewer than those of a stage ({layers} layers, pp {pp})"),
+    Rule("dense experts", ("ep", "etp"), lambda x, p: np.asarray(p.model.is_moe | (x["ep"] * x["etp"] == 1)),
+         "ep {ep} x etp {etp}, but the model has no experts"),
+    Rule("sequence parallelism", ("tp", "sequence_parallel"),
+         lambda x, p: np.asarray((x["tp"] > 1) | (x["sequence_parallel"] == 0)), "sequence parallelism needs tp > 1"),
+    Rule("precision", ("precision",),
+         lambda x, p: np.asarray(x["precision"] == PRECISIONS.index(p.workload.precision)),
+         "the layout is in {precision_name}, the workload in {workload_precision}: `--dtype`"),
+)  # fmt: skip
+
+
+def fixed(field: str, value: int, text: str) -> Rule:
+    """The rule of `--fix field=value`."""
+    return Rule(f"--fix {text}", (field,), lambda x, p: np.asarray(x[field] == value), f"{text} was fixed")
+
+
+def legality(problem: Problem) -> tuple[Rule, ...]:
+    """All rules of legality of a problem: RULES, and what its techniques need of a layout."""
+    found = (technique for technique, _ in techniques.of(problem.workload.techniques))
+    return RULES + tuple(Rule(each.name, need.fields, need.allows, f"{each.name} needs {need.text}")
+                         for each in found for need in each.needs)  # fmt: skip
+
+
+def violations(layout: Layout, problem: Problem) -> list[str]:
+    """Messages of all rules that `layout` fails."""
+    columns, rules = Layouts.of([layout]), WELL_FORMED + legality(problem)
+    return [r.explain(layout, problem) for r in rules if not bool(r.allows(columns, problem)[0])]
+
+
+def only(target: str, field: str, values: Sequence[object], message: str) -> Rule:
+    """The rule that `field` takes only one of `values`."""
+    codes = [encode(field, value) for value in values]
+
+    def allows(columns: Columns, problem: Problem) -> Mask:
+        return np.asarray(np.isin(columns[field], codes))
+
+    return Rule(f"{target}: {field}", (field,), allows, message)

@@ -1,0 +1,233 @@
+"""The space of layouts as a tree of choices, its size, and what each rule excludes from it.
+
+Level by level: mesh (degrees, sequence and context parallelism, micro batch), schedule (with its chunks), recompute,
+states (ZeRO stage and offload), shard (size of the shard group). The options of a level depend on the mesh only
+through pp, or dp and cp; so sizes are products of small counts, exact without ever forming the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ...cost_models.arrays import Ints, Mask
+from ...cost_models.layouts import (
+    CP_ALGORITHMS,
+    FIELD_NAMES,
+    MODULES,
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    SCHEDULES,
+    divisors,
+    shard_sizes,
+)
+from ...cost_models.problem import Problem
+from ...cost_models.specs.model import MixtureOfExperts
+from ..document.plan import SpaceCount
+from .rules import RULES, Rule
+
+Columns = dict[str, Ints]
+
+MESH_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "dp", "ep", "etp", "micro_batch", "precision")
+SCHEDULE_FIELDS = ("schedule", "vpp")
+RECOMPUTE_FIELDS = ("recompute", "recompute_modules", "recompute_layers")
+STATE_FIELDS = ("zero", "offload")
+SHARD_FIELDS = ("shard",)
+LEVELS = (MESH_FIELDS, SCHEDULE_FIELDS, RECOMPUTE_FIELDS, STATE_FIELDS, SHARD_FIELDS)
+
+
+@dataclass
+class Count:
+    """How many layouts the space holds and what became of them; the parts add up to `total`.
+
+    out_of_memory: by bound or by price; priced: those that fit.
+    """
+
+    total: int = 0
+    ruled_out: dict[str, int] = field(default_factory=dict)
+    dominated: int = 0
+    out_of_memory: int = 0
+    bounded: int = 0
+    priced: int = 0
+    unvisited: int = 0  # left by a search that was stopped
+
+    def exclude(self, rule: str, count: int) -> None:
+        if count:
+            self.ruled_out[rule] = self.ruled_out.get(rule, 0) + count
+
+    def add(self, other: Count) -> None:
+        """What became of the layouts of another space, beside those of this one."""
+        for name in ("total", "dominated", "out_of_memory", "bounded", "priced", "unvisited"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for rule, number in other.ruled_out.items():
+            self.exclude(rule, number)
+
+    def told(self, by_axis: Mapping[str, int] | None = None, simulated: int = 0) -> SpaceCount:
+        """As a plan tells it. by_axis: sizes of the axes, of a single space."""
+        counted = {**vars(self), "ruled_out": dict(sorted(self.ruled_out.items()))}
+        return SpaceCount(by_axis=dict(by_axis or {}), simulated=simulated, **counted)
+
+    @property
+    def accounted(self) -> int:
+        excluded = sum(self.ruled_out.values()) + self.dominated + self.out_of_memory
+        return excluded + self.bounded + self.priced + self.unvisited
+
+
+@dataclass(frozen=True)
+class Space:
+    """All layouts of `problem` under `rules` (legality, the target's abilities, what the user fixed)."""
+
+    problem: Problem
+    rules: tuple[Rule, ...] = RULES
+
+    @cached_property
+    def mesh_steps(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+        """How a mesh grows: field, its options, and the degree that must exceed 1 for more than the first option."""
+        blocks = [k.feed_forward for k in self.problem.model.kinds if isinstance(k.feed_forward, MixtureOfExperts)]
+        widths = divisors(blocks[0].expert_inner) if blocks else (1,)
+        return (
+            ("sequence_parallel", (0, 1), "tp"),
+            ("cp_algorithm", tuple(range(len(CP_ALGORITHMS))), "cp"),
+            ("ep", divisors(blocks[0].experts) if blocks else (1,), ""),
+            ("etp", tuple(d for d in widths if d <= self.problem.gpus_per_node), ""),
+            ("micro_batch", divisors(self.problem.workload.global_batch), ""),
+        )
+
+    def meshes(self, count: Count) -> Columns:
+        """The legal meshes. Every factorisation of the GPUs is in `count`, with all that would grow from it; rules
+        are applied as soon as their fields are bound, and what they exclude is counted, never formed."""
+        num_gpus = self.problem.num_gpus
+        rows = [
+            (tp, cp, pp, num_gpus // (tp * cp * pp))
+            for tp in divisors(num_gpus)
+            for cp in divisors(num_gpus // tp)
+            for pp in divisors(num_gpus // (tp * cp))
+        ]
+        columns: Columns = dict(zip(("tp", "cp", "pp", "dp"), np.array(rows, dtype=np.int64).T, strict=True))
+        columns["precision"] = np.full(len(rows), PRECISIONS.index(self.problem.workload.precision), dtype=np.int64)
+        weight = self.num_below(columns)
+        for _, options, needs in self.mesh_steps:
+            weight = weight * (np.where(columns[needs] > 1, len(options), 1) if needs else len(options))
+        count.total = int(weight.sum())
+        pending = [rule for rule in self.rules if set(rule.fields) <= set(MESH_FIELDS)]
+        columns, weight = self._apply(pending, columns, weight, count)
+        for name, options, needs in self.mesh_steps:
+            which = columns[needs] > 1 if needs else np.ones(len(columns["tp"]), dtype=bool)
+            before = len(columns["tp"])
+            grown = grow({**columns, "_weight": weight}, name, [options[:1], options], which)
+            share = np.where(which, len(options), 1)[np.repeat(np.arange(before), np.where(which, len(options), 1))]
+            weight = grown.pop("_weight") // share
+            columns, weight = self._apply(pending, grown, weight, count)
+        return columns
+
+    def _apply(self, pending: list[Rule], columns: Columns, weight: Ints, count: Count) -> tuple[Columns, Ints]:
+        """Apply, count and cross off the rules of `pending` whose fields are all bound."""
+        for rule in [rule for rule in pending if set(rule.fields) <= set(columns)]:
+            pending.remove(rule)
+            ok = rule.allows(columns, self.problem)
+            if not ok.all():
+                count.exclude(rule.name, int(weight[~ok].sum()))
+                columns, weight = select(columns, ok), weight[ok]
+        return columns, weight
+
+    def axis_sizes(self) -> dict[str, int]:
+        """How many values each axis takes, before any rule."""
+        degrees = len(divisors(self.problem.num_gpus))
+        sizes = {"tp": degrees, "cp": degrees, "pp": degrees, "dp": degrees, "shard": degrees}
+        sizes.update({name: len(options) for name, options, _ in self.mesh_steps})
+        sizes["schedule"], sizes["vpp"] = len(SCHEDULES), max(self.problem.model.num_layers // 2, 1)
+        sizes["recompute"] = len(self.recomputes(1)["recompute"])
+        sizes["zero"], sizes["offload"] = 4, len(OFFLOADS)
+        return sizes
+
+    def num_below(self, columns: Columns) -> Ints:
+        """Layouts that grow from each mesh: schedules x recomputes x (states and shards)."""
+        pps, at_pp = np.unique(columns["pp"], return_inverse=True)
+        by_pp = np.array([len(self.schedules(p)["vpp"]) * len(self.recomputes(p)["recompute"]) for p in pps.tolist()])
+        ranks, at_ranks = np.unique(columns["dp"] << 32 | columns["cp"], return_inverse=True)
+        by_ranks = np.array([self._num_states(int(r >> 32), int(r & 0xFFFFFFFF)) for r in ranks])
+        return np.asarray(by_pp[at_pp] * by_ranks[at_ranks], dtype=np.int64)
+
+    def _num_states(self, dp: int, cp: int) -> int:
+        zeros = set(self.states(dp * cp)["zero"].tolist())
+        return len(OFFLOADS) * sum(len(self.shards(dp, cp, zero)) for zero in zeros)
+
+    def schedules(self, pp: int) -> Columns:
+        """Schedule and chunks per stage; interleaved with every number of chunks that leaves each a layer."""
+        if pp == 1:
+            return {"schedule": np.array([SCHEDULES.index("1f1b")]), "vpp": np.array([1])}
+        single = [(SCHEDULES.index(name), 1) for name in ("1f1b", "gpipe", "zb-h1")]
+        double = [(SCHEDULES.index(name), 2) for name in ("zb-v", "dualpipe-v")]
+        chunks = [(SCHEDULES.index("interleaved"), v) for v in range(2, self.problem.model.num_layers // pp + 1)]
+        rows = np.array(single + double + chunks, dtype=np.int64)
+        return {"schedule": rows[:, 0], "vpp": rows[:, 1]}
+
+    @cached_property
+    def modules(self) -> tuple[int, ...]:
+        """Bits of the modules that the model has."""
+        names = ["attn", "norm", "act"]
+        names += ["moe"] if self.problem.model.is_moe else []
+        names += ["mla"] if any(k.attention.is_mla for k in self.problem.model.kinds) else []
+        return tuple(1 << MODULES.index(name) for name in names)
+
+    def recomputes(self, pp: int) -> Columns:
+        """None, every set of modules, everything, or everything for the first n layers of a stage."""
+        masks = [0]
+        for bit in self.modules:
+            masks += [mask | bit for mask in masks]
+        none, selective, full = (RECOMPUTE_MODES.index(name) for name in ("none", "selective", "full"))
+        longest = -(-self.problem.model.num_layers // pp)
+        rows = [(none, 0, 0), *((selective, mask, 0) for mask in masks[1:]), (full, 0, 0)]
+        rows += [(full, 0, n) for n in range(1, longest)]
+        return dict(zip(RECOMPUTE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
+
+    def states(self, ranks: int) -> Columns:
+        """ZeRO stage (0 where there is nobody to shard over, `ranks` = dp x cp) and offload."""
+        rows = [(z, o) for z in range(4 if ranks > 1 else 1) for o in range(len(OFFLOADS))]
+        return dict(zip(STATE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
+
+    def shards(self, dp: int, cp: int, zero: int) -> tuple[int, ...]:
+        """Sizes of the shard group: dp without ZeRO; else the divisors of dp that shard at all."""
+        return (dp,) if zero == 0 else shard_sizes(dp, cp)
+
+
+def grow(columns: Columns, name: str, choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> dict[str, Ints]:
+    """Repeat each row once per option of `choices[which]` and add the option as column `name`."""
+    which = np.asarray(which).astype(np.int64)
+    lengths = np.array([len(options) for options in choices], dtype=np.int64)[which]
+    flat = np.concatenate([np.array(options, dtype=np.int64) for options in choices])
+    starts = np.cumsum([0, *(len(options) for options in choices)])[:-1][which]
+    rows = np.repeat(np.arange(len(which)), lengths)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    out: Columns = {key: column[rows] for key, column in columns.items()}
+    out[name] = flat[starts[rows] + within]
+    return out
+
+
+def cross(left: Columns, right: Columns) -> dict[str, Ints]:
+    """Every row of `left` with every row of `right`."""
+    n, k = len(next(iter(left.values()))), len(next(iter(right.values())))
+    out = {name: np.repeat(column, k) for name, column in left.items()}
+    out.update({name: np.tile(column, n) for name, column in right.items()})
+    return out
+
+
+def select(columns: Columns, rows: Ints | Mask) -> dict[str, Ints]:
+    """The rows (indices or mask) of all columns."""
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def allowed(rules: Sequence[Rule], columns: Columns, problem: Problem) -> Mask:
+    """Rows that pass all `rules`."""
+    ok = np.ones(len(columns["tp"]), dtype=bool)
+    for rule in rules:
+        ok &= rule.allows(columns, problem)
+    return ok
+
+
+if set().union(*LEVELS) != set(FIELD_NAMES):  # a field without a level would silently never be searched
+    raise RuntimeError(f"no level for {set(FIELD_NAMES) - set().union(*LEVELS)}")

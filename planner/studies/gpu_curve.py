@@ -1,0 +1,200 @@
+"""How many GPUs: the best layout on every number of them, or the cheapest number that meets a deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
+from ..request.gpu_counts import Counts, GpuRange, counts
+from ..request.load import Request
+from ..request.resolve import Resolved
+from ..search.executors import opened
+from ..search.tasks import Answer, Progress, Rounds, Task
+from .tradeoffs import Part, Question, TradeoffChoice, counts_to_dict, nothing
+
+Status = Literal["searched", "none legal", "nothing fits", "too slow", "dearer", "cut short", "not reached"]
+_DAY_S = 86400.0
+_ROUNDING = 1e-8  # days and seconds are told with nine digits
+_FURTHER = (2, 4, 8, 16, 32)  # times the largest number that was asked for, when that misses the deadline
+
+
+class Tried(Part):
+    """A number of GPUs. best: what was searched for and found there; efficiency: tokens per second and GPU over those
+    of the best number found.
+
+    `cut short`: the best so far, by Ctrl-C or the time limit. Under a deadline `too slow`: a bound, or the search,
+    proves that no layout meets it; `dearer`: that none costs less than a cheaper number found before.
+    """
+
+    num_gpus: int
+    status: Status
+    best: TradeoffChoice | None = None
+    efficiency: float | None = None
+
+
+class Curve(Question):
+    """points: every number of GPUs tried, rising. chosen: under a deadline, the cheapest number that meets it."""
+
+    kind: Literal["gpu-curve"] = "gpu-curve"
+    deadline_s: float | None
+    total_tokens: float | None
+    points: tuple[Tried, ...]
+    chosen: int | None
+
+
+def gpu_curve(
+    request: Request, gpus: GpuRange, deadline_s: float | None = None, *, jobs: int = 1, executor: str | None = None,
+    progress: Progress | None = None, time_limit_s: float | None = None,
+) -> Curve:  # fmt: skip
+    """Every number of GPUs in `gpus` with its best layout; under a deadline (seconds of the whole run) the cheapest
+    that meets it, and the next smaller one.
+
+    Raises InputError for a deadline without total tokens, and NoFeasibleLayoutError where nothing runs or no number
+    meets the deadline, with the least days and what it would take.
+    """
+    tried = counts(request, gpus)
+    founds = [tried.on(number) for number in tried.numbers]
+    if founds[0].workload.objective == "memory":
+        raise InputError("objective memory: a range of GPUs is about time and cost", hint="`--pareto memory,gpus`")
+    if deadline_s is not None and founds[0].workload.total_tokens is None:
+        raise InputError("--deadline needs the tokens of the whole run", hint="add `--total-tokens 15T`")
+    if deadline_s is not None and not deadline_s > 0:
+        raise InputError("--deadline leaves no time", hint="write `--deadline 30d`")
+    with opened(jobs, executor) as pool:
+        rounds = Rounds(pool, len(founds), progress, time_limit_s)
+        points = _every(founds, rounds) if deadline_s is None else _cheapest(tried, founds, rounds, deadline_s)
+    runs = [point for point in points if point.best]
+    if not runs:
+        raise nothing(founds, rounds.stopped)
+    met = [point for point in runs if deadline_s is None or point.status != "too slow"]
+    chosen = min(met, key=_price).num_gpus if deadline_s is not None else None
+    best = max(_rate(point.best) for point in runs if point.best)
+    points = [point.model_copy(update={"efficiency": float(f"{_rate(point.best) / best:.9g}")}) if point.best else point
+              for point in points]  # fmt: skip
+    return Curve(**counts_to_dict(request, founds, tried.per_node), deadline_s=deadline_s, points=tuple(points),
+                 chosen=chosen, total_tokens=founds[0].workload.total_tokens, stopped=rounds.stopped)  # fmt: skip
+
+
+def _every(founds: Sequence[Resolved], rounds: Rounds) -> list[Tried]:
+    """The best layout on every number of GPUs."""
+    answers = rounds.run(founds, lambda found: Task.of(found, "step", ends_s=rounds.ends_s))
+    got = {found.cluster.num_gpus: _tried(found, each, math.inf) for found, each in answers}
+    return _in_order(founds, got)
+
+
+def _cheapest(tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadline_s: float) -> list[Tried]:
+    """Rising numbers of GPUs, each bound to the deadline and to be cheaper than those before; and how long the largest
+    number takes that is too small for the deadline."""
+    got: dict[int, Tried] = {}
+    slowest_s = _step_limit_s(founds[0], deadline_s)
+
+    def limit_s(resolved: Resolved) -> float:
+        cheapest = min((_price(one)[0] for one in got.values()), default=math.inf)
+        return min(slowest_s, cheapest / _price_per_s(resolved))
+
+    limits: dict[int, float] = {}
+
+    def task(resolved: Resolved) -> Task:
+        limit = limits[resolved.cluster.num_gpus] = limit_s(resolved)
+        return Task.of(resolved, "step", limit=limit, ends_s=rounds.ends_s)
+
+    for found, each in rounds.run(founds, task):
+        number = found.cluster.num_gpus
+        got[number] = _tried(found, each, limits[number], "too slow" if limits[number] == slowest_s else "dearer")
+    met = [one for one in got.values() if one.best]
+    if not met and rounds.stopped is None:
+        raise _missed(tried, founds, rounds, deadline_s)
+    if met and rounds.stopped is None:
+        fewest = min(one.num_gpus for one in met)
+        slow = [found for found in founds if found.cluster.num_gpus < fewest
+                and got[found.cluster.num_gpus].status == "too slow"]  # fmt: skip
+        for found, each in rounds.run(slow[-1:], lambda found: Task.of(found, "step", ends_s=rounds.ends_s)):
+            if each.rows and each.stopped is None:
+                best = TradeoffChoice.of(found, each.rows[0])
+                got[best.num_gpus] = Tried(num_gpus=best.num_gpus, status="too slow", best=best)
+    return _in_order(founds, got)
+
+
+def _missed(
+    tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadline_s: float
+) -> MeshwrightError:
+    """No number of GPUs meets the deadline: the least days, and a number beyond the range that would do."""
+    best: list[TradeoffChoice] = []
+
+    def faster(resolved: Resolved) -> Task:
+        limit = min((one.step_s for one in best), default=math.inf)
+        return Task.of(resolved, "step", limit=limit, ends_s=rounds.ends_s)
+
+    for found, each in rounds.run(founds, faster):
+        best += [TradeoffChoice.of(found, row) for row in each.rows[:1]]
+    if not best:
+        return nothing(founds, rounds.stopped)
+    if rounds.stopped is not None:
+        return SearchInterrupted(f"stopped ({rounds.stopped}) before any number of GPUs met the deadline")
+    least = min(best, key=lambda one: (one.step_s, one.num_gpus))
+    asked, days = f"{deadline_s / _DAY_S:.3g} days", f"{least.days:.3g} days"
+    slowest_s, more = _step_limit_s(founds[0], deadline_s), None
+    for factor in _FURTHER:
+        found = tried.on(tried.numbers[-1] * factor)
+        for _, each in rounds.run([found], lambda one: Task.of(one, "step", limit=slowest_s, ends_s=rounds.ends_s)):
+            more = more or next((TradeoffChoice.of(found, row) for row in each.rows if row[0] <= slowest_s), None)
+        if more or rounds.stopped:
+            break
+    tokens = f"{(founds[0].workload.total_tokens or 0) / 1e9:,g} billion"
+    hint = f"`--deadline {math.ceil(least.days or 0)}d`, fewer tokens, or a larger global batch (`--global-batch`)"
+    if more is not None:
+        hint = f"{more.num_gpus:,} GPUs take {more.days:.3g} days; or `--deadline {math.ceil(least.days or 0)}d`"
+    return NoFeasibleLayoutError(
+        f"no number of GPUs from {tried.numbers[0]:,} to {tried.numbers[-1]:,} trains on {tokens} tokens in {asked}\n\n"
+        f"  the least is {days}, on {least.num_gpus:,} GPUs: {least.layout_id}, {least.step_s:.4g} s per step; "
+        f"the deadline needs {slowest_s:.4g} s", hint=hint,
+        details={"least_days": least.days, "num_gpus": least.num_gpus, "layout_id": least.layout_id,
+                 "enough_gpus": more.num_gpus if more else None},
+    )  # fmt: skip
+
+
+def _step_limit_s(resolved: Resolved, deadline_s: float) -> float:
+    """Seconds that a step may take, up to the digits that an answer is rounded to."""
+    steps = float(resolved.workload.total_tokens or math.nan) / resolved.workload.tokens_per_step
+    return deadline_s * (1 + _ROUNDING) / steps
+
+
+def _tried(resolved: Resolved, got: Answer, limit_s: float, otherwise: Status = "nothing fits") -> Tried:
+    """What a search that had to come to at most `limit_s` says of a number of GPUs; `otherwise`: if nothing does."""
+    number = resolved.cluster.num_gpus
+    rows = [row for row in got.rows if row[0] <= limit_s]
+    if rows:
+        status: Status = "searched" if got.stopped is None else "cut short"
+        return Tried(num_gpus=number, status=status, best=TradeoffChoice.of(resolved, rows[0]))
+    if got.stopped is not None:
+        return Tried(num_gpus=number, status="not reached")
+    if not got.legal:
+        return Tried(num_gpus=number, status="none legal")
+    fits = got.count.bounded + got.count.priced > 0
+    return Tried(num_gpus=number, status=otherwise if fits else "nothing fits")
+
+
+def _in_order(founds: Sequence[Resolved], got: Mapping[int, Tried]) -> list[Tried]:
+    numbers = [found.cluster.num_gpus for found in founds]
+    return [got.get(number, Tried(num_gpus=number, status="not reached")) for number in numbers]
+
+
+def _price(point: Tried) -> tuple[float, int]:
+    """What the run costs, or its GPU-hours where no price is known; then the fewest GPUs."""
+    best = point.best
+    if best is None or best.gpu_hours is None:
+        return math.inf, point.num_gpus
+    return best.cost_usd if best.cost_usd is not None else best.gpu_hours, point.num_gpus
+
+
+def _price_per_s(resolved: Resolved) -> float:
+    """What a second of a step adds to the price of the run."""
+    one = Tried(num_gpus=1, status="searched", best=TradeoffChoice.of(resolved, (1.0, 1.0, "")))
+    return _price(one)[0]
+
+
+def _rate(best: TradeoffChoice) -> float:
+    """Tokens per second and GPU."""
+    return best.tokens_per_s / best.num_gpus

@@ -1,0 +1,238 @@
+"""What one gives for another: layouts and numbers of GPUs of which none beats another (`plan --pareto`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted, UnknownNameError
+from ..document.plan import SpaceCount, rounded
+from ..evaluation.candidates import money
+from ..evaluation.infeasible import does_not_fit, no_legal_layout
+from ..request.gpu_counts import GpuRange, counts
+from ..request.load import Request, request_to_dict
+from ..request.resolve import Resolved, resolve
+from ..search.executors import opened
+from ..search.tasks import Aim, Progress, Rounds, Task
+from ..space.counting import LayoutCounts
+from ..space.tree import Count
+
+FORMAT_VERSION = "1.0"
+# axis -> field of a Choice; less is better in all of them
+AXES: Mapping[str, str] = {"time": "step_s", "memory": "device_bytes", "gpus": "num_gpus", "cost": "usd_per_mtoken"}
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class TradeoffChoice(Part):
+    """A layout on a number of GPUs. device_bytes: of the fullest GPU; usd_per_mtoken: per million tokens; days,
+    gpu_hours and cost_usd: of the whole run, where its tokens (and the price of a node) are known."""
+
+    num_gpus: int
+    layout_id: str
+    step_s: float
+    device_bytes: float
+    tokens_per_s: float
+    usd_per_mtoken: float | None
+    days: float | None = None
+    gpu_hours: float | None = None
+    cost_usd: float | None = None
+
+    @classmethod
+    def of(cls, resolved: Resolved, row: tuple[float, float, str]) -> TradeoffChoice:
+        """A row of an answer to a search of `found`."""
+        step_s, num_bytes, name = row
+        spent = money(resolved, step_s)
+        fields: dict[str, Any] = {
+            "num_gpus": resolved.cluster.num_gpus, "layout_id": name, "step_s": step_s, "device_bytes": num_bytes,
+            "tokens_per_s": resolved.workload.tokens_per_step / step_s,
+            "usd_per_mtoken": spent.pop("cost_usd_per_mtoken"),
+        }  # fmt: skip
+        return cls.model_validate(rounded({**fields, **spent}))
+
+
+class Question(Part):
+    """What every answer about numbers of GPUs says of its question. counts: the numbers tried, rising; resolved: the
+    model, the workload and the cluster of the smallest."""
+
+    format_version: str = FORMAT_VERSION
+    request_sha256: str
+    request: dict[str, Any]
+    resolved: dict[str, Any]
+    counts: tuple[int, ...]
+    whole_nodes_of: int
+    stopped: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Frontier(Question):
+    """points: none is at least as good as another in all axes and better in one, in the order of the first axis.
+    overview: indices of points, the most different first. space: of all searches together. proven: whether the
+    frontier is exact, which it is unless `stopped` says what cut the search."""
+
+    kind: Literal["frontier"] = "frontier"
+    axes: tuple[str, ...]
+    points: tuple[TradeoffChoice, ...]
+    overview: tuple[int, ...]
+    space: SpaceCount
+    proven: bool
+
+
+def parse_axes(text: str) -> tuple[str, ...]:
+    """`time,memory` -> names of AXES. Raises InputError for less than two, one twice, and UnknownNameError."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in AXES:
+            error = UnknownNameError("axis", name, AXES, where="--pareto")
+            error.hint = error.hint or f"name two or more of {', '.join(AXES)}"
+            raise error
+    if len(set(names)) < len(names):
+        raise InputError(f"--pareto {text} names one of them twice", hint="write `--pareto time,memory`")
+    if len(names) < 2:
+        others = ", ".join(name for name in AXES if name not in names)
+        raise InputError(f"--pareto `{text}`: one thing is traded for another, so name two or more",
+                         hint=f"add one of {others}")  # fmt: skip
+    return tuple(names)
+
+
+def frontier(
+    request: Request, axes: Sequence[str], gpus: GpuRange | None = None, *, jobs: int = 1, executor: str | None = None,
+    progress: Progress | None = None, time_limit_s: float | None = None,
+) -> Frontier:  # fmt: skip
+    """The exact frontier of `axes` (names of AXES) over the whole space, on every number of GPUs in `gpus`.
+
+    On one number of GPUs cost follows time, so the frontier of a search is that of time and memory; larger numbers of
+    GPUs look for what the smaller ones do not beat. Raises InputError and NoFeasibleLayoutError.
+    """
+    founds, per_node = asked_on(request, gpus)
+    said = counts_to_dict(request, founds, per_node)
+    _check(founds, axes)
+    axes, kept, count = tuple(axes), list[TradeoffChoice](), Count()
+
+    def task(resolved: Resolved) -> Task:
+        return _task(resolved, axes, kept, rounds.ends_s)
+
+    with opened(jobs, executor) as pool:
+        rounds = Rounds(pool, len(founds), progress, time_limit_s)
+        for found, got in rounds.run(founds, task):
+            count.add(got.count)
+            kept[:] = unbeaten([*kept, *(TradeoffChoice.of(found, row) for row in got.rows)], axes)
+    if not kept:
+        raise nothing(founds, rounds.stopped)
+    values = _values(kept, axes)
+    return Frontier(
+        **said, axes=axes, points=tuple(kept), overview=tuple(_overview(values)), stopped=rounds.stopped,
+        space=count.told(), proven=rounds.stopped is None,
+    )  # fmt: skip
+
+
+def asked_on(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], int]:
+    """The request on every number of GPUs, and the GPUs of a node."""
+    if gpus is None:
+        resolved = resolve(request)
+        return [resolved], resolved.cluster.gpus_per_node
+    tried = counts(request, gpus)
+    return [tried.on(number) for number in tried.numbers], tried.per_node
+
+
+def counts_to_dict(request: Request, founds: Sequence[Resolved], per_node: int) -> dict[str, Any]:
+    """The fields of a Question. Raises InputError where links between nodes differ."""
+    from ..api import resolved_part  # not above: api is loaded after this
+
+    if founds[0].cluster.links is not None:
+        raise InputError("links between these nodes differ, and only a plan places nodes",
+                         hint="leave `links` out of the cluster, or plan each size by itself")  # fmt: skip
+    return {
+        "request_sha256": request.sha256, "request": request_to_dict(request), "resolved": resolved_part(founds[0]),
+        "counts": tuple(found.cluster.num_gpus for found in founds), "whole_nodes_of": per_node,
+        "warnings": founds[-1].warnings,
+    }  # fmt: skip
+
+
+def _check(founds: Sequence[Resolved], axes: Sequence[str]) -> None:
+    """Refuses axes that cannot be told apart, or are not known."""
+    if "cost" in axes and founds[0].cluster.usd_per_hour is None:
+        raise InputError(f"cost: no price of {founds[0].cluster.groups[0].node} is known",
+                         hint="take a node type with a price, or give `price` in a cluster file")  # fmt: skip
+    if len(founds) == 1 and not ("memory" in axes and {"time", "cost"} & set(axes)):
+        words = "the cheapest layout is the fastest" if "cost" in axes else "nothing can be traded for fewer GPUs"
+        raise InputError(f"on one number of GPUs {words}", hint="give a range: `--gpus 64..1024`")
+
+
+def _task(resolved: Resolved, axes: Sequence[str], kept: Sequence[TradeoffChoice], ends_s: float) -> Task:
+    """The search on one number of GPUs, against what fewer GPUs reach: a layout that is no faster than one of them (no
+    cheaper, if time is no axis) and no smaller, if memory is one, is beaten."""
+    timed, sized = bool({"time", "cost"} & set(axes)), "memory" in axes
+    unit = money(resolved, 1.0)["cost_usd_per_mtoken"] or math.nan
+    seconds = [one.step_s if "time" in axes or not timed else (one.usd_per_mtoken or 0.0) / unit for one in kept]
+    if timed and sized:
+        rivals = {(s, one.device_bytes) for s, one in zip(seconds, kept, strict=True)}
+        return Task.of(resolved, "frontier", rivals=_steps(rivals), ends_s=ends_s)
+    aim: Aim = "step" if timed else "memory"
+    values = seconds if timed else [one.device_bytes for one in kept]
+    return Task.of(resolved, aim, limit=min(values, default=math.inf), ends_s=ends_s)
+
+
+def _steps(rivals: set[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Those that no other beats."""
+    out: list[tuple[float, float]] = []
+    for seconds, num_bytes in sorted(rivals):
+        if not out or num_bytes < out[-1][1]:
+            out.append((seconds, num_bytes))
+    return tuple(out)
+
+
+def unbeaten(choices: Sequence[TradeoffChoice], axes: Sequence[str]) -> list[TradeoffChoice]:
+    """The choices that no other beats, in the order of the axes; of those equal in all the one with the fewest GPUs."""
+    ordered = sorted(choices, key=lambda one: (*(getattr(one, AXES[name]) for name in axes), one.num_gpus,
+                                               one.layout_id))  # fmt: skip
+    values = _values(ordered, axes)
+    kept: list[int] = []
+    for index in range(len(ordered)):  # in this order only what stands before can be as good in all
+        if not kept or not (values[kept] <= values[index]).all(axis=1).any():
+            kept.append(index)
+    return [ordered[index] for index in kept]
+
+
+def _values(choices: Sequence[TradeoffChoice], axes: Sequence[str]) -> NDArray[np.float64]:
+    """[choice, axis]"""
+    rows = [[float(getattr(one, AXES[name])) for name in axes] for one in choices]
+    return np.array(rows).reshape(-1, len(axes))
+
+
+def _overview(values: NDArray[np.float64]) -> list[int]:
+    """Indices of the best of each axis, then always the one farthest from those before it, on logarithmic axes."""
+    places = np.log(values)
+    spread = places.max(axis=0) - places.min(axis=0)
+    places = (places - places.min(axis=0)) / np.where(spread > 0, spread, 1.0)
+    order = list(dict.fromkeys(int(index) for index in places.argmin(axis=0)))
+    away = np.min([np.abs(places - places[index]).max(axis=1) for index in order], axis=0)
+    while len(order) < len(places):
+        away[order] = -1.0
+        order.append(int(away.argmax()))
+        away = np.minimum(away, np.abs(places - places[order[-1]]).max(axis=1))
+    return order
+
+
+def nothing(founds: Sequence[Resolved], stopped: str | None) -> MeshwrightError:
+    """Why no number of GPUs has a layout."""
+    if stopped is not None:
+        return SearchInterrupted(f"stopped ({stopped}) before any layout was found")
+    last, count = founds[-1], Count()
+    meshes = last.space.meshes(count)
+    if len(meshes["tp"]):
+        LayoutCounts(last.space, meshes).tally(count)
+    legal = count.total > sum(count.ruled_out.values())
+    error = does_not_fit(last, count) if legal else no_legal_layout(last, count)
+    if len(founds) == 1:
+        return error
+    tried = f"{len(founds):,} numbers of GPUs from {founds[0].cluster.num_gpus:,} to {last.cluster.num_gpus:,}"
+    return NoFeasibleLayoutError(f"no layout of {last.model.name} runs on any of {tried}; on the largest:\n\n"
+                                 f"{error.message}", hint=error.hint, details=error.details)  # fmt: skip

@@ -1,0 +1,117 @@
+"""`what_if`: a question about a plan, from the plan's file alone and what its request names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...errors import InputError, UnknownNameError
+from ..document.plan import Candidate, Plan, load_plan
+from ..evaluation.staged import Staged
+from ..request.load import request_from_dict
+from ..request.resolve import resolve
+from ..search.executors import opened
+from .base import Progress, Question, Result
+from .changes import parse_sets, parse_vary
+from .pricing import Held, Stop
+from .registry import STUDIES
+
+_AGREES = 1e-6  # a plan's numbers carry 9 digits
+_SHOWS = 5e-4
+_OF_POINTS = ("sweep", "strong-scaling", "weak-scaling", "generations")
+
+
+def what_if(
+    plan: Plan | Path | str,
+    *,
+    set: Sequence[str] | Mapping[str, str] = (),
+    vary: Sequence[str] | str = (),
+    study: str | None = None,
+    replan: bool = False,
+    choice: int = 1,
+    assume: Mapping[str, str] | None = None,
+    jobs: int = 1,
+    executor: str | None = None,
+    resume: Path | str | None = None,
+    progress: Progress | None = None,
+    should_stop: Stop | None = None,
+) -> Result:
+    """What a layout of `plan` (an object or a file) costs when numbers differ.
+
+    set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`);
+    vary: `path=a..b` or `path=a,b,c`, one or two; study: a name in `studies.registry` (without: a comparison, or a
+    sweep where something varies); replan: search the best layout too; choice: which layout of the plan is held;
+    assume: the study's assumptions, by name; jobs: processes that search the points of a sweep; executor: a cluster
+    that does (`dask://host:port`, `ray://host:port`); resume: a file that keeps the points that are done.
+    Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
+    """
+    if not isinstance(plan, Plan):
+        plan = load_plan(plan)
+    texts = [f"{path}={value}" for path, value in set.items()] if isinstance(set, Mapping) else list(set)
+    ranges = [vary] if isinstance(vary, str) else list(vary)
+    name = study or ("sweep" if ranges else "compare")
+    if name not in STUDIES:
+        raise UnknownNameError("study", name, STUDIES)
+    if name == "compare" and not texts:
+        hint = "`--set gpu.memory.bandwidth=4.8TB/s`, `--vary gpu.peak=x0.5..x4` or `--study sensitivity`"
+        raise InputError("nothing to change", hint=hint)
+    opened(jobs, executor)  # refuses what is wrong before anything is searched
+    if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
+        raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
+    candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
+    refuse_groups(candidate, "what-if")
+    kept = Held(candidate.to_layout(), candidate.partition)
+    question = Question(
+        base, kept, parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
+        assume=dict(assume or {}), jobs=jobs, executor=executor, resume=None if resume is None else Path(resume),
+        progress=progress, should_stop=should_stop,
+    )  # fmt: skip
+    result = STUDIES[name](question)
+    now = Staged.of(base, kept.layout, kept.partition, simulate=candidate.closed_form_s is not None)
+    notes = (*_closed_form(now), *_not_placed(now, candidate), *result.notes)
+    more = {"warnings": (*_stale(now, candidate), *result.warnings), "notes": notes}
+    return result.model_copy(update=more)
+
+
+def refuse_groups(candidate: Candidate, what: str) -> None:
+    """Raises InputError for a layout that uses groups of nodes as what they are, where `what` cannot price that."""
+    if candidate.spread is None:
+        return
+    names = [use.name for use in candidate.spread.islands]
+    even = "made with `--stages even`" if len(names) > 1 else f"for {names[0]} alone"
+    raise InputError(
+        f"layout {candidate.choice} uses groups of nodes as what they are, and {what} prices all GPUs alike",
+        hint=f"`meshwright explain` has its groups; or ask it of a plan {even}",
+    )
+
+
+def chosen(plan: Plan, choice: int) -> Candidate:
+    """Layout number `choice` of the plan. Raises InputError if there is none."""
+    found = next((each for each in plan.candidates if each.choice == choice), None)
+    if found is None:
+        raise InputError(f"the plan has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
+    return found
+
+
+def _stale(now: Staged, candidate: Candidate) -> tuple[str, ...]:
+    """A word where the plan's price is not today's: profiles or constants have changed since it was written."""
+    if candidate.placement.order is not None or abs(now.step_s / candidate.step_s - 1) <= _AGREES:
+        return ()
+    priced = f"the plan was priced at {candidate.step_s:.4g} s, with the profiles of today it is {now.step_s:.4g} s"
+    return (f"{priced}: plan again",)
+
+
+def _not_placed(now: Staged, candidate: Candidate) -> tuple[str, ...]:
+    """A word where the plan places its nodes by links that differ, which studies do not."""
+    if candidate.placement.order is None:
+        return ()
+    gives = f"which gives {now.step_s:.4g} s where the plan, whose nodes are placed, has {candidate.step_s:.4g} s"
+    return (f"Every link counts as the slowest, {gives}.",)
+
+
+def _closed_form(now: Staged) -> tuple[str, ...]:
+    """A word where the closed form, which studies price by, shows another number than the plan, which simulates."""
+    if abs(now.closed_s / now.step_s - 1) < _SHOWS:
+        return ()
+    gives = f"which gives {now.closed_s:.4g} s where the plan's simulation gives {now.step_s:.4g} s"
+    return (f"Priced by the closed form, {gives}.",)

@@ -1,0 +1,166 @@
+"""Reads command lines as people keep them: files of options, shell scripts with variables, arrays and continuations."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import FieldProblem
+from .option_lists import Option, OptionList
+
+# Options of torchrun and the variables that say how many ranks there are.
+LAUNCHER = {"--nnodes": "num_nodes", "--nproc-per-node": "gpus_per_node"}
+_IGNORED = ("--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id",
+            "--tee", "--log-dir", "--max-restarts", "--standalone", "--role")  # fmt: skip
+_COUNTS = {
+    "NNODES": "num_nodes", "NUM_NODES": "num_nodes", "SLURM_NNODES": "num_nodes", "GPUS_PER_NODE": "gpus_per_node",
+    "NPROC_PER_NODE": "gpus_per_node", "WORLD_SIZE": "world",
+}  # fmt: skip
+_ASSIGNED = re.compile(
+    r"^\s*(?:export\s+|readonly\s+|local\s+|declare\s+)?([A-Za-z_]\w*)="
+    r"(\"[^\"]*\"|'[^']*'|\$\(\([^()]*\)\)|[^\s()#;]*)\s*;?\s*(?:#.*)?$"
+)
+_STATEMENT = re.compile(r"""(?:"[^"]*"|'[^']*'|(?:^|\s)\#.*|[^;])+""")  # up to a `;` outside quotes and comments
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*)")
+_SUM = re.compile(r"\$\(\(([\d\s+*/()-]+)\)\)")
+
+
+@dataclass
+class Arguments:
+    """What a command line says: settings by option, line and file of each, options that no release knows, ranks."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    problems: list[FieldProblem] = field(default_factory=list)
+
+
+def read_arguments(text: str, options: OptionList, file: str) -> Arguments:
+    """The options in `text`, typed as `options` says. Wrong values become problems, unknown options are listed."""
+    found = Arguments()
+    words = list(_words(text, found))
+    position = 0
+    while position < len(words):
+        word, line = words[position]
+        position += 1
+        if not word.startswith("--") or len(word) < 3:
+            continue
+        name, equals, attached = word.partition("=")
+        values = [attached] if equals else []
+        option = options.options.get(name)
+        while not equals and position < len(words) and _takes(option, name, len(values), words[position][0]):
+            values.append(words[position][0])
+            position += 1
+        if launcher_name(name) in LAUNCHER:
+            if values and values[0].isdigit():
+                found.ranks[LAUNCHER[launcher_name(name)]] = int(values[0])
+        elif launcher_name(name) in _IGNORED:
+            continue
+        elif option is None:
+            found.unknown.setdefault(name, line)
+        else:
+            _keep(found, option, values, line, file)
+    return found
+
+
+def launcher_name(name: str) -> str:
+    """torchrun takes every option in two spellings."""
+    return name.replace("_", "-")
+
+
+def _takes(option: Option | None, name: str, have: int, word: str) -> bool:
+    """Whether the next word is a value of the option before it."""
+    if word.startswith("--") or word in (")", "("):
+        return False
+    if launcher_name(name) in (*LAUNCHER, *_IGNORED) and option is None:
+        return have < 1
+    if option is None:
+        return have < 1 and not word.endswith(".py")
+    return option.kind != "flag" and (option.many or have < 1)
+
+
+def _keep(found: Arguments, option: Option, values: list[str], line: int, file: str) -> None:
+    found.lines[option.name] = line
+    if option.kind == "flag":
+        found.settings[option.name] = True
+        return
+    if not values:
+        found.problems.append(FieldProblem("has no value", file=file, line=line, field=option.name))
+        return
+    typed = [_typed(value, option.kind) for value in values]
+    value = typed if option.many else typed[0]
+    if any("$" in each for each in values):
+        hint = "give it a value in the file; only plain assignments (NAME=8) are followed"
+        wrong = f"`{values[0]}` is not set here"
+        found.problems.append(FieldProblem(wrong, file=file, line=line, field=option.name, hint=hint))
+        return
+    if (text := option.wrong(value)) is not None:
+        found.problems.append(FieldProblem(text, file=file, line=line, field=option.name))
+        return
+    found.settings[option.name] = value
+
+
+def _typed(value: str, kind: str) -> Any:
+    try:
+        return {"int": int, "float": float}.get(kind, str)(value)
+    except ValueError:
+        return value
+
+
+def _words(text: str, found: Arguments) -> Iterator[tuple[str, int]]:
+    """(word, line number), variables filled in; assignments are taken out of the text."""
+    values: dict[str, str] = {}
+    numbered = enumerate(text.splitlines(), 1)
+    for number, line in ((number, part) for number, whole in numbered for part in _STATEMENT.findall(whole)):
+        if assigned := _ASSIGNED.match(line):
+            name, value = assigned[1], _filled(assigned[2].strip("\"'"), values)
+            values[name] = value
+            found.environment[name] = value
+            if name in _COUNTS and value.isdigit():
+                found.ranks[_COUNTS[name]] = int(value)
+            if not value.startswith("--"):
+                continue
+        line = _filled(re.sub(r"(?:^|\s)#.*$", "", line).rstrip().rstrip("\\"), values)
+        line = re.sub(r"[A-Za-z_]\w*\+?=\($|[A-Za-z_]\w*\+?=\((?=\s*--)", " ", line)  # the head of an array
+        for word in _split(line):
+            yield word.strip("\"'"), number
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    def one(found: re.Match[str]) -> str:
+        name, default = found[1] or found[3], found[2]
+        if name in values:
+            return values[name]
+        return default if default is not None else found[0]
+
+    text = _VARIABLE.sub(one, text)
+    return _SUM.sub(lambda found: str(_arithmetic(found[1])), text)
+
+
+def _arithmetic(text: str) -> int:
+    """Whole numbers with + - * and / from left to right by precedence, as the shell does."""
+    total, factors = 0, re.findall(r"[-+*/]|\d+", text)
+    sign, term, operator = 1, None, ""
+    for part in [*factors, "+"]:
+        if part.isdigit():
+            value = int(part)
+            term = value if term is None else (term * value if operator == "*" else term // max(value, 1))
+        elif part in "*/":
+            operator = part
+        else:
+            total += sign * (term or 0)
+            sign, term = (1 if part == "+" else -1), None
+    return total
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=False)
+    except ValueError:  # a quote that spans lines
+        return line.split()

@@ -1,0 +1,49 @@
+"""DeepSpeed's own reading of many configs, on a machine without a GPU. Run by the Python that has it:
+
+    python parser.py < cases.jsonl > verdicts.jsonl
+
+A case is {config, world, dp, pp, tp}: its verdict is null, or what DeepSpeedConfig says with data-parallel ranks as an
+engine would count them. Worlds are many and a process group is one, so that dp is told by an `mpu` (as engines do).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+answers, sys.stdout = sys.stdout, sys.stderr
+del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+os.environ["DS_ACCELERATOR"] = "cpu"
+import torch  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=512)
+import deepspeed  # noqa: E402
+from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
+
+deepspeed.comm.init_distributed(dist_backend="fake", auto_mpi_discovery=False, rank=0, world_size=512)
+
+
+class _Ranks:
+    """What the config asks of a model-parallel unit."""
+
+    def __init__(self, dp: int) -> None:
+        self.get_data_parallel_world_size = lambda: dp
+
+
+def verdict(case: dict[str, Any]) -> str | None:
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            DeepSpeedConfig(case["config"], mpu=_Ranks(case["dp"]))
+    except SystemExit as error:
+        return f"exit {error.code}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+for line in sys.stdin:
+    print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)

@@ -1,0 +1,112 @@
+"""Techniques that DeepSpeed trains by: ZeRO++, states on drives, and 1-bit Adam, as options of its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..options import Facts, Settings
+from ..setup import Setup
+
+Knobs = Mapping[str, float]
+_ZERO = "zero_optimization"
+QUANTIZED_WEIGHTS, QUANTIZED_GRADIENTS = f"{_ZERO}.zero_quantized_weights", f"{_ZERO}.zero_quantized_gradients"
+SECONDARY = f"{_ZERO}.zero_hpz_partition_size"
+OPTIMIZER, WEIGHTS = f"{_ZERO}.offload_optimizer", f"{_ZERO}.offload_param"
+OPTIONS = (QUANTIZED_WEIGHTS, SECONDARY, QUANTIZED_GRADIENTS, f"{OPTIMIZER}.nvme_path", f"{WEIGHTS}.device",
+           f"{WEIGHTS}.nvme_path", f"{WEIGHTS}.pin_memory")  # fmt: skip
+OPTIMIZER_OPTIONS = ("optimizer.type", "optimizer.params")
+FACT = "workload.techniques"
+NVME_PATH = "/local_nvme"  # JSON reads no variable: the folder is named in `says`
+
+
+def of(setup: Setup) -> dict[str, dict[str, float]]:
+    """The techniques of a plan, with their knobs."""
+    return {name: dict(knobs) for name, knobs in setup.workload.techniques}
+
+
+def states_write(setup: Setup) -> Settings:
+    """What ZeRO++ and states on drives add to `zero_optimization`."""
+    chosen, out = of(setup), Settings()
+    if (knobs := chosen.get("zero++")) is not None:
+        out |= {QUANTIZED_WEIGHTS: knobs["weight_bits"] == 8, QUANTIZED_GRADIENTS: knobs["gradient_bits"] == 4,
+                SECONDARY: int(knobs["secondary"]) or setup.gpus_per_node}  # fmt: skip
+    if (knobs := chosen.get("zero-infinity")) is not None and knobs["optimizer"]:
+        out |= {f"{OPTIMIZER}.device": "nvme", f"{OPTIMIZER}.nvme_path": NVME_PATH, f"{OPTIMIZER}.pin_memory": True}
+        if knobs["weights"]:
+            out |= {f"{WEIGHTS}.device": "nvme", f"{WEIGHTS}.nvme_path": NVME_PATH, f"{WEIGHTS}.pin_memory": True}
+    return out
+
+
+def states_read(settings: Settings) -> Facts:
+    """The techniques that options of `zero_optimization` state."""
+    found: dict[str, dict[str, float]] = {}
+    weights, gradients = bool(settings.get(QUANTIZED_WEIGHTS)), bool(settings.get(QUANTIZED_GRADIENTS))
+    secondary = settings.get(SECONDARY, 1)
+    if weights or gradients or secondary > 1:
+        found["zero++"] = {"weight_bits": 8 if weights else 16, "gradient_bits": 4 if gradients else 16,
+                           "secondary": max(secondary, 1)}  # fmt: skip
+    if settings.get(f"{OPTIMIZER}.device") == "nvme":
+        found["zero-infinity"] = {"weights": float(settings.get(f"{WEIGHTS}.device") == "nvme")}
+    return {FACT: found} if found else {}
+
+
+def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
+    """The optimizer; of 1-bit Adam also the step from which on the variance is frozen."""
+    knobs = of(setup).get("1-bit-adam")
+    if knobs is None:
+        return {"optimizer.type": names[setup.workload.optimizer]}
+    steps = (setup.workload.total_tokens or 0.0) / setup.workload.tokens_per_step
+    return {"optimizer.type": "OneBitAdam", "optimizer.params": {
+        "freeze_step": max(round(knobs["warmup"] * steps), 1), "cuda_aware": False, "comm_backend_name": "nccl"}}
+
+
+def optimizer_read(settings: Settings, facts: Facts) -> Facts:
+    """The optimizer; how many steps there are no config of DeepSpeed says, so that the warm-up stays at its default."""
+    name = str(settings.get("optimizer.type", "AdamW")).lower()
+    out: Facts = {"workload.optimizer": "sgd" if name == "sgd" else "adamw"}
+    return out | ({FACT: {**facts.get(FACT, {}), "1-bit-adam": {}}} if name == "onebitadam" else {})
+
+
+def _zero_plus_plus(setup: Setup, knobs: Knobs) -> str | None:
+    secondary = int(knobs["secondary"]) or setup.gpus_per_node
+    if knobs["weight_bits"] not in (8, 16):
+        return f"zero_quantized_weights sends 8 bits, not {knobs['weight_bits']:g}"
+    if knobs["gradient_bits"] not in (4, 16):
+        return f"zero_quantized_gradients sends 4 bits, not {knobs['gradient_bits']:g}"
+    if setup.layout.tp * setup.layout.cp > 1:
+        return f"its groups of neighbours count ranks of one replica each (tp {setup.layout.tp}, cp {setup.layout.cp})"
+    if setup.layout.num_gpus % secondary:
+        return f"zero_hpz_partition_size {secondary} does not divide {setup.layout.num_gpus} ranks"
+    return None
+
+
+def _zero_infinity(setup: Setup, knobs: Knobs) -> str | None:
+    if knobs["weights"] and not knobs["optimizer"]:
+        return "weights go to drives only together with the optimizer's states"
+    return None if setup.workload.optimizer == "adamw" else f"its Adam on the host is no {setup.workload.optimizer}"
+
+
+def _one_bit_adam(setup: Setup, knobs: Knobs) -> str | None:
+    if setup.workload.optimizer != "adamw":
+        return f"OneBitAdam is no {setup.workload.optimizer}"
+    if not setup.workload.total_tokens:
+        return "freeze_step counts steps, and the run has no length: plan with `--total-tokens`"
+    return None
+
+
+# Technique -> why DeepSpeed cannot train by it with these knobs, None where it can.
+CAN: Mapping[str, Callable[[Setup, Knobs], str | None]] = {
+    "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam,
+}  # fmt: skip
+
+
+def says(setup: Setup) -> list[str]:
+    """What a user has to do beside the JSON."""
+    chosen: dict[str, Any] = of(setup)
+    out = []
+    if chosen.get("zero-infinity", {}).get("optimizer"):
+        out.append(f"{NVME_PATH} stands for the folder of your drives in ds_config.json; DeepSpeed needs its async_io")
+    if "1-bit-adam" in chosen and setup.precision != "fp16":
+        out.append("DeepSpeed has verified the convergence of OneBitAdam in fp16 only")
+    return out

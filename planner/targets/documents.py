@@ -1,0 +1,74 @@
+"""Reads the options of JSON, YAML and TOML configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import FieldProblem
+from ...profiles.io.reader import Document, read_document
+from .argv import Arguments
+from .option_lists import OptionList
+
+# Sections of torchtitan's TOML that say nothing about the layout.
+_TOML_OTHERS = (
+    "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "experimental", "comm", "model",
+    "memory_estimation", "fault_tolerance", "validation", "quantize", "float8", "debug", "compile",
+)  # fmt: skip
+
+
+def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Arguments:
+    """The settings of nested blocks by dotted option; a block of which no option is listed is one value.
+
+    "auto" is left out: the framework fills it in. Unknown keys are listed, values of a wrong type become problems.
+    """
+    found = Arguments()
+    if not isinstance(document.data, Mapping):
+        found.problems.append(document.problem((), "is not a config: it must be a block of options"))
+        return found
+    for path, value in _flat(document.data, options, prefix):
+        name, line = prefix + ".".join(path), document.line(path)
+        found.lines[name] = line
+        option = options.options.get(name)
+        if option is None:
+            found.unknown[name] = line
+        elif value is None or value == "auto":
+            continue
+        elif (wrong := option.wrong(value)) is not None:
+            found.problems.append(FieldProblem(wrong, file=document.name, line=line, field=name))
+        else:
+            found.settings[name] = value
+    return found
+
+
+def _flat(
+    data: Mapping[str, Any], options: OptionList, prefix: str, above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in data.items():
+        path = (*above, str(key))
+        inside = f"{prefix}{'.'.join(path)}."
+        if isinstance(value, Mapping) and any(name.startswith(inside) for name in options.options):
+            yield from _flat(value, options, prefix, path)
+        else:
+            yield path, value
+
+
+def read_toml(document: Document, options: OptionList) -> Arguments:
+    """torchtitan's TOML of releases up to 0.2.2, in the names of its Python config."""
+    data = {key: value for key, value in dict(document.data).items() if key not in _TOML_OTHERS}
+    mode = dict(data.pop("activation_checkpoint", {}) or {}).get("mode", "none")
+    found = read_blocks(Document(document.name, data, document.text, document.syntax), options)
+    model = document.at(("model",), {})
+    found.settings["activation_checkpoint"] = mode
+    if isinstance(model, Mapping) and model.get("flavor"):
+        found.settings["model_spec"] = f"{model.get('name', '')}/{model['flavor']}"
+    converters = model.get("converters", []) if isinstance(model, Mapping) else []
+    if any("float8" in str(each) for each in converters):
+        found.settings["converters"] = "float8"
+    return found
+
+
+def read_config(path: str, text: str, options: OptionList, prefix: str = "") -> Arguments:
+    """JSON, YAML or TOML by suffix."""
+    document = read_document(path, text)
+    return read_toml(document, options) if document.syntax == "toml" else read_blocks(document, options, prefix)

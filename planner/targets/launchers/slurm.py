@@ -1,0 +1,50 @@
+"""Slurm: one task per node, in the order of the plan's hosts where it has one.
+
+sbatch and srun: slurm.schedmd.com/sbatch.html and srun.html (--distribution=arbitrary reads SLURM_HOSTFILE).
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from .base import Job, Launcher, comment
+
+_SCRIPT = """\
+#!/bin/sh
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node={gpus}
+#SBATCH --exclusive
+{directives}{header}set -euf
+cd "${{SLURM_SUBMIT_DIR:-.}}"
+{needs}{meet}
+export MASTER_ADDR MASTER_PORT="${{MASTER_PORT:-29500}}"
+# The number of a node is known only on the node itself: the inner shell expands it.
+exec srun --kill-on-bad-exit=1{arbitrary} sh -c 'export NODE_RANK="$SLURM_PROCID"; exec sh launch.sh "$@"' sh "$@"
+"""
+
+
+def files(job: Job) -> dict[str, str]:
+    example = f" {job.example}" if job.example else ""
+    usage = (f"In this folder: sbatch launch.sbatch{example}",)
+    meet = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    out = {}
+    if job.hosts:
+        out["hosts"] = "".join(f"{host}\n" for host in job.hosts)
+        meet = f'export SLURM_HOSTFILE="$PWD/hosts"\nMASTER_ADDR={shlex.quote(job.hosts[0])}'
+    out["launch.sbatch"] = _SCRIPT.format(
+        name=shlex.quote(job.name), nodes=job.num_nodes, gpus=job.gpus_per_node, header=comment((*job.header, *usage)),
+        directives=f"#SBATCH --nodelist={','.join(job.hosts)}\n" if job.hosts else "",
+        needs="".join(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()), meet=meet,
+        arbitrary=" --distribution=arbitrary" if job.hosts else "",
+    )  # fmt: skip
+    return out
+
+
+def next_step(job: Job) -> str:
+    needs = "".join(f"{name}=... " for name in job.needs)
+    return f"{needs}sbatch launch.sbatch" + (f" {job.example}" if job.example else "")
+
+
+LAUNCHER = Launcher("slurm", "launch.sbatch: srun, one task per node", files, next_step)

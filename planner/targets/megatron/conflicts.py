@@ -1,0 +1,67 @@
+"""Rules of Megatron-LM's arguments that no single one breaks: validate_args and TransformerConfig, found out late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..options import Settings
+
+_EXCLUSIVE = (
+    ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
+     "--pipeline-model-parallel-layout"),
+    ("--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers"),
+    ("--pipeline-model-parallel-layout", "--decoder-last-pipeline-num-layers"),
+    ("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+    ("--pipeline-model-parallel-layout", "--account-for-loss-in-pipeline-split"),
+    ("--bf16", "--fp16"), ("--fp8-format", "--fp4-format"), ("--use-megatron-fsdp", "--use-torch-fsdp2"),
+    ("--multi-latent-attention", "--group-query-attention"), ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+)  # fmt: skip
+_NEEDS = (
+    ("--overlap-param-gather", "--overlap-grad-reduce"), ("--overlap-param-gather", "--use-distributed-optimizer"),
+    ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"), ("--tp-comm-overlap", "--sequence-parallel"),
+    ("--exp-avg-dtype", "--use-precision-aware-optimizer"), ("--num-query-groups", "--group-query-attention"),
+    ("--use-megatron-fsdp", "--ckpt-format"), ("--fp8-recipe", "--fp8-format"), ("--fp8-format", "--bf16"),
+    ("--fp4-recipe", "--fp4-format"), ("--fp4-format", "--bf16"),
+    ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
+)  # fmt: skip
+
+
+def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rules of validate_args and TransformerConfig that no single option breaks."""
+    out = [
+        (given[-1], f"cannot be given together with {given[0]}")
+        for group in _EXCLUSIVE
+        if len(given := [name for name in group if name in settings]) > 1
+    ]
+    out += [(name, f"needs {other}") for name, other in _NEEDS if name in settings and other not in settings]
+    fsdp = bool(settings.get("--use-megatron-fsdp") or settings.get("--use-torch-fsdp2"))
+    sharding = settings.get("--data-parallel-sharding-strategy")
+    if fsdp and settings.get("--ckpt-format") == "torch":
+        out.append(("--ckpt-format", "Megatron-FSDP saves as fsdp_dtensor"))
+    if sharding is not None and not fsdp:
+        out.append(("--data-parallel-sharding-strategy", "needs --use-megatron-fsdp"))
+    if settings.get("--recompute-granularity") == "full" and "--recompute-method" not in settings:
+        out.append(("--recompute-granularity", "full needs --recompute-method uniform or block"))
+    if settings.get("--recompute-granularity") == "selective" and "--recompute-method" in settings:
+        out.append(("--recompute-method", "is for --recompute-granularity full"))
+    hybrid = "a2a+p2p" in settings.get("--cp-comm-type", ())
+    sizes = settings.get("--hierarchical-context-parallel-sizes")
+    if hybrid and (sizes is None or math.prod(sizes) != settings.get("--context-parallel-size", 1)):
+        out.append(("--cp-comm-type", f"a2a+p2p needs --hierarchical-context-parallel-sizes with the product "
+                                      f"{settings.get('--context-parallel-size', 1)}"))  # fmt: skip
+    fraction = settings.get("--optimizer-offload-fraction")
+    if fraction is not None and not 0 <= fraction <= 1:
+        out.append(("--optimizer-offload-fraction", f"`{fraction}` is not between 0 and 1"))
+    return out + _connections(settings, environment, fsdp)
+
+
+def _connections(settings: Settings, environment: Mapping[str, str], fsdp: bool) -> list[tuple[str, str]]:
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    value = environment.get(name)
+    split = settings.get("--tensor-model-parallel-size", 1) > 1 or settings.get("--context-parallel-size", 1) > 1
+    if fsdp and value == "1":
+        return [(name, "is 1; FSDP needs it unset or larger")]
+    if split and not fsdp and value != "1" and environment.get("before_blackwell", "yes") == "yes":
+        return [(name, f"is {value or 'not set'}; tp or cp needs 1 before Blackwell")]
+    return []

@@ -1,0 +1,341 @@
+"""The model <-> arguments of pretrain_gpt.py, both ways; and what of a model Megatron cannot build."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Any
+
+from ....cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
+from ....cost_models.specs.workload import Workload
+from ....errors import InputError
+from ..option_lists import OptionList
+from ..options import Entry, Facts, Settings, number, switch
+from ..setup import Setup
+from . import rope as rotation
+
+# What families have beyond the sizes of their model: no argument gives it, or nothing in a plan says where.
+_OTHER_FAMILIES = {
+    "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
+    "gpt_neox": "attention and feed-forward in parallel", "gptj": "attention and feed-forward in parallel",
+    "granite": "scaled embeddings, residuals, scores and logits",
+    "llama4": "attention in chunks, layers without rotary positions, and experts whose inputs are weighed",
+    "olmo2": "norms behind its blocks",
+}  # fmt: skip
+# Activation -> its argument, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
+# fuses it with biases (fusions/fused_bias_gelu.py), else exactly: both are written as that one, and read as `gelu`.
+_GATES = {"silu": "--swiglu"}
+_PLAIN = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
+
+
+def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training has no argument, each as a sentence."""
+    attentions = {_plain(kind.attention) for kind in model.kinds}
+    dense, routed = _blocks(model)
+    attention = model.kinds[0].attention
+    known = _GATES if model.kinds[0].feed_forward.gated else _PLAIN
+    head_norms = (0, 2 * attention.head_dim)
+    biases = {attention.output_bias, *(block.bias for block in dense)}
+    family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
+    reasons = {
+        f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which is not written": bool(family),
+        "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
+        "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
+        f"model.activation: {model.activation} is none of {', '.join(known)}": model.activation not in known,
+        "model.kinds.gated: blocks are gated all or none": len({kind.feed_forward.gated for kind in model.kinds}) > 1,
+        "model.kinds.norm_parameters: query and key norms are those of one head, each":
+            not attention.is_mla and attention.norm_parameters not in head_norms,
+        "model.rope_theta: positions are rotary or learned": model.rope_theta is None and not model.learned_positions,
+        "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
+        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
+        "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
+            any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
+                for block in routed),
+        "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
+            any(block.router_normalised and block.top_k == 1 for block in routed),
+        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
+            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
+        "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
+        "model.embedding_norm: the embedding has no norm": model.embedding_norm,
+        "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
+        "model.head_bias: the head has no bias": model.head_bias,
+        "model.final_norm: there is always a final norm": not model.final_norm,
+        "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
+        "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
+        f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
+        **rotation.cannot_rotate(model, options),
+    }  # fmt: skip
+    return [text for text, applies in reasons.items() if applies]
+
+
+def _plain(attention: Attention) -> tuple[Any, ...]:
+    """All of an attention but its window."""
+    return tuple(getattr(attention, name) for name in Attention.__dataclass_fields__ if name != "window")
+
+
+def _blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
+    """The distinct dense and routed blocks."""
+    blocks = list(dict.fromkeys(kind.feed_forward for kind in model.kinds))
+    routed = [block for block in blocks if isinstance(block, MixtureOfExperts)]
+    return [block for block in blocks if isinstance(block, FeedForward)], routed
+
+
+def windows(model: ModelSpec, workload: Workload) -> set[int]:
+    """Windows that cut something off."""
+    sizes = {kind.attention.window for kind in model.kinds}
+    return {size for size in sizes if size is not None and size < workload.seq_len}
+
+
+def _biased(model: ModelSpec) -> bool:
+    """Whether linear layers have biases, those of queries, keys and values aside."""
+    return model.kinds[0].attention.output_bias or any(block.bias for block in _blocks(model)[0])
+
+
+def _attention(setup: Setup) -> Attention:
+    return setup.model.kinds[0].attention
+
+
+def _routed(setup: Setup) -> MixtureOfExperts | None:
+    return next(iter(_blocks(setup.model)[1]), None)
+
+
+def pattern_text(pattern: list[int]) -> str:
+    """`([0]*3+[1]*58)`."""
+    return "(" + "+".join(f"[{value}]*{len(list(run))}" for value, run in groupby(pattern)) + ")"
+
+
+def read_pattern(option: str, text: Any, layers: int) -> list[int]:
+    """The 0/1 of every layer. Raises InputError for another form or length."""
+    if isinstance(text, int) or str(text).isdigit():
+        every = int(text)
+        return [int(index % every == 0) for index in range(layers)]
+    flat = re.fullmatch(r"\(?((?:\[[01](?:,[01])*\](?:\*\d+)?\+?)+)\)?(?:\*(\d+))?", str(text).replace(" ", ""))
+    if flat is None:
+        raise InputError(f"{option} `{text}` is no pattern of layers", hint="write `([0]*3+[1]*58)`")
+    pattern: list[int] = []
+    for values, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", flat[1]):
+        pattern += [int(value) for value in values.split(",")] * int(times or 1)
+    pattern *= int(flat[2] or 1)
+    if len(pattern) != layers:
+        counted = f"{option} {text} has {len(pattern)} layers, --num-layers {layers}"
+        raise InputError(counted, hint="one 0 or 1 per layer")
+    return pattern
+
+
+def _attention_write(setup: Setup) -> Settings:
+    attention = _attention(setup)
+    out: Settings = {"--num-attention-heads": attention.heads}
+    if attention.is_mla:
+        out |= {
+            "--multi-latent-attention": True, "--kv-lora-rank": attention.kv_lora_rank,
+            "--qk-head-dim": attention.head_dim - attention.rope_head_dim,
+            "--qk-pos-emb-head-dim": attention.rope_head_dim, "--v-head-dim": attention.value_head_dim,
+        }  # fmt: skip
+        if attention.q_lora_rank is not None:
+            out["--q-lora-rank"] = attention.q_lora_rank
+    else:
+        out["--kv-channels"] = attention.head_dim
+        if attention.kv_heads != attention.heads:
+            out |= {"--group-query-attention": True, "--num-query-groups": attention.kv_heads}
+    if attention.norm_parameters:
+        out["--qk-layernorm"] = True
+    if attention.sink_parameters:
+        out["--softmax-type"] = "learnable"
+    return out
+
+
+def _attention_read(settings: Settings, facts: Facts) -> Facts:
+    heads = settings.get("--num-attention-heads")
+    if heads is None:
+        return {}
+    out: Facts = {"model.heads": heads}
+    if settings.get("--multi-latent-attention"):
+        # The defaults of MLATransformerConfig.
+        rank = settings.get("--q-lora-rank")
+        out["model.mla"] = {
+            "kv_lora_rank": settings.get("--kv-lora-rank", 32),
+            "qk_nope_head_dim": settings.get("--qk-head-dim", 128),
+            "qk_rope_head_dim": settings.get("--qk-pos-emb-head-dim", 64),
+            "v_head_dim": settings.get("--v-head-dim", 128),
+        } | ({} if rank is None else {"q_lora_rank": rank})
+    else:
+        out["model.head_dim"] = settings.get("--kv-channels", facts.get("model.hidden", heads) // heads)
+        grouped = settings.get("--group-query-attention")
+        out["model.kv_heads"] = settings.get("--num-query-groups", 1) if grouped else heads
+        if settings.get("--qk-layernorm"):
+            out["model.qk_norm"] = 2 * out["model.head_dim"]
+    if settings.get("--softmax-type") == "learnable":
+        out["model.sink_attention"] = True
+    return out
+
+
+def _bias_write(setup: Setup) -> Settings:
+    if _biased(setup.model):
+        return {}
+    return {"--disable-bias-linear": True} | ({"--add-qkv-bias": True} if _attention(setup).qkv_bias else {})
+
+
+def _bias_read(settings: Settings, facts: Facts) -> Facts:
+    biased = not settings.get("--disable-bias-linear")
+    qkv = biased or bool(settings.get("--add-qkv-bias"))
+    return {"model.output_bias": biased, "model.ffn_bias": biased, "model.qkv_bias": qkv}
+
+
+def _norm_write(setup: Setup) -> Settings:
+    return {"--normalization": "LayerNorm" if setup.model.norm_bias else "RMSNorm"}
+
+
+def _feed_forward_write(setup: Setup) -> Settings:
+    model, (dense, routed) = setup.model, _blocks(setup.model)
+    inner = dense[0].inner if dense else routed[0].expert_inner
+    argument = (_GATES if model.kinds[0].feed_forward.gated else _PLAIN)[model.activation]
+    out: Settings = {"--ffn-hidden-size": inner} | ({argument: True} if argument else {})
+    # Megatron fuses biases with GELU by itself, and refuses to with another function.
+    return out | ({"--no-bias-gelu-fusion": True} if argument == "--squared-relu" and _biased(model) else {})
+
+
+def _feed_forward_read(settings: Settings, facts: Facts) -> Facts:
+    known = {"--swiglu": "silu", "--quick-geglu": "quick_gelu", "--squared-relu": "relu2"}
+    activation = next((name for argument, name in known.items() if settings.get(argument)), "gelu")
+    gated = activation in ("silu", "quick_gelu")
+    hidden = facts.get("model.hidden", 0)
+    # Megatron's default: 4 x hidden, or 2/3 of it in multiples of 64 when gated.
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    return {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual),
+            "model.activation": activation}  # fmt: skip
+
+
+def _moe_write(setup: Setup) -> Settings:
+    block, model = _routed(setup), setup.model
+    if block is None:
+        return {}
+    out: Settings = {
+        "--num-experts": block.experts, "--moe-router-topk": block.top_k, "--moe-ffn-hidden-size": block.expert_inner,
+    }  # fmt: skip
+    routed = [int(model.kinds[kind].is_moe) for kind in model.pattern]
+    if not all(routed):
+        out["--moe-layer-freq"] = pattern_text(routed)
+    if block.shared_inner:
+        out["--moe-shared-expert-intermediate-size"] = block.shared_inner
+    if block.shared_gate:
+        out["--moe-shared-expert-gate"] = True
+    if block.router_bias:
+        out["--moe-router-enable-expert-bias"] = True
+    return out | _router(block)
+
+
+def _router(block: MixtureOfExperts) -> Settings:
+    """How experts are chosen and weighed. Megatron's own way: the softmax of the chosen scores, which sums to 1;
+    sigmoid scores are divided by their sum where there are several (its topk_routing_with_score_function)."""
+    out: Settings = {}
+    if block.groups > 1:
+        out |= {"--moe-router-num-groups": block.groups, "--moe-router-group-topk": block.top_groups}
+    if block.router_scores == "sigmoid":
+        out["--moe-router-score-function"] = "sigmoid"
+    elif not block.router_normalised:
+        out["--moe-router-pre-softmax"] = True
+    if block.router_scale != 1.0:
+        out["--moe-router-topk-scaling-factor"] = block.router_scale
+    return out
+
+
+def _moe_read(settings: Settings, facts: Facts) -> Facts:
+    experts = settings.get("--num-experts")
+    if not experts:
+        return {}
+    layers = facts.get("model.layers", 0)
+    routed = read_pattern("--moe-layer-freq", settings.get("--moe-layer-freq", 1), layers)
+    moe = {
+        "experts": experts, "topk": (chosen := settings.get("--moe-router-topk", 2)),
+        "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
+        "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
+        "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
+        "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
+        "moe_layers": [index for index, one in enumerate(routed) if one],
+        "groups": (groups := settings.get("--moe-router-num-groups") or 1),
+        "top_groups": settings.get("--moe-router-group-topk") or groups,
+        "router_scores": (scores := settings.get("--moe-router-score-function", "softmax")),
+        "router_normalised": not settings.get("--moe-router-pre-softmax") if scores == "softmax" else chosen > 1,
+        "router_scale": settings.get("--moe-router-topk-scaling-factor") or 1.0,
+    }  # fmt: skip
+    return {"model.moe": moe}
+
+
+def _capacity_write(setup: Setup) -> Settings:
+    factor = setup.model.capacity_factor
+    return {} if factor is None else {"--moe-expert-capacity-factor": factor,
+                                      "--moe-pad-expert-input-to-capacity": True}  # fmt: skip
+
+
+def _capacity_read(settings: Settings, facts: Facts) -> Facts:
+    factor = settings.get("--moe-expert-capacity-factor")
+    return {} if factor is None else {"workload.expert_capacity_factor": factor}
+
+
+def _window_write(setup: Setup) -> Settings:
+    sizes = windows(setup.model, setup.workload)
+    if not sizes:
+        return {}
+    size = sizes.pop()
+    pattern = [int(setup.model.kinds[kind].attention.window == size) for kind in setup.model.pattern]
+    out: Settings = {"--window-size": f"{size - 1},0"}  # tokens before the query, which sees itself too
+    return out if all(pattern) else out | {"--window-attn-skip-freq": pattern_text(pattern)}
+
+
+def _window_read(settings: Settings, facts: Facts) -> Facts:
+    text = settings.get("--window-size")
+    if text is None:
+        return {}
+    left = int(str(text).strip("()").split(",")[0])
+    layers, skip = facts.get("model.layers", 0), settings.get("--window-attn-skip-freq")
+    if skip is None:
+        return {"model.sliding_window": left + 1}
+    if str(skip).isdigit():
+        windowed = [int((index + 1) % int(skip) != 0) for index in range(layers)]
+    else:
+        windowed = read_pattern("--window-attn-skip-freq", skip, layers)
+    which = [index for index, one in enumerate(windowed) if one]
+    return {"model.sliding_window": left + 1, "model.window_layers": which}
+
+
+def _dropout_write(setup: Setup) -> Settings:
+    return {} if setup.model.dropout else {"--attention-dropout": 0.0, "--hidden-dropout": 0.0}
+
+
+def _vocab_read(settings: Settings, facts: Facts) -> Facts:
+    size = settings.get("--vocab-size", settings.get("--padded-vocab-size"))
+    return {} if size is None else {"model.vocab": size}
+
+
+MODEL = (
+    number("model.layers", "--num-layers", lambda s: s.model.num_layers),
+    number("model.hidden", "--hidden-size", lambda s: s.model.hidden),
+    Entry(("model.attention",),
+          ("--num-attention-heads", "--kv-channels", "--group-query-attention", "--num-query-groups", "--qk-layernorm",
+           "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",
+           "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
+    Entry(("model.feed_forward",),
+          ("--ffn-hidden-size", "--swiglu", "--quick-geglu", "--squared-relu", "--no-bias-gelu-fusion"),
+          _feed_forward_write, _feed_forward_read),
+    Entry(("model.moe",),
+          ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
+           "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias",
+           "--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-score-function",
+           "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor"),
+          _moe_write, _moe_read),
+    Entry(("workload.expert_capacity_factor",), ("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"),
+          _capacity_write, _capacity_read),
+    Entry(("model.window",), ("--window-size", "--window-attn-skip-freq"), _window_write, _window_read),
+    Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),
+    Entry(("model.norm_bias",), ("--normalization",), _norm_write,
+          lambda given, facts: {"model.norm_bias": given.get("--normalization", "LayerNorm") == "LayerNorm"}),
+    number("model.norm_epsilon", "--norm-epsilon", lambda s: s.model.norm_epsilon, 1e-5),
+    Entry(("model.positions",), rotation.OPTIONS, rotation.write, rotation.read),
+    switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,
+           when=False),
+    number("model.mtp_layers", "--mtp-num-layers", lambda s: s.model.mtp_layers, 0),
+    Entry(("model.dropout",), ("--attention-dropout", "--hidden-dropout"), _dropout_write,
+          lambda given, facts: {"model.dropout": given.get("--hidden-dropout", 0.1) > 0}),
+    Entry(("model.vocab",), ("--vocab-size", "--padded-vocab-size"), lambda s: {"--vocab-size": s.model.vocab},
+          _vocab_read),
+)  # fmt: skip

@@ -1,0 +1,235 @@
+"""Plan <-> arguments of Megatron-LM's pretrain_gpt.py, both ways.
+
+Names and meanings: Megatron-LM core_v0.16.1 to d98e8a64, training/arguments.py, core/model_parallel_config.py,
+core/transformer/transformer_config.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....cost_models.layouts import CP_ALGORITHMS
+from ....cost_models.quantities.operations import ulysses_degree
+from ....errors import InputError
+from ..options import Entry, Facts, Settings, Table, number
+from ..setup import Setup
+from .model import MODEL
+from .stages import pipeline_read, pipeline_write
+
+MODULES = {"attn": "core_attn", "norm": "layernorm", "act": "moe_act", "moe": "moe", "mla": "mla_up_proj"}
+CP_COMM = {"ring": "p2p", "allgather": "all_gather", "ulysses": "a2a", "ring+ulysses": "a2a+p2p"}
+STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+_BLACKWELL = 10.0
+
+
+def needs_one_connection(setup: Setup) -> bool:
+    """CUDA_DEVICE_MAX_CONNECTIONS=1: asserted with tp or cp before Blackwell, refused by Megatron-FSDP."""
+    split = setup.layout.tp > 1 or setup.layout.cp > 1
+    return split and setup.layout.zero < 2 and (setup.capability or 0.0) < _BLACKWELL
+
+
+def _context_write(setup: Setup) -> Settings:
+    if setup.layout.cp == 1:
+        return {}
+    algorithm = CP_ALGORITHMS[setup.layout.cp_algorithm]
+    out: Settings = {"--cp-comm-type": [CP_COMM[algorithm]]}
+    if algorithm == "ring+ulysses":
+        columns = {name: np.array([getattr(setup.layout, name)]) for name in ("cp", "tp", "cp_algorithm")}
+        heads = int(ulysses_degree(setup.model, columns)[0])
+        out["--hierarchical-context-parallel-sizes"] = [heads, setup.layout.cp // heads]
+    return out
+
+
+def _context_read(settings: Settings, facts: Facts) -> Facts:
+    if facts["cp"] == 1:
+        return {}
+    kinds = set(settings.get("--cp-comm-type", ["p2p"]))
+    meaning = {value: name for name, value in CP_COMM.items()}
+    if len(kinds) > 1 or not kinds <= set(meaning):
+        raise InputError(
+            f"--cp-comm-type {' '.join(sorted(kinds))}: a plan has one of {', '.join(meaning)} for all layers",
+            hint="name it once",
+        )
+    return {"cp_algorithm": meaning[kinds.pop()]}
+
+
+def _shards_write(setup: Setup) -> Settings:
+    layout = setup.layout
+    if not layout.zero:
+        return {}
+    out: Settings = {"--use-distributed-optimizer": True}
+    if layout.zero > 1:
+        out |= {
+            "--use-megatron-fsdp": True, "--data-parallel-sharding-strategy": STRATEGIES[layout.zero],
+            "--ckpt-format": "fsdp_dtensor", "--no-gradient-accumulation-fusion": True,
+        }  # fmt: skip
+    if layout.shard < layout.dp:
+        out["--num-distributed-optimizer-instances"] = layout.dp // layout.shard
+    return out
+
+
+def _shards_read(settings: Settings, facts: Facts) -> Facts:
+    strategy = str(settings.get("--data-parallel-sharding-strategy", "no_shard"))
+    fsdp = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+    if settings.get("--use-torch-fsdp2"):
+        zero = 2 if settings.get("--torch-fsdp2-no-reshard-after-forward") else 3
+    elif settings.get("--use-megatron-fsdp"):
+        zero = fsdp[strategy]
+    else:
+        zero = int(bool(settings.get("--use-distributed-optimizer")))
+    instances = int(settings.get("--num-distributed-optimizer-instances", 1))
+    return {"zero": zero, "replicas": instances}
+
+
+def _overlap_write(setup: Setup) -> Settings:
+    ranks = setup.layout.dp * setup.layout.cp
+    out: Settings = {}
+    if ranks > 1 and setup.stack.dp_overlap > 0:
+        out["--overlap-grad-reduce"] = True
+        if setup.layout.zero:
+            out["--overlap-param-gather"] = True
+    if setup.layout.tp > 1 and setup.layout.sequence_parallel and setup.stack.tp_overlap > 0:
+        out["--tp-comm-overlap"] = True
+    return out
+
+
+def _recompute_write(setup: Setup) -> Settings:
+    if setup.recompute == "selective":
+        names = [MODULES[name] for name in setup.recompute_modules]
+        return {"--recompute-granularity": "selective", "--recompute-modules": names}
+    if setup.recompute == "none":
+        return {}
+    layers = setup.layout.recompute_layers
+    method = ("block", layers) if layers else ("uniform", 1)
+    return {"--recompute-granularity": "full", "--recompute-method": method[0], "--recompute-num-layers": method[1]}
+
+
+def _recompute_read(settings: Settings, facts: Facts) -> Facts:
+    selective = settings.get("--recompute-activations") or settings.get("--recompute-granularity") == "selective"
+    if selective:
+        meaning = {value: name for name, value in MODULES.items()}
+        names = settings.get("--recompute-modules", ["core_attn"])
+        if unknown := [name for name in names if name not in meaning]:
+            raise InputError(
+                f"--recompute-modules {unknown[0]} has no counterpart in a plan", hint=f"known: {', '.join(meaning)}"
+            )
+        return {"recompute": {"mode": "selective", "modules": [meaning[name] for name in names]}}
+    if settings.get("--recompute-granularity") != "full":
+        return {"recompute": {"mode": "none"}}
+    if settings.get("--recompute-method") == "block":
+        return {"recompute": {"mode": "full", "layers": int(settings.get("--recompute-num-layers", 1))}}
+    return {"recompute": {"mode": "full"}}
+
+
+def _precision_write(setup: Setup) -> Settings:
+    if setup.precision == "fp8":
+        recipe = "mxfp8" if (setup.capability or 0.0) >= _BLACKWELL else "tensorwise"
+        return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": recipe}
+    if setup.precision == "fp4":
+        return {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}
+    return {} if setup.precision == "fp32" else {f"--{setup.precision}": True}
+
+
+def _precision_read(settings: Settings, facts: Facts) -> Facts:
+    for name in ("fp8", "fp4"):
+        if settings.get(f"--{name}-format") is not None:
+            return {"precision": name}
+    return {"precision": next((name for name in ("bf16", "fp16") if settings.get(f"--{name}")), "fp32")}
+
+
+def _optimizer_write(setup: Setup) -> Settings:
+    name = setup.workload.optimizer
+    out: Settings = {"--optimizer": "sgd" if name == "sgd" else "adam"}
+    if name == "adamw-bf16":
+        out |= {"--exp-avg-dtype": "bf16", "--exp-avg-sq-dtype": "bf16"}
+    if "opt" in setup.offload:
+        out |= {"--optimizer-cpu-offload": True, "--optimizer-offload-fraction": 1.0}
+        if setup.stack.offload_overlap > 0:
+            out["--overlap-cpu-optimizer-d2h-h2d"] = True
+    if "opt" in setup.offload or name == "adamw-bf16":
+        out["--use-precision-aware-optimizer"] = True
+    return out
+
+
+def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
+    name = str(settings.get("--optimizer", "adam"))
+    if name not in ("adam", "sgd"):
+        raise InputError(f"--optimizer {name} has no counterpart in a plan", hint="known: adam, sgd")
+    small = {"bf16", "fp16"} & {settings.get("--exp-avg-dtype"), settings.get("--exp-avg-sq-dtype")}
+    found = "sgd" if name == "sgd" else "adamw-bf16" if small else "adamw"
+    return {"workload.optimizer": found, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
+
+
+def _loss_write(setup: Setup) -> Settings:
+    # The stack's logit bytes are those of a fused loss; the `te` kernel is refused by releases after 0.19.
+    return {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "native"}
+
+
+def _experts_write(setup: Setup) -> Settings:
+    if not setup.model.is_moe:
+        return {}
+    out: Settings = {"--expert-model-parallel-size": setup.layout.ep, "--expert-tensor-parallel-size": setup.layout.etp}
+    return out | {"--moe-token-dispatcher-type": "alltoall", "--moe-grouped-gemm": True}
+
+
+def _experts_read(settings: Settings, facts: Facts) -> Facts:
+    if not settings.get("--num-experts"):
+        return {"ep": 1, "etp": 1}
+    ep = settings.get("--expert-model-parallel-size", 1)
+    return {"ep": ep, "etp": settings.get("--expert-tensor-parallel-size", facts["tp"])}  # Megatron's default is tp
+
+
+def _overlap_read(settings: Settings, facts: Facts) -> Facts:
+    """What of the stack is switched otherwise than `emit` would: `switched.OPTION` -> the feature and its state."""
+    out: Facts = {}
+    if not settings.get("--overlap-grad-reduce"):
+        out["switched.--overlap-grad-reduce"] = {"dp_overlap_grad": False}
+    if not settings.get("--overlap-param-gather") and facts["zero"]:
+        out["switched.--overlap-param-gather"] = {"dp_overlap_param": False}
+    if settings.get("--tp-comm-overlap"):
+        out["switched.--tp-comm-overlap"] = {"tp_comm_overlap": True}
+    return out
+
+
+def _loss_read(settings: Settings, facts: Facts) -> Facts:
+    fused = settings.get("--cross-entropy-loss-fusion")
+    return {} if fused else {"switched.--cross-entropy-loss-fusion": {"loss": "parallel"}}
+
+
+LAYOUT = (
+    number("tp", "--tensor-model-parallel-size", lambda s: s.layout.tp, 1),
+    Entry(("sequence_parallel",), ("--sequence-parallel",),
+          lambda s: {"--sequence-parallel": True} if s.layout.sequence_parallel else {},
+          lambda given, facts: {"sequence_parallel": bool(given.get("--sequence-parallel")) and facts["tp"] > 1}),
+    number("pp", "--pipeline-model-parallel-size", lambda s: s.layout.pp, 1),
+    Entry(("vpp", "schedule", "stages"),
+          ("--pipeline-model-parallel-layout", "--num-layers-per-virtual-pipeline-stage",
+           "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
+           "--decoder-last-pipeline-num-layers", "--account-for-embedding-in-pipeline-split",
+           "--account-for-loss-in-pipeline-split"), pipeline_write, pipeline_read),
+    number("cp", "--context-parallel-size", lambda s: s.layout.cp, 1),
+    Entry(("cp_algorithm",), ("--cp-comm-type", "--hierarchical-context-parallel-sizes"),
+          _context_write, _context_read),
+    Entry(("ep", "etp"), ("--expert-model-parallel-size", "--expert-tensor-parallel-size",
+                          "--moe-token-dispatcher-type", "--moe-grouped-gemm"), _experts_write, _experts_read),
+    Entry(("zero", "shard", "dp"),
+          ("--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "--ckpt-format",
+           "--no-gradient-accumulation-fusion", "--num-distributed-optimizer-instances", "--use-torch-fsdp2",
+           "--torch-fsdp2-no-reshard-after-forward", "--outer-dp-sharding-strategy"), _shards_write, _shards_read),
+    number("micro_batch", "--micro-batch-size", lambda s: s.layout.micro_batch),
+    number("workload.global_batch", "--global-batch-size", lambda s: s.workload.global_batch),
+    number("workload.seq_len", "--seq-length", lambda s: s.workload.seq_len),
+    Entry(("recompute", "recompute_modules", "recompute_layers"),
+          ("--recompute-granularity", "--recompute-modules", "--recompute-method", "--recompute-num-layers",
+           "--recompute-activations"), _recompute_write, _recompute_read),
+    Entry(("precision",), ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe"),
+          _precision_write, _precision_read),
+    Entry(("offload", "workload.optimizer"),
+          ("--optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--optimizer-cpu-offload",
+           "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
+          _optimizer_write, _optimizer_read),
+    Entry(("stack",), ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"),
+          _overlap_write, _overlap_read),
+    Entry(("stack",), ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"), _loss_write, _loss_read),
+)  # fmt: skip
+TABLE = Table((*MODEL, *LAYOUT))

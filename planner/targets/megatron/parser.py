@@ -1,0 +1,75 @@
+"""Megatron's own argument parser over many command lines, on a machine without a GPU. Run by the Python that has it:
+
+    python parser.py CHECKOUT < cases.jsonl > verdicts.jsonl
+
+A case is {argv, world, environment, capability}; its verdict is null, or what Megatron says against it.
+What a GPU machine has and this one lacks is told to it, not changed: the compute capability, and that TransformerEngine
+2.9 is there (some options ask for its version).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import typing
+import warnings
+
+import torch
+import typing_extensions
+
+answers, sys.stdout = sys.stdout, sys.stderr  # frameworks print while they are imported
+del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+if not hasattr(typing, "override"):
+    typing.override = typing_extensions.override  # type: ignore[attr-defined]
+capability = [9, 0]
+torch.cuda.get_device_capability = lambda *args, **kwargs: tuple(capability)
+
+
+class _Properties:
+    @property
+    def major(self) -> int:
+        return capability[0]
+
+    minor, multi_processor_count, name, total_memory = 0, 132, "GPU", 80 << 30
+
+
+torch.cuda.get_device_properties = lambda *args, **kwargs: _Properties()  # type: ignore[assignment]
+sys.path.insert(0, sys.argv[1])
+
+import megatron.core.utils as core_utils  # noqa: E402
+from packaging.version import Version  # noqa: E402
+
+core_utils._te_version = Version("2.9.0")
+core_utils.get_te_version = lambda: Version("2.9.0")
+from megatron.core.models.common.embeddings import rope_utils  # noqa: E402
+from megatron.training import arguments  # noqa: E402
+
+rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or object()
+rope_utils.fused_apply_rotary_pos_emb_thd = rope_utils.fused_apply_rotary_pos_emb_thd or object()
+
+
+def verdict(case: dict[str, typing.Any]) -> str | None:
+    os.environ.update(WORLD_SIZE=str(case["world"]), RANK="0", LOCAL_RANK="0")
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(case["environment"])
+    capability[:] = [int(case["capability"]), 0]
+    sys.argv = ["pretrain_gpt.py", *case["argv"]]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            args = arguments.parse_args()
+            arguments.validate_args(args)
+            arguments.core_transformer_config_from_args(args)
+    except SystemExit:
+        return said.getvalue().strip().splitlines()[-1] if said.getvalue().strip() else "exit"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+for line in sys.stdin:
+    print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)

@@ -1,0 +1,140 @@
+"""Positions <-> arguments of pretrain_gpt.py, both ways; and which rotary ones Megatron cannot build.
+
+Read in Megatron-LM 0.16.1 to d98e8a64: models/common/embeddings (rotary and yarn_rotary_pos_embedding.py),
+transformer/multi_latent_attention.py, training/argument_utils.py and gpt_builders.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....cost_models.specs.model import ModelSpec, RopeScaling
+from ....errors import InputError
+from ..option_lists import OptionList
+from ..options import Facts, Settings
+from ..setup import Setup
+
+OPTIONS = (
+    "--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings", "--rotary-base",
+    "--rotary-percent", "--use-rope-scaling", "--rope-scaling-factor", "--rotary-seq-len-interpolation-factor",
+    "--rope-type", "--rotary-scaling-factor", "--mscale", "--mscale-all-dim", "--yarn-original-max-position-embeddings",
+    "--yarn-beta-fast", "--yarn-beta-slow", "--yarn-correction-range-round-to-int",
+    "--no-yarn-correction-range-round-to-int",
+)  # fmt: skip
+_ROTARY_BASE = 10_000  # where no argument says another
+# What RotaryEmbedding._apply_scaling has beside the factor, and MLATransformerConfig for arguments that do not exist.
+_LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LATENT = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
+
+
+def _is(scaling: RopeScaling, values: dict[str, float]) -> bool:
+    found = {**{name: getattr(scaling, name) for name in values if hasattr(scaling, name)},
+             "original_max_position_embeddings": scaling.original_max_positions}  # fmt: skip
+    return found == values
+
+
+def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, bool]:
+    """Sentence -> whether it applies: rotations that have no arguments, or only such that do not reach the model."""
+    scaling = model.trained_scaling
+    if scaling is None:
+        return {}
+    bridge = options is not None and options.target == "megatron-bridge"
+    # GPT models of pretrain_gpt.py got both in 0.19: gpt_builders.py did not hand on the first.
+    linear = bridge or options is None or "--yarn-original-max-position-embeddings" in options.options
+    kind, factor, latent, said = scaling.kind, scaling.factor, model.kinds[0].attention.is_mla, "model.rope_scaling"
+    by_numbers = replace(scaling, attention_factor=None).amplitude
+    return {
+        f"{said}: longrope has a factor for every frequency, which no argument gives": kind == "longrope",
+        f"{said}: latent attention is scaled by yarn, not by {kind}": latent and kind not in ("yarn", "longrope"),
+        f"{said}: llama3 has low_freq_factor 1, high_freq_factor 4 and 8192 positions before, here others":
+            kind == "llama3" and not _is(scaling, _LLAMA),
+        f"{said}: --rope-scaling-factor does not reach the model, whose factor is always 8, here {factor:g}":
+            kind == "llama3" and factor != 8 and not bridge,
+        f"{said}: linear scaling by {factor:g} is no whole number": kind == "linear" and factor % 1 > 0 and not bridge,
+        f"{said}: --rotary-seq-len-interpolation-factor does not reach the model": kind == "linear" and not linear,
+        f"{said}: yarn of latent attention has beta_fast 32, beta_slow 1 and 4096 positions before, here others":
+            kind == "yarn" and latent and not bridge and not _is(scaling, _LATENT),
+        f"{said}: yarn of latent attention rounds the range that it corrects":
+            kind == "yarn" and latent and not scaling.truncate,
+        f"{said}: mscale_all_dim needs mscale": latent and scaling.mscale_all_dim > 0 and not scaling.mscale,
+        f"{said}: attention_factor follows from factor and mscale, here {scaling.amplitude:g} is not {by_numbers:g}":
+            abs(scaling.amplitude - by_numbers) > 1e-6,
+        "model.partial_rotary_factor: yarn turns whole heads": kind == "yarn" and model.partial_rotary_factor < 1,
+    }  # fmt: skip
+
+
+def write(setup: Setup) -> Settings:
+    model = setup.model
+    kind = "learned_absolute" if model.learned_positions else "rope"
+    out: Settings = {"--position-embedding-type": kind, "--max-position-embeddings": model.max_positions}
+    if model.learned_positions:
+        return out
+    if model.rope_theta not in (None, _ROTARY_BASE):
+        out["--rotary-base"] = round(model.rope_theta or _ROTARY_BASE)
+    if model.partial_rotary_factor < 1:
+        out["--rotary-percent"] = model.partial_rotary_factor
+    return out | _scaling_write(model.trained_scaling, model.kinds[0].attention.is_mla)
+
+
+def _scaling_write(scaling: RopeScaling | None, latent: bool) -> Settings:
+    if scaling is None:
+        return {"--rotary-scaling-factor": 1.0} if latent else {}  # MLAModelProvider of Bridge would take 40
+    if scaling.kind == "llama3":
+        return {"--use-rope-scaling": True, "--rope-scaling-factor": scaling.factor}
+    if scaling.kind == "linear":
+        return {"--rotary-seq-len-interpolation-factor": round(scaling.factor)}
+    both = scaling.mscale > 0 and scaling.mscale_all_dim > 0
+    out: Settings = {"--rotary-scaling-factor": scaling.factor, "--mscale": scaling.mscale if both else 1.0,
+                     "--mscale-all-dim": scaling.mscale_all_dim if both else 0.0}  # fmt: skip
+    if latent:
+        return {"--rope-type": "yarn", **out}
+    rounds = "--yarn-correction-range-round-to-int" if scaling.truncate else "--no-yarn-correction-range-round-to-int"
+    return {
+        "--position-embedding-type": "yarn", **out, "--yarn-beta-fast": scaling.beta_fast,
+        "--yarn-beta-slow": scaling.beta_slow,
+        "--yarn-original-max-position-embeddings": scaling.original_max_positions, rounds: True,
+    }  # fmt: skip
+
+
+def read(settings: Settings, facts: Facts) -> Facts:
+    kind = settings.get("--position-embedding-type", "learned_absolute")
+    if settings.get("--use-rotary-position-embeddings"):
+        kind = "rope"
+    longest = max(settings.get("--max-position-embeddings", 0), settings.get("--seq-length", 0))
+    out: Facts = {"model.learned_positions": kind == "learned_absolute"}
+    if longest:
+        out["model.max_positions"] = longest
+    if kind == "learned_absolute":
+        return out
+    out["model.rope_theta"] = float(settings.get("--rotary-base", _ROTARY_BASE))
+    if (share := settings.get("--rotary-percent", 1.0)) != 1:
+        out["model.partial_rotary_factor"] = share
+    scaling = _scaling_read(settings, yarn=kind == "yarn")
+    return out | ({"model.rope_scaling": scaling} if scaling else {})
+
+
+def _scaling_read(settings: Settings, *, yarn: bool) -> Facts:
+    """In the names of our own form."""
+    latent = bool(settings.get("--multi-latent-attention"))
+    factor = settings.get("--rotary-scaling-factor", 1.0)
+    if latent or yarn:
+        if factor == 1 or (latent and settings.get("--rope-type") == "rope"):
+            return {}
+        out = {"type": "yarn", "factor": factor, **(_LATENT if latent else _plain_yarn(settings))}
+        mscale, all_dim = settings.get("--mscale", 1.0), settings.get("--mscale-all-dim", 0.0)
+        if not all_dim and mscale != 1:
+            raise InputError(f"--mscale {mscale} has no counterpart in a plan", hint="give --mscale-all-dim beside it")
+        return out | ({"mscale": mscale, "mscale_all_dim": all_dim} if all_dim else {})
+    if settings.get("--use-rope-scaling"):
+        return {"type": "llama3", "factor": settings.get("--rope-scaling-factor", 8.0), **_LLAMA}
+    linear = settings.get("--rotary-seq-len-interpolation-factor")
+    return {"type": "linear", "factor": linear} if linear else {}
+
+
+def _plain_yarn(settings: Settings) -> Facts:
+    """The defaults of YarnRotaryEmbedding."""
+    return {
+        "beta_fast": settings.get("--yarn-beta-fast", 32.0), "beta_slow": settings.get("--yarn-beta-slow", 1.0),
+        "original_max_position_embeddings": settings.get("--yarn-original-max-position-embeddings", 4096),
+        "truncate": not settings.get("--no-yarn-correction-range-round-to-int"),
+    }  # fmt: skip

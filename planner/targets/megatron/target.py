@@ -1,0 +1,122 @@
+"""Megatron-LM / Megatron Core: pretrain_gpt.py."""
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
+from ....cost_models.problem import Problem
+from ...space.rules import Columns, Rule, only
+from ..base import Target, Trainer
+from ..launchers.base import Job, comment, torchrun
+from ..option_lists import OptionList
+from ..options import Settings
+from ..setup import Setup
+from .conflicts import conflicts
+from .model import cannot_build, windows
+from .options import TABLE, needs_one_connection
+
+_N = "megatron"
+
+
+def _sharding(columns: Columns, problem: Problem) -> Mask:
+    # --use-distributed-optimizer is ZeRO-1; stages 2 and 3 are Megatron-FSDP, planned without a pipeline.
+    return np.asarray((columns["zero"] <= 1) | (columns["pp"] == 1))
+
+
+def _modules(columns: Columns, problem: Problem) -> Mask:
+    # --recompute-modules moe_act replaces act only in expert layers; mla_up_proj, layernorm, core_attn, moe exist.
+    act = 1 << MODULES.index("act")
+    return np.asarray((columns["recompute_modules"] & act == 0) | problem.model.is_moe)
+
+
+def _per_chunk(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["recompute_layers"] == 0) | (columns["schedule"] != SCHEDULES.index("interleaved")))
+
+
+def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | (columns["offload"] != OFFLOADS.index("opt")))
+
+
+_PASSES_KEYS_ON = [CP_ALGORITHMS.index(name) for name in ("ring", "ring+ulysses")]
+
+
+def _windowed_context(columns: Columns, problem: Problem) -> Mask:
+    # TransformerEngine d0067d0d, attn_forward_func_with_cp: a window only with a2a or all_gather.
+    on = (columns["cp"] > 1) & np.isin(columns["cp_algorithm"], _PASSES_KEYS_ON)
+    return np.asarray(~on | (not windows(problem.model, problem.workload)))
+
+
+def _context_with_sinks(columns: Columns, problem: Problem) -> Mask:
+    # The same function: a softmax that is not plain only with a2a.
+    sinks = any(kind.attention.sink_parameters for kind in problem.model.kinds)
+    ulysses = columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")
+    return np.asarray((columns["cp"] == 1) | ulysses | (not sinks))
+
+
+_OWN = "--data-path ... --tokenizer-type ... --lr ... --train-iters ..."
+_ADD = (
+    "Not from the plan, to be added to launch.sh: data, tokenizer, learning rate, iterations, checkpoints, and what of",
+    "the model costs no time (initialisation, balancing loss of experts).",
+)
+
+
+def arguments(settings: Settings) -> list[str]:
+    """One line per option."""
+    lines = []
+    for option, value in settings.items():
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        lines.append(" ".join([option, *map(str, values)]))
+    return lines
+
+
+def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
+    """megatron.args, and the command that gives it to pretrain_gpt.py."""
+    text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(TABLE.write(setup)))
+    once = "1" if needs_one_connection(setup) else None
+    return Job(
+        name=f"{setup.model.name}-megatron", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
+        gpus_per_node=setup.gpus_per_node, files={"megatron.args": text},
+        command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
+                '  "$MEGATRON_PATH/pretrain_gpt.py" $(sed \'/^#/d\' "$here/megatron.args")',
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
+        needs={"MEGATRON_PATH": "the folder of a Megatron-LM checkout"}, says=setup.model.assumptions,
+        example=_OWN,
+    )  # fmt: skip
+
+
+def _small_moments(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | (problem.workload.optimizer != "adamw-bf16"))
+
+
+def rules(target: str) -> tuple[Rule, ...]:
+    """What the core executes, whoever configures it."""
+    return (
+        only(target, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
+        Rule(f"{target}: zero", ("pp", "zero"), _sharding,
+             "z{zero} is Megatron-FSDP, planned without a pipeline (pp {pp})"),
+        Rule(f"{target}: recompute_modules", ("recompute_modules",), _modules,
+             "Megatron recomputes activation functions only in expert layers (moe_act)"),
+        Rule(f"{target}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
+             "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
+        Rule(f"{target}: context and windows", ("cp", "cp_algorithm"), _windowed_context,
+             "cp {cp} by {algorithm}: TransformerEngine has sliding windows only with allgather and ulysses"),
+        Rule(f"{target}: context and sinks", ("cp", "cp_algorithm"), _context_with_sinks,
+             "cp {cp} by {algorithm}: TransformerEngine has attention sinks only with ulysses"),
+        only(target, "offload", ("none", "opt"),
+             "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
+        Rule(f"{target}: offload", ("zero", "offload"), _host_optimizer,
+             "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
+        Rule(f"{target}: optimizer", ("zero",), _small_moments,
+             "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
+    )  # fmt: skip
+
+
+TARGET = Target(
+    _N,
+    "Megatron-LM (pretrain_gpt.py)",
+    "megatron-core",
+    "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
+    stages="layers",
+    rules=rules(_N),
+    trainer=Trainer("Megatron-LM", lambda options: TABLE, job, cannot_build, conflicts=conflicts),
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""Arguments of pretrain_gpt.py <-> fields of Megatron-Bridge's ConfigContainer, and where their defaults differ.
+
+Names: Megatron-Bridge 51885cf1, training/config.py, models/gpt_provider.py, training/comm_overlap.py; what its own
+scripts/translate_mlm_to_bridge.py pairs is paired alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..megatron.model import pattern_text
+from ..options import Settings
+
+_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
+
+
+@dataclass(frozen=True)
+class Twin:
+    """An argument of pretrain_gpt.py and the fields of Bridge that say the same.
+
+    there: its value -> value of each field; back: value of the first field that is given -> that of the argument, None:
+    the argument is left out.
+    """
+
+    argument: str
+    fields: tuple[str, ...]
+    there: Callable[[Any], Any] = lambda value: value
+    back: Callable[[Any], Any] = lambda value: value
+
+
+def _same(argument: str, *fields: str) -> Twin:
+    return Twin(argument, fields)
+
+
+def _flag(argument: str, *fields: str) -> Twin:
+    return Twin(argument, fields, back=lambda value: True if value else None)
+
+
+def _negated(argument: str, field: str) -> Twin:
+    return Twin(argument, (field,), lambda value: False, lambda value: None if value else True)
+
+
+def _dtype(argument: str, field: str) -> Twin:
+    names = {value: key for key, value in _DTYPES.items()}
+    return Twin(argument, (field,), lambda value: _DTYPES[value], lambda value: names.get(value))
+
+
+def _listed(text: Any) -> Any:
+    """`([0]*3+[1]*58)` as a list."""
+    runs = re.findall(r"\[([01])\]\*(\d+)", str(text))
+    return [int(value) for value, times in runs for _ in range(int(times))] if runs else text
+
+
+def _pattern(argument: str, field: str) -> Twin:
+    return Twin(argument, (field,), _listed, lambda value: pattern_text(value) if isinstance(value, list) else value)
+
+
+_TWINS = (
+    _same("--num-layers", "model.num_layers"),
+    _same("--hidden-size", "model.hidden_size"),
+    _same("--num-attention-heads", "model.num_attention_heads"),
+    _same("--kv-channels", "model.kv_channels"),
+    _same("--num-query-groups", "model.num_query_groups"),
+    _flag("--qk-layernorm", "model.qk_layernorm"),
+    _same("--softmax-type", "model.softmax_type"),
+    _flag("--multi-latent-attention", "model.multi_latent_attention"),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")),
+    _same("--ffn-hidden-size", "model.ffn_hidden_size"),
+    _flag("--swiglu", "model.gated_linear_unit"),
+    Twin("--squared-relu", ("model.activation_func",), lambda value: "squared_relu",
+         lambda value: True if value in ("squared_relu", "relu2") else None),
+    _same("--num-experts", "model.num_moe_experts"),
+    _flag("--moe-pad-expert-input-to-capacity", "model.moe_pad_expert_input_to_capacity"),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("moe_router_topk", "moe_expert_capacity_factor", "moe_ffn_hidden_size",
+                   "moe_shared_expert_intermediate_size", "moe_token_dispatcher_type", "recompute_granularity",
+                   "recompute_method", "recompute_num_layers", "recompute_modules", "tensor_model_parallel_size",
+                   "pipeline_model_parallel_size",
+                   "context_parallel_size", "hierarchical_context_parallel_sizes", "expert_model_parallel_size",
+                   "expert_tensor_parallel_size", "pipeline_model_parallel_layout", "position_embedding_type",
+                   "normalization", "mtp_num_layers", "attention_dropout", "hidden_dropout", "vocab_size",
+                   "cross_entropy_fusion_impl", "moe_router_num_groups", "moe_router_group_topk",
+                   "moe_router_score_function", "moe_router_topk_scaling_factor")),
+    _same("--norm-epsilon", "model.layernorm_epsilon"),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}") for name in ("rotary_base", "rotary_percent", "rope_type")),
+    _flag("--use-rope-scaling", "model.rope_scaling"),
+    _same("--rope-scaling-factor", "model.rope_scaling_factor"),
+    _same("--rotary-seq-len-interpolation-factor", "model.seq_len_interpolation_factor"),
+    # Of latent attention, and of any other (`to_fields`).
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}", f"model.yarn_{name}")
+      for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim")),
+    *(_same(f"--yarn-{name.replace('_', '-')}", f"model.yarn_{name}")
+      for name in ("beta_fast", "beta_slow", "original_max_position_embeddings")),
+    _flag("--yarn-correction-range-round-to-int", "model.yarn_correction_range_round_to_int"),
+    _negated("--no-yarn-correction-range-round-to-int", "model.yarn_correction_range_round_to_int"),
+    _pattern("--moe-layer-freq", "model.moe_layer_freq"),
+    *(_flag(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("moe_shared_expert_gate", "moe_router_enable_expert_bias", "moe_router_pre_softmax",
+                   "moe_grouped_gemm", "add_qkv_bias",
+                   "sequence_parallel", "account_for_embedding_in_pipeline_split",
+                   "account_for_loss_in_pipeline_split", "tp_comm_overlap", "cross_entropy_loss_fusion")),
+    Twin("--window-size", ("model.window_size",), lambda value: tuple(map(int, value.split(","))),
+         lambda value: ",".join(map(str, value)) if isinstance(value, list) else value),
+    _pattern("--window-attn-skip-freq", "model.window_attn_skip_freq"),
+    _negated("--disable-bias-linear", "model.add_bias_linear"),
+    _negated("--untie-embeddings-and-output-weights", "model.share_embeddings_and_output_weights"),
+    _negated("--no-gradient-accumulation-fusion", "model.gradient_accumulation_fusion"),
+    _same("--num-virtual-stages-per-pipeline-rank", "model.virtual_pipeline_model_parallel_size"),
+    *(_same(f"--decoder-{end}-pipeline-num-layers", f"model.num_layers_in_{end}_pipeline_stage")
+      for end in ("first", "last")),
+    Twin("--cp-comm-type", ("model.cp_comm_type",), lambda value: value[0],
+         lambda value: value if isinstance(value, list) else [value]),
+    _same("--seq-length", "model.seq_length", "dataset.seq_length"),
+    _same("--micro-batch-size", "train.micro_batch_size"),
+    _same("--global-batch-size", "train.global_batch_size"),
+    _flag("--use-distributed-optimizer", "ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
+    _flag("--use-megatron-fsdp", "ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
+    _flag("--use-torch-fsdp2", "dist.use_torch_fsdp2"),
+    _same("--data-parallel-sharding-strategy", "ddp.data_parallel_sharding_strategy"),
+    _same("--num-distributed-optimizer-instances", "ddp.num_distributed_optimizer_instances"),
+    _flag("--overlap-grad-reduce", "ddp.overlap_grad_reduce"),
+    _flag("--overlap-param-gather", "ddp.overlap_param_gather", "optimizer.overlap_param_gather"),
+    _same("--ckpt-format", "checkpoint.ckpt_format"),
+    _flag("--bf16", "mixed_precision.bf16"),
+    _flag("--fp16", "mixed_precision.fp16"),
+    _same("--fp8-format", "mixed_precision.fp8"),
+    _same("--fp8-recipe", "mixed_precision.fp8_recipe"),
+    _same("--fp4-format", "mixed_precision.fp4"),
+    _same("--fp4-recipe", "mixed_precision.fp4_recipe"),
+    _same("--optimizer", "optimizer.optimizer"),
+    _dtype("--exp-avg-dtype", "optimizer.exp_avg_dtype"),
+    _dtype("--exp-avg-sq-dtype", "optimizer.exp_avg_sq_dtype"),
+    *(_flag(f"--{name.replace('_', '-')}", f"optimizer.{name}")
+      for name in ("optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer")),
+    _same("--optimizer-offload-fraction", "optimizer.optimizer_offload_fraction"),
+)  # fmt: skip
+BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
+# YaRN has its fields in MLATransformerConfig, and others for plain attention in GPTModelProvider.
+_LATENT = tuple(f"model.{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
+_YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
+# Arguments that no field says: implied by others, or what Bridge does by itself.
+IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion")
+# Fields that go along with an argument.
+BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model"}
+
+
+def to_fields(arguments: Mapping[str, Any]) -> Settings:
+    """Fields of Bridge that say what `arguments` of pretrain_gpt.py do."""
+    out: Settings = {}
+    others = _LATENT if arguments.get("--position-embedding-type") == "yarn" else _YARN
+    for argument, value in arguments.items():
+        if argument in IMPLIED:
+            continue
+        twin = BY_ARGUMENT[argument]
+        out |= {field: twin.there(value) for field in twin.fields if field not in others}
+    if arguments.get("--swiglu"):
+        out["model.activation_func"] = "silu"
+    if arguments.get("--multi-latent-attention"):
+        out |= {"model": MODELS[True], "model.q_lora_rank": arguments.get("--q-lora-rank")}  # its default is 512
+    if (half := next((name for name in ("bf16", "fp16") if arguments.get(f"--{name}")), "")) != "":
+        out |= {f"mixed_precision.{part}_dtype": _DTYPES[half] for part in ("params", "pipeline")}
+        out["mixed_precision.grad_reduce_in_fp32"] = half == "bf16"  # as its recipes bf16_mixed and fp16_mixed
+    return out
+
+
+def to_arguments(settings: Mapping[str, Any]) -> Settings:
+    """Arguments of pretrain_gpt.py that say what `settings` of Bridge do, its own defaults among them."""
+    out: Settings = {}
+    for twin in _TWINS:
+        values = [settings[field] for field in twin.fields if settings.get(field) is not None]
+        # A switch that is in two dataclasses is on if it is on in one: `validate` brings them together.
+        value = next((each for each in values if each not in (False,)), values[0] if values else None)
+        if value is not None and (said := twin.back(value)) is not None:
+            out[twin.argument] = said
+    if "--num-query-groups" in out:
+        out["--group-query-attention"] = True
+    if "--pipeline-model-parallel-layout" in out:
+        out.pop("--num-virtual-stages-per-pipeline-rank", None)  # which only repeats it: `conflicts` compares them
+    if "model.cross_entropy_loss_fusion" not in settings:
+        out["--cross-entropy-loss-fusion"] = True  # GPTModelProvider's default
+    if settings.get("model.expert_model_parallel_size", 1) > 1:
+        out.setdefault("--expert-tensor-parallel-size", 1)  # Megatron's default is tp
+    if "--multi-latent-attention" in out:
+        out.setdefault("--kv-lora-rank", 512)
+        out.setdefault("--rotary-scaling-factor", 40.0)  # MLATransformerConfig's
+    if "--use-rope-scaling" in out:
+        out.setdefault("--rope-scaling-factor", 1.0)
+    if "model.hidden_size" in settings:
+        out.setdefault("--ffn-hidden-size", 4 * settings["model.hidden_size"])  # gated or not
+    return out | _precision(settings.get("mixed_precision")) | _overlaps(settings)
+
+
+def _precision(recipe: Any) -> Settings:
+    """A named recipe, as `bf16_with_mxfp8_mixed`."""
+    name = str(recipe).replace("-", "_")
+    if not name.endswith("_mixed"):
+        return {}
+    out: Settings = {"--fp16" if name.startswith("fp16") else "--bf16": True}
+    if "fp4" in name:
+        return out | {"--fp4-format": "e2m1"}
+    return out | ({"--fp8-format": "hybrid"} if "fp8" in name else {})
+
+
+def _overlaps(settings: Mapping[str, Any]) -> Settings:
+    """CommOverlapConfig rules where it is given; with the distributed optimizer it overlaps unless told not to."""
+    if "comm_overlap" not in settings and not any(name.startswith("comm_overlap.") for name in settings):
+        return {}
+    sharded = settings.get("ddp.use_distributed_optimizer") or settings.get("optimizer.use_distributed_optimizer")
+    names = ("overlap_grad_reduce", "overlap_param_gather") if sharded else ()
+    out: Settings = {f"--{name.replace('_', '-')}": settings.get(f"comm_overlap.{name}", True) for name in names}
+    out["--tp-comm-overlap"] = settings.get("comm_overlap.tp_comm_overlap", False)
+    return out
+
+
+def renamed(text: str) -> str:
+    """A sentence about arguments of pretrain_gpt.py as one about fields."""
+    found = re.sub(r"--[a-z][\w-]*", lambda word: field_of(word[0]), text)
+    return re.sub(r"\bMegatron('s)?(?!-)", "the core\\1", found) if found != text else text
+
+
+def field_of(argument: str) -> str:
+    twin = BY_ARGUMENT.get(argument)
+    return twin.fields[0] if twin is not None else argument

@@ -1,0 +1,146 @@
+"""Plan <-> fields of Megatron-Bridge's ConfigContainer, both ways.
+
+Bridge configures the same core as pretrain_gpt.py, so that a decision of a plan is written and read by the table of
+Megatron (megatron/options.py), in the names that fields.py gives its arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ....errors import InputError
+from ..megatron import options as megatron
+from ..megatron.conflicts import conflicts as of_the_core
+from ..options import Entry, Facts, Settings, Table
+from ..setup import Setup
+from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
+
+
+def _translated(entry: Entry) -> Entry:
+    """The entry of Megatron's table in Bridge's names."""
+    own = [field for option in entry.options if option in BY_ARGUMENT for field in BY_ARGUMENT[option].fields]
+    own += [BESIDE[option] for option in entry.options if option in BESIDE]
+    if "--bf16" in entry.options:
+        parts = ("params_dtype", "pipeline_dtype", "grad_reduce_in_fp32")
+        own += ["mixed_precision", *(f"mixed_precision.{part}" for part in parts)]
+    if "--overlap-grad-reduce" in entry.options:
+        own += [f"comm_overlap.{name}" for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")]
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        try:
+            said = entry.read(to_arguments(settings), facts)
+            return {f"switched.{field_of(name[9:])}" if name.startswith("switched.") else name: value
+                    for name, value in said.items()}  # fmt: skip
+        except InputError as error:
+            raise InputError(renamed(error.message), hint=renamed(error.hint or "")) from None
+
+    return Entry(entry.fields, tuple(dict.fromkeys(own)), lambda setup: to_fields(_counted(entry.write(setup), setup)),
+                 read)  # fmt: skip
+
+
+def _counted(arguments: Settings, setup: Setup) -> Settings:
+    """Bridge counts virtual stages where Megatron counts their layers; it wants the number beside a layout too."""
+    of_layers = "--num-layers-per-virtual-pipeline-stage"
+    if of_layers in arguments or (setup.layout.vpp > 1 and "--pipeline-model-parallel-layout" in arguments):
+        kept = {name: value for name, value in arguments.items() if name != of_layers}
+        return {**kept, "--num-virtual-stages-per-pipeline-rank": setup.layout.vpp}
+    return arguments
+
+
+def _messages_write(setup: Setup) -> Settings:
+    """Interleaved stages send while they compute, as pretrain_gpt.py does by itself."""
+    if setup.layout.vpp == 1:
+        return {}
+    return {"model.overlap_p2p_comm": True, "model.batch_p2p_comm": False}
+
+
+# The default spec of GPTModelProvider makes all layers alike, with plain attention; this one asks the config for each.
+BLOCK_SPEC = "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)"
+_SPEC = "model.transformer_layer_spec"
+
+
+def _spec_write(setup: Setup) -> Settings:
+    kinds = setup.model.kinds
+    mixed = len({kind.is_moe for kind in kinds}) > 1 or any(kind.attention.is_mla for kind in kinds)
+    return {_SPEC: BLOCK_SPEC} if mixed else {}
+
+
+# What pretrain_gpt.py cannot say of YaRN in latent attention: field -> what our own form calls it.
+_LATENT_YARN = {f"model.{name}": name for name in ("beta_fast", "beta_slow", "original_max_position_embeddings")}
+
+
+def _latent_yarn_write(setup: Setup) -> Settings:
+    scaling = setup.model.trained_scaling
+    if scaling is None or not setup.model.kinds[0].attention.is_mla:
+        return {}
+    values = (scaling.beta_fast, scaling.beta_slow, scaling.original_max_positions)
+    return dict(zip(_LATENT_YARN, values, strict=True))
+
+
+def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
+    said = {name: settings[field] for field, name in _LATENT_YARN.items() if field in settings}
+    found = facts.get("model.rope_scaling")
+    return {"model.rope_scaling": {**found, **said}} if found and said else {}
+
+
+TABLE = Table((
+    *map(_translated, megatron.TABLE.entries),
+    Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
+    Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
+    Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
+))  # fmt: skip
+
+
+def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rules that no single field breaks: those of the core, and what Bridge finds out late."""
+    known = {name for name in settings if "." in name}
+    out = [
+        (name if name.isupper() else _given(name, known), renamed(text))
+        for name, text in of_the_core(to_arguments(settings), environment)
+    ]
+    lengths = {settings[name] for name in ("model.seq_length", "dataset.seq_length") if name in settings}
+    if len(lengths) > 1:
+        out.append(("dataset.seq_length", f"is {settings['dataset.seq_length']}, model.seq_length "
+                                          f"{settings['model.seq_length']}"))  # fmt: skip
+    if settings.get("model") == MODELS[False]:
+        latent = ("model.kv_lora_rank", "model.q_lora_rank", "model.qk_head_dim", "model.v_head_dim")
+        out += [(name, f"is a field of {MODELS[True]}") for name in latent if name in settings]
+    if (settings.get("model") == MODELS[True]) != bool(settings.get("model.multi_latent_attention")):
+        text = f"goes with {MODELS[True]}, which leaves it False by itself"
+        out += [("model.multi_latent_attention", text)] if settings.get("model") in MODELS.values() else []
+    differ = ["model.moe_layer_freq"] if isinstance(settings.get("model.moe_layer_freq"), list) else []
+    differ += ["model.multi_latent_attention"] if settings.get("model.multi_latent_attention") else []
+    if differ and _SPEC not in settings and settings.get("model") in MODELS.values():
+        out.append((differ[0], f"needs {_SPEC}={BLOCK_SPEC}: the default builds plain layers, all alike"))
+    if settings.get("mixed_precision.fp16") and settings.get("mixed_precision.fp8"):
+        out.append(("mixed_precision.fp8", "needs mixed_precision.bf16"))
+    return out + _virtual(settings)
+
+
+def _given(argument: str, known: set[str]) -> str:
+    """The field of an argument that the config sets."""
+    twin = BY_ARGUMENT.get(argument)
+    fields = twin.fields if twin is not None else ()
+    return next((field for field in fields if field in known), field_of(argument))
+
+
+def _virtual(settings: Settings) -> list[tuple[str, str]]:
+    """Virtual stages: Bridge asserts that they divide a stage's layers when it builds the model, on every rank."""
+    name = "model.virtual_pipeline_model_parallel_size"
+    count, pp = settings.get(name), settings.get("model.pipeline_model_parallel_size", 1)
+    layers = settings.get("model.num_layers", 0)
+    if count is None or pp < 1:
+        return []
+    if count < 1:
+        return [(name, f"`{count}` is not 1 or more")]
+    if pp == 1:
+        return [(name, "needs a pipeline: model.pipeline_model_parallel_size is 1")]
+    if (layout := settings.get("model.pipeline_model_parallel_layout")) is not None:
+        stages = str(layout).count("|") + 1
+        wrong = f"is {count}, model.pipeline_model_parallel_layout has {stages} stages for pp {pp}"
+        return [(name, wrong)] if stages != count * pp else []
+    uneven = [each for each in settings if re.search(r"account_for_|_in_(first|last)_pipeline_stage", each)]
+    if not uneven and layers and (layers % pp or layers // pp % count):
+        return [(name, f"{layers} layers over pp {pp} are {layers / pp:g} a stage, no multiple of {count}")]
+    return []

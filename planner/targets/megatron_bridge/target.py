@@ -1,0 +1,140 @@
+"""Megatron-Bridge: a Python module with a recipe, which it trains when it is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ....cost_models.specs.model import ModelSpec
+from ....cost_models.specs.workload import Workload
+from ..base import Target, Trainer
+from ..launchers.base import Job, torchrun
+from ..megatron.model import cannot_build, pattern_text
+from ..megatron.options import needs_one_connection
+from ..megatron.target import rules
+from ..option_lists import OptionList
+from ..options import Settings
+from ..setup import Setup
+from .fields import MODELS, renamed
+from .options import BLOCK_SPEC, TABLE, conflicts
+
+_N = "megatron-bridge"
+_MODULE = """\
+\"\"\"{header}
+
+Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
+rate, iterations, checkpoints, and what of the model costs no time (initialisation, balancing loss of experts).
+\"\"\"
+
+import sys
+{standard}
+{imports}from megatron.bridge.models.{provider_module} import {provider}
+from megatron.bridge.training.config import (
+    CheckpointConfig,
+    ConfigContainer,
+    DistributedDataParallelConfig,
+    GPTDatasetConfig,
+    LoggerConfig,
+    OptimizerConfig,
+    SchedulerConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
+from megatron.bridge.training.gpt_step import forward_step
+{precision}from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+{specs}
+
+def plan() -> ConfigContainer:
+    return ConfigContainer(
+{blocks}    )
+
+
+if __name__ == "__main__":
+    pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
+"""
+_SPECS = "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n"
+_PRECISION = "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig\n"
+_CLASSES = {
+    "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig",
+    "ddp": "DistributedDataParallelConfig", "dataset": "GPTDatasetConfig", "tokenizer": "TokenizerConfig",
+    "checkpoint": "CheckpointConfig", "logger": "LoggerConfig", "mixed_precision": "MixedPrecisionConfig",
+}  # fmt: skip
+
+
+def _others(setup: Setup) -> Settings:
+    """What every recipe needs and no plan says: a run on mock data until the user gives their own."""
+    return {
+        "train.train_iters": 1000, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.1,
+        "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, "dataset.random_seed": 1234,
+        "dataset.split": "9999,8,2", "dataset.dataloader_type": "single", "dataset.reset_position_ids": False,
+        "dataset.reset_attention_mask": False, "dataset.eod_mask_loss": False,
+        "tokenizer.tokenizer_type": "NullTokenizer", "tokenizer.vocab_size": setup.model.vocab,
+        "tokenizer.use_tokenizer_vocab_size": True, "logger.log_interval": 10,
+    }  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    """A value as Python: dtypes by name, long patterns of 0 and 1 as runs."""
+    if isinstance(value, str):
+        return value if value.startswith("torch.") or value == BLOCK_SPEC else f'"{value}"'
+    if isinstance(value, list) and len(value) > 8 and set(value) <= {0, 1}:
+        return pattern_text(value).strip("()").replace("*", " * ").replace("+", " + ")
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return "[" + ", ".join(f'"{each}"' for each in value) + "]"
+    return repr(value)
+
+
+def _block(name: str, kind: str, settings: Settings) -> str:
+    own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{name}.")}
+    lines = "".join(f"            {key}={_text(value)},\n" for key, value in own.items())
+    return f"        {name}={kind}(\n{lines}        ),\n" if own else f"        {name}={kind}(),\n"
+
+
+def _module(setup: Setup, header: tuple[str, ...]) -> str:
+    settings = {**TABLE.write(setup), **_others(setup)}
+    provider = str(settings.pop("model", MODELS[False]))
+    blocks = _block("model", provider, settings)
+    for name, kind in _CLASSES.items():
+        if name != "mixed_precision" or setup.precision != "fp32":
+            blocks += _block(name, kind, settings)
+    return _MODULE.format(
+        header="\n".join(header), provider=provider, blocks=blocks,
+        provider_module="mla_provider" if provider == MODELS[True] else "gpt_provider",
+        standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
+        imports="import torch\n" if "=torch." in blocks else "",
+        specs=_SPECS if BLOCK_SPEC in blocks else "",
+        precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
+    )  # fmt: skip
+
+
+def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
+    """bridge_plan.py with a function `plan`, and the command that trains it."""
+    once = "1" if needs_one_connection(setup) else None
+    return Job(
+        name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
+        gpus_per_node=setup.gpus_per_node, files={"bridge_plan.py": _module(setup, header)},
+        command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/bridge_plan.py"',
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once}, says=setup.model.assumptions,
+        example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
+    )  # fmt: skip
+
+
+def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training has no field."""
+    out = [text.replace("pretrain_gpt.py", "its pretrain") for text in cannot_build(model, workload, options)]
+    if model.learned_positions not in (0, workload.seq_len):
+        rows = f"{model.learned_positions}, not seq_len {workload.seq_len}"
+        out.append(f"model.learned_positions: GPTModelProvider learns as many as seq_length ({rows})")
+    return out
+
+
+TARGET = Target(
+    _N,
+    "Megatron-Bridge (recipe module)",
+    "megatron-core",
+    "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
+    stages="layers",
+    rules=tuple(replace(rule, message=renamed(rule.message)) for rule in rules(_N)),
+    trainer=Trainer("Megatron-Bridge", lambda options: TABLE, job, cannot, conflicts=conflicts),
+)  # fmt: skip

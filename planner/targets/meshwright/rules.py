@@ -1,0 +1,142 @@
+"""What this runtime cannot train or execute, said once: planning, `emit` and `launch` (runtime/job.py) all ask it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, Layout, Layouts
+from ....cost_models.problem import Problem
+from ....cost_models.quantities.resident import splits_backward
+from ....cost_models.specs.model import Layer, ModelSpec
+from ....cost_models.specs.workload import Workload
+from ...space.rules import Columns, Rule, only, violations
+from ..option_lists import OptionList
+
+_TARGET_NAME = "meshwright"
+
+
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+
+
+_OPTIMIZERS = ("adamw", "sgd")
+
+
+def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["tp"] == 1) | (columns["sequence_parallel"] == 1))
+
+
+def _flash(columns: Columns, problem: Problem) -> Mask:
+    """Keys that come part by part go through the flash kernel itself: no other one of torch stands in for it."""
+    fits = all(kind.attention.suits_flash for kind in problem.model.kinds)
+    elsewhere = (columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses"))
+    return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
+
+
+def _here(columns: Columns, problem: Problem) -> Mask:
+    """What a split backward pass keeps for later is on the GPU."""
+    sent = np.isin(columns["offload"], [i for i, name in enumerate(OFFLOADS) if "act" in name.split("+")])
+    return np.asarray(~sent | ~splits_backward(columns["schedule"]))
+
+
+def _whole(columns: Columns, problem: Problem) -> Mask:
+    """A split backward pass needs weights and gradients that stay: FSDP2 keeps them while a pipeline runs."""
+    return np.asarray((columns["zero"] <= 1) | ~splits_backward(columns["schedule"]) | problem.stack.is_fsdp2)
+
+
+def _own_heads(columns: Columns, problem: Problem) -> Mask:
+    """No two ranks hold the same key/value head: its gradients would have to be added up."""
+    return np.asarray(np.all([kind.attention.kv_heads % columns["tp"] == 0 for kind in problem.model.kinds], axis=0))
+
+
+def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training the runtime lacks, each as a sentence."""
+    lora = workload.lora
+    base = "bf16" if lora is None else lora.base_dtype
+    reasons = {
+        f"the runtime keeps frozen weights in bf16, not in {base}": base != "bf16",
+        "the runtime trains all layers, or nothing but adapters":
+            workload.trains_layers not in ((None,) if lora is None else (0, None)),
+        f"the runtime has no optimizer {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
+        f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
+        "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
+        "the runtime has no longrope: plans do not hold its lists of factors":
+            model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
+        "the runtime's multi-token prediction needs a head of its own, not the embedding's":
+            model.mtp_layers > 0 and model.tied_embeddings,
+        "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),
+    }  # fmt: skip
+    of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind, workload.seq_len))
+    return [*(text for text, applies in reasons.items() if applies), *of_layers]
+
+
+def _lacks(kind: Layer, seq_len: int) -> list[str]:
+    """What of a layer the runtime has no code for."""
+    attention = kind.attention
+    latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
+    norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim)
+    each = "rank of its latents" if attention.is_mla else "head dim"
+    reasons = {
+        f"the runtime has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
+        "the runtime has no attention sinks": attention.sink_parameters > 0,
+        f"the runtime's norms in attention have one weight per {each}": attention.norm_parameters not in norms,
+        f"the runtime has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
+    }
+    return [text for text, applies in reasons.items() if applies]
+
+
+RULES = (
+    Rule(
+        f"{_TARGET_NAME}: sequence_parallel",
+        ("tp", "sequence_parallel"),
+        _sequence_parallel,
+        "the runtime's tensor parallelism is always sequence-parallel",
+    ),
+    only(
+        _TARGET_NAME, "cp_algorithm", ("ring", "allgather", "ulysses"), "the runtime has no {algorithm} attention yet"
+    ),
+    Rule(
+        f"{_TARGET_NAME}: flash attention",
+        ("cp", "cp_algorithm", "precision"),
+        _flash,
+        "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
+    ),
+    Rule(
+        f"{_TARGET_NAME}: kv heads",
+        ("tp",),
+        _own_heads,
+        "the runtime deals out whole key/value heads: tp {tp} does not divide the {kv_heads}",
+    ),
+    Rule(
+        f"{_TARGET_NAME}: zero",
+        ("schedule", "zero"),
+        _whole,
+        "the runtime shards no weights or gradients (z{zero}) in {schedule_name}, which needs them whole",
+    ),
+    Rule(
+        f"{_TARGET_NAME}: offload",
+        ("schedule", "offload"),
+        _here,
+        "the runtime offloads no activations in {schedule_name}: what waits for the gradients of weights stays",
+    ),
+    only(_TARGET_NAME, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
+)
+
+
+def refusal(layout: Layout, problem: Problem) -> str | None:
+    """Why the runtime cannot execute a layout (the first reason), or None.
+
+    A plan may have been edited: legality, which holds for all targets, is asked for last.
+    """
+    if untrained := cannot_train(problem.model, problem.workload):
+        return untrained
+    columns = Layouts.of([layout])
+    broken = (rule.explain(layout, problem) for rule in RULES if not bool(rule.allows(columns, problem)[0]))
+    return next(broken, None) or next(iter(violations(layout, problem)), None)
+
+
+def cannot_train(model: ModelSpec, workload: Workload) -> str | None:
+    """Why the runtime trains a model in no layout, or None."""
+    if workload.techniques:
+        return f"it does not train by {', '.join(name for name, _ in workload.techniques)}"
+    return next(iter(cannot_build(model, workload, None)), None)

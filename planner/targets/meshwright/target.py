@@ -1,0 +1,30 @@
+"""Our own torch runtime: data, tensor, context, expert and pipeline parallelism with ZeRO 0-3."""
+
+from ..base import Target, Trainer
+from ..launchers.base import Job, torchrun
+from ..option_lists import OptionList
+from ..setup import Setup
+from .rules import RULES, cannot_build
+
+
+def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
+    """The worker reads everything from the plan."""
+    return Job(
+        name=f"{setup.model.name}-meshwright", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
+        gpus_per_node=setup.gpus_per_node, files={}, example="--steps 100 --data tokens/",
+        command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
+                f'  -m meshwright.runtime.worker "$here/plan.json" --choice {setup.choice}',
+        says=setup.model.assumptions,
+    )  # fmt: skip
+
+
+TARGET = Target(
+    "meshwright",
+    "the torch runtime of this package",
+    "meshwright",
+    "docs/architecture.md, runtime",
+    stages="recompute",
+    own_layers=True,
+    rules=RULES,
+    trainer=Trainer("meshwright", None, job, cannot_build),
+)

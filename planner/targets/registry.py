@@ -1,0 +1,55 @@
+"""All targets: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.workload import Workload
+from ...errors import UnknownNameError
+from . import any_target
+from .accelerate import target as accelerate
+from .base import Target
+from .deepspeed import target as deepspeed
+from .megatron import target as megatron
+from .megatron_bridge import target as megatron_bridge
+from .meshwright import target as meshwright
+from .torchtitan import target as torchtitan
+
+TARGETS: dict[str, Target] = {
+    module.TARGET.name: module.TARGET
+    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, any_target)
+}
+
+
+def able_to_train(techniques: Sequence[str]) -> list[str]:
+    """The targets that train by all of them, some knobs perhaps left out."""
+    return [each.name for each in TARGETS.values()
+            if each.trainer is not None and set(techniques) <= set(each.trainer.techniques)]  # fmt: skip
+
+
+def able_to_build(model: ModelSpec, workload: Workload) -> list[str]:
+    """The targets that can train a model in this way, in their newest releases."""
+    return [each.name for each in TARGETS.values()
+            if each.trainer is not None and each.cannot_train(model, workload) is None
+            and not each.cannot_build(model, workload)]  # fmt: skip
+
+
+def who_builds(model: ModelSpec, workload: Workload) -> str:
+    """Which other target to plan for where one cannot build a model or train it in this way: a hint."""
+    able = able_to_build(model, workload)
+    if not able:
+        return "no target has all of it: `--target any` plans it all the same"
+    return f"{' and '.join(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
+
+
+def own_target(name: str) -> str:
+    """The target whose files a plan for target `name` is for: itself, of a plan for any software our own runtime."""
+    return name if target(name).trainer is not None else meshwright.TARGET.name
+
+
+def target(name: str) -> Target:
+    """The target `name`. Raises UnknownNameError."""
+    if name not in TARGETS:
+        raise UnknownNameError("target", name, TARGETS, see="meshwright show targets")
+    return TARGETS[name]

@@ -1,0 +1,122 @@
+"""What an emitter writes down: one layout of a plan with the model, batch, cluster and software it was made for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ...cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
+from ...cost_models.problem import Problem
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.specs.workload import Workload
+from ...errors import InputError, UnsupportedError
+from ..document.plan import Candidate, Plan
+from ..document.specs import model_of, stack_of, workload_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Candidate `choice` of a plan, unpacked: `num_nodes` nodes of `gpus_per_node` GPUs each; `nodes` in words.
+
+    capability: CUDA compute capability of the GPU (9.0 for sm_90), None for one that has none or for a mixture.
+    """
+
+    plan_id: str
+    tool: str
+    choice: int
+    candidate: Candidate
+    layout: Layout
+    model: ModelSpec
+    workload: Workload
+    stack: StackSpec
+    nodes: str
+    capability: float | None
+    num_nodes: int
+    gpus_per_node: int
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """What its layers do: one layout, or each of their own once."""
+        own = self.candidate.layerwise
+        return (self.layout,) if own is None else own.layouts
+
+    @property
+    def schedule(self) -> str:
+        return SCHEDULES[self.layout.schedule]
+
+    @property
+    def recompute(self) -> str:
+        return RECOMPUTE_MODES[self.layout.recompute]
+
+    @property
+    def recompute_modules(self) -> tuple[str, ...]:
+        return modules_of(self.layout.recompute_modules) if self.recompute == "selective" else ()
+
+    @property
+    def offload(self) -> tuple[str, ...]:
+        """What lives in host memory: of opt, act."""
+        return () if not self.layout.offload else tuple(OFFLOADS[self.layout.offload].split("+"))
+
+    @property
+    def precision(self) -> str:
+        return PRECISIONS[self.layout.precision]
+
+    @property
+    def chunk_sizes(self) -> list[int]:
+        """Layers of every chunk in the order of the model."""
+        return [chunk.layers[1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in self.candidate.stages]
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches per pipeline and step."""
+        return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
+
+    @classmethod
+    def of(cls, plan: Plan, choice: int, name: str = "plan", *, own_layers: bool = False) -> Setup:
+        """Candidate `choice` of a plan. Raises InputError for a choice that is not there and for a damaged plan,
+        UnsupportedError for nodes with different numbers of GPUs, and for layers with strategies of their own, unless
+        these are welcome. `name`: the file, for messages."""
+        from ..._version import __version__
+
+        if not 1 <= choice <= len(plan.candidates):
+            raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
+        candidate = plan.candidates[choice - 1]
+        if not own_layers:
+            candidate.check_alike()
+        layout = candidate.to_layout()
+        nodes, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
+        return cls(
+            plan_id=plan.request_sha256[:12], tool=f"meshwright {__version__}", choice=choice, candidate=candidate,
+            layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
+            stack=stack_of(plan.resolved, name), nodes=nodes, capability=capability, num_nodes=num_nodes,
+            gpus_per_node=gpus_per_node,
+        )  # fmt: skip
+
+
+def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float | None, int, int]:
+    """The nodes in words, compute capability, number of nodes, GPUs per node; of the groups that are in use."""
+    groups = plan.resolved["cluster"]["groups"]
+    gpus = [(str(group["gpu"]["name"]), int(group["num_nodes"]) * int(group["gpus_per_node"])) for group in groups]
+    if candidate.spread is not None:
+        groups = [groups[index] for index in dict.fromkeys(use.group for use in candidate.spread.islands)]
+        gpus = [(use.gpu, use.num_gpus) for use in candidate.spread.islands]
+    sizes = {int(group["gpus_per_node"]) for group in groups}
+    if len(sizes) > 1:
+        raise UnsupportedError(
+            f"nodes of {' and '.join(map(str, sorted(sizes)))} GPUs: launchers start the same number of ranks on each",
+            hint="plan for one kind of node",
+        )
+    gpus_per_node = sizes.pop()
+    if layout.num_gpus % gpus_per_node:
+        raise InputError(f"{layout} uses {layout.num_gpus} GPUs, a node has {gpus_per_node}", hint="plan again")
+    of_kind = {kind: sum(number for each, number in gpus if each == kind) for kind, _ in gpus}
+    nodes = " + ".join(f"{number // gpus_per_node} x {gpus_per_node} {kind}" for kind, number in of_kind.items())
+    found = {re.search(r"sm_(\d+)", str(group["gpu"].get("arch", ""))) for group in groups}
+    capabilities = {int(each[1]) / 10 if each else None for each in found}
+    capability = capabilities.pop() if len(capabilities) == 1 else None
+    return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node

@@ -1,0 +1,67 @@
+"""torchtitan's own reading of many config modules, on a machine without a GPU. Run by the Python that has it:
+
+    python parser.py [CHECKOUT] < cases.jsonl > verdicts.jsonl
+
+A case is {module, world}: text of a config module with a function `plan`. Its verdict is null, or what torchtitan says:
+its command line reads the module, ParallelDims checks the degrees, and every module named for a stage must be in the
+model, built on the meta device. A compute capability of 9.0 is told to it: fp8 is refused before a GPU is seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+answers, sys.stdout = sys.stdout, sys.stderr
+del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+if len(sys.argv) > 1:
+    sys.path.insert(0, sys.argv[1])
+
+import torch  # noqa: E402
+
+torch.cuda.get_device_capability = lambda *args, **kwargs: (9, 0)
+import torchtitan.tools.utils as titan_utils  # noqa: E402
+
+titan_utils.has_cuda_capability = lambda major, minor: True
+from torchtitan.config import ConfigManager  # noqa: E402
+from torchtitan.distributed.parallel_dims import ParallelDims  # noqa: E402
+
+folder = Path(tempfile.mkdtemp())
+sys.path.insert(0, str(folder))
+
+
+@cache
+def modules_of(name: str, flavor: str, layers: int) -> frozenset[str]:
+    """Names of all modules of a registered model."""
+    module = __import__(f"torchtitan.models.{name}", fromlist=["model_registry"])
+    with torch.device("meta"):
+        return frozenset(dict(module.model_registry(flavor).model.build().named_modules()))
+
+
+def verdict(case: dict[str, Any], number: int) -> str | None:
+    name = f"case_{number}"
+    (folder / f"{name}.py").write_text(case["module"], encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            config = ConfigManager().parse_args(["--module", name, "--config", "plan"])
+        ParallelDims.from_config(config.parallelism, case["world"])
+        parts = config.parallelism.module_fqns_per_model_part or []
+        known = modules_of(config.model_spec.name, config.model_spec.flavor, len(config.model_spec.model.layers))
+        if missing := [each for part in parts for each in part if each not in known]:
+            return f"no module {missing[0]}"
+    except SystemExit as error:
+        return f"exit {error.code}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        sys.modules.pop(name, None)
+    return None
+
+
+for position, line in enumerate(sys.stdin):
+    print(json.dumps(verdict(json.loads(line), position)), file=answers, flush=True)

@@ -1,0 +1,238 @@
+"""torchtitan: a Python config module for torchtitan.train."""
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.layouts import CP_ALGORITHMS
+from ....cost_models.problem import Problem
+from ....cost_models.specs.model import ModelSpec
+from ....cost_models.specs.workload import Workload
+from ...space.rules import Columns, Rule, only
+from ..base import Target, Trainer
+from ..launchers.base import Job, torchrun
+from ..option_lists import OptionList
+from ..options import Settings
+from ..setup import Setup
+from .options import registered, table
+
+_N = "torchtitan"
+
+
+def _reshard(columns: Columns, problem: Problem) -> Mask:
+    # A pipeline stage neither reshards nor scatters before its last micro-batch: stage 3 would be stage 2.
+    return np.asarray((columns["zero"] != 3) | (columns["pp"] == 1))
+
+
+def _replicas(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] > 0) | ((columns["cp"] == 1) & (columns["ep"] == 1)))
+
+
+def _gathers(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("allgather")))
+
+
+_MODULE = """\
+\"\"\"{header}
+
+Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
+\"\"\"
+
+from dataclasses import replace
+
+{imports}
+
+{rotated}
+
+def plan() -> Trainer.Config:
+    model_spec = rotated(model_registry("{flavor}"{model_arguments}))
+    return Trainer.Config(
+        model_spec=model_spec,
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        optimizer=default_adamw(lr=3e-4),
+{dataloader}{blocks}        activation_checkpoint={recompute},
+    )
+"""
+_ROTATED = """\
+def rotated(model_spec):
+    \"\"\"Rotary positions as in the plan: a flavour has those of one release of its family.\"\"\"
+    for layer in {layers}:
+        layer.attention.rope = replace(
+            layer.attention.rope,{values})
+{mscale}    return model_spec
+"""
+_IMPORTS = """\
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.{family} import model_registry
+from torchtitan.trainer import Trainer
+"""
+_TEXT = ("from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n",
+         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),\n')  # fmt: skip
+_GRAIN = ("from torchtitan.components.data import ConcatThenSplitPackingConfig, GrainDataLoader\n"
+          "from torchtitan.hf_datasets.text_datasets import DATASETS\n",
+          '        dataloader=GrainDataLoader.Config(dataset=ConcatThenSplitPackingConfig(dataset=DATASETS["c4"])),\n')
+_FULL = "from torchtitan.distributed.activation_checkpoint import FullAC\n"
+_FLOAT8 = "from torchtitan.components.quantization import {names}\n"
+
+
+def _part(modules: list[str]) -> str:
+    """The modules of a stage; its run of layers as a range."""
+    numbers = [int(name.rpartition(".")[2]) for name in modules if name.startswith("layers.")]
+    layers = [f'*(f"layers.{{i}}" for i in range({numbers[0]}, {numbers[-1] + 1}))'] if numbers else []
+    ends = [json.dumps(name) for name in modules if not name.startswith("layers.")]
+    first = ends[:1] if ends[:1] == ['"tok_embeddings"'] else []
+    return ", ".join([*first, *layers, *ends[len(first) :]])
+
+
+def _block(name: str, kind: str, settings: Settings) -> str:
+    values = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{name}.")}
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, list):
+            rows = "".join(f"                [{_part(part)}],\n" for part in value)
+            lines.append(f"            {key}=[\n{rows}            ],\n")
+        else:
+            lines.append(f"            {key}={json.dumps(value) if isinstance(value, str) else value},\n")
+    return f"        {name}={kind}(\n{''.join(lines)}        ),\n"
+
+
+def _rotated(model: ModelSpec) -> str:
+    """The function that sets RoPE.Config of each layer (models/common/rope.py)."""
+    scaling, latent = model.trained_scaling, model.kinds[0].attention.is_mla
+    values: Settings = {"theta": model.rope_theta, "scaling": "none"}
+    if scaling is not None and scaling.kind == "llama3":
+        values |= {"scaling": "llama", "scaling_factor": scaling.factor, "low_freq_factor": scaling.low_freq_factor,
+                   "high_freq_factor": scaling.high_freq_factor,
+                   "original_max_position_embeddings": scaling.original_max_positions}  # fmt: skip
+    elif scaling is not None:
+        values |= {"scaling": "yarn", "rope_factor": scaling.factor, "beta_fast": scaling.beta_fast,
+                   "beta_slow": scaling.beta_slow, "original_seq_len": scaling.original_max_positions,
+                   "truncate": scaling.truncate}  # fmt: skip
+    every = "[*model_spec.model.layers, *model_spec.model.mtp_layers]"
+    mscale = f"        layer.attention.mscale = {scaling.mscale_all_dim}\n" if latent and scaling is not None else ""
+    lines = "".join(f"            {key}={json.dumps(value) if isinstance(value, str) else value},\n"
+                    for key, value in values.items())  # fmt: skip
+    return _ROTATED.format(
+        layers=every if model.mtp_layers else "model_spec.model.layers", values=f"\n{lines}        ",
+        mscale=mscale,
+    )  # fmt: skip
+
+
+def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
+    settings = table(options).write(setup)
+    family, flavor = str(settings["model_spec"]).split("/")
+    data_import, dataloader = _GRAIN if "training.num_tokens_per_train_step" in options.options else _TEXT
+    more = f", num_mtp_layers={setup.model.mtp_layers}" if setup.model.mtp_layers else ""
+    imports = _IMPORTS.format(family=family) + data_import
+    if settings.get("converters"):
+        names = ["Float8LinearConverter"] + (["Float8GroupedExpertsConverter"] if setup.model.is_moe else [])
+        imports += _FLOAT8.format(names=", ".join(sorted(names)))
+        more += f", converters=[{', '.join(f'{name}.Config()' for name in names)}]"
+    if settings["activation_checkpoint"] == "full":
+        imports += _FULL
+    blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
+    return _MODULE.format(
+        header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor,
+        model_arguments=more, rotated=_rotated(setup.model), dataloader=dataloader, blocks=blocks,
+        recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
+    )  # fmt: skip
+
+
+def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
+    """torchtitan_plan.py with a function `plan`, and the command that trains it."""
+    if options is None:
+        raise RuntimeError("torchtitan has an option list")
+    return Job(
+        name=f"{setup.model.name}-torchtitan", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
+        gpus_per_node=setup.gpus_per_node, files={"torchtitan_plan.py": _module(setup, header, options)},
+        command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
+                "  -m torchtitan.train --module torchtitan_plan --config plan",
+        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, says=setup.model.assumptions,
+        example="--hf_assets_path ... --training.steps 1000",
+    )  # fmt: skip
+
+
+def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Rules of Trainer.Config and ParallelDims that no single field breaks."""
+    out = []
+    section, graphs = "parallelism.", "training.disable_cuda_graphs"
+    pp, ep = (settings.get(f"{section}{name}_parallel_degree", 1) for name in ("pipeline", "expert"))
+    if (pp > 1 or ep > 1) and not settings.get(graphs):
+        out.append((graphs, f"must be True: CUDA graphs refuse {'pipelines' if pp > 1 else 'experts over ranks'}"))
+    local = settings.get("training.local_batch_size", 8)
+    size = settings.get(f"{section}pipeline_parallel_microbatch_size", 1)
+    if local < 1:
+        out.append(("training.local_batch_size", f"`{local}` is not 1 or more"))
+    elif pp > 1 and (size < 1 or local % size):
+        out.append(("training.local_batch_size", f"{local} is no multiple of the micro-batch size {size}"))
+    degrees = [name for name in settings if name.startswith(section) and name.endswith("_degree")]
+    for name in degrees:
+        least = -1 if name.endswith("data_parallel_shard_degree") else 1
+        if settings[name] < least or settings[name] == 0:
+            out.append((name, f"`{settings[name]}` is not 1 or more"))
+    return out
+
+
+def _cannot_rotate(model: ModelSpec, flavor: str) -> dict[str, bool]:
+    """Sentence -> whether it applies: ComplexRoPE scales as Llama 3 and by YaRN, CosSinRoPE (qwen3) by YaRN."""
+    scaling = model.trained_scaling
+    kind, amplitude = (scaling.kind, scaling.amplitude) if scaling is not None else ("", 1.0)
+    return {
+        "model.rope_theta: its models have rotary positions": model.rope_theta is None,
+        f"model.rope_scaling: {flavor or 'it'} has no {kind}":
+            kind in ("linear", "longrope") or (kind == "llama3" and flavor.startswith("qwen3")),
+        f"model.rope_scaling: its yarn leaves cos and sin as they are, here they grow by {amplitude:g}":
+            abs(amplitude - 1) > 1e-6,
+        "model.partial_rotary_factor: it turns whole heads": model.partial_rotary_factor < 1,
+    }  # fmt: skip
+
+
+def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training torchtitan cannot express."""
+    if options is None:
+        return []
+    known, found = ", ".join(each.name for each in options.models), registered(model, options)
+    reasons = {
+        f"model: torchtitan {options.version} registers none with the shapes of {model.name}; it has {known}":
+            found is None,
+        **_cannot_rotate(model, found.name if found is not None else ""),
+        "model.mtp_layers: only its deepseek_v3 takes them":
+            model.mtp_layers > 0 and not model.family.startswith("deepseek"),
+        f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer != "adamw",
+        "workload.lora: no adapters": workload.lora is not None,
+        "workload.expert_capacity_factor: its experts drop no token": model.capacity_factor is not None,
+        "workload.trains_layers: it trains all layers": workload.trains_layers is not None,
+    }  # fmt: skip
+    return [text for text, applies in reasons.items() if applies]
+
+
+TARGET = Target(
+    _N,
+    "torchtitan (Trainer.Config module)",
+    "torch-fsdp",
+    "torchtitan b5bcd76c (2026-08-21), torchtitan/config/configs.py and distributed/parallel_dims.py",
+    stages="layers",
+    rules=(
+        Rule(f"{_N}: cp_algorithm", ("cp", "cp_algorithm"), _gathers,
+             "torchtitan leaves torch's exchange at all-gather: no option selects {algorithm}"),
+        only(_N, "etp", (1,), "torchtitan has no expert-tensor parallelism (etp {etp})"),
+        only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"),
+             "torchtitan has no {schedule_name}"),
+        only(_N, "zero", (0, 2, 3),
+             "z1: it replicates (DDP) or shards parameters (FSDP2); ParallelismConfig cannot shard only the optimizer"),
+        Rule(f"{_N}: reshard", ("pp", "zero"), _reshard,
+             "in a pipeline weights stay whole through the step: z3 is z2 there (pp {pp})"),
+        only(_N, "recompute", ("none", "full"), "torchtitan's selective recompute is by operator, not by module"),
+        Rule(f"{_N}: replicas", ("cp", "ep", "zero"), _replicas,
+             "z0 replicates (DDP): with cp {cp} or ep {ep} its mesh shards parameters (FSDP2)"),
+        only(_N, "recompute_layers", (0,), "torchtitan recomputes all layers or none"),
+        only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
+        only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
+    ),
+    trainer=Trainer("torchtitan", table, job, cannot, conflicts=conflicts),
+)  # fmt: skip

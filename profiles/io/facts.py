@@ -1,0 +1,131 @@
+"""Facts in a file: a value with its unit, where it comes from and whether a source confirms it.
+
+A fact is a mapping `{value, source, confirmed, note}`, or in a user's file just the value (`bandwidth: 3.35 TB/s`).
+`Facts` reads them one by one and gathers everything that is wrong, so that one error names it all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ...cost_models import units
+from ...errors import FieldProblem, InputError
+from .reader import Document, FieldPath, check_keys, dotted
+
+FACT_KEYS = ("value", "source", "confirmed", "note")
+
+
+class Facts:
+    """The values of one document. A reading that fails adds to `problems` and gives None.
+
+    unconfirmed: dotted paths of the facts read so far that say `confirmed: false`.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[FieldProblem] = []
+        self.unconfirmed: list[str] = []
+
+    def fail(self, path: FieldPath, message: str, hint: str = "") -> None:
+        self.problems.append(self.document.problem(path, message, hint))
+
+    def keys(self, path: FieldPath, allowed: Collection[str]) -> bool:
+        """Check that there is a mapping at `path` (or nothing) with no other keys."""
+        if path and self.document.at(path) is None:
+            return False
+        self.problems += check_keys(self.document, path, allowed)
+        return isinstance(self.document.at(path), Mapping)
+
+    def value(self, path: FieldPath, required: bool = False) -> Any:
+        """The bare value of the fact at `path`; None where there is none."""
+        found = self.document.at(path)
+        if isinstance(found, Mapping):
+            self.problems += check_keys(self.document, path, FACT_KEYS)
+            if found.get("confirmed") is False:
+                self.unconfirmed.append(dotted(path))
+            found = found.get("value")
+        if found is None and required:
+            self.fail(path, f"`{path[-1]}` is missing")
+        return found
+
+    def quantity(self, path: FieldPath, dimension: units.Dimension, required: bool = False) -> float | None:
+        """A positive quantity in base units."""
+        found = self.value(path, required)
+        if found is None:
+            return None
+        try:
+            number = units.parse(found, dimension)
+        except InputError as error:
+            self.fail(path, error.message, error.hint)
+            return None
+        if not 0 < number < math.inf:
+            self.fail(path, f"`{found}` must be above zero" if number <= 0 else f"`{found}` is too large")
+            return None
+        return number
+
+    def whole(self, path: FieldPath, required: bool = False) -> int | None:
+        """A whole number of at least 1."""
+        found = self.value(path, required)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+            self.fail(path, f"`{found}` must be a whole number of at least 1")
+            return None
+        return found
+
+    def ratio(self, path: FieldPath) -> float | None:
+        """A plain number of at least 1, such as the 7 of `7:1`."""
+        found = self.value(path)
+        if isinstance(found, str) and found.strip().endswith(":1"):
+            found = _number(found.strip()[:-2])
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found < math.inf:
+            self.fail(path, f"`{self.value(path)}` must be a ratio of at least 1, such as 7 or `7:1`")
+            return None
+        return float(found)
+
+    def text(self, path: FieldPath, choices: Collection[str] = (), required: bool = False) -> str | None:
+        found = self.value(path, required)
+        if found is None:
+            return None
+        if not isinstance(found, str) or not found.strip():
+            self.fail(path, f"`{found}` must be a name")
+            return None
+        if choices and found not in choices:
+            self.fail(path, f"`{found}` is not one of {', '.join(choices)}")
+            return None
+        return found
+
+    def flag(self, path: FieldPath) -> bool:
+        found = self.value(path)
+        if found is not None and not isinstance(found, bool):
+            self.fail(path, f"`{found}` must be true or false")
+            return False
+        return bool(found)
+
+    def finish(self) -> None:
+        """Raises InputError with all problems, in the order of their lines."""
+        if self.problems:
+            raise InputError.of(sorted(dict.fromkeys(self.problems), key=lambda problem: problem.line))
+
+
+def flatten(data: Mapping[str, Any], path: FieldPath = ()) -> dict[str, dict[str, Any]]:
+    """Every fact of a file by its dotted path: `{"peak.bf16": {"value": ..., "source": ...}}`."""
+    facts: dict[str, dict[str, Any]] = {}
+    for key, value in data.items():
+        here = (*path, str(key))
+        if isinstance(value, Mapping) and "value" not in value:
+            facts |= flatten(value, here)
+        else:
+            facts[dotted(here)] = dict(value) if isinstance(value, Mapping) else {"value": value}
+    return facts
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,225 @@
+"""The model families of Hugging Face that meshwright has formulas for: config.json fields -> ModelSpec.
+
+One small function per family; those with experts are in `model_families_moe`. Where a key is absent, the default of
+that family in transformers holds (5.23, `configuration_<family>.py`); sizes have no default but where published configs
+leave them out (gemma3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ...cost_models.specs.model import FeedForward, ModelSpec
+from . import families_moe as moe
+from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
+from .fields import Fields
+
+
+def _gpt2(f: Fields) -> ModelSpec:
+    hidden = f.count("n_embd", "hidden_size")
+    ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
+    positions = f.count("n_positions", "max_position_embeddings")
+    dropout = f.number("resid_pdrop", 0.1) > 0
+    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
+    spec = dense_model(f, "gpt2", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
+                  max_positions=positions)  # fmt: skip
+    return replace(spec, learned_positions=positions)
+
+
+def _gpt_neox(f: Fields) -> ModelSpec:
+    hidden = f.count("hidden_size")
+    bias = f.flag("attention_bias", True)
+    attention = attention_of(f, hidden, bias=(bias, bias))
+    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=True)
+    dropout = f.number("hidden_dropout", 0.0) > 0
+    spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout)
+    return replace(spec, partial_rotary_factor=f.number("rotary_pct", 0.25))
+
+
+def _gptj(f: Fields) -> ModelSpec:
+    """One norm feeds attention and feed-forward in parallel; only the feed-forward and the head have biases."""
+    hidden = f.count("n_embd", "hidden_size")
+    ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
+    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"))
+    dropout = f.number("resid_pdrop", 0.0) > 0
+    positions = f.count("n_positions", "max_position_embeddings", default=2048)
+    spec = dense_model(f, "gptj", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, dropout=dropout,
+                  max_positions=positions)  # fmt: skip
+    return replace(spec, head_bias=True, partial_rotary_factor=f.count("rotary_dim", default=64) / attention.head_dim)
+
+
+def _opt(f: Fields) -> ModelSpec:
+    """The position table has 2 rows more than positions; opt-350m embeds into 512 and has no final norm."""
+    hidden = f.count("hidden_size")
+    bias = f.flag("enable_bias", True)
+    positions = f.count("max_position_embeddings")
+    embedding_dim = f.count("word_embed_proj_dim", default=hidden)
+    ffn = FeedForward(inner=f.count("ffn_dim"), gated=False, bias=bias)
+    norms = f.flag("layer_norm_elementwise_affine", True)
+    spec = dense_model(f, "opt", attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn, num_norms=2 * int(norms),
+                  norm_bias=True, tied=True, dropout=f.number("dropout", 0.1) > 0)  # fmt: skip
+    final = norms and f.flag("do_layer_norm_before", True) and not f.flag("_remove_final_layer_norm", False)
+    return replace(
+        spec,
+        learned_positions=positions + 2,
+        final_norm=final,
+        embedding_dim=None if embedding_dim == hidden else embedding_dim,
+    )
+
+
+def _bloom(f: Fields) -> ModelSpec:
+    """ALiBi: no position table; a norm after the embedding."""
+    hidden = f.count("n_embed", "hidden_size")
+    ffn = FeedForward(inner=4 * hidden, gated=False, bias=True)
+    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
+    dropout = f.number("hidden_dropout", 0.0) > 0
+    spec = dense_model(f, "bloom", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
+                  max_positions=f.count("seq_length", default=2048))  # fmt: skip
+    return replace(spec, embedding_norm=True)
+
+
+def _falcon(f: Fields) -> ModelSpec:
+    """Three blocks: multi-query parallel (7B), grouped-query parallel with two norms (40B, 180B), sequential (RW)."""
+    hidden = f.count("hidden_size")
+    heads = f.count("num_attention_heads", "n_head")
+    new = f.flag("new_decoder_architecture", False)
+    bias = f.flag("bias", False)
+    multi_query = f.flag("multi_query", True) and not new
+    kv_heads = 1 if multi_query else f.count("num_kv_heads", "n_head_kv", default=heads)
+    ffn = FeedForward(inner=f.count("ffn_hidden_size", default=4 * hidden), gated=False, bias=bias)
+    parallel_norms = f.count("num_ln_in_parallel_attn", default=2 if new else 1)
+    num_norms = parallel_norms if f.flag("parallel_attn", True) else 2
+    dropout = f.number("hidden_dropout", 0.0) > 0
+    attention = attention_of(f, hidden, kv_heads=kv_heads, bias=(bias, bias))
+    return dense_model(f, "falcon", attention, hidden, ffn=ffn, num_norms=num_norms, norm_bias=True,
+                  tied=True, dropout=dropout)  # fmt: skip
+
+
+def _llama(f: Fields, family: str = "llama") -> ModelSpec:
+    hidden = f.count("hidden_size")
+    bias = f.flag("attention_bias", False)
+    ffn = FeedForward(inner=f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
+    return dense_model(f, family, attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn)
+
+
+def _mistral(f: Fields) -> ModelSpec:
+    """A null window means full attention, an absent one the default of 4096."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    window = window_size(f, "sliding_window", 4096)
+    windows = windows_of(f, layers, window, lambda index: True)
+    return dense_model(f, "mistral", attention_of(f, hidden), hidden, windows=windows)
+
+
+def _phi3(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
+    dropout = f.number("resid_pdrop", 0.0) > 0
+    return dense_model(f, "phi3", attention_of(f, hidden), hidden, windows=windows, dropout=dropout)
+
+
+def _qwen_windows(f: Fields, layers: int) -> list[int | None]:
+    """Layers from max_window_layers on slide, if use_sliding_window is set at all."""
+    size = window_size(f, "sliding_window", 4096) if f.flag("use_sliding_window", False) else None
+    first = f.count("max_window_layers", default=28, minimum=0)
+    return windows_of(f, layers, size, lambda index: index >= first)
+
+
+def _qwen2(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    attention = attention_of(f, hidden, bias=(True, False))
+    return dense_model(f, "qwen2", attention, hidden, windows=_qwen_windows(f, layers))
+
+
+def _qwen3(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, head_dim=128, bias=(bias, bias), head_norms=True)
+    return dense_model(f, "qwen3", attention, hidden, windows=_qwen_windows(f, layers))
+
+
+def _gemma(f: Fields) -> ModelSpec:
+    hidden = f.count("hidden_size")
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, head_dim=256, bias=(bias, bias))
+    return dense_model(f, "gemma", attention, hidden, tied=True)
+
+
+def _gemma2(f: Fields) -> ModelSpec:
+    """Norms before and after both blocks; every other layer slides, the first one included."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, head_dim=256, bias=(bias, bias))
+    windows = windows_of(f, layers, window_size(f, "sliding_window", 4096), lambda index: index % 2 == 0)
+    return dense_model(f, "gemma2", attention, hidden, windows=windows, num_norms=4, tied=True)
+
+
+def _gemma3(f: Fields) -> ModelSpec:
+    """Five sliding layers, then a full one. Published 4B configs leave out sizes that are the family's defaults."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, heads=f.count("num_attention_heads", default=8),
+                           kv_heads=f.count("num_key_value_heads", default=4), head_dim=256, bias=(bias, bias),
+                           head_norms=True)  # fmt: skip
+    every = f.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    windows = windows_of(f, layers, window_size(f, "sliding_window", 4096), lambda index: (index + 1) % every != 0)
+    return dense_model(f, "gemma3", attention, hidden, windows=windows, num_norms=4, tied=True, vocab=262_208,
+                  max_positions=f.count("max_position_embeddings", default=131_072))  # fmt: skip
+
+
+def _olmo2(f: Fields) -> ModelSpec:
+    """Norms after the blocks; query and key norms span all heads."""
+    hidden = f.count("hidden_size")
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, bias=(bias, bias))
+    norms = (attention.heads + attention.kv_heads) * attention.head_dim
+    return dense_model(f, "olmo2", replace(attention, norm_parameters=norms), hidden)
+
+
+def _starcoder2(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    bias = f.flag("use_bias", True)
+    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=bias)
+    windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
+    dropout = f.number("residual_dropout", 0.0) > 0
+    return dense_model(f, "starcoder2", attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn, windows=windows,
+                  norm_bias=True, tied=True, dropout=dropout)  # fmt: skip
+
+
+def _granite(f: Fields) -> ModelSpec:
+    return _llama(f, "granite")
+
+
+FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
+    "bloom": _bloom,
+    "deepseek_v2": moe.deepseek_v2,
+    "deepseek_v3": moe.deepseek_v3,
+    "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "gpt_oss": moe.gpt_oss,
+    "gptj": _gptj,
+    "granite": _granite,
+    "kimi_k2": moe.deepseek_v3,
+    "llama": _llama,
+    "llama4": moe.llama4,
+    "llama4_text": moe.llama4,
+    "mistral": _mistral,
+    "mixtral": moe.mixtral,
+    "olmo2": _olmo2,
+    "opt": _opt,
+    "phi3": _phi3,
+    "qwen2": _qwen2,
+    "qwen2_moe": moe.qwen2_moe,
+    "qwen2_vl": _qwen2,  # its text model is Qwen 2
+    "qwen2_5_vl": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_moe": moe.qwen3_moe,
+    "qwen3_vl_moe_text": moe.qwen3_moe,
+    "qwen3_vl_text": _qwen3,
+    "starcoder2": _starcoder2,
+}

@@ -1,0 +1,178 @@
+"""The families with routed experts of Hugging Face: config.json -> ModelSpec; defaults as in `model_families`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
+from .blocks import attention_of, expert_model, num_layers_of, window_size, windows_of
+from .fields import Fields
+
+
+def mixtral(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    moe = MixtureOfExperts(
+        experts=f.count("num_local_experts"),
+        top_k=f.count("num_experts_per_tok"),
+        expert_inner=f.count("intermediate_size"),
+    )
+    windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
+    return expert_model(
+        f, "mixtral", attention_of(f, hidden), hidden, moe, dense=None, is_moe=[True] * layers, windows=windows
+    )
+
+
+def _sparse_pattern(f: Fields, layers: int) -> list[bool]:
+    """Qwen: every decoder_sparse_step-th layer has experts, those in mlp_only_layers never."""
+    step = f.count("decoder_sparse_step", default=1)
+    dense = set(f.indices("mlp_only_layers", layers) or [])
+    return [index not in dense and (index + 1) % step == 0 for index in range(layers)]
+
+
+def qwen2_moe(f: Fields) -> ModelSpec:
+    """Shared expert with a learned gate; every other layer below max_window_layers slides, if any does."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    pattern = _sparse_pattern(f, layers)
+    moe = MixtureOfExperts(
+        experts=f.count("num_experts"),
+        top_k=f.count("num_experts_per_tok"),
+        expert_inner=f.count("moe_intermediate_size"),
+        shared_inner=f.count("shared_expert_intermediate_size", minimum=0),
+        shared_gate=True,
+        router_normalised=f.flag("norm_topk_prob", False),
+    )
+    dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
+    size = window_size(f, "sliding_window", 4096) if f.flag("use_sliding_window", False) else None
+    below = f.count("max_window_layers", default=28, minimum=0)
+    windows = windows_of(f, layers, size, lambda index: index % 2 == 0 and index < below)
+    attention = attention_of(f, hidden, bias=(f.flag("qkv_bias", True), False))
+    return expert_model(f, "qwen2_moe", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)
+
+
+def qwen3_moe(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    pattern = _sparse_pattern(f, layers)
+    moe = MixtureOfExperts(
+        experts=f.count("num_experts", "num_local_experts"),
+        top_k=f.count("num_experts_per_tok"),
+        expert_inner=f.count("moe_intermediate_size"),
+        router_normalised=f.flag("norm_topk_prob", False),
+    )
+    dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
+    size = window_size(f, "sliding_window", 4096) if f.flag("use_sliding_window", False) else None
+    windows = windows_of(f, layers, size, lambda index: True)
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, bias=(bias, bias), head_norms=True)
+    return expert_model(f, "qwen3_moe", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)
+
+
+def _latent_attention(f: Fields) -> Attention:
+    """Multi-head latent attention; the two norms are of the compressed query and key/value."""
+    heads = f.count("num_attention_heads")
+    q_rank, kv_rank = f.optional_count("q_lora_rank"), f.count("kv_lora_rank")
+    rope = f.count("qk_rope_head_dim")
+    bias = f.flag("attention_bias", False)
+    return Attention(
+        heads=heads,
+        kv_heads=heads,  # every head has its own keys and values, expanded from the latent
+        head_dim=f.count("qk_nope_head_dim") + rope,
+        value_head_dim=f.count("v_head_dim"),
+        qkv_bias=bias,
+        output_bias=bias,
+        norm_parameters=(q_rank or 0) + kv_rank,
+        q_lora_rank=q_rank,
+        kv_lora_rank=kv_rank,
+        rope_head_dim=rope,
+    )
+
+
+def _expert_groups(f: Fields) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token may use (DeepSeek-V2, arXiv 2405.04434, 2.2.2)."""
+    groups, experts = f.count("n_group", default=1), f.count("n_routed_experts")
+    chosen = f.count("topk_group", default=groups)
+    if f.sound and experts % groups:
+        f.problem("n_group", f"{groups} groups do not divide {experts} experts")
+    if f.sound and chosen > groups:
+        f.problem("topk_group", f"{chosen} groups per token, but there are only {groups}")
+    return groups, chosen
+
+
+def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
+    """first_k_dense_replace dense layers, then experts in every moe_layer_freq-th layer."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    first = f.count("first_k_dense_replace", default=0, minimum=0)
+    every = f.count("moe_layer_freq", default=1)
+    inner = f.count("moe_intermediate_size")
+    groups, top_groups = _expert_groups(f)
+    moe = MixtureOfExperts(
+        experts=f.count("n_routed_experts"),
+        top_k=f.count("num_experts_per_tok"),
+        expert_inner=inner,
+        shared_inner=inner * f.count("n_shared_experts", default=0, minimum=0),
+        groups=groups,
+        top_groups=top_groups,
+        **router,
+    )
+    pattern = [index >= first and index % every == 0 for index in range(layers)]
+    dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
+    spec = expert_model(f, family, _latent_attention(f), hidden, moe, dense=dense, is_moe=pattern)
+    return replace(spec, mtp_layers=f.count("num_nextn_predict_layers", "num_mtp_layers", default=0, minimum=0))
+
+
+def deepseek_v2(f: Fields) -> ModelSpec:
+    """Softmax scores, as they are unless the config says otherwise."""
+    return _deepseek(f, "deepseek_v2", router_normalised=f.flag("norm_topk_prob", False),
+                     router_scale=f.number("routed_scaling_factor", 1.0))  # fmt: skip
+
+
+def deepseek_v3(f: Fields) -> ModelSpec:
+    return _deepseek(f, "deepseek_v3", router_scores="sigmoid", router_normalised=f.flag("norm_topk_prob", True),
+                     router_scale=f.number("routed_scaling_factor", 2.5))  # fmt: skip
+
+
+def gpt_oss(f: Fields) -> ModelSpec:
+    """Biases everywhere, a learned sink per head, every other layer slides, the first one included."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    moe = MixtureOfExperts(
+        experts=f.count("num_local_experts", "num_experts"),
+        top_k=f.count("num_experts_per_tok", "experts_per_token"),
+        expert_inner=f.count("intermediate_size"),
+        expert_bias=True,
+        router_bias=True,
+    )
+    bias = f.flag("attention_bias", True)
+    attention = attention_of(f, hidden, head_dim=64, bias=(bias, bias))
+    attention = replace(attention, sink_parameters=attention.heads)
+    windows = windows_of(f, layers, window_size(f, "sliding_window", 128), lambda index: index % 2 == 0)
+    return expert_model(f, "gpt_oss", attention, hidden, moe, dense=None, is_moe=[True] * layers, windows=windows)
+
+
+def llama4(f: Fields) -> ModelSpec:
+    """Layers with RoPE see chunks of attention_chunk_size, every fourth sees all; the query/key norm has no weights.
+
+    Experts take their input times the sigmoid of the router's logit (Llama4Router, Llama4TextMoe in transformers).
+    """
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    inner = f.count("intermediate_size")
+    moe = MixtureOfExperts(
+        experts=f.count("num_local_experts"),
+        top_k=f.count("num_experts_per_tok"),
+        expert_inner=inner,
+        shared_inner=inner,
+        router_scores="sigmoid",
+        router_normalised=False,
+    )
+    step = f.count("interleave_moe_layer_step", default=1)
+    routed = f.indices("moe_layers", layers)
+    pattern = [(i + 1) % step == 0 if routed is None else i in set(routed) for i in range(layers)]
+    dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size_mlp"))
+    interval = f.count("no_rope_layer_interval", default=4)
+    rope = f.get("no_rope_layers") or [(index + 1) % interval for index in range(layers)]
+    if not isinstance(rope, list) or len(rope) < layers:
+        f.problem("no_rope_layers", f"must be a list of at least {layers} entries, 0 for a layer without RoPE")
+        rope = [1] * layers
+    windows = windows_of(f, layers, window_size(f, "attention_chunk_size", 8192), lambda index: bool(rope[index]))
+    bias = f.flag("attention_bias", False)
+    attention = attention_of(f, hidden, head_dim=128, bias=(bias, bias))
+    return expert_model(f, "llama4", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)

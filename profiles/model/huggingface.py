@@ -1,0 +1,74 @@
+"""Hugging Face config.json -> ModelSpec, by the families of `model_families`.
+
+Only the JSON is read; code that a config points to is never executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...cost_models.specs.model import ModelSpec
+from ...errors import InputError, UnknownNameError
+from .families import FAMILIES
+from .fields import Fields, LineOf, no_line
+from .numerics import with_numerics
+
+_OWN_FORM = (
+    "describe it in a YAML file with hidden, layers, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, "
+    "max_positions, tied_embeddings (and moe, mla where it has them)"
+)
+
+
+def read_config(
+    data: Mapping[str, Any], name: str, source: str = "", *, file: str = "", line: LineOf = no_line
+) -> tuple[ModelSpec, list[str]]:
+    """The text model that a config.json describes, and warnings on what was left out of it.
+
+    `data`: the parsed JSON; `name`: of the model, for output; `source`: where the config comes from, kept in the spec.
+    Raises UnknownNameError for a model_type without formulas, InputError with all problems for bad fields.
+    """
+    text, prefix, warnings = _text_part(data, name)
+    model_type = text.get("model_type")
+    if not isinstance(model_type, str):
+        raise _no_model_type(data, file or name)
+    if model_type not in FAMILIES:
+        raise _unknown_family(data, model_type, file or name)
+    fields = Fields(text, file=file, prefix=prefix, line=line)
+    spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
+    fields.finish()
+    if data.get("quantization_config") or text.get("quantization_config"):
+        warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")
+    if data.get("auto_map"):
+        warnings.append(f"{name}: auto_map is ignored, code that a config names is never executed")
+    return replace(spec, name=name, source=source), warnings
+
+
+def _text_part(data: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], tuple[str, ...], list[str]]:
+    """The config of the language model in `data`, the path to it, and a warning naming the parts that are left out."""
+    others = [key for key in data if key.endswith("_config") and isinstance(data[key], Mapping)]
+    others = [key for key in others if key not in ("text_config", "quantization_config", "generation_config")]
+    warnings = [f"{name}: only the text model is planned, left out: {', '.join(sorted(others))}"] if others else []
+    text = data.get("text_config")
+    if not isinstance(text, Mapping):
+        return data, (), warnings
+    merged = dict(text)
+    if "tie_word_embeddings" in data:
+        merged.setdefault("tie_word_embeddings", data["tie_word_embeddings"])
+    return merged, ("text_config",), warnings
+
+
+def _no_model_type(data: Mapping[str, Any], where: str) -> InputError:
+    architectures = data.get("architectures")
+    stated = f" (architectures: {architectures})" if architectures else ""
+    return InputError(f"{where}: no `model_type`{stated}", hint=f"families: {', '.join(sorted(FAMILIES))}")
+
+
+def _unknown_family(data: Mapping[str, Any], model_type: str, where: str) -> UnknownNameError:
+    error = UnknownNameError("model_type", model_type, FAMILIES, where=where)
+    parts = [error.hint or f"families with formulas: {', '.join(sorted(FAMILIES))}", _OWN_FORM]
+    if data.get("auto_map"):
+        parts.append("its auto_map names custom code, and code in configs is never executed")
+    error.hint = "; ".join(part for part in parts if part)
+    return error

@@ -1,0 +1,122 @@
+"""What a model computes beyond its sizes: rotary positions, norm epsilon, activation. No cost depends on them.
+
+Where config.json leaves one out, the default of its family in transformers holds (5.23, `configuration_<family>.py`),
+and `ModelSpec.assumed` names it: published models often differ from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...cost_models.specs.model import ModelSpec
+from .fields import Fields
+from .rope import rope_theta, rotation_part, with_rotation
+
+
+class _Defaults(NamedTuple):
+    rope_theta: float | None = 10_000.0  # None: the family has no rotary positions
+    norm_epsilon: float = 1e-6
+    activation: str = "silu"
+
+
+_FAMILIES: Mapping[str, _Defaults] = {
+    "bloom": _Defaults(None, 1e-5, "gelu_tanh"),
+    "falcon": _Defaults(norm_epsilon=1e-5, activation="gelu"),
+    "gemma": _Defaults(activation="gelu_tanh"),
+    "gemma2": _Defaults(activation="gelu_tanh"),
+    "gemma3": _Defaults(1e6, activation="gelu_tanh"),
+    "gemma3_text": _Defaults(1e6, activation="gelu_tanh"),
+    "gpt2": _Defaults(None, 1e-5, "gelu_tanh"),
+    "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
+    "gpt_oss": _Defaults(150_000.0, 1e-5),
+    "gptj": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
+    "llama4": _Defaults(500_000.0, 1e-5),
+    "llama4_text": _Defaults(500_000.0, 1e-5),
+    "mixtral": _Defaults(1e6, 1e-5),
+    "olmo2": _Defaults(norm_epsilon=1e-5),
+    "opt": _Defaults(None, 1e-5, "relu"),
+    "phi3": _Defaults(norm_epsilon=1e-5),
+    "qwen2_vl": _Defaults(1e6, 1e-5),
+    "qwen2_5_vl": _Defaults(1e6, 1e-5),
+    "qwen3_vl_moe_text": _Defaults(500_000.0),
+    "qwen3_vl_text": _Defaults(500_000.0),
+    "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
+}
+# Not in the config because the family's code says them.
+_FIXED = {"bloom": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}
+_EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
+_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+# Spellings of transformers and of published tables, where blocks are named after the gate -> that of ModelSpec.
+_SPELLINGS = {
+    "swish": "silu", "swiglu": "silu", "geglu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "gelu_python": "gelu", "squared relu": "relu2", "squared-relu": "relu2",
+}  # fmt: skip
+# What transformers has beside (5.23, activations.py), and the gates of gpt-oss in published tables: no target computes
+# them, so that all refuse them by these names.
+_OTHERS = ("clamped swiglu", "gelu_10", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu",
+           "relu6", "sigmoid", "sqrtsoftplus", "tanh", "xielu")  # fmt: skip
+_ACTIVATION_NAMES = tuple(sorted({"gelu", "gelu_tanh", "relu", "relu2", "silu", *_SPELLINGS, *_OTHERS}))
+
+
+def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
+    """`spec` with what the config `f` of that type says about them, or its family's defaults."""
+    family = _FAMILIES.get(model_type, _Defaults())
+    part = rotation_part(f)
+    theta = rope_theta(f, part)
+    if f.flag("alibi", False):
+        family = family._replace(rope_theta=None)
+    found = {
+        "rope_theta": None if family.rope_theta is None else theta,
+        "norm_epsilon": f.positive(*_EPSILONS), "activation": _activation(f, *_ACTIVATIONS),
+    }  # fmt: skip
+    spec = with_rotation(f, part, _filled(spec, found, family, _FIXED.get(model_type, set())))
+    if part is not None:
+        f.absorb(part)
+    return spec
+
+
+def own_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
+    """The same for our own form. Defaults: 10,000 where positions are not learned, 1e-5, SiLU for gates, else GELU."""
+    gated = spec.kinds[0].feed_forward.gated
+    # An explicit null: neither rotary nor learned positions, as with ALiBi.
+    none = bool(spec.learned_positions) or ("rope_theta" in f.data and not f.has("rope_theta"))
+    found = {
+        "rope_theta": f.positive("rope_theta"), "norm_epsilon": f.positive("norm_epsilon"),
+        "activation": _activation(f, "activation"),
+    }  # fmt: skip
+    defaults = _Defaults(None if none else 10_000.0, 1e-5, "silu" if gated else "gelu")
+    part = f.part("rope_scaling")
+    spec = with_rotation(f, part, _filled(spec, found, defaults, set()))
+    if part is not None:
+        part.reject_unknown()
+        f.absorb(part)
+    return spec
+
+
+def _filled(
+    spec: ModelSpec, found: Mapping[str, float | str | None], family: _Defaults, fixed: set[str]
+) -> ModelSpec:
+    missing = [name for name, value in found.items() if value is None]
+    values = {**family._asdict(), **{name: value for name, value in found.items() if value is not None}}
+    assumed = tuple(name for name in missing if values[name] is not None and name not in fixed)
+    return replace(spec, assumed=assumed, **values)
+
+
+def _activation(f: Fields, *names: str) -> str | None:
+    name = next((each for each in names if f.has(each)), None)
+    if name is None:
+        return None
+    value = f.get(name)
+    if not isinstance(value, str):
+        f.problem(name, f"must be the name of a function, is {value!r}")
+        return None
+    word = value.lower().partition(" (")[0]  # tables say more in brackets
+    if word not in _ACTIVATION_NAMES:
+        near = difflib.get_close_matches(word, _ACTIVATION_NAMES, n=1)
+        known = f"known: {', '.join(_ACTIVATION_NAMES)}"
+        f.problem(name, f"`{value}` is no known activation", f"did you mean `{near[0]}`? {known}" if near else known)
+    return _SPELLINGS.get(word, word)

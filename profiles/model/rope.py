@@ -1,0 +1,80 @@
+"""Rotary positions in a config: their base, the share of a head that they turn, and how they are scaled.
+
+Older configs say it in `rope_theta`, `partial_rotary_factor` and `rope_scaling`, newer ones in `rope_parameters`, where
+kinds of layers may differ: then that of the layers that see all tokens is taken. Our own form is the older one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import Any, get_args, get_type_hints
+
+from ...cost_models.specs.model import ModelSpec, RopeScaling
+from .fields import Fields
+
+_KINDS: tuple[str, ...] = get_args(get_type_hints(RopeScaling)["kind"])
+_SAME = ("default", "mrope")  # mrope is the usual rotation wherever there is only text (Qwen2-VL, arXiv 2409.12191)
+_NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor")
+
+
+def rotation_part(f: Fields) -> Fields | None:
+    """Where the config says how it rotates, if it has such a block."""
+    nested = f.part("rope_parameters")
+    return f.part("rope_scaling") if nested is None else nested.part("full_attention") or nested
+
+
+def rope_theta(f: Fields, part: Fields | None) -> float | None:
+    if part is not None and part.has("rope_theta"):
+        return part.positive("rope_theta")
+    return f.positive("rope_theta", "rotary_emb_base")
+
+
+def with_rotation(f: Fields, part: Fields | None, spec: ModelSpec) -> ModelSpec:
+    """`spec`, of which it is known whether positions are rotary, with their scaling and the share of a head."""
+    share = _share(f, part, spec)
+    scaling = None if part is None else _scaling(f, part, spec.max_positions)
+    return spec if spec.rope_theta is None else replace(spec, rope_scaling=scaling, partial_rotary_factor=share)
+
+
+def _share(f: Fields, part: Fields | None, spec: ModelSpec) -> float:
+    """Without a word in the config, what its family said."""
+    name, head = "partial_rotary_factor", spec.kinds[0].attention
+    share = (part if part is not None and part.has(name) else f).positive(name)
+    if head.is_mla:  # its config says by rope_head_dim which part of a head turns, and all of that does
+        return 1.0
+    share = spec.partial_rotary_factor if share is None else share
+    width = int(head.head_dim * share)
+    if f.sound and share != 1 and (share > 1 or width < 2 or width % 2):
+        f.problem(name, f"{share:g} of a head of {head.head_dim} is not an even number of 2 to {head.head_dim}")
+    return share
+
+
+def _scaling(f: Fields, part: Fields, max_positions: int) -> RopeScaling | None:
+    kind = "longrope" if part.has("short_factor") else part.get("rope_type", "type") or "default"
+    if kind in _KINDS:
+        return _read(f, part, kind, max_positions)
+    if kind not in _SAME:
+        near = difflib.get_close_matches(str(kind), _KINDS, n=1)
+        part.problem("rope_type" if part.has("rope_type") else "type",
+                     f"`{kind}` is none of {', '.join(('default', *_KINDS))}",
+                     f"did you mean `{near[0]}`?" if near else "")  # fmt: skip
+    return None
+
+
+def _read(f: Fields, part: Fields, kind: Any, max_positions: int) -> RopeScaling:
+    """Defaults are those of transformers (5.23, modeling_rope_utils.py)."""
+    original = None
+    if kind in ("yarn", "longrope", "llama3"):
+        holder = f if f.has("original_max_position_embeddings") else part
+        original = holder.count("original_max_position_embeddings", default=max_positions)
+    factor = part.positive("factor")
+    if factor is None and kind in ("yarn", "longrope"):
+        factor = max_positions / (original or max_positions)
+    elif factor is None:
+        part.problem("factor", f"is missing, and {kind} needs it")
+    given = {name: value for name in _NUMBERS if (value := part.positive(name)) is not None}
+    return RopeScaling(
+        kind=kind, factor=factor or 1.0, original_max_positions=original, truncate=part.flag("truncate", True),
+        mscale=part.number("mscale", 0.0), mscale_all_dim=part.number("mscale_all_dim", 0.0), **given,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Values fitted to whole training runs, laid over the priors of stacks/*.yaml and measured/assumptions.yaml.
+
+The priors stay where they are; a calibration only names the numbers that a fit moved, in the shape of the files that
+hold them. `meshwright calibrate` makes one; the one that ships is measured/calibrated.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..io.folders import MEASURED
+
+SHIPPED_FILE = MEASURED / "calibrated.yaml"
+ConstantPath = tuple[str, ...]  # ("stacks", family or version, field) or ("assumptions", block, ..., key)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """stacks: family or version -> field -> value, in base units; assumptions: nested as assumptions.yaml is.
+
+    Compared by identity, so that what is computed from one can be kept beside it.
+    """
+
+    stacks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    assumptions: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    @classmethod
+    def of(cls, values: Mapping[ConstantPath, float], source: str) -> Calibration:
+        """From values by their places."""
+        nested: dict[str, Any] = {"stacks": {}, "assumptions": {}}
+        for place, value in values.items():
+            holder = nested
+            for part in place[:-1]:
+                holder = holder.setdefault(part, {})
+            holder[place[-1]] = value
+        return cls(nested["stacks"], nested["assumptions"], source)
+
+
+    def part(self, *blocks: str) -> str:
+        """The fitted values of some blocks of assumptions, as canonical text: a key for what depends on them alone."""
+        return json.dumps({name: self.assumptions[name] for name in blocks if name in self.assumptions}, sort_keys=True)
+
+
+PRIORS = Calibration()
+
+
+@cache
+def shipped() -> Calibration:
+    """The calibration that comes with meshwright; the bare priors where there is no file."""
+    if not SHIPPED_FILE.is_file():
+        return PRIORS
+    data = load_yaml(SHIPPED_FILE)
+    return Calibration(data.get("stacks", {}), data.get("assumptions", {}), f"fitted: {data['source']}")
+
+
+def load_yaml(path: Path) -> Any:
+    """One of our own files: a plain reader serves."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@cache
+def prior_assumptions() -> Mapping[str, Any]:
+    """assumptions.yaml as it is written."""
+    loaded: Mapping[str, Any] = load_yaml(MEASURED / "assumptions.yaml")
+    return loaded
+
+
+def assumptions(fitted: str) -> Mapping[str, Any]:
+    """assumptions.yaml with fitted values (`Calibration.part`) in their places."""
+    return overlaid(prior_assumptions(), json.loads(fitted))
+
+
+def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`below` with every leaf of `above` in its place; nothing is changed in place."""
+    if not above:
+        return below
+    merged = dict(below)
+    for key, value in above.items():
+        merged[key] = overlaid(merged.get(key, {}), value) if isinstance(value, Mapping) else value
+    return merged

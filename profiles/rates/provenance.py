@@ -1,0 +1,31 @@
+"""Which files of facts a plan rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..io.folders import CATALOGUE, MEASURED
+from ..io.registry import gpu_file, node_file
+from .calibration import SHIPPED_FILE
+
+
+def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[str, Path]:
+    """Name -> file, of the hardware, nodes, stack and measured efficiencies; inline descriptions have no file."""
+    files = {
+        "measured/fits": MEASURED / "fits.yaml",
+        "measured/assumptions": MEASURED / "assumptions.yaml",
+        "measured/calibrated": SHIPPED_FILE,
+    }
+    for name in gpus:
+        if (path := gpu_file(name)) is not None:
+            files[f"hardware/{name}"] = path
+    for name in nodes:
+        if (path := node_file(name)) is not None:
+            files[f"nodes/{name}"] = path
+    own = CATALOGUE / "stacks" / f"{stack}.yaml"
+    if own.exists():
+        files[f"stacks/{stack}"] = own
+    elif Path(stack).is_file():
+        files[stack] = Path(stack)
+    return files

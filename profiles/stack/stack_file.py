@@ -1,0 +1,155 @@
+"""Stacks as files of the user: a family and what differs from it, or several families at once.
+
+    inherits: megatron-core                    families:          (or a version, as `meshwright`)
+    throughput: {value: 0.93, source: ...}       megatron-core: {throughput: {value: 0.93, source: ...}}
+
+Quantities have units (`12 us`), as in stacks/*.yaml; a value may stand without its source. `meshwright calibrate`
+writes such files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from ...cost_models import units
+from ...cost_models.specs.stack import StackSpec
+from ...errors import InputError
+from ..io.reader import Document, FieldPath, read_document
+from .load import is_stack, load_stack, stack_names
+
+_TYPES = {name: kind for name, kind in get_type_hints(StackSpec).items() if name not in ("name", "sources")}
+_SECONDS = ("host_s_per_kernel",)
+Facts = Mapping[str, tuple[float, str]]  # field -> (value in base units, source)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a number may lie: from `least` (above it, where that is `open`) to `most`. As text it follows `must be`."""
+
+    text: str
+    least: float = 0.0
+    most: float = math.inf
+    open: bool = False
+
+    def holds(self, value: float) -> bool:
+        return math.isfinite(value) and self.least <= value <= self.most and not (self.open and value == self.least)
+
+
+ABOVE_ZERO = Range("above zero", open=True)
+_SHARE, _FROM_ONE, _FROM_ZERO = Range("a share in [0, 1]", most=1.0), Range("1 or more", least=1.0), Range("0 or more")
+_RANGES = {
+    "throughput": ABOVE_ZERO, "contention": _SHARE, "straggler_share": _SHARE,
+    **dict.fromkeys((name for name in _TYPES if name.endswith("_overlap")), _SHARE),
+    **dict.fromkeys(("elementwise_traffic", "gradient_bytes", "nics_per_ring", "moe_imbalance"), _FROM_ONE),
+}  # fmt: skip
+
+
+def range_of(field: str) -> Range:
+    """Where the number of that field of a stack may lie."""
+    return _RANGES.get(field, _FROM_ZERO)
+
+
+def load_stacks(reference: str) -> dict[str, StackSpec]:
+    """Family -> stack, of a name or of a file. Raises UnknownNameError and InputError."""
+    path = Path(reference)
+    if not is_stack(reference) and (path.is_file() or path.suffix in (".yaml", ".yml", ".json", ".toml")):
+        return read_stacks(path)
+    return {reference: load_stack(reference)}
+
+
+def read_stacks(path: Path) -> dict[str, StackSpec]:
+    """Family -> the stack that the file makes of it. Raises InputError with everything that is wrong."""
+    document = read_document(path)
+    problems: list[Any] = []
+    if not isinstance(document.data, Mapping):
+        raise InputError.of([document.problem((), "is not a stack", "it starts with `inherits: megatron-core`")])
+    found = {}
+    for family, place in _families(document, problems):
+        facts = document.at(place)
+        facts = facts if isinstance(facts, Mapping) else {}
+        own = {key: _fact(document, (*place, key), problems) for key in facts if key != "inherits"}
+        base = load_stack(family)
+        sources = {**base.sources, **{key: source for key, (_, source) in own.items()}}
+        if not problems:
+            values: dict[str, Any] = {key: value for key, (value, _) in own.items()}
+            found[family] = replace(base, name=str(path), sources=sources, **values)
+    if problems:
+        raise InputError.of(problems)
+    return found
+
+
+def _families(document: Document, problems: list[Any]) -> list[tuple[str, FieldPath]]:
+    data, known = document.data, stack_names()
+    named: list[tuple[str, FieldPath]]
+    if "families" in data and isinstance(data["families"], Mapping):
+        named = [(str(name), ("families", str(name))) for name in data["families"]]
+        extra = [key for key in data if key != "families"]
+        problems += [document.problem((key,), "stands beside `families`", "put it under a family") for key in extra]
+    elif isinstance(data.get("inherits"), str):
+        named = [(data["inherits"], ())]
+    else:
+        hint = f"one of {', '.join(known)}"
+        problems.append(document.problem((), "`inherits` is missing: the family that the stack belongs to", hint))
+        return []
+    wrong = [(name, place) for name, place in named if not is_stack(name)]
+    for name, place in wrong:
+        problems.append(document.problem(place or ("inherits",), f"`{name}` is no stack", f"one of {', '.join(known)}"))
+    return [each for each in named if each not in wrong]
+
+
+def _fact(document: Document, place: FieldPath, problems: list[Any]) -> tuple[Any, str]:
+    """(value in base units, source) of one field; what is wrong goes to `problems`."""
+    field, given = str(place[-1]), document.at(place)
+    source = f"{document.name}, line {document.line(place)}"
+    if isinstance(given, Mapping):
+        source, given = str(given.get("source") or source), given.get("value")
+    if field not in _TYPES:
+        near = difflib.get_close_matches(field, _TYPES, 1)
+        hint = f"did you mean `{near[0]}`?" if near else f"fields: {', '.join(sorted(_TYPES))}"
+        problems.append(document.problem(place, f"`{field}` is no field of a stack", hint))
+        return None, source
+    try:
+        return _value(field, given), source
+    except InputError as error:
+        problems.append(document.problem(place, error.message, error.hint))
+        return None, source
+
+
+def _value(field: str, given: Any) -> Any:
+    kind = _TYPES[field]
+    if field in _SECONDS:
+        if not isinstance(given, str):
+            raise InputError(f"must have a unit, is {given!r}", hint="as in `12 us`")
+        return units.parse(given, "s")
+    if get_origin(kind) is Literal:
+        if given not in get_args(kind):
+            raise InputError(f"`{given}` is none of {', '.join(get_args(kind))}")
+        return given
+    if kind is bool:
+        if not isinstance(given, bool):
+            raise InputError(f"must be true or false, is {given!r}")
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise InputError(f"must be a number, is {given!r}")
+    if not range_of(field).holds(given):
+        raise InputError(f"must be {range_of(field).text}, is {given:g}")
+    return given
+
+
+def stack_text(families: Mapping[str, Facts], heading: str) -> str:
+    """The file that `read_stacks` reads, one family flat, several under `families`."""
+    lines = [f"# {line}\n" for line in heading.splitlines()]
+    flat = len(families) == 1
+    lines += [] if flat else ["families:\n"]
+    for family, facts in sorted(families.items()):
+        lines.append(f"inherits: {family}\n" if flat else f"  {family}:\n")
+        indent = "" if flat else "    "
+        for field, (value, source) in facts.items():
+            shown = f'"{value * 1e6:.5g} us"' if field in _SECONDS else f"{value:.5g}"
+            lines.append(f'{indent}{field}: {{value: {shown}, source: "{source}"}}\n')
+    return "".join(lines)

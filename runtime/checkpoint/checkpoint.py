@@ -1,0 +1,273 @@
+"""Saves and resumes a run, whatever the layout then and now: master weights and optimizer states by parameter.
+
+A save writes into a folder of another name, syncs it, and renames it last: a folder that is called a checkpoint is a
+whole one, whenever a rank died. All ranks see the same folder, on a shared file system where there are several nodes.
+Position in the data and random numbers need no state: both follow from the seed and the step.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from ...errors import InputError
+from ..model.decoder import same_weight
+from ..parallel.comm import CommunicationError
+from ..parallel.sharding import Unit
+from ..status import Status
+from ..trainer import Named, Trainer
+from .manifest import NAME, PARTIAL, DamagedError, File, Manifest, check_run, folder_name, run_of, saved_in
+from .slices import LoadPieces, Piece, SavePieces, boxes
+
+
+class StorageError(Exception):
+    """What a rank could not write or read, the same on all ranks; the checkpoints before are as they were."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was written."""
+
+    folder: Path
+    num_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run goes on. step: how many are done; skipped: newer checkpoints that are damaged, and how."""
+
+    step: int
+    folder: Path | None
+    layout_id: str
+    skipped: tuple[str, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run in `folder`, of which the last `keep` stay."""
+
+    def __init__(
+        self, trainer: Trainer, folder: Path, keep: int, group: dist.ProcessGroup | None = None,
+        status: Status | None = None,
+    ) -> None:  # fmt: skip
+        """group, status: of a thread that saves beside the training; without, those of the run."""
+        self.trainer, self.folder, self.keep, self.group = trainer, folder, keep, group
+        self.rank, self.status = dist.get_rank(), status or trainer.mesh["world"].status
+
+    def prepare(self, *, resume: bool) -> None:
+        """Makes the folder. Raises InputError if nothing can be written there, or if it holds another run's."""
+        if not resume and (found := saved_in(self.folder)):
+            raise InputError(f"{self.folder} already holds {found[0].name}",
+                             hint="`--resume` goes on from it; or save to another folder")  # fmt: skip
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / f"{PARTIAL}probe-{self.rank}"
+            probe.write_bytes(b"x")
+            probe.unlink()
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot save checkpoints: {error.strerror or error}",
+                             hint="choose a folder that all ranks can write to") from None  # fmt: skip
+
+    # ---- saving
+
+    def save(self, step: int) -> Saved:
+        """After step `step` (1, 2, ...). Raises StorageError on all ranks if any could not write."""
+        return self.store(step, list(pieces(self.trainer)))
+
+    def store(self, step: int, found: Sequence[Piece]) -> Saved:
+        """Writes what the run held after step `step`. Raises as `save`."""
+        started = time.perf_counter()
+        self.status.set(f"saving the checkpoint of step {step}")
+        partial = self.folder / (PARTIAL + folder_name(step))
+        try:
+            self._together(lambda: self._clear(partial))
+            self._write(partial, found)
+            digests = self._together(lambda: self._digests(partial))
+            files = {name: file for each in digests for name, file in each.items()}
+            self._together(lambda: self._publish(partial, step, files))
+        except StorageError:
+            if self.rank == 0:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        size = sum(file.num_bytes for file in files.values())
+        return Saved(self.folder / folder_name(step), size, time.perf_counter() - started)
+
+    def _clear(self, partial: Path) -> None:
+        """What a save that was cut off has left."""
+        if self.rank == 0:
+            for left in self.folder.glob(PARTIAL + "*"):
+                shutil.rmtree(left, ignore_errors=True)
+            partial.mkdir()
+
+    def _write(self, partial: Path, found: Sequence[Piece]) -> None:
+        writer = FileSystemWriter(partial, single_file_per_rank=True, sync_files=True)
+        try:
+            save({}, storage_writer=writer, planner=SavePieces(found), process_group=self.group)
+        except CheckpointException as error:
+            raise StorageError(_first_failure(error)) from None
+        except RuntimeError as error:
+            raise self._cut_off(error) from error
+
+    def _digests(self, partial: Path) -> dict[str, File]:
+        """Of the files of this rank, which its file names start with; rank 0 has the index too."""
+        mine = sorted(partial.glob(f"__{self.rank}_*"))
+        return {path.name: File.of(path) for path in [*mine, *([partial / ".metadata"] if self.rank == 0 else [])]}
+
+    def _publish(self, partial: Path, step: int, files: dict[str, File]) -> None:
+        if self.rank != 0:
+            return
+        job = self.trainer.job
+        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files).write(partial)
+        _sync(partial)
+        final = self.folder / folder_name(step)
+        shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, that was passed over
+        os.rename(partial, final)
+        _sync(self.folder)
+        for old in saved_in(self.folder)[self.keep :]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    # ---- resuming
+
+    def resume(self) -> Resumed:
+        """Loads the newest checkpoint that is whole. Raises InputError if none is, or if it is of another run."""
+        self.status.set("looking for a checkpoint")
+        found = self._together(lambda: saved_in(self.folder) if self.rank == 0 else [])[0]
+        skipped: list[str] = []
+        for folder in found:
+            reason = self._damage(folder)
+            if reason is None:
+                manifest = Manifest.read(folder)
+                check_run(manifest, self.trainer.job, folder)
+                self._load(folder, manifest.step)
+                return Resumed(manifest.step, folder, manifest.layout_id, tuple(skipped))
+            skipped.append(f"{folder.name} is damaged: {reason}")
+        if skipped:
+            raise InputError(f"{self.folder}: no checkpoint can be read\n" + "\n".join(skipped),
+                             hint="start anew in another folder")  # fmt: skip
+        return Resumed(0, None, "", ())
+
+    def _damage(self, folder: Path) -> str | None:
+        """What is wrong with the files of a checkpoint; each rank reads some of them."""
+
+        def problem() -> str | None:
+            try:
+                manifest = Manifest.read(folder)
+                for name in sorted(manifest.files)[self.rank :: dist.get_world_size()]:
+                    manifest.check_file(folder, name)
+            except DamagedError as error:
+                return str(error)
+            except InputError:  # a newer format: `resume` refuses it on all ranks
+                return None
+            return None
+
+        return next((found for found in self._together(problem) if found is not None), None)
+
+    def _load(self, folder: Path, step: int) -> None:
+        self.status.set(f"loading the checkpoint of step {step}")
+        _make_states(self.trainer)
+        try:
+            load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(pieces(self.trainer))))
+        except CheckpointException as error:
+            raise InputError(f"{folder / NAME} is in order, but: {_first_failure(error)}",
+                             hint="move it away: the one before is taken then") from None  # fmt: skip
+        except RuntimeError as error:
+            raise self._cut_off(error) from error
+        for state in self.trainer.optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(step)
+        for unit in self.trainer.units:
+            unit.updated()
+
+    # ---- all ranks at once
+
+    def _together(self, function: Callable[[], Any]) -> list[Any]:
+        """What `function` returns on every rank. Raises StorageError on all if it failed on one."""
+        result: tuple[str | None, Any]
+        try:
+            result = None, function()
+        except OSError as error:
+            result = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), None
+        found: list[Any] = [None] * dist.get_world_size()
+        try:
+            dist.all_gather_object(found, result, group=self.group)
+        except RuntimeError as error:
+            raise self._cut_off(error) from error
+        for rank, (failed, _) in enumerate(found):
+            if failed is not None:
+                raise StorageError(f"rank {rank}: {failed}")
+        return [value for _, value in found]
+
+    def _cut_off(self, error: RuntimeError) -> CommunicationError:
+        message = f"{self.status.doing}: {str(error).splitlines()[0]}"
+        self.status.fail(message)
+        return CommunicationError(message)
+
+
+def pieces(trainer: Trainer) -> Iterator[Piece]:
+    """Master weights (`weights.NAME`) and the optimizer's states (`exp_avg.NAME`, ...) that this rank holds."""
+    for unit, named in trainer.contents:
+        states = trainer.optimizer.state.get(unit.master, {})
+        flats = {"weights": unit.master.detach()}
+        flats |= {key: value for key, value in states.items() if isinstance(value, Tensor) and key != "step"}
+        for kind, flat in flats.items():
+            yield from _of_unit(unit, named, kind, flat, tied=trainer.job.model.tied_embeddings)
+
+
+def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -> Iterator[Piece]:
+    first, last = unit.groups.shard.rank * unit.part, (unit.groups.shard.rank + 1) * unit.part
+    begin = 0
+    for full_name, parameter, split in named:
+        name = f"{kind}.{same_weight(full_name, tied=tied)}"
+        size = parameter.numel()
+        start, stop = max(first, begin), min(last, begin + size)
+        at = start - first
+        for offsets, sizes in boxes(parameter.shape, start - begin, stop - begin):
+            length = int(torch.Size(sizes).numel())
+            where = list(offsets)
+            for dim, offset in split.firsts:
+                where[dim] += offset
+            yield Piece(name, split.shape, tuple(where), flat[at : at + length].view(sizes))
+            at += length
+        begin += size
+
+
+@torch.no_grad()
+def _make_states(trainer: Trainer) -> None:
+    """The optimizer's states, by a step that changes nothing: they come with the first step only."""
+    groups = trainer.optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    for unit in trainer.units:
+        unit.master.grad = torch.zeros_like(unit.master)
+    for group in groups:
+        group["lr"] = 0.0
+    trainer.optimizer.step()
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    for unit in trainer.units:
+        unit.master.grad = None
+
+
+def _first_failure(error: CheckpointException) -> str:
+    rank, failure = next(iter(error.failures.items()))
+    return f"rank {rank}: {failure[0]}"
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

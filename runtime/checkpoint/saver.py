@@ -1,0 +1,95 @@
+"""When a run saves: training waits until a checkpoint is on disk, or for a copy of the states only.
+
+Behind training, a thread writes the copy, with messages of its own: collectives of two threads on one group would meet
+each other's. One save is under way at a time, since the next one needs the memory of the copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..report import Event
+from ..status import Status
+from ..trainer import Trainer
+from .checkpoint import Checkpoints, Saved, StorageError, pieces
+from .slices import Piece
+
+
+class Saver:
+    """Saves a run's checkpoints; `behind`: while it trains on. What became of a save comes as an event, `checkpoint` or
+    `not_saved`: one that cannot be written costs no training."""
+
+    def __init__(self, trainer: Trainer, folder: Path, keep: int, *, behind: bool, timeout_s: float) -> None:
+        """All ranks make one at the same time."""
+        self._checkpoints = Checkpoints(trainer, folder, keep)
+        self._behind: _Behind | None = None
+        if behind:
+            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+            status = Status(rank=dist.get_rank())  # that of the run says what training does
+            self._behind = _Behind(Checkpoints(trainer, folder, keep, group, status))
+
+    def save(self, step: int) -> list[Event]:
+        """After step `step` (1, 2, ...). Raises CommunicationError."""
+        if self._behind is not None:
+            return self._behind.save(step)
+        return [_event(step, lambda: self._checkpoints.save(step))]
+
+    def finished(self, *, wait: bool = False) -> list[Event]:
+        """What became of a save behind training, once, if it has ended; wait: until it has. Raises CommunicationError.
+        """
+        return self._behind.finished(wait=wait) if self._behind is not None else []
+
+
+class _Behind:
+    """Writes copies in a thread."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._copies: dict[object, Tensor] = {}
+        self._under_way: tuple[int, float, Future[Saved]] | None = None
+
+    def save(self, step: int) -> list[Event]:
+        started = time.perf_counter()
+        before = self.finished(wait=True)
+        copied = self._copy()
+        waited_s = time.perf_counter() - started
+        self._under_way = step, waited_s, self._thread.submit(self._checkpoints.store, step, copied)
+        return before
+
+    def finished(self, *, wait: bool) -> list[Event]:
+        if self._under_way is None or not (wait or self._under_way[2].done()):
+            return []
+        (step, waited_s, saved), self._under_way = self._under_way, None
+        return [{**_event(step, saved.result), "waited_s": waited_s}]
+
+    def _copy(self) -> list[Piece]:
+        """The states in host memory that is used again for every save; pinned, where they come from a GPU."""
+        copied = []
+        for piece in pieces(self._checkpoints.trainer):
+            tensor = piece.tensor
+            if piece.index not in self._copies:
+                self._copies[piece.index] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            to = self._copies[piece.index].copy_(tensor, non_blocking=True)
+            copied.append(replace(piece, tensor=to))
+        if self._checkpoints.trainer.device.type == "cuda":
+            torch.cuda.synchronize(self._checkpoints.trainer.device)
+        return copied
+
+
+def _event(step: int, save: Callable[[], Saved]) -> Event:
+    try:
+        saved = save()
+    except StorageError as error:
+        return {"event": "not_saved", "step": step, "reason": str(error)}
+    return {"event": "checkpoint", "step": step, "folder": str(saved.folder), "num_bytes": saved.num_bytes,
+            "seconds": saved.seconds}  # fmt: skip

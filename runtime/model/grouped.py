@@ -1,0 +1,59 @@
+"""Products of rows that lie expert by expert with a weight of each: [n, in] x [experts, out, in] -> [n, out].
+
+One function for all experts, as a grouped product of a GPU is one kernel: the gradient of all their weights is made
+once, in place, and no expert's waits for the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..parallel.split_backward import weighed
+
+
+class _Product(torch.autograd.Function):
+    """Keeps the rows and the weights."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, counts: Sequence[int]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.counts = counts
+        out = x.new_empty(len(x), weight.shape[1])
+        for into, rows, one in zip(_rows(out, counts), _rows(x, counts), weight, strict=True):
+            torch.mm(rows, one.t(), out=into)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (x, weight), (grad,) = ctx.saved_tensors, grads
+        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        if grad_x is not None:
+            for into, rows, one in zip(_rows(grad_x, ctx.counts), _rows(grad, ctx.counts), weight, strict=True):
+                torch.mm(rows, one, out=into)
+        return grad_x, _of_weights(ctx.counts, x, grad)[0] if ctx.needs_input_grad[1] else None, None
+
+
+def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    """Those of each expert."""
+    return torch.split(x, list(counts))
+
+
+def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
+    """Zero for experts without rows: their gradient is there too."""
+    found = x.new_empty(len(counts), grad.shape[1], x.shape[1])
+    for into, rows, gradients in zip(found, _rows(x, counts), _rows(grad, counts), strict=True):
+        torch.mm(gradients.t(), rows, out=into)
+    return [found]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, counts: Sequence[int]) -> Tensor:
+    """x [n, in], `counts` rows of each expert; weight [experts, out, in]; bias [experts, out]."""
+    out = weighed(lambda kept, values: _Product.apply(kept, values, counts), x, weight, partial(_of_weights, counts))  # type: ignore[no-untyped-call]
+    if bias is None:
+        return out
+    return out + torch.cat([one.expand(number, -1) for one, number in zip(bias, counts, strict=True)])

@@ -1,0 +1,198 @@
+"""Context parallelism: the tokens of a sequence are spread over ranks, and core attention brings them together.
+
+Ring (arXiv 2310.01889) and all-gather (arXiv 2407.21783, 3.3.2) move keys and values. Causal attention gives later
+tokens more work, so a rank has two chunks out of 2 x cp, the r-th from the start and the r-th from the end (zigzag):
+then every pair of ranks has the same number of scores. Ulysses (arXiv 2309.14509) deals out heads of whole sequences.
+
+q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..model import flash
+from .comm import Group
+
+# A rank of the group, and its keys and values (or what is made of them here) side by side: [b, heads, s/cp, d + d].
+PartialSum = tuple[int, Tensor]
+
+
+@dataclass(frozen=True)
+class ContextParallel:
+    """How `group` shares sequences. algorithm: of layouts.CP_ALGORITHMS. fused: with the kernels of a GPU."""
+
+    group: Group
+    algorithm: str
+    fused: bool = False
+
+    def positions(self, seq_len: int) -> Tensor:
+        """Where the tokens of this rank stand in their sequence: [s/cp], int64."""
+        rank, size = self.group.rank, self.group.size
+        if self.algorithm == "ulysses":
+            return torch.arange(rank * seq_len // size, (rank + 1) * seq_len // size)
+        chunks = torch.arange(seq_len).view(2 * size, -1)
+        return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+
+    def dealt(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What attention runs on: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
+        if self.algorithm != "ulysses":
+            return q, k, v
+        q, k, v = _deal(1, 2, self.group, q, k, v)
+        return q, k, v
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of what was `dealt`, for this rank's queries: [b, heads, s/cp, d]."""
+        if self.algorithm == "ulysses":
+            return _deal(2, 1, self.group, causal(q, k, v))[0]
+        route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
+        kernel = flash.GPU if self.fused else flash.CPU
+        out: Tensor = _Balanced.apply(q, k, v, route, kernel)  # type: ignore[no-untyped-call]
+        return out
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention over what is before: [b, heads, s, d] each; fewer key and value heads are shared."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
+class _Route(Protocol):
+    """How keys and values reach the other ranks, and their gradients come back."""
+
+    group: Group
+
+    def parts(self, own: Tensor) -> Iterator[PartialSum]:
+        """Keys and values of every rank, this one's first."""
+
+    def back(self, gradients: Iterable[PartialSum]) -> Tensor:
+        """Of gradients for every rank, in the order of `parts`: the sum of all ranks' for this one."""
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    group: Group
+
+    def parts(self, own: Tensor) -> Iterator[PartialSum]:
+        size, rank = self.group.size, self.group.rank
+        every = self.group.all_gather(own.new_empty(size * len(own), *own.shape[1:]), own).view(size, *own.shape)
+        yield from ((source % size, every[source % size]) for source in range(rank, rank + size))
+
+    def back(self, gradients: Iterable[PartialSum]) -> Tensor:
+        every: Tensor | None = None
+        for source, made in gradients:
+            if every is None:
+                every = made.new_empty(self.group.size, *made.shape)
+            every[source] = made
+        if every is None:
+            raise RuntimeError("no rank has keys")
+        return self.group.reduce_scatter(torch.empty_like(every[0]), every.flatten(0, 1))
+
+
+@dataclass(frozen=True)
+class _Ring:
+    group: Group
+
+    def parts(self, own: Tensor) -> Iterator[PartialSum]:
+        """Each part goes on to the next rank while attention over it is computed."""
+        size, rank, part = self.group.size, self.group.rank, own
+        for step in range(size):
+            coming = self.group.pass_on(part) if step + 1 < size else None
+            yield (rank - step) % size, part
+            part = part if coming is None else coming()
+
+    def back(self, gradients: Iterable[PartialSum]) -> Tensor:
+        """What was made for a part follows it round the ring, until it is at home."""
+        following = iter(gradients)
+        _, own = next(following)
+        coming = None
+        for _, made in following:
+            coming = self.group.pass_on(made if coming is None else made.add_(coming()))
+        return own if coming is None else own.add_(coming())
+
+
+def _seen(rank: int, source: int, length: int) -> tuple[slice, slice]:
+    """Which queries of `rank` see which keys of another rank `source`, of the two chunks of each."""
+    early, late, both = slice(0, length // 2), slice(length // 2, length), slice(0, length)
+    return (both, early) if source < rank else (late, both)
+
+
+class _Balanced(torch.autograd.Function):
+    """Attention part by part; keeps what flash attention keeps: this rank's q, k, v, output and log-sum-exp."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel) -> Tensor:
+        own, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
+        parts = route.parts(own)
+        next(parts)  # sends it on its way before attention over it
+        total = flash.Total(*kernel.forward(q, k, v, True))
+        for source, part in parts:
+            rows, columns = _seen(rank, source, q.shape[2])
+            keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+            total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
+        out = total.out.to(q.dtype)
+        ctx.save_for_backward(q, own, out, total.lse)
+        ctx.route, ctx.kernel, ctx.width = route, kernel, width
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, own, out, lse = ctx.saved_tensors
+        route, kernel, width = ctx.route, ctx.kernel, ctx.width
+        rank, grad_q = route.group.rank, torch.zeros_like(q, dtype=lse.dtype)
+
+        def gradients() -> Iterator[PartialSum]:
+            for source, part in route.parts(own):
+                here = source == rank
+                rows, columns = (slice(None), slice(None)) if here else _seen(rank, source, q.shape[2])
+                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+                of_q, of_k, of_v = kernel.backward(
+                    grads[0][:, :, rows], q[:, :, rows], keys, values, out[:, :, rows], lse[:, :, rows], here
+                )
+                grad_q[:, :, rows].add_(of_q)
+                made = torch.zeros_like(part)
+                made[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
+                yield source, made
+
+        grad_kv = route.back(gradients())
+        return grad_q.to(q.dtype), grad_kv[..., :width], grad_kv[..., width:], None, None
+
+
+class _Deal(torch.autograd.Function):
+    """Splits one dim of every tensor over the ranks and joins the parts of another; backward the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.how = split, joined, group
+        return _scatter_heads(tensors, split, joined, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        split, joined, group = ctx.how
+        return None, None, None, *_scatter_heads(grads, joined, split, group)
+
+
+def _deal(split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+    out: tuple[Tensor, ...] = _Deal.apply(split, joined, group, *tensors)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _scatter_heads(tensors: Sequence[Tensor], split: int, joined: int, group: Group) -> tuple[Tensor, ...]:
+    """All tensors in one message per rank."""
+    parts = [x.chunk(group.size, dim=split) for x in tensors]
+    ends = list(accumulate(each[0].numel() for each in parts))
+    sent = tensors[0].new_empty(group.size, ends[-1])
+    for each, end in zip(parts, ends, strict=True):
+        for row, part in zip(sent, each, strict=True):
+            row[end - part.numel() : end].view(part.shape).copy_(part)
+    one = [1] * group.size
+    got = group.all_to_all(torch.empty_like(sent), sent, one, one)
+    columns = got.tensor_split(ends[:-1], dim=1)
+    return tuple(torch.cat([row.view(each[0].shape) for row in column], dim=joined)
+                 for column, each in zip(columns, parts, strict=True))  # fmt: skip

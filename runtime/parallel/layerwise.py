@@ -1,0 +1,79 @@
+"""What each part of the model runs on: the groups of its strategy, and the way to it from the part before.
+
+Where all have one layout there is one mesh, and nothing lies between parts.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
+from ...planner.document.plan import Chunk
+from ..job import Job, dropped_modules
+from ..model.blocks import Context
+from ..model.experts import ExpertGroup
+from .context_parallel import ContextParallel
+from .mesh import Mesh
+from .offload import Offload
+from .recompute import Recompute
+from .resharding import Cut, Resharding, block_size
+from .strategies import EMBEDDING, parts_of
+
+
+class Parts:
+    """Meshes and contexts by the name of a part (`embedding`, `layers.3`, `head`), as `job.strategy` takes it. Every
+    rank must build it at the same time: all create all groups."""
+
+    def __init__(self, job: Job, mesh: Mesh, device: torch.device, dtype: torch.dtype, *, fused: bool) -> None:
+        self.job = job
+        self.offload = Offload() if job.offloads_activations else None
+        self._meshes = {layout: mesh if layout == job.layout else mesh.of(layout) for layout in job.layouts}
+        self._contexts = {layout: self._context(layout, device, dtype, fused) for layout in job.layouts}
+        cuts = job.strategies.cuts if job.strategies is not None else ()
+        self._blocks = {cut: mesh.block(block_size(*cut), job.layout.pp) for cut in cuts}
+
+    def mesh(self, part: str) -> Mesh:
+        return self._meshes[self.job.strategy(part)]
+
+    def context(self, part: str) -> Context:
+        return self._contexts[self.job.strategy(part)]
+
+    def _context(self, layout: Layout, device: torch.device, dtype: torch.dtype, fused: bool) -> Context:
+        job, mesh = self.job, self._meshes[layout]
+        model, algorithm = job.model, CP_ALGORITHMS[layout.cp_algorithm]
+        cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
+        entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
+        recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
+        cell = ExpertGroup(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
+        return Context(mesh["tp"], cell, dtype, device, model.norm_epsilon, model.activation, recompute, fused, cp,
+                       job.adapters, job.balances_experts, model.latent_scale)  # fmt: skip
+
+    def _cut(self, part: str) -> Cut:
+        layout = self.job.strategy(part)
+        return Cut(parts_of(layout), layout.micro_batch, self.job.seq_len // parts_of(layout))
+
+    def shape_after(self, part: str) -> tuple[int, int, int]:
+        """Of the activations that a part leaves: [micro-batch, tokens, hidden]."""
+        cut = self._cut(part)
+        return cut.sequences, cut.length, self.job.model.hidden
+
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Of what every chunk of the model leaves, and takes a gradient of."""
+        out, last = [], EMBEDDING
+        for chunk in self.job.chunks:
+            last = (self.job.parts_of(chunk) or [last])[-1]
+            out.append(self.shape_after(last))
+        return out
+
+    def reshardings(self, chunk: Chunk) -> dict[str, Resharding]:
+        """By part of a chunk: the way to it, where the part before it has its sequences cut otherwise."""
+        every = [part for each in self.job.chunks for part in self.job.parts_of(each)]
+        mine, out = self.job.parts_of(chunk), {}
+        for before, after in pairwise(every):
+            cuts = self._cut(before), self._cut(after)
+            if after in mine and cuts[0].parts != cuts[1].parts:
+                block = self._blocks[cuts[0].parts, cuts[1].parts]
+                out[after] = Resharding(block, *cuts, self.job.model.hidden)
+        return out

@@ -1,0 +1,151 @@
+"""Which ranks form a group along each axis: tp fastest, then cp, dp, pp (docs/concepts/layouts.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import pairwise
+
+import torch.distributed as dist
+
+from ...cost_models.layouts import SCHEDULES, Layout
+from ...cost_models.quantities.stages import chunk_devices
+from ..status import Status
+from .comm import Group
+
+
+@dataclass(frozen=True)
+class RankCoords:
+    """Where a rank stands: its index along each axis."""
+
+    stage: int
+    dp: int
+    cp: int
+    tp: int
+
+    @classmethod
+    def of(cls, rank: int, layout: Layout) -> RankCoords:
+        tp, cp, dp = layout.tp, layout.cp, layout.dp
+        return cls(rank // (tp * cp * dp), rank // (tp * cp) % dp, rank // tp % cp, rank % tp)
+
+
+def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
+    """All groups of every axis, each with ascending ranks: new_group sorts them, and a mesh would not notice.
+
+    shard: ranks that share one copy of the states (1 without ZeRO), cp ranks included: to the weights, their tokens are
+    more data; replicate: those that hold copies of it;
+    etp, ep: ep x etp ranks hold one copy of the routed experts together, out of those that share the states of one, tp
+    ranks included: etp neighbours a part of every expert that they have, ep of such experts of their own;
+    expert_shard, expert_replicate: as shard and replicate, for routed experts.
+    """
+    tp, cp, pp, etp, cell = layout.tp, layout.cp, layout.pp, layout.etp, layout.ep * layout.etp
+    dp = layout.dp * cp
+    shard = layout.shard * cp if layout.zero else 1
+
+    def at(p: int, d: int, t: int) -> int:
+        return (p * dp + d) * tp + t
+
+    stages, parts = range(pp), range(dp // shard)
+    inside = [[at(p, r * shard + s, t) for s in range(shard)] for p in stages for r in parts for t in range(tp)]
+    across = [[at(p, r * shard + s, t) for r in parts] for p in stages for s in range(shard) for t in range(tp)]
+    wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
+    all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
+    together = wide if layout.zero else all_data
+    same = [ranks[first::cell] for ranks in together for first in range(cell)]  # hold the same of the experts
+    cells = [ranks[first : first + cell] for ranks in together for first in range(0, len(ranks), cell)]
+    return {
+        "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
+        "cp": [[at(p, d + c, t) for c in range(cp)] for p in stages for d in range(0, dp, cp) for t in range(tp)],
+        "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
+        "shard": inside,
+        "replicate": across,
+        "ep": [ranks[first::etp] for ranks in cells for first in range(etp)],
+        "etp": [ranks[first : first + etp] for ranks in cells for first in range(0, cell, etp)],
+        "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
+        "expert_replicate": across if layout.zero else same,
+        "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
+        "world": [list(range(layout.num_gpus))],
+    }
+
+
+class ProcessGroupFactory:
+    """Makes process groups, of the same ranks only once. All ranks must ask for the same ones in the same order."""
+
+    def __init__(self, num_ranks: int, rank: int, status: Status, timeout_s: float) -> None:
+        self.rank, self.status = rank, status
+        # A new group does not take the longest wait over from the world's.
+        self.wait = timedelta(seconds=timeout_s)
+        self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(num_ranks)): None}
+
+    def group(self, axis: str, all_ranks: Sequence[Sequence[int]]) -> Group | None:
+        """This rank's group out of those along an axis; None where it is in none of them."""
+        found = None
+        for ranks in all_ranks:
+            if len(ranks) > 1 and tuple(ranks) not in self._made:
+                self._made[tuple(ranks)] = dist.new_group(list(ranks), timeout=self.wait)
+            if self.rank in ranks:
+                found = Group(axis, ranks, self.rank, self._made.get(tuple(ranks)), self.status)
+        return found
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The groups of one rank."""
+
+    rank: int
+    place: RankCoords
+    groups: dict[str, Group]
+    # By direction of the pass, sending and receiving stage; NCCL runs the messages of a group in one order.
+    edges: dict[tuple[str, int, int], Group]
+    maker: ProcessGroupFactory
+
+    def __getitem__(self, axis: str) -> Group:
+        return self.groups[axis]
+
+    def of(self, layout: Layout) -> Mesh:
+        """The mesh of another layout with the same stages; every rank must call it."""
+        return replace(self, place=RankCoords.of(self.rank, layout), groups=_groups(layout, self.maker))
+
+    def block(self, size: int, pp: int) -> Group:
+        """`size` neighbouring ranks of a stage; every rank must call it."""
+        world = self.groups["world"].size
+        found = self.maker.group("block", [range(first, first + size) for first in range(0, world, size)])
+        if found is None or world // pp % size:
+            raise RuntimeError(f"blocks of {size} ranks do not fill stages of {world // pp}")
+        return found
+
+
+def _groups(layout: Layout, maker: ProcessGroupFactory) -> dict[str, Group]:
+    found = {axis: maker.group(axis, all_ranks) for axis, all_ranks in rank_lists(layout).items()}
+    return {axis: group for axis, group in found.items() if group is not None}
+
+
+def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> Mesh:
+    """Creates the process groups; every rank must call it, since all create all groups in one order.
+
+    timeout_s: longest wait in a collective.
+    """
+    maker = ProcessGroupFactory(layout.num_gpus, rank, status, timeout_s)
+    groups = _groups(layout, maker)
+    devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
+    edges = dict(_edges(rank_lists(layout)["pp"], devices, rank, groups["pp"], status, maker.wait))
+    return Mesh(rank, RankCoords.of(rank, layout), groups, edges, maker)
+
+
+def _edges(
+    pipelines: list[list[int]], devices: Sequence[int], rank: int, whole: Group, status: Status, wait: timedelta
+) -> Iterator[tuple[tuple[str, int, int], Group]]:
+    """(direction, sending stage, receiving stage) -> group, for stages that hold chunks next to each other. Gloo tells
+    messages apart by tags and needs one group only."""
+    separate = dist.get_backend() == "nccl"
+    hops = sorted({hop for hop in pairwise(devices) if hop[0] != hop[1]})
+    for pipeline in pipelines:
+        for direction in ("forward", "backward"):
+            for first, second in hops:
+                source, to = (first, second) if direction == "forward" else (second, first)
+                pair = sorted((pipeline[source], pipeline[to]))
+                handle = dist.new_group(pair, timeout=wait) if separate else None
+                if rank in pair:
+                    group = Group("pp", pair, rank, handle, status) if separate else whole
+                    yield (direction, source, to), group

@@ -1,0 +1,231 @@
+"""Runs the passes of one step on one stage: micro-batches through chunks, activations and gradients between stages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..model.decoder import DecoderChunk
+from . import split_backward
+from .comm import Group, Work
+from .mesh import Mesh
+from .resharding import Resharding
+from .schedules import Action
+
+Batch = Callable[[int], tuple[Tensor, ...]]
+# Messages that a stage has asked for while it computes on another: a sender, and gloo under it, waits to be asked. In
+# 1F1B that is the next one of each direction. The memory model counts them (StackSpec.messages_ahead).
+AHEAD = 2
+_NAMES = {"F": "forward pass", "B": "backward pass", "I": "backward pass of the inputs",
+          "W": "backward pass of the weights"}  # fmt: skip
+
+
+class _Anchor(torch.autograd.Function):
+    """Holds on to the graph of an output, but not to the output: it has been sent and is not needed here."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, slot: list[Tensor]) -> Tensor:
+        ctx.slot = slot
+        return out.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.slot.pop(), None
+
+
+class _Arrival(torch.autograd.Function):
+    """The input of a chunk, which nothing here holds on to: only what saves it for its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, given: Tensor, gradient: list[Tensor]) -> Tensor:
+        ctx.gradient = gradient
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        ctx.gradient.append(grads[0])
+        return None, None, None
+
+
+@dataclass
+class _Flight:
+    """A forward pass that waits for its backward pass. gradient: where that leaves the one of its input; None on the
+    first chunk."""
+
+    gradient: list[Tensor] | None
+    root: Tensor
+    slot: list[Tensor] = field(default_factory=list)
+
+
+class _Message(NamedTuple):
+    """What a pass of this stage needs of another: `chunk` of the model sends it."""
+
+    direction: str
+    chunk: int
+    micro_batch: int
+
+
+class _Asked(NamedTuple):
+    """A message that was asked for, and the buffer that it fills."""
+
+    message: _Message
+    group: Group
+    work: Work
+    into: Tensor
+
+
+class Pipeline:
+    """One stage and its chunks. devices: the stage of every chunk of the model; `shapes`: of the activations that each
+    of these leaves, [micro batch, seq / (cp x tp), hidden]; arrivals: by chunk of this stage, what brings the
+    activations that arrive into the cut of its first layer."""
+
+    def __init__(
+        self, mesh: Mesh, chunks: Sequence[DecoderChunk], devices: Sequence[int], actions: Sequence[Action],
+        num_micro_batches: int, shapes: Sequence[tuple[int, ...]], tokens_per_step: int,
+        arrivals: Mapping[int, Resharding],
+    ) -> None:  # fmt: skip
+        self.mesh, self.chunks, self.devices, self.actions, self.shapes = mesh, chunks, devices, actions, shapes
+        self.arrivals = arrivals
+        self.num_micro_batches, self.tokens_per_step = num_micro_batches, tokens_per_step
+        self.numbers = [number for number, device in enumerate(devices) if device == mesh.place.stage]
+        self._flights: dict[tuple[int, int], _Flight] = {}
+        self._late: dict[tuple[int, int], split_backward.Late] = {}
+        self._here: dict[_Message, Tensor] = {}  # between two chunks of this stage
+        self._sending: list[tuple[Work, Tensor]] = []
+        self._asked: deque[_Asked] = deque()
+        self._to_ask: Iterator[_Message] = iter(())
+
+    @property
+    def splits(self) -> bool:
+        """Whether any backward pass of this stage is split."""
+        return any(action.kind == "W" for action in self.actions)
+
+    def run(self, batch: Batch) -> Tensor:
+        """All passes of a step. Returns this rank's part of the mean loss per token: 0 where the head is not."""
+        context = self.chunks[0].context
+        total = torch.zeros((), dtype=torch.float64, device=context.device)
+        self._to_ask = self._messages()
+        self._ask(AHEAD)
+        with split_backward.splitting(self.splits):
+            for action in self.actions:
+                what = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}"
+                self.mesh["world"].status.set(what)
+                if action.kind == "F":
+                    total += self._forward(action, batch)
+                elif action.kind == "W":
+                    split_backward.make(self._taken(self._late, action))
+                else:
+                    self._backward(action)
+        for work, _ in self._sending:
+            self.mesh["pp"].wait(work, "send")
+        self._sending.clear()
+        for what, left in (("backward pass", self._flights), ("gradients of weights", self._late)):
+            if left:
+                chunk, micro_batch = next(iter(left))
+                raise RuntimeError(f"the schedule has no {what} for micro-batch {micro_batch} of chunk {chunk}")
+        return total
+
+    def _taken(self, waiting: dict[tuple[int, int], Any], action: Action) -> Any:
+        if action[1:] not in waiting:
+            raise RuntimeError(f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}: "
+                               "nothing waits for it; the schedule has it twice or too early")  # fmt: skip
+        return waiting.pop(action[1:])
+
+    def _forward(self, action: Action, batch: Batch) -> Tensor | float:
+        chunk = self.chunks[action.chunk]
+        tokens, *targets = batch(action.micro_batch)
+        gradient: list[Tensor] | None = None
+        if chunk.embedding is None:
+            gradient = []
+            anchor = torch.zeros((), requires_grad=True, device=chunk.context.device)
+            tokens = _Arrival.apply(anchor, self._arrived(action), gradient)  # type: ignore[no-untyped-call]
+        out = chunk(tokens, *targets)
+        del tokens
+        if chunk.head is not None:
+            loss = out / self.tokens_per_step
+            self._flights[action[1:]] = _Flight(gradient, loss)
+            found: Tensor = loss.detach().double()
+            return found
+        slot: list[Tensor] = []
+        root: Tensor = _Anchor.apply(out, slot)  # type: ignore[no-untyped-call]
+        self._flights[action[1:]] = _Flight(gradient, root, slot)
+        self._send(out.detach(), "forward", action)
+        return 0.0
+
+    def _arrived(self, action: Action) -> Tensor:
+        """The input of a chunk: resharded before it is kept, so that nothing is kept twice."""
+        given, way = self._receive(action), self.arrivals.get(action.chunk)
+        return given if way is None else way.there(given)
+
+    def _backward(self, action: Action) -> None:
+        flight: _Flight = self._taken(self._flights, action)
+        if self.chunks[action.chunk].head is None:
+            flight.slot.append(self._receive(action))
+        root, gradient = flight.root, flight.gradient
+        del flight
+        with split_backward.put_off() if action.kind == "I" else nullcontext() as late:
+            root.backward()  # type: ignore[no-untyped-call]
+        if late is not None:
+            self._late[action[1:]] = late
+        if gradient:
+            way, found = self.arrivals.get(action.chunk), gradient.pop()
+            self._send(found if way is None else way.back(found), "backward", action)
+
+    def _before(self, action: Action) -> _Message:
+        """What a pass takes from the chunk before or behind its own."""
+        direction, step = ("forward", -1) if action.kind == "F" else ("backward", 1)
+        return _Message(direction, self.numbers[action.chunk] + step, action.micro_batch)
+
+    def _messages(self) -> Iterator[_Message]:
+        """What this stage needs of others in a step, in the order of its passes."""
+        for action in self.actions:
+            chunk = self.chunks[action.chunk]
+            if action.kind == "W" or (chunk.embedding if action.kind == "F" else chunk.head) is not None:
+                continue
+            message = self._before(action)
+            if self.devices[message.chunk] != self.mesh.place.stage:
+                yield message
+
+    def _tag(self, message: _Message) -> int:
+        """Tells the messages between two stages apart."""
+        return (message.chunk * self.num_micro_batches + message.micro_batch) * 2 + (message.direction == "backward")
+
+    def _send(self, tensor: Tensor, direction: str, action: Action) -> None:
+        message, pp = _Message(direction, self.numbers[action.chunk], action.micro_batch), self.mesh["pp"]
+        to = self.devices[message.chunk + (1 if direction == "forward" else -1)]
+        if to == self.mesh.place.stage:
+            self._here[message] = tensor
+            return
+        # What has arrived need not be kept.
+        self._sending = [each for each in self._sending if not each[0].is_completed()]
+        edge = self.mesh.edges[direction, self.mesh.place.stage, to]
+        tensor = tensor.contiguous()
+        self._sending.append((edge.send(tensor, pp.ranks[to], self._tag(message)), tensor))
+
+    def _receive(self, action: Action) -> Tensor:
+        message = self._before(action)
+        if self.devices[message.chunk] == self.mesh.place.stage:
+            return self._here.pop(message)
+        self._ask(AHEAD + 1)
+        asked = self._asked.popleft()
+        if asked.message != message:
+            raise RuntimeError(f"this stage asked for {asked.message} where its next pass needs {message}")
+        asked.group.wait(asked.work, f"receive from rank {self.mesh['pp'].ranks[self.devices[message.chunk]]}")
+        return asked.into
+
+    def _ask(self, number: int) -> None:
+        """Asks for the next messages, `number` of them."""
+        context, pp = self.chunks[0].context, self.mesh["pp"]
+        for message in islice(self._to_ask, number - len(self._asked)):
+            source = self.devices[message.chunk]
+            group = self.mesh.edges[message.direction, source, self.mesh.place.stage]
+            shape = self.shapes[message.chunk - (message.direction == "backward")]
+            into = torch.empty(shape, dtype=context.dtype, device=context.device)
+            self._asked.append(_Asked(message, group, group.receive(into, pp.ranks[source], self._tag(message)), into))

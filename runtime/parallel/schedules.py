@@ -1,0 +1,73 @@
+"""What a stage does when: its row of the schedule that the cost models simulate. No torch here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ...cost_models.schedules.csv import from_csv
+from ...cost_models.schedules.orders import B, F, I, Schedule, W
+from ...cost_models.schedules.simulator import SCHEDULES, Costs, make, simulate
+from ...errors import FieldProblem, InputError
+
+if TYPE_CHECKING:
+    from ..job import Job
+
+Kind = Literal["F", "B", "I", "W"]
+_KINDS: dict[int, Kind] = {F: "F", B: "B", I: "I", W: "W"}
+
+
+class Action(NamedTuple):
+    """A forward (`F`) or whole backward (`B`) pass, or the gradients of the inputs (`I`) or weights (`W`) alone, of a
+    chunk of this stage (0, 1, ... in the order of the model) for one micro-batch."""
+
+    kind: Kind
+    chunk: int
+    micro_batch: int
+
+
+def actions(schedule: Schedule, stage: int) -> list[Action]:
+    """The passes of `stage` in order. The two passes of an overlapped pair come one after the other."""
+    row = slice(int(schedule.first[stage]), int(schedule.first[stage + 1]))
+    mine = [chunk for chunk, device in enumerate(schedule.device.tolist()) if device == stage]
+    local = {chunk: index for index, chunk in enumerate(mine)}
+    passes = zip(schedule.kind[row].tolist(), schedule.chunk[row].tolist(), schedule.micro_batch[row].tolist(),
+                 strict=True)  # fmt: skip
+    return [Action(_KINDS[kind], local[chunk], micro_batch) for kind, chunk, micro_batch in passes]
+
+
+def own_order(source: str, job: Job) -> Schedule:
+    """Another order for the stages of a job: one that the simulator knows by name, or a file in CSV.
+
+    Raises InputError where it holds other chunks, stages or micro-batches than the job, or cannot end.
+    """
+    layout, m, devices = job.layout, job.num_micro_batches, job.devices
+    if source in SCHEDULES:
+        order = make(source, layout.pp, m, len(devices) // layout.pp)
+    else:
+        order = from_csv(_read(Path(source)), Path(source).name)
+    name, problems = Path(source).name, []
+    if order.num_micro_batches != m:
+        arithmetic = f"{job.global_batch} / (dp {layout.dp} x {layout.micro_batch}) = {m}"
+        problems.append(f"has {order.num_micro_batches} micro-batches, the run has {arithmetic}")
+    if order.upstream.tolist() != list(range(-1, order.num_chunks - 1)):
+        problems.append("holds each part of the model on two stages, the layout on one")
+    elif order.device.tolist() != devices:
+        problems.append(f"has chunks on the stages {_listed(order.device.tolist())}, {layout} on {_listed(devices)}")
+    if problems:
+        hint = "chunks in the order of the model; the stages of a V go there and back: plan with that layout"
+        raise InputError.of([FieldProblem(f"{name} {text}", hint=hint) for text in problems])
+    simulate(order, Costs.even(order, 1.0, 1.0, 1.0))  # names the operation that would wait for ever
+    return order
+
+
+def _listed(stages: list[int]) -> str:
+    return ", ".join(map(str, stages))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"--order {path}: {why}", hint=f"a file in CSV, or one of {', '.join(SCHEDULES)}") from error

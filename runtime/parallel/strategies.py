@@ -1,0 +1,150 @@
+"""A strategy of its own for every part of a model: the embedding, each layer, the head. No torch here.
+
+A strategy is the layout that has it everywhere. All of a plan have one number of stages, of GPUs and of micro-batches:
+they share the sequences of a micro-batch among the ranks of a stage in different ways (resharding.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from ...cost_models.layouts import CP_ALGORITHMS, Layout, parse
+from ...cost_models.specs.model import ModelSpec
+from ...errors import FieldProblem, InputError
+from ...planner.document.plan import Candidate, Chunk, LayerPlan, LayerRun, layers_digest
+
+EMBEDDING, HEAD = "embedding", "head"
+_ALIKE = {"pp": "number of stages", "vpp": "number of chunks", "num_gpus": "number of GPUs", "schedule": "schedule",
+          "offload": "offload", "precision": "precision"}
+
+
+def layer_name(index: int) -> str:
+    """The part that layer `index` is."""
+    return f"layers.{index}"
+
+
+def parts_of(layout: Layout) -> int:
+    """Parts that a strategy cuts its sequences into."""
+    return layout.tp * layout.cp
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """What embedding, layers and head do, in the order of the model."""
+
+    embedding: Layout
+    layers: tuple[Layout, ...]
+    head: Layout
+
+    def of(self, part: str) -> Layout:
+        """The strategy of a part, by its name."""
+        ends = {EMBEDDING: self.embedding, HEAD: self.head}
+        return ends[part] if part in ends else self.layers[int(part.partition(".")[2])]
+
+    def of_chunk(self, chunk: Chunk) -> tuple[Layout, ...]:
+        """Those of the layers of a chunk."""
+        return self.layers[chunk.layers[0] : chunk.layers[-1] + 1] if chunk.layers else ()
+
+    @property
+    def in_order(self) -> tuple[Layout, ...]:
+        return (self.embedding, *self.layers, self.head)
+
+    @property
+    def distinct(self) -> tuple[Layout, ...]:
+        """Every strategy once."""
+        return tuple(dict.fromkeys(self.in_order))
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """Parts before and after, of neighbours that cut their sequences differently; every pair once."""
+        found = (pair for pair in pairwise(map(parts_of, self.in_order)) if pair[0] != pair[1])
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def runs(self) -> tuple[LayerRun, ...]:
+        """Neighbours of one strategy together."""
+        out, start = [], 0
+        for own, group in groupby(self.layers):
+            size = len(list(group))
+            out.append(LayerRun(layers=(start, start + size - 1), strategy=str(own)))
+            start += size
+        return tuple(out)
+
+    def __str__(self) -> str:
+        layers = ((*run.layers, run.strategy) for run in self.runs)
+        said = [f"layer{'' if a == b else 's'} {a if a == b else f'{a}-{b}'} {own}" for a, b, own in layers]
+        return ", ".join([f"embedding {self.embedding}", *said, f"head {self.head}"])
+
+    @property
+    def digest(self) -> str:
+        return layers_digest(str(self.embedding), self.runs, str(self.head))
+
+
+def strategies_of(
+    candidate: Candidate, like: Layout, model: ModelSpec, seq_len: int, name: str
+) -> Strategies | None:
+    """The strategies of a candidate; None where all parts of the model have its layout. like: that of most layers.
+
+    Raises InputError naming each field of the file `name` that is damaged.
+    """
+    if candidate.layerwise is None:
+        return None
+    plan, where = candidate.layerwise, f"candidates.{candidate.choice - 1}.layerwise"
+    read = _read(plan, where, name)
+    found = [(field, said) for field, own in read.items() for said in _problems(own, like, seq_len)]
+    if model.tied_embeddings and _cut(read[EMBEDDING]) != _cut(read[HEAD]):
+        found.append((HEAD, f"{plan.head}: the head is the embedding, which has {plan.embedding}"))
+    following = 0
+    for index, run in enumerate(plan.runs):
+        if run.layers[0] != following or run.layers[1] < following:
+            found.append((f"runs.{index}.layers", f"must start with layer {following}"))
+            break
+        following = run.layers[1] + 1
+    else:
+        if following != model.num_layers:
+            found.append(("runs", f"{following} layers, the model has {model.num_layers}"))
+    _raise(found, where, name)
+    layers = [read[f"runs.{index}.strategy"] for index, run in enumerate(plan.runs)
+              for _ in range(run.layers[0], run.layers[1] + 1)]  # fmt: skip
+    return Strategies(read[EMBEDDING], tuple(layers), read[HEAD])
+
+
+def _cut(layout: Layout) -> tuple[int, int, int]:
+    return layout.tp, layout.cp, layout.zero
+
+
+def _read(plan: LayerPlan, where: str, name: str) -> dict[str, Layout]:
+    said = {EMBEDDING: plan.embedding, HEAD: plan.head}
+    said |= {f"runs.{index}.strategy": run.strategy for index, run in enumerate(plan.runs)}
+    found, wrong = dict[str, Layout](), list[tuple[str, str]]()
+    for field, text in said.items():
+        try:
+            found[field] = parse(text)
+        except InputError as error:
+            wrong.append((field, error.message))
+    _raise(wrong, where, name)
+    return found
+
+
+def _problems(own: Layout, like: Layout, seq_len: int) -> Iterator[str]:
+    """What is wrong with a strategy, beside that of most layers."""
+    for field, what in _ALIKE.items():
+        if getattr(own, field) != getattr(like, field):
+            yield f"{own} has another {what} than {like}"
+    if own.dp * own.micro_batch != like.dp * like.micro_batch:
+        each = (f"{one} takes dp {one.dp} x {one.micro_batch} sequences at once" for one in (own, like))
+        yield ", ".join(each)
+    if own.cp > 1 and (own.tp > 1 or CP_ALGORITHMS[own.cp_algorithm] != "ulysses"):
+        yield f"{own} is neither tensor parallelism nor Ulysses alone: between layers, nothing else is resharded"
+    if seq_len % parts_of(own):
+        yield f"{own} cuts sequences into {parts_of(own)} parts, which do not divide {seq_len} tokens"
+
+
+def _raise(found: Sequence[tuple[str, str]], where: str, name: str) -> None:
+    if found:
+        hint = "the file was edited; plan again"
+        raise InputError.of(
+            [FieldProblem(said, file=name, field=f"{where}.{field}", hint=hint) for field, said in found]
+        )

@@ -1,0 +1,220 @@
+"""What a rank would hold, without a GPU: its real modules, schedule and optimizer run on tensors without data.
+
+One process plays one rank of the real world size: torch's fake process group answers every collective at once, and
+FakeTensorMode makes tensors that have a shape and a storage size but no memory. Every storage is followed; what is
+alive at the peak is told apart by kind, in the words of `cost_models.ledger.BUFFERS`.
+
+Fake tensors say that they are on the CPU (autograd of a build without CUDA refuses others). The kernels that keep
+something else on a GPU are replaced: attention by the flash kernel's own operator, which keeps query, key, value,
+output and log-sum-exp; RMSNorm by one that keeps its input and a number per row. Not seen: the CUDA context, NCCL's
+buffers, workspaces inside kernels and fragmentation, which the planner counts apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from ..job import Job
+from ..model.decoder import DecoderChunk
+from ..parallel import host
+from ..parallel.comm import Group
+from ..parallel.mesh import Mesh, build_mesh
+from ..parallel.pipeline import AHEAD
+from ..parallel.strategies import HEAD
+from ..status import Status
+from ..trainer import Trainer
+from .memory import PeakMemory
+from .traced import Trace
+
+# A number that is read from a tensor: there is none. 2 is over every clipping norm, so that gradients are clipped.
+ANY_NUMBER = 2.0
+
+
+def trace(job: Job, stage: int, *, gpu: bool = True) -> Trace:
+    """The second step of the first rank of `stage`. gpu: with the kernels and messages of a GPU, else those of a run on
+    CPUs over gloo."""
+    rank = stage * (job.world_size // job.layout.pp)
+    dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
+    try:
+        return _trace(_shortened(job, stage) if gpu else job, rank, gpu)
+    finally:
+        dist.destroy_process_group()
+
+
+def _shortened(job: Job, stage: int) -> Job:
+    """Fewer micro-batches, but all that the stage ever holds at once, a backward pass between two forward ones, and the
+    messages that are asked for meanwhile."""
+    layout, number = job.layout, job.num_micro_batches
+    if layout.pp > 1 and (job.schedule == "gpipe" or job.own_order is not None):
+        return job
+    if layout.pp > 1 and job.splits_backward:  # full after 2 pp micro-batches, and drained by the last ones
+        return replace(job, global_batch=min(number, 3 * layout.pp) * layout.dp * layout.micro_batch)
+    # Interleaved: rounds of pp micro-batches, the last of which may be shorter.
+    rounds = layout.pp > 1 and layout.vpp > 1
+    least = 2 * layout.pp + number % layout.pp if rounds else layout.pp - stage + 1 + AHEAD
+    return replace(job, global_batch=min(number, least) * layout.dp * layout.micro_batch)
+
+
+def _trace(job: Job, rank: int, gpu: bool) -> Trace:
+    status = Status(rank=rank)
+    mesh = build_mesh(job.layout, rank, status, timeout_s=60.0)
+    mesh = _with_sent(mesh) if gpu else mesh
+    with FakeTensorMode(), _gpu_kernels() if gpu else nullcontext():
+        trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
+        tracer = _Tracer(job, trainer, status)
+        with tracer.following():
+            # The states of the optimizer are there from the second step on.
+            trainer.update()
+            tracer.begin()
+            trainer.step(0)
+    held = {kind: num_bytes for kind, num_bytes in tracer.at_peak.items() if num_bytes}
+    return Trace(mesh.place.stage, rank, held, tracer.peak_doing)
+
+
+class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
+    """Follows a trainer and tells what is what."""
+
+    def __init__(self, job: Job, trainer: Trainer, status: Status) -> None:
+        super().__init__()
+        self.status, self.part, self.peak_doing = status, "", ""
+        self._vocab = trainer.parts.context(HEAD).part(job.model.vocab)[1]
+        for unit in trainer.units:
+            with host.memory(unit.states_on_host):
+                self.own("optimizer", [unit.master])
+            self.own("gradients", [unit.gradient])
+            unit._this_micro_batch = self._owning("gathered", unit._this_micro_batch)  # type: ignore[method-assign]
+        for held in (*trainer.units, *trainer.frozen):
+            self.own("weights", [held.weights])
+            if held.zero == 3:
+                self.own("gathered", [held.flat])
+        for chunk in trainer.chunks:
+            chunk.run = _Parts(self, chunk)
+        self.kind = "optimizer"
+
+    def begin(self) -> None:
+        """Forward and backward passes follow."""
+        self.peak, self.kind = 0, "activations"
+
+    def _owning(self, kind: str, make: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def made() -> Tensor:
+            tensor = make()
+            self.own(kind, [tensor])
+            return tensor
+
+        return made
+
+    def _change(self, num_bytes: int, kind: str) -> None:
+        before = self.peak
+        super()._change(num_bytes, kind)
+        if self.peak > before:
+            self.peak_doing = f"{self.status.doing}{self.part and ': '}{self.part}"
+
+    def kind_of(self, tensor: Tensor) -> str:
+        if self.status.doing == "updating weights" or self.kind == "optimizer":
+            return self.kind
+        if self.part.startswith(("head", "predictions")) and tensor.dim() > 1 and tensor.shape[-1] == self._vocab:
+            return "logits"
+        return "activations" if self.status.doing.startswith("forward") else "workspace"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return ANY_NUMBER
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class _Parts:
+    """Tells the tracer which part of the model runs."""
+
+    def __init__(self, tracer: _Tracer, chunk: DecoderChunk) -> None:
+        self.tracer, self.run = tracer, chunk.run
+        self.names = {part: name for name, part in chunk.parts()}
+
+    def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        name, tracer = self.names.get(module, "embedding"), self.tracer  # of another chunk: the table of tokens
+        tracer.part = name
+        out = self.run(module, function, x)
+        if out.requires_grad:
+            out.register_hook(lambda grad: setattr(tracer, "part", name))  # type: ignore[no-untyped-call]
+        return out
+
+
+class _NoData:
+    """Tokens of this rank without values. Ranks whose parts share micro-batches differently look at all of them."""
+
+    def __init__(self, job: Job) -> None:
+        ranks = job.layout.dp if job.strategies is None else 1
+        self.shape = job.global_batch // ranks, job.seq_len + 1 + job.model.mtp_layers
+
+    def batch(self, step: int) -> Tensor:
+        return torch.zeros(self.shape, dtype=torch.int64)
+
+
+class _SentAtOnce(Group):
+    """A message is done before the next one is sent. Torch's fake work never says so, nor does gloo's: there a stage
+    keeps what it sent until the end of the step."""
+
+    def send(self, tensor: Tensor, to: int, tag: int) -> Any:
+        super().send(tensor, to, tag)
+        return _Done()
+
+
+class _Done:
+    def is_completed(self) -> bool:
+        return True
+
+    def wait(self) -> bool:
+        return True
+
+
+def _with_sent(mesh: Mesh) -> Mesh:
+    edges: dict[tuple[str, int, int], Group] = {
+        key: _SentAtOnce(group.axis, group.ranks, mesh.rank, group.handle, group.status)
+        for key, group in mesh.edges.items()
+    }
+    return replace(mesh, edges=edges)
+
+
+@contextmanager
+def _gpu_kernels() -> Iterator[None]:
+    """Attention and RMSNorm keep what the GPU's kernels keep. By name, not by a TorchFunctionMode: that is off while
+    a backward pass recomputes."""
+    before = F.scaled_dot_product_attention, F.rms_norm
+    F.scaled_dot_product_attention, F.rms_norm = _flash_attention, _rms_norm  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention, F.rms_norm = before
+
+
+def _flash_attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Any:
+    if q.shape[-1] != v.shape[-1]:  # latent attention: the memory-efficient kernel, which keeps the same
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)[0]
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+
+
+def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor, eps: float) -> Any:
+    return _FusedNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+
+
+class _FusedNorm(torch.autograd.Function):
+    """What aten::_fused_rms_norm of CUDA makes and keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, x.new_empty((*x.shape[:-1], 1), dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)

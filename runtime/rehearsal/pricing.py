@@ -1,0 +1,75 @@
+"""The planner's memory for a job, priced by the cost models alone: no file of facts, no search, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ...cost_models import build_ledger
+from ...cost_models.layerwise.memory import Bytes, Stages
+from ...cost_models.layouts import RECOMPUTE_MODES, Layouts
+from ...cost_models.problem import Problem
+from ...cost_models.quantities import ledger
+from ...cost_models.quantities.stages import Partition
+from ...cost_models.quantities.tables import Tables, index_keys, operations
+from ...cost_models.specs.workload import Workload
+from ..job import Job
+from ..parallel.strategies import Strategies
+
+# The cost models know no float64: everything that they price in fp32 is twice as large.
+_SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
+
+
+def predicted_bytes(job: Job) -> list[dict[str, float]]:
+    """Per stage: bytes of every buffer on one rank, and their sum `allocated`."""
+    if job.strategies is not None:
+        return [_scaled(job, held) for held in _held_by(job.strategies, job, _problem(job))]
+    batch = ledger_of(job)
+    memory = [batch.memory(stage) for stage in range(job.layout.pp)]
+    return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in memory]
+
+
+def ledger_of(job: Job) -> ledger.Ledger:
+    """The quantities of the job, whose layers all have one strategy."""
+    problem, columns = _problem(job), Layouts.of([job.layout])
+    keys, index = index_keys(columns)
+    return build_ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
+
+
+def _scaled(job: Job, held: Mapping[str, float]) -> dict[str, float]:
+    buffers = {name: num_bytes * _SCALE[job.dtype] for name, num_bytes in held.items()}
+    return {**buffers, "allocated": sum(buffers.values())}
+
+
+def _held_by(own: Strategies, job: Job, problem: Problem) -> list[dict[str, float]]:
+    """Per stage, of layers with strategies of their own."""
+    columns, partition = Layouts.of(own.distinct), _partition(job)
+    keys, index = index_keys(columns)
+    whole = build_ledger.build(problem, _tables(problem, keys), columns, index, partition)
+    stages = Stages(Bytes.of_rows(whole), job.num_micro_batches, partition.sizes)
+    return [held for held, _ in stages.held_by([own.distinct.index(each) for each in own.in_order])]
+
+
+def _partition(job: Job) -> Partition:
+    """The stages of the job as they are; profile j of the ledger is then stage j."""
+    sizes = tuple(chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in job.chunks)
+    full = RECOMPUTE_MODES[job.layout.recompute] == "full"
+    return Partition(sizes, tuple(chunk.recompute_layers for chunk in job.chunks) if full else None)
+
+
+def _problem(job: Job) -> Problem:
+    workload = Workload(
+        seq_len=job.seq_len, global_batch=job.global_batch, precision="bf16" if job.dtype == "bf16" else "fp32",
+        optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
+        trains_layers=None if job.lora is None else 0,
+    )  # fmt: skip
+    # Imbalance is between the ranks of an expert group: one rank has all experts and gets every token.
+    stack = replace(job.stack, moe_imbalance=1.0) if job.layout.ep == 1 else job.stack
+    return Problem(job.model, workload, stack, job.world_size, job.world_size)
+
+
+def _tables(problem: Problem, keys: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]) -> Tables:
+    """As `tables.build`, without seconds: those would need the rates of a GPU."""
+    return Tables(problem, keys, (), operations(problem, keys))

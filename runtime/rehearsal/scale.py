@@ -1,0 +1,238 @@
+"""`--scale-down`: the same layout on a small model, so that a plan for a cluster can be rehearsed on two cores.
+
+Kept: every axis above 1 (at 2; at 4 one that ep and etp share), vpp, schedule, which chunks are longer, heads per
+key/value head, tying, kinds of layers, recompute, that the plan renumbers ranks. Shrunk: GPUs, width, depth,
+vocabulary, tokens, micro-batches (to pp + 2).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ...cost_models.layouts import CP_ALGORITHMS, SCHEDULES, Layout
+from ...cost_models.quantities.stages import chunk_devices
+from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ...errors import UnsupportedError
+from ...planner.document.plan import Chunk
+from ..job import Job
+from ..parallel.strategies import Strategies, parts_of
+from .scale_layers import kept_layers, rehearsed, shrunk
+
+VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
+_FOLDED = ("shard", "cp", "tp")  # axes that experts are folded over
+MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
+MOST_LORA_RANK = 8
+
+
+def scale_down(job: Job) -> tuple[Job, list[str]]:
+    """The rehearsal of a job and what was shrunk, a line each."""
+    if job.lora is not None:
+        job = replace(job, lora=replace(job.lora, rank=min(job.lora.rank, MOST_LORA_RANK)))
+    if job.strategies is not None:
+        return _with_strategies(job, job.strategies)
+    layout = _layout(job.layout)
+    sizes, redone = _chunks(job, layout)
+    seq_len = min(SEQ_LEN * layout.cp, job.seq_len)  # as many tokens on a rank
+    model = _model(job.model, sum(sizes), seq_len, _num_head_shards(layout))
+    batch = layout.dp * layout.micro_batch * (layout.pp + 2)
+    small = replace(
+        job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, redone), seq_len=seq_len,
+        global_batch=batch, predicted_step_s=None, logical_of_rank=_rank_map(job, layout),
+    )  # fmt: skip
+    return small, _notes(job, small)
+
+
+def _with_strategies(job: Job, own: Strategies) -> tuple[Job, list[str]]:
+    if job.logical_of_rank is not None:
+        raise UnsupportedError("a plan that renumbers ranks and gives layers strategies of their own cannot be shrunk",
+                               hint="`--choice` of a layout whose layers are alike")  # fmt: skip
+    pp = min(job.layout.pp, 2)
+    small = {each: shrunk(own, each, pp, MOST_MICRO_BATCH) for each in job.layouts}
+    stages = [kept_layers(own.of_chunk(job.chunks[round(stage * (job.layout.pp - 1) / max(pp - 1, 1))]))
+              for stage in range(pp)]  # fmt: skip
+    strategies = rehearsed(own, stages, small)
+    layout, sizes = small[job.layout], [len(kept) for kept in stages]
+    seq_len = min(SEQ_LEN * max(each.cp for each in small.values()), job.seq_len)
+    model = _model(job.model, sum(sizes), seq_len, max(map(parts_of, small.values())))
+    rehearsal = replace(
+        job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
+        global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=strategies,
+    )  # fmt: skip
+    return rehearsal, [*_notes(job, rehearsal), str(strategies)]
+
+
+def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
+    """The plan's rank map on the ranks that stay, which keep their order.
+
+    Those stay on each axis on which two neighbours stand that the map turns round, so that the rehearsal of a plan that
+    renumbers ranks renumbers too.
+    """
+    if job.logical_of_rank is None:
+        return None
+    large = job.layout
+    shape, kept = _shape(large), _shape(small)
+    seat = sorted(range(large.num_gpus), key=job.logical_of_rank.__getitem__)  # logical -> physical rank
+    turned = next((rank for rank in range(1, len(seat)) if seat[rank] < seat[rank - 1]), 0)
+    stay = []
+    for axis, (size, number) in enumerate(zip(shape, kept, strict=True)):
+        both = {int(np.unravel_index(rank, shape)[axis]) for rank in (turned, max(turned - 1, 0))}
+        others = [index for index in range(size) if index not in both]
+        stay.append(sorted([*both, *others[: number - len(both)]]))
+    ranks = [int(np.ravel_multi_index(index, shape)) for index in itertools.product(*stay)]
+    return tuple(sorted(range(len(ranks)), key=lambda logical: seat[ranks[logical]]))
+
+
+def _shape(layout: Layout) -> tuple[int, ...]:
+    """Ranks of each axis, the slowest first."""
+    return layout.pp, layout.dp, layout.cp, layout.tp
+
+
+def _layout(layout: Layout) -> Layout:
+    two = {name: min(getattr(layout, name), 2) for name in ("tp", "cp", "pp", "ep", "etp", "shard")}
+    # ep and etp of 2 need 4 ranks that share one copy of the experts: the first axis that has as many.
+    if math.prod(two[name] for name in _FOLDED) % (two["ep"] * two["etp"]):
+        two[next(name for name in _FOLDED if getattr(layout, name) > 2)] = 4
+    replicas = min(layout.dp // layout.shard, 2)
+    micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
+    layers = min(layout.recompute_layers, 1)
+    return replace(layout, **two, dp=two["shard"] * replicas, micro_batch=micro_batch, recompute_layers=layers)
+
+
+def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
+    """Layers of each chunk and how many of them are fully recomputed.
+
+    One layer per chunk (more where there are few chunks, or where a part of a chunk is recomputed), one more in the
+    chunks that are longer in the plan, none in those that are empty. Where there are fewer chunks than in the plan,
+    they are picked from all of it, the first and the last among them.
+    """
+    number = len(chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule]))
+    last = len(job.chunks) - 1
+    picked = [job.chunks[round(index * last / max(number - 1, 1))] for index in range(number)]
+    partly = any(0 < chunk.recompute_layers < _size(chunk) for chunk in picked)
+    base = max(2 if partly else 1, LEAST_LAYERS // number)
+    shortest = min(_size(chunk) for chunk in job.chunks if chunk.layers)
+    sizes = [base + (_size(chunk) > shortest) if chunk.layers else 0 for chunk in picked]
+    if len(set(sizes)) == 1 and len({_size(chunk) for chunk in job.chunks}) > 1:
+        sizes[number // 2] += 1
+    redone = [
+        min(size, 1 if chunk.recompute_layers < _size(chunk) else size) * (chunk.recompute_layers > 0)
+        for chunk, size in zip(picked, sizes, strict=True)
+    ]
+    return sizes, redone
+
+
+def _size(chunk: Chunk) -> int:
+    return chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0
+
+
+def _build_chunks(layout: Layout, sizes: list[int], redone: list[int]) -> tuple[Chunk, ...]:
+    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    chunks, start = [], 0
+    for index, (device, size, again) in enumerate(zip(devices, sizes, redone, strict=True)):
+        chunks.append(Chunk(
+            stage=device, chunk=devices[:index].count(device), embedding=index == 0,
+            layers=(start, start + size - 1) if size else (), head=index == len(devices) - 1, gpu="",
+            recompute_layers=again,
+        ))  # fmt: skip
+        start += size
+    return tuple(chunks)
+
+
+def _num_head_shards(layout: Layout) -> int:
+    """Key/value heads that the layout needs at the least: ulysses deals out whole ones."""
+    ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
+    return layout.tp * (layout.cp if ulysses else 1)
+
+
+def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) -> ModelSpec:
+    attention = [_attention(kind.attention, least_heads, model.hidden) for kind in model.kinds]
+    # Width: that of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model.
+    first = model.kinds[0].attention
+    ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
+    hidden = max(_eighths(attention[0].heads * attention[0].head_dim * ratio), 8)
+    shrink = hidden / model.hidden
+    kinds = tuple(
+        replace(kind, attention=small, feed_forward=_feed_forward(kind, shrink))
+        for kind, small in zip(model.kinds, attention, strict=True)
+    )
+    return replace(
+        model, kinds=kinds, pattern=_pattern(model, num_layers), hidden=hidden, vocab=min(model.vocab, VOCAB),
+        max_positions=min(model.max_positions, seq_len), learned_positions=min(model.learned_positions, seq_len),
+        embedding_dim=None,
+    )  # fmt: skip
+
+
+def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
+    per_kv = spec.heads // spec.kv_heads
+    kv_heads = min(spec.kv_heads, max(2 if per_kv > 1 else 4, least_heads))
+    heads = kv_heads * per_kv
+    head_dim = min(max(WIDTH // heads // 8 * 8, 8), 32, spec.head_dim)
+    value_dim = head_dim if spec.value_head_dim == spec.head_dim else min(spec.value_head_dim, head_dim)
+    norms = 2 * head_dim if spec.norm_parameters else 0
+    if spec.is_mla:
+        return _latent(spec, heads, head_dim, hidden)
+    return replace(spec, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=value_dim,
+                   norm_parameters=norms, window=None)  # fmt: skip
+
+
+def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attention:
+    """Values as wide as keys: the CPU's flash kernel takes no others, and the GPU's keeps no more than it does. Latents
+    as wide beside the hidden states as they were."""
+    shrink = heads * head_dim / hidden
+    rope = max(_eighths(head_dim * spec.rope_head_dim / spec.head_dim), 8)
+    kv_rank = max(_eighths((spec.kv_lora_rank or 0) * shrink), 8)
+    q_rank = None if spec.q_lora_rank is None else max(_eighths(spec.q_lora_rank * shrink), 8)
+    return replace(
+        spec, heads=heads, kv_heads=heads, head_dim=head_dim, value_head_dim=head_dim, rope_head_dim=rope,
+        q_lora_rank=q_rank, kv_lora_rank=kv_rank, norm_parameters=(q_rank or 0) + kv_rank, window=None,
+    )  # fmt: skip
+
+
+def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
+    block = kind.feed_forward
+    if isinstance(block, FeedForward):
+        return replace(block, inner=max(_eighths(block.inner * shrink), 8))
+    experts = min(block.experts, MOST_EXPERTS)
+    experts -= experts % 2 if experts > 1 else 0  # ep is 1 or 2
+    groups = max(number for number in range(1, min(block.groups, max(experts // 2, 1)) + 1) if experts % number == 0)
+    top_groups = max(round(groups * block.top_groups / block.groups), 1)
+    top_k = min(block.top_k, top_groups * experts // groups)
+    factor = None if block.capacity_factor is None else min(block.capacity_factor, experts / top_k)
+    return replace(
+        block, experts=experts, groups=groups, top_groups=top_groups, top_k=top_k, capacity_factor=factor,
+        expert_inner=max(_eighths(block.expert_inner * shrink), 8),
+        shared_inner=max(_eighths(block.shared_inner * shrink), 8) if block.shared_inner else 0,
+    )  # fmt: skip
+
+
+def _eighths(value: float) -> int:
+    return round(value / 8) * 8
+
+
+def _pattern(model: ModelSpec, num_layers: int) -> tuple[int, ...]:
+    """Layers picked evenly; every kind stays as long as there are layers for it."""
+    last = model.num_layers - 1
+    picked = [model.pattern[round(i * last / max(num_layers - 1, 1))] for i in range(num_layers)]
+    for kind in sorted(set(model.pattern) - set(picked)):
+        often = max(set(picked), key=picked.count)
+        if picked.count(often) > 1:
+            picked[round(model.pattern.index(kind) * (num_layers - 1) / max(last, 1))] = kind
+    return tuple(picked)
+
+
+def _notes(before: Job, after: Job) -> list[str]:
+    pairs = {
+        "GPUs": (before.world_size, after.world_size), "layers": (before.model.num_layers, after.model.num_layers),
+        "hidden": (before.model.hidden, after.model.hidden), "vocabulary": (before.model.vocab, after.model.vocab),
+        "tokens per sequence": (before.seq_len, after.seq_len),
+        "micro-batches": (before.num_micro_batches, after.num_micro_batches),
+    }  # fmt: skip
+    changed = [f"{name} {a:,} -> {b:,}" for name, (a, b) in pairs.items() if a != b]
+    mapped = after.logical_of_rank
+    if mapped is not None and mapped != tuple(range(len(mapped))):
+        changed.append(f"rank map kept: ranks 0 to {len(mapped) - 1} act as {', '.join(map(str, mapped))}")
+    return [f"layout {before.layout_id} -> {after.layout_id}", *changed]

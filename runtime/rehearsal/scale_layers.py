@@ -1,0 +1,47 @@
+"""`--scale-down` of a plan whose layers have strategies of their own.
+
+Kept: how many different parts sequences are cut into, and whether as many as a stage has GPUs (unless that takes more
+than 8 ranks); every pair of neighbours' strategies that a stage has. Shrunk: degrees to powers of two, layers to one
+for each such pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ...cost_models.layouts import Layout
+from ..parallel.strategies import Strategies, parts_of
+
+MOST_RANKS = 8
+
+
+def degrees(own: Strategies, pp: int) -> tuple[dict[int, int], int]:
+    """Parts of a sequence -> of the rehearsal on `pp` stages, and its GPUs of a stage."""
+    gpus = own.embedding.num_gpus // own.embedding.pp
+    above = sorted({parts_of(each) for each in own.in_order} - {1})
+    small = {1: 1, **{parts: 2 ** (index + 1) for index, parts in enumerate(above)}}
+    most = 2 ** len(above)
+    return small, most if gpus in small or (above and 2 * most * pp > MOST_RANKS) else 2 * most
+
+
+def shrunk(own: Strategies, layout: Layout, pp: int, most_micro_batch: int) -> Layout:
+    """The rehearsal of one strategy among `own`, on `pp` stages."""
+    small, gpus = degrees(own, pp)
+    least = min(map(parts_of, own.in_order))
+    sequences = min(min(each.micro_batch for each in own.in_order), most_micro_batch) * gpus // small[least]
+    tp, cp = small[layout.tp], small[layout.cp]
+    dp = gpus // (tp * cp)
+    layers = min(layout.recompute_layers, 1)
+    return replace(layout, tp=tp, cp=cp, pp=pp, dp=dp, shard=dp, micro_batch=sequences // dp, recompute_layers=layers)
+
+
+def kept_layers(layers: Sequence[Layout]) -> list[Layout]:
+    """Of the layers of a stage, the first after each kind of neighbour."""
+    pairs = zip((None, *layers), layers, strict=False)
+    return [own for _, own in dict.fromkeys(pairs)]
+
+
+def rehearsed(own: Strategies, stages: Sequence[Sequence[Layout]], small: Mapping[Layout, Layout]) -> Strategies:
+    """The strategies of the rehearsal; stages: the layers that stay."""
+    return Strategies(small[own.embedding], tuple(small[each] for kept in stages for each in kept), small[own.head])

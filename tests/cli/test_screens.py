@@ -1,0 +1,136 @@
+"""The screens, made from a plan written by hand: their text, their width, and nothing cut or coloured when piped."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from meshwright.cli.commands.diff import differences
+from meshwright.cli.commands.explain import origins_of
+from meshwright.cli.console import bar, make_console, print_part, table, to_json
+from meshwright.cli.screens import explain as explain_screen
+from meshwright.cli.screens import listings as listings_screen
+from meshwright.cli.screens import plan as plan_screen
+
+from ..sample_plan import sample_plan
+from ..snapshots import check
+
+
+def drawn(parts: Iterable[Any], color: str = "never") -> str:
+    stream = io.StringIO()
+    console = make_console(color, stream)
+    for part in parts:
+        print_part(console, part)
+    return stream.getvalue()
+
+
+def other_plan() -> dict[str, Any]:
+    plan = sample_plan()
+    plan["request"]["workload"]["global_batch"] = 2048
+    plan["candidates"] = plan["candidates"][1:]
+    return plan
+
+
+def many_stages() -> dict[str, Any]:
+    """16 stages, each with its own number of bytes."""
+    plan = sample_plan()
+    first = plan["candidates"][0]["memory"][0]
+    plan["candidates"][0]["memory"] = [
+        {**first, "stage": stage, "device_bytes": first["device_bytes"] - stage * 2**27} for stage in range(16)
+    ]
+    return plan
+
+
+def with_offload() -> dict[str, Any]:
+    plan = sample_plan()
+    for stage in plan["candidates"][0]["memory"]:
+        stage.update(optimizer_bytes=0, host_bytes=10 * 2**30)
+    return plan
+
+
+def with_uncertainty() -> dict[str, Any]:
+    plan = sample_plan()
+    plan["certificate"].update(proven=False, gap=0.021)
+    plan["resolved"]["workload"].update(lora={"rank": 16, "base_dtype": "nf4"}, total_tokens=15e12)
+    plan["candidates"][0].update(days=710.3, gpu_hours=4.364e6, cost_usd=17.1e6)
+    plan["outside"] = {"layout_id": "tp8-pp4-zbv-vpp2-dp8-mbs1-z1-rsel", "step_s": 32.1, "targets": ["torchtitan"]}
+    return plan
+
+
+def resolved_to(**changes: Any) -> dict[str, Any]:
+    plan = sample_plan()
+    plan["resolved"].update(changes)
+    return plan
+
+
+def screens() -> dict[str, list[Any]]:
+    plan = sample_plan()
+    first, third = plan["candidates"][0], plan["candidates"][2]
+    origins = {"model": "--model", "fix": "a.yaml, line 3"}
+    facts: dict[str, dict[str, Any]] = {
+        "peak.bf16": {"value": "989.5 TFLOP/s", "source": "datasheet; a file"},
+        "memory.bandwidth": {"value": "3.35 TB/s", "source": "a file", "confirmed": False, "note": "one direction"},
+    }
+    return {
+        "plan": plan_screen.plan_screen(plan, unicode=True, saved_as="plan.json"),
+        "plan-ascii": plan_screen.plan_screen(plan, unicode=False),
+        "plan-not-proven": plan_screen.plan_screen(with_uncertainty(), unicode=True),
+        "memory": plan_screen.memory_screen(plan, first),
+        "memory-offload": plan_screen.memory_screen(plan, with_offload()["candidates"][0]),
+        "memory-many-stages": plan_screen.memory_screen(many_stages(), many_stages()["candidates"][0]),
+        "explain": explain_screen.explain_screen(plan, first, unicode=True),
+        "why-not": explain_screen.why_not_screen(plan, third),
+        "why-not-target": explain_screen.why_not_screen(resolved_to(target="torchtitan"), third),
+        "why-not-memory": explain_screen.why_not_screen(resolved_to(memory_bytes=2**35), third),
+        "diff": listings_screen.diff_screen(differences(plan, other_plan()), ("before.json", "after.json")),
+        "diff-equal": listings_screen.diff_screen(differences(plan, sample_plan()), ("before.json", "after.json")),
+        "show-sources": listings_screen.sources_screen("h100-sxm-80gb", facts),
+        "origins": [explain_screen.origins_table(origins_of({**plan, "origins": origins}))],
+    }
+
+
+@pytest.mark.parametrize("name", list(screens()))
+def test_screen(name: str) -> None:
+    text = drawn(screens()[name])
+    check(f"screen-{name}", text)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    assert "…" not in text
+    assert not re.search(r" $", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", list(screens()))
+def test_colour_adds_nothing_but_colour(name: str) -> None:
+    colored = drawn(screens()[name], "always")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert [line.rstrip() for line in plain.splitlines()] == drawn(screens()[name]).splitlines()
+
+
+def test_the_counts_add_up() -> None:
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", plan_screen.space_line(sample_plan()))]
+    assert numbers[0] == sum(numbers[1:])
+
+
+def test_a_table_wider_than_the_terminal_is_not_cut() -> None:
+    wide = table(*(f"column {n}" for n in range(15)), rows=[["33.4" * 5] * 15])
+    assert drawn([wide]).count("33.4" * 5) == 15
+
+
+@pytest.mark.parametrize(
+    ("share", "cells", "expected"),
+    [(0.0, 25, ""), (1.0, 4, "████"), (0.5, 1, "▌"), (22.1 / 33.4, 25, "████████████████▌"), (1 / 8, 1, "▏")],
+)
+def test_bars_have_eighths(share: float, cells: int, expected: str) -> None:
+    assert bar(share, cells, unicode=True) == expected
+    assert set(bar(share, cells, unicode=False)) <= {"#"}
+
+
+def test_json_is_canonical() -> None:
+    document = {"b": 1 / 3, "a": [1e-9 / 3, {"z": float("inf"), "y": "é"}], "c": 10**15}
+    assert to_json(document) == (
+        '{\n  "a": [\n    3.33333333e-10,\n    {\n      "y": "é",\n      "z": null\n    }\n  ],\n'
+        '  "b": 0.333333333,\n  "c": 1000000000000000\n}\n'
+    )

@@ -1,0 +1,102 @@
+"""Properties of every registered technique, and of every set of them, for any knobs in their ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from meshwright.cost_models.techniques.base import Knob
+from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
+from meshwright.planner import api
+from meshwright.planner.document.plan import Candidate
+
+from meshwright.errors import InputError
+
+# At least one that each technique, and each pair that goes together, can train.
+LAYOUTS = ("dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "dp16-sh8-mbs16-z3-rfull",
+           "tp2-dp8-sh4-mbs1-z3-rnone", "tp2-dp8-mbs1-z3-rsel(norm)-oact", "cp2r-dp8-mbs1-z3-rfull",
+           "pp2-dp8-mbs2-z3-rnone", "dp16-sh4-mbs1-z1-rnone", "pp2-dp8-mbs2-z0-rnone")  # fmt: skip
+SETS = [(one, other) if one != other else (one,) for one in TECHNIQUES for other in TECHNIQUES if one <= other]
+
+
+@cache
+def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
+    """Its price, or why there is none."""
+    asked = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
+             "stack": "deepspeed"}  # fmt: skip
+    try:
+        chosen = {name: dict(knobs) for name, knobs in techniques}
+        return api.evaluate(None, layout_id, technique=chosen, **asked).best
+    except InputError as error:
+        return str(error)
+
+
+def frozen(techniques: dict[str, dict[str, float]]) -> tuple[Any, ...]:
+    return tuple((name, tuple(sorted(knobs.items()))) for name, knobs in sorted(techniques.items()))
+
+
+def values(knob: Knob) -> st.SearchStrategy[float]:
+    if knob.whole:
+        return st.integers(int(knob.low), int(knob.high)).map(float) | st.sampled_from([knob.low, knob.high])
+    return st.floats(knob.low, knob.high)
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> dict[str, dict[str, float]]:
+    """One or two techniques, some of their knobs drawn."""
+    names = draw(st.sampled_from(SETS))
+    out: dict[str, dict[str, float]] = {}
+    for name in names:
+        knobs = [knob for knob in TECHNIQUES[name].knobs if draw(st.booleans())]
+        out[name] = {knob.name: draw(values(knob)) for knob in knobs}
+    return out
+
+
+def numbers(candidate: Candidate) -> Iterator[float]:
+    """Every byte and second of a candidate."""
+    for stage in candidate.memory:
+        yield from (value for name, value in stage.model_dump().items() if name.endswith("_bytes"))
+    yield from (term.seconds for term in candidate.terms)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@given(sets(), st.sampled_from(LAYOUTS))
+def test_nothing_is_negative_and_terms_are_the_step(techniques: dict[str, dict[str, float]], layout_id: str) -> None:
+    found = evaluated(layout_id, frozen(techniques))
+    if isinstance(found, str):  # refused, with the reason
+        assert any(f"{name} needs " in found for name in techniques) or "exclude one another: " in found
+        return
+    assert all(0 <= number < float("inf") for number in numbers(found))
+    assert sum(term.seconds for term in found.terms if term.exposed) == pytest.approx(found.step_s, rel=1e-8)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(sets(), st.sampled_from(LAYOUTS))
+def test_a_neutral_technique_changes_nothing_beside_others(
+    techniques: dict[str, dict[str, float]], layout_id: str
+) -> None:
+    """Of a pair the first at its neutral knobs: the price is that of the second alone."""
+    (first, _), *rest = techniques.items()
+    others = dict(rest)
+    neutral = evaluated(layout_id, frozen({first: dict(TECHNIQUES[first].neutral), **others}))
+    alone = evaluated(layout_id, frozen(others))
+    if isinstance(neutral, str) or isinstance(alone, str):
+        return
+    assert list(numbers(neutral)) == list(numbers(alone))
+
+
+def test_every_pair_that_is_not_refused_trains_some_layout() -> None:
+    for names in SETS:
+        chosen: dict[str, dict[str, float]] = {name: {} for name in names}
+        chosen |= {"three-level": {"weights_over": 1, "gradients_over": 2}} if "three-level" in names else {}
+        try:
+            applied(chosen)
+        except InputError:
+            assert len(names) == 2  # that there is a reason, test_technique_choice.py says
+            continue
+        priced = [evaluated(layout_id, frozen(chosen)) for layout_id in LAYOUTS]
+        assert any(isinstance(each, Candidate) for each in priced), (names, priced)

@@ -1,0 +1,104 @@
+"""Plans at random, for the tests of emitters: legal layouts of several models and clusters, drawn with a fixed seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+from meshwright.cost_models.layouts import FIELD_NAMES, FIELDS, PRECISIONS, Layout, Layouts
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.request.resolve import Resolved, resolve
+from meshwright.planner.space.rules import RULES, WELL_FORMED
+from meshwright.planner.targets.registry import TARGETS
+
+MODELS = (
+    ("llama-3.1-8b", 8192, 256), ("llama-3-70b", 8192, 512), ("qwen3-30b-a3b", 4096, 512), ("mixtral-8x7b", 4096, 256),
+    ("deepseek-v3", 4096, 960), ("gpt-22b", 2048, 240), ("mistral-7b", 8192, 192),
+)  # fmt: skip
+# torchtitan builds only what it has registered.
+OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480))}
+CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
+_DRAWN = 20_000
+_SMALL = np.array([1, 1, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 16, 32])
+
+
+@cache
+def resolved(
+    model: str, seq_len: int, batch: int, cluster: str, precision: str, optimizer: str, target: str
+) -> Resolved:
+    workload = {"seq_len": seq_len, "global_batch": batch, "precision": precision, "optimizer": optimizer}
+    return resolve(request_from_dict({"model": model, "cluster": cluster, "target": target, "workload": workload}))
+
+
+def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
+    """Legal layouts, whoever can run them."""
+    problem, n = resolved.problem, _DRAWN
+    degrees = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch")
+    columns: dict[str, Any] = {name: rng.choice(_SMALL, n) for name in degrees}
+    columns["dp"] = problem.num_gpus // np.maximum(columns["tp"] * columns["cp"] * columns["pp"], 1)
+    for each in FIELDS:
+        if each.choices:
+            columns[each.name] = rng.integers(0, len(each.choices), n)
+    columns["sequence_parallel"] = rng.integers(0, 2, n) & (columns["tp"] > 1)
+    columns["precision"] = np.full(n, PRECISIONS.index(resolved.workload.precision))
+    columns["zero"] = rng.integers(0, 4, n)
+    share = rng.choice(np.array([1, 1, 1, 2, 4]), n)
+    columns["shard"] = np.where(columns["zero"] > 0, np.maximum(columns["dp"] // share, 1), columns["dp"])
+    full, selective = columns["recompute"] == 2, columns["recompute"] == 1
+    columns["recompute_layers"] = np.where(full, rng.choice(np.array([0, 0, 1, 3]), n), 0)
+    columns["recompute_modules"] = np.where(selective, rng.integers(1, 32, n), 0)
+    # Fields that only mean something beside another one take their default where it is absent.
+    columns["cp_algorithm"] = np.where(columns["cp"] > 1, columns["cp_algorithm"], 0)
+    columns["vpp"] = np.where(columns["pp"] > 1, columns["vpp"], 1)
+    columns["schedule"] = np.where(columns["pp"] > 1, np.where(columns["vpp"] > 1, 2, columns["schedule"]), 0)
+    if not problem.model.is_moe:
+        columns["ep"] = columns["etp"] = np.ones(n, dtype=int)
+    whole = (columns["dp"] > 0) & (columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"] == problem.num_gpus)
+    batch = Layouts({name: column[whole] for name, column in columns.items()})
+    ok = np.ones(len(batch), dtype=bool)
+    for rule in WELL_FORMED + RULES:
+        ok &= rule.allows(batch, problem)
+    return batch.take(ok)
+
+
+def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Plan], Counter[str]]:
+    """(`count` plans that the rules of `target` allow, how many legal layouts each rule refused on the way)."""
+    rng, refused = np.random.default_rng(seed), Counter[str]()
+    pool: list[tuple[Resolved, Layout]] = []
+    for model, seq_len, batch in OF_TARGET.get(target, MODELS):
+        for cluster in CLUSTERS:
+            precision = str(rng.choice(["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]))
+            optimizer = str(rng.choice(["adamw", "adamw", "adamw-bf16"])) if target.startswith("megatron") else "adamw"
+            found = resolved(model, seq_len, batch, cluster, precision, optimizer, target)
+            drawn = random_layouts(found, rng)
+            ok = np.ones(len(drawn), dtype=bool)
+            for rule in TARGETS[target].rules:
+                allowed = rule.allows(drawn, found.problem)
+                refused[rule.name] += int((ok & ~allowed).sum())
+                ok &= allowed
+            kept = drawn.take(ok)
+            pool += [(found, kept.layout(row)) for row in _varied(kept, 1 + count // 15, rng)]
+    order = rng.permutation(len(pool)).tolist()[:count]
+    return [api.evaluate(pool[index][0].request, str(pool[index][1])) for index in order], refused
+
+
+def nondefault(layout: Layout) -> list[str]:
+    """Fields of a layout that are not at their default."""
+    defaults = {**{field.name: field.default for field in FIELDS}, "sequence_parallel": 0, "shard": layout.dp}
+    return [name for name in FIELD_NAMES if getattr(layout, name) != defaults[name]]
+
+
+def _varied(columns: Layouts, count: int, rng: np.random.Generator) -> list[int]:
+    """Rows in turn: one with the field away from its default for every field, then anew."""
+    rows = rng.permutation(len(columns))[: 20 * count].tolist()
+    away = {row: set(nondefault(columns.layout(row))) for row in rows}
+    chosen: dict[int, None] = {}
+    while len(chosen) < min(count, len(rows)):
+        for name in FIELD_NAMES:
+            chosen.update(dict.fromkeys([row for row in rows if name in away[row] and row not in chosen][:1]))
+        chosen.update(dict.fromkeys([row for row in rows if row not in chosen][:1]))
+    return list(chosen)[:count]

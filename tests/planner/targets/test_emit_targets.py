@@ -1,0 +1,243 @@
+"""All targets: what is emitted reads back as the same layout, is the same every time, and is in the option lists."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from meshwright.cost_models.layouts import FIELD_NAMES
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.targets.config_modules import read_config_module
+from meshwright.planner.targets.documents import read_config
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.facts import layout_of
+from meshwright.planner.targets.launchers.base import Job
+from meshwright.planner.targets.launchers.registry import LAUNCHERS
+from meshwright.planner.targets.option_lists import option_list, versions
+from meshwright.planner.targets.reading import read_folder, target_of
+from meshwright.planner.targets.registry import TARGETS
+from meshwright.planner.targets.setup import Setup
+
+from .emit_plans import nondefault, random_plans
+
+WRITTEN = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
+# Fields of which a target expresses only the default: its rules refuse all else.
+ONLY_DEFAULT = {
+    "megatron": set[str](),
+    "megatron-bridge": set[str](),
+    "torchtitan": {"etp", "offload", "recompute_layers", "recompute_modules"},
+    "deepspeed": {"etp", "recompute_layers", "recompute_modules", "schedule", "sequence_parallel", "shard", "vpp"},
+    "accelerate": {"ep", "etp", "offload", "pp", "recompute_layers", "recompute_modules", "schedule",
+                   "sequence_parallel", "vpp"},
+}  # fmt: skip
+DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
+
+
+def plan_of(layout: str, **more: object) -> Plan:
+    return api.evaluate(request_from_dict({**DENSE, **more}), layout)
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
+def drawn(request: pytest.FixtureRequest) -> tuple[str, list[Plan]]:
+    return request.param, random_plans(request.param, 200)[0]
+
+
+def test_every_field_is_in_the_table() -> None:
+    for name in WRITTEN:
+        trainer = TARGETS[name].trainer
+        assert trainer is not None
+        assert trainer.table is not None
+        assert set(FIELD_NAMES) <= trainer.table(option_list(name)[0]).fields
+
+
+def test_every_expressible_field_is_tried_ten_times(drawn: tuple[str, list[Plan]]) -> None:
+    target, plans = drawn
+    tried = Counter(name for plan in plans for name in nondefault(plan.best.to_layout()))
+    assert set(tried) == set(FIELD_NAMES) - ONLY_DEFAULT[target]
+    assert min(tried.values()) >= 10, tried
+
+
+def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> None:
+    target, plans = drawn
+    trainer = TARGETS[target].trainer
+    assert trainer is not None
+    assert trainer.table is not None
+    refused = even_only = 0
+    for version in versions(target)[-1:] if target == "megatron" else versions(target):
+        options = option_list(target, version)[0]
+        for plan in plans:
+            try:
+                files = emit(plan, target, version=version).files
+            except LayoutRefusedError as error:
+                refused += 1
+                even_only += "stages: layers of" in str(error)
+                continue
+            assert target_of(files) == target
+            given = read_folder(target, files, options)
+            assert not given.problems
+            assert not given.unknown
+            setup = Setup.of(plan, 1)
+            facts = trainer.table(options).read(given.settings)
+            assert layout_of(facts, setup.layout.num_gpus) == setup.layout
+            if setup.layout.pp > 1 and "stages" in facts:
+                assert facts["stages"] == setup.chunk_sizes
+            per_rank = facts.get("batch_per_rank", 0) * setup.layout.dp
+            assert facts.get("workload.global_batch", per_rank) == setup.workload.global_batch
+    assert refused == even_only <= (10 if target == "deepspeed" else 0)  # DeepSpeed divides layers evenly
+
+
+@pytest.mark.parametrize("target", WRITTEN)
+def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str, tmp_path: Path) -> None:
+    cut = "tp8-pp4-dp2-mbs1-z1-rfull"
+    layout = {"megatron": cut, "megatron-bridge": cut, "deepspeed": cut.replace("tp8", "tp8-nosp")}
+    plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z3-rfull"))
+    again = Plan.model_validate(json.loads(plan.to_json()))
+    for launcher in LAUNCHERS:
+        files = emit(plan, target, launcher).files
+        assert files == emit(again, target, launcher).files
+        for name, text in files.items():
+            if name.endswith((".sh", ".sbatch")):
+                (tmp_path / name).write_text(text, encoding="utf-8")
+                assert subprocess.run(["sh", "-n", str(tmp_path / name)], check=False).returncode == 0
+            if name.endswith(".py"):
+                imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+                assert not any("meshwright" in ast.unparse(node) for node in imports)
+            assert name == "plan.json" or str(Path.cwd()) not in text
+
+
+@pytest.mark.parametrize("target", WRITTEN)
+def test_headers_say_plan_tool_and_release(target: str) -> None:
+    plan = plan_of("tp8-nosp-dp8-mbs1-z2-rfull" if target != "megatron" else "tp8-dp8-mbs1-z2-rfull")
+    text = emit(plan, target).files["launch.sh"]
+    assert f"Plan {plan.request_sha256[:12]}, layout 1. Written by meshwright " in text
+    options = option_list(target)[0]
+    assert f"{options.version} ({options.commit})" in text
+
+
+def test_what_the_json_of_deepspeed_cannot_say() -> None:
+    written = emit(plan_of("tp8-nosp-pp4-dp2-mbs1-z1-rfull"), "deepspeed")
+    assert any("pp 4 is not in ds_config.json" in each for each in written.warnings)
+    module = written.files["ds_plan.py"]
+    assert "PIPELINE_STAGES = 4" in module
+    assert "PipeModelDataParallelTopology" in module
+    config = json.loads(written.files["ds_config.json"])
+    assert config["tensor_parallel"] == {"autotp_size": 8}
+    assert config["train_batch_size"] == 512
+    assert config["train_batch_size"] == (
+        config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * 2
+    )
+
+
+def with_stages(plan: Plan, sizes: list[int], redone: list[int]) -> Plan:
+    """The plan with its chunks cut elsewhere."""
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    chunks = tuple(
+        chunk.model_copy(update={"layers": (start, start + size - 1), "recompute_layers": again})
+        for chunk, start, size, again in zip(plan.best.stages, starts, sizes, redone, strict=True)
+    )
+    candidate = plan.best.model_copy(update={"stages": chunks})
+    return plan.model_copy(update={"candidates": (candidate,)})
+
+
+def test_stages_of_their_own() -> None:
+    sizes = [18, 21, 22, 19]
+    plan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z1-rsel", target="megatron"), sizes, [0, 0, 0, 0])
+    text = emit(plan, "megatron").files["megatron.args"]
+    assert "--pipeline-model-parallel-layout Et*18|t*21|t*22|t*19L\n" in text
+    recipe = emit(plan, "megatron-bridge").files["bridge_plan.py"]
+    assert 'pipeline_model_parallel_layout="Et*18|t*21|t*22|t*19L",' in recipe
+    titan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z2-rnone"), sizes, [0, 0, 0, 0])
+    module = emit(titan, "torchtitan").files["torchtitan_plan.py"]
+    assert '*(f"layers.{i}" for i in range(18, 39))' in module
+    with pytest.raises(LayoutRefusedError, match="divides the layers among the stages itself"):
+        emit(with_stages(plan_of("tp8-nosp-pp4-dp2-mbs1-z1-rnone"), sizes, [0, 0, 0, 0]), "deepspeed")
+
+
+def test_stages_that_recompute_differently() -> None:
+    plan = with_stages(plan_of("tp8-pp4-dp2-mbs1-z1-rfull", target="megatron"), [20, 20, 20, 20], [20, 10, 5, 0])
+    for target in ("megatron", "megatron-bridge"):
+        with pytest.raises(LayoutRefusedError, match="recomputes equally many layers of every stage"):
+            emit(plan, target)
+
+
+def test_the_two_dialects_of_torchtitan() -> None:
+    plan = plan_of("tp8-pp4-vpp5-dp2-mbs2-z2-rfull")
+    old = emit(plan, "torchtitan", version="0.3.0").files["torchtitan_plan.py"]
+    new = emit(plan, "torchtitan", version="0.4.0.dev").files["torchtitan_plan.py"]
+    for line in ("local_batch_size=256,", "pipeline_parallel_microbatch_size=2,", "seq_len=8192,"):
+        assert line in old
+        assert line not in new
+    for line in ("num_tokens_per_microbatch_per_dp_rank=16384,", "num_pp_microbatches=128,"):
+        assert line in new
+        assert line not in old
+    assert 'model_registry("70B")' in old
+    assert "disable_cuda_graphs=True" in old  # pipelines refuse CUDA graphs, which are on by default
+    assert old.count('*(f"layers.{i}" for i in range(') == 20
+
+
+def test_a_model_that_torchtitan_does_not_register() -> None:
+    with pytest.raises(LayoutRefusedError, match=r"registers none with the shapes of mistral-7b"):
+        emit(plan_of("dp64-mbs1-z3-rfull", model="mistral-7b"), "torchtitan")
+
+
+def test_accelerate_refuses_what_crashes_it() -> None:
+    for layout in ("tp64-nosp-dp1-mbs1-z3-rfull", "tp4-nosp-cp2g-dp8-sh1-mbs1-z3-rfull"):
+        with pytest.raises(LayoutRefusedError, match="FSDP2 needs data-parallel ranks"):
+            emit(plan_of(layout), "accelerate")
+
+
+def test_titan_modules_are_read_without_running_them() -> None:
+    text = """
+from torchtitan.models.llama3 import model_registry
+
+def small() -> Trainer.Config:
+    return Trainer.Config(training=TrainingConfig(seq_len=1024))
+
+def big() -> Trainer.Config:
+    config = Trainer.Config(
+        model_spec=model_registry("8B", converters=[Float8LinearConverter.Config()]),
+        training=TrainingConfig(local_batch_size=2 * 4, seq_len=8 * 1024, made_up=3),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=-1, tensor_parallel_degree="four"),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+    config.parallelism.context_parallel_degree = 2
+    return config
+"""
+    options = option_list("torchtitan", "0.3.0")[0]
+    found = read_config_module("recipe.py", text, options, "Trainer.Config", "big")
+    assert found.settings == {
+        "model_spec": "llama3/8B", "converters": "float8", "training.local_batch_size": 8, "training.seq_len": 8192,
+        "parallelism.data_parallel_shard_degree": -1, "activation_checkpoint": "selective",
+        "parallelism.context_parallel_degree": 2,
+    }  # fmt: skip
+    assert found.unknown == {"training.made_up": 10}
+    (problem,) = found.problems
+    assert str(problem) == "recipe.py, line 11, parallelism.tensor_parallel_degree: `four` is not a whole number"
+    small = read_config_module("recipe.py", text, options, "Trainer.Config", "small")
+    assert small.settings == {"training.seq_len": 1024}
+
+
+def test_unknown_and_misspelt_keys_have_their_line() -> None:
+    lines = ('{', ' "train_batch_size": 8,', ' "zero_optimization": {"stage": 2,', '  "overlap_com": true},',
+             ' "tensor_paralel": {}', '}')  # fmt: skip
+    text = "\n".join(lines)
+    found = read_config("ds.json", text, option_list("deepspeed")[0])
+    assert found.unknown == {"zero_optimization.overlap_com": 4, "tensor_paralel": 5}
+    assert found.settings == {"train_batch_size": 8, "zero_optimization.stage": 2}
+
+
+@pytest.mark.parametrize("name", ["---", "qwen3-coder-480b-a35b-instruct-of-our-own-team-v2-deepspeed", "Ünïcode 7B"])
+def test_kubernetes_names_are_labels_of_dns(name: str) -> None:
+    """RFC 1123: lower case, digits and dashes inside; with what JobSet appends at most 63 characters."""
+    job = Job(name=name, title="t", header=(), num_nodes=2, gpus_per_node=8, command="torchrun", files={})
+    for text in LAUNCHERS["kubernetes"].files(job).values():
+        found = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
+        assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", each) and len(each) <= 63 for each in found), found

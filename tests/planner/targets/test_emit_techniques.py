@@ -1,0 +1,104 @@
+"""Launch files of plans that train by a technique: DeepSpeed's options, read back, and refused elsewhere by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.importing import import_config
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import emit
+from meshwright.planner.targets.option_lists import option_list
+from meshwright.planner.targets.own_parser import case, installed, verdicts
+from meshwright.planner.targets.setup import Setup
+
+from meshwright.errors import UnsupportedError
+
+ASKED: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 2048, "global_batch": 64,
+                         "target": "deepspeed"}  # fmt: skip
+SHARDED, REPLICAS = "dp16-mbs1-z3-rnone", "dp16-mbs1-z0-rnone"
+
+
+def plan_of(layout_id: str, technique: Any, **more: Any) -> Plan:
+    return api.evaluate(None, layout_id, technique=technique, **{**ASKED, **more})
+
+
+CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
+    "zero++": (plan_of(SHARDED, "zero++"), {
+        "zero_quantized_weights": True, "zero_hpz_partition_size": 8, "zero_quantized_gradients": True}),
+    "weights": (plan_of(SHARDED, {"zero++": {"gradient_bits": 16, "secondary": 4}}), {
+        "zero_quantized_weights": True, "zero_hpz_partition_size": 4, "zero_quantized_gradients": False}),
+    "drives": (plan_of(SHARDED, "zero-infinity"), {
+        "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True},
+        "offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}}),
+    "optimizer": (plan_of(SHARDED, {"zero-infinity": {"weights": 0}}), {
+        "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}}),
+    "1-bit-adam": (plan_of(f"{REPLICAS}-fp16", "1-bit-adam", total_tokens="1B", dtype="fp16"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_deepspeed_says_the_technique_and_reads_it_back(name: str, tmp_path: Path) -> None:
+    plan, wanted = CASES[name]
+    files = emit(plan, "deepspeed").files
+    config = json.loads(files["ds_config.json"])
+
+    assert wanted.items() <= config["zero_optimization"].items()
+    known = option_list("deepspeed")[0].options
+    assert all(f"zero_optimization.{option}" in known for option in wanted)
+    if name == "1-bit-adam":
+        steps = 1e9 / (64 * 2048)
+        assert config["optimizer"] == {"type": "OneBitAdam", "params": {
+            "freeze_step": round(0.15 * steps), "cuda_aware": False, "comm_backend_name": "nccl"}}
+    assert check_files(files).problems == []
+    (tmp_path / "ds_config.json").write_text(files["ds_config.json"], encoding="utf-8")
+    imported = import_config("deepspeed", [tmp_path / "ds_config.json"], {
+        "model": ASKED["model"], "cluster": ASKED["cluster"], "seq_len": 2048})
+    assert imported.price().best.step_s == pytest.approx(plan.best.step_s, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_deepspeed_accepts_them() -> None:
+    if installed("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    plans = [plan for plan, _ in CASES.values()]
+    cases = [case("deepspeed", dict(emit(plan, "deepspeed").files), Setup.of(plan, 1)) for plan in plans]
+    wrong = json.loads(json.dumps(cases[0]))
+    wrong["config"]["zero_optimization"]["zero_quantized_weights"] = "eight"
+
+    assert verdicts("deepspeed", cases) == [None] * len(cases)
+    assert verdicts("deepspeed", [wrong]) != [None]
+
+
+def test_an_edit_is_seen() -> None:
+    files = dict(emit(CASES["zero++"][0], "deepspeed").files)
+    files["ds_config.json"] = files["ds_config.json"].replace('weights": true', 'weights": false')
+
+    (problem,) = check_files(files).problems
+    assert "techniques is zero++:weight_bits=16" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "technique", "more", "to", "message", "hint"),
+    [
+        (SHARDED, "zero++", {}, "megatron", "megatron does not train by zero\\+\\+", "plan with `--target deepspeed`"),
+        (SHARDED, "zero++", {}, "meshwright", "meshwright does not train by", "plan with `--target deepspeed`"),
+        (SHARDED, "three-level:weights_over=2", {}, "deepspeed", "no target trains by three-level", "without"),
+        (SHARDED, "zero++:weight_bits=4", {}, "deepspeed", "zero_quantized_weights sends 8 bits, not 4", "its knobs"),
+        (SHARDED, "zero++:gradient_bits=8", {}, "deepspeed", "sends 4 bits, not 8", "its knobs"),
+        (SHARDED, "zero++:secondary=3", {}, "deepspeed", "3 does not divide 16 ranks", "its knobs"),
+        ("tp2-nosp-dp8-mbs1-z3-rnone", "zero++", {}, "deepspeed", "groups of neighbours count ranks", "its knobs"),
+        (REPLICAS, "1-bit-adam", {}, "deepspeed", "plan with `--total-tokens`", "its knobs"),
+        (SHARDED, "zero-infinity:optimizer=0", {}, "deepspeed", "only together with the optimizer", "its knobs"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_is_refused(
+    layout_id: str, technique: str, more: dict[str, Any], to: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=message) as refusal:
+        emit(plan_of(layout_id, technique, **more), to)
+    assert hint in refusal.value.hint

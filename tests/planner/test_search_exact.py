@@ -1,0 +1,275 @@
+"""The search equals brute force over the whole space, dominated layouts included; a planted fault is seen."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models import build_ledger
+from meshwright.cost_models.layouts import Layouts, parse
+from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities.tables import build, index_keys
+from meshwright.cost_models.specs.cluster import ClusterSpec
+from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.stack import StackSpec
+from meshwright.cost_models.specs.workload import Lora, Workload
+from meshwright.cost_models.step import step
+from meshwright.cost_models.techniques.base import Applied
+from meshwright.cost_models.techniques.registry import applied
+from meshwright.planner.search import exhaustive
+from meshwright.planner.search.dominance import dominated_recomputes
+from meshwright.planner.search.exhaustive import Search, SearchOutcome
+from meshwright.planner.search.warm_start import WARM_START_FROM
+from meshwright.planner.space.counting import LayoutCounts
+from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
+from meshwright.planner.space.tree import MESH_FIELDS, Count, Space, allowed, cross, select
+from meshwright.planner.targets.registry import TARGETS
+from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.stack.load import load_stack, rates_for
+
+NUM_REQUESTS = 200
+TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
+    0: {"diloco": {"period": 20, "delay": 0}}, 3: {"zero++": {}}, 6: {"1-bit-adam": {}},
+    9: {"three-level": {"weights_over": 1, "gradients_over": 2}}, 1: {"zero-infinity": {"weights": 0}},
+    4: {"zero-infinity": {}, "zero++": {"secondary": 1}}, 7: {"luwu": {"network_gb_per_s": 400}},
+    10: {"fuyou": {"gb_per_s": 100}}, 2: {"vocabulary-parallel": {}}, 11: {"diloco": {"period": 20}, "zero++": {}},
+}  # fmt: skip
+CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
+            "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
+
+
+def random_model(rng: random.Random) -> ModelSpec:
+    kv_heads = rng.choice([1, 2, 4])
+    heads = kv_heads * rng.choice([1, 2, 3])
+    attention = Attention(heads=heads, kv_heads=kv_heads, head_dim=64, value_head_dim=64)
+    if rng.random() < 0.15:
+        attention = Attention(heads=heads, kv_heads=heads, head_dim=96, value_head_dim=64, kv_lora_rank=128,
+                              rope_head_dim=32, q_lora_rank=rng.choice([None, 96]))  # fmt: skip
+    dense = Layer(attention=attention, feed_forward=FeedForward(inner=rng.choice([768, 1024])))
+    experts = MixtureOfExperts(experts=rng.choice([2, 4]), top_k=1, expert_inner=256, shared_inner=rng.choice([0, 256]))
+    moe = Layer(attention=attention, feed_forward=experts)
+    kinds = rng.choice([(dense,), (dense,), (dense, moe), (moe,)])
+    pattern = tuple(rng.randrange(len(kinds)) for _ in range(rng.choice([2, 3, 4])))
+    used = tuple(sorted(set(pattern)))
+    return ModelSpec(
+        name="random", family="llama", hidden=heads * 64, vocab=rng.choice([1000, 32000]), max_positions=4096,
+        kinds=tuple(kinds[i] for i in used), pattern=tuple(used.index(i) for i in pattern),
+        tied_embeddings=rng.random() < 0.5, mtp_layers=int(rng.random() < 0.15), dropout=rng.random() < 0.2,
+    )  # fmt: skip
+
+
+def random_request(seed: int) -> dict[str, Any]:
+    """A request whose whole space is small enough to price, and whose memory limit mostly binds."""
+    rng = random.Random(seed)
+    while True:
+        cluster = load_cluster(rng.choice(CLUSTERS))
+        target = TARGETS[rng.choice(sorted(TARGETS))]
+        stack = load_stack(target.stack if rng.random() < 0.7 else "generic")
+        if rng.random() < 0.3:
+            stack = replace(stack, attention="unfused")
+        model = random_model(rng)
+        lengths = ((128, 0.7), (256, 0.3)) if rng.random() < 0.15 else ()
+        workload = Workload(
+            seq_len=rng.choice([256, 512, 1024]), global_batch=rng.choice([2, 4, 6, 8]), **trained(rng, model),
+            lengths=lengths, mean_len=166.4 if lengths else None, mean_square_len=31129.6 if lengths else None,
+            precision=rng.choice(["bf16", "bf16", "fp32"]), objective=rng.choice(["step", "step", "step", "memory"]),
+            techniques=techniques(seed),
+        )  # fmt: skip
+        problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node)
+        space = Space(problem, legality(problem) + target.rules + random_fixes(rng))
+        count = Count()
+        meshes = space.meshes(count)
+        if int(space.num_below(meshes).sum()) <= 60_000:
+            host_bytes = rng.choice([float("inf"), float("inf"), 1e7, 1e8])
+            return {
+                "space": space, "cluster": cluster, "quantile": rng.choice([0.02, 0.2, 0.6, 1.0]), "host": host_bytes,
+            }  # fmt: skip
+
+
+def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
+    """What is trained: mostly everything, else adapters or the last layers."""
+    draw = rng.random()
+    if draw < 0.1:
+        return {"lora": Lora(rank=8, targets=("q", "v"), base_dtype=rng.choice(["bf16", "nf4"]))}
+    return {"trains_layers": rng.randint(1, model.num_layers)} if draw < 0.2 else {}
+
+
+def techniques(seed: int) -> Applied:
+    """Five requests in six train by one or two."""
+    return applied(TECHNIQUES.get(seed % 12, {}))
+
+
+def random_fixes(rng: random.Random) -> tuple[Rule, ...]:
+    """Sometimes a fixed field, of any level."""
+    if rng.random() < 0.75:
+        return ()
+    field, value = rng.choice([("micro_batch", 1), ("zero", 1), ("recompute", 1), ("recompute_modules", 8), ("pp", 2)])
+    return (fixed(field, value, f"{field}={value}"),)
+
+
+def everything(space: Space) -> Layouts | None:
+    """Every legal layout, by forming the whole product."""
+    problem, parts = space.problem, []
+    meshes = space.meshes(Count())
+    for row in range(len(meshes["tp"])):
+        mesh = select(meshes, np.array([row]))
+        pp, dp, cp = (int(mesh[name][0]) for name in ("pp", "dp", "cp"))
+        columns = cross(cross(cross(mesh, space.schedules(pp)), space.recomputes(pp)), space.states(dp * cp))
+        for zero in sorted(set(columns["zero"].tolist())):
+            shards = {"shard": np.array(space.shards(dp, cp, zero), dtype=np.int64)}
+            part = cross(select(columns, columns["zero"] == zero), shards)
+            parts.append(Layouts(select(part, allowed(space.rules, part, problem))))
+    return Layouts.concatenate(parts) if parts else None
+
+
+def price_all(space: Space, rates: Any, layouts: Layouts) -> step.Estimate:
+    keys, index = index_keys(layouts)
+    batch = build_ledger.build(space.problem, build(space.problem, keys, rates), layouts, index)
+    return step.price(batch, rates)
+
+
+def search(request: dict[str, Any], memory_bytes: float, **kwargs: Any) -> SearchOutcome:
+    space: Space = request["space"]
+    cluster: ClusterSpec = request["cluster"]
+    stack: StackSpec = space.problem.stack
+    rates = rates_for(cluster, stack, space.problem.workload.precision)
+    objective = space.problem.workload.objective
+    limits = {"memory_bytes": memory_bytes, "host_bytes": request["host"]}
+    return Search(space, rates, **limits, top=3, objective=objective, **kwargs).run()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random request with all its layouts, priced. fits: [n] those within `memory_bytes` and the host's."""
+
+    request: dict[str, Any]
+    space: Space
+    rates: Any
+    layouts: Layouts
+    estimate: step.Estimate
+    memory_bytes: float
+    fits: Any
+
+
+def drawn(seed: int) -> Drawn | None:
+    """None where the space is empty or too large to list."""
+    request = random_request(seed)
+    space: Space = request["space"]
+    rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
+    layouts = everything(space)
+    if layouts is None or not len(layouts):
+        return None
+    estimate = price_all(space, rates, layouts)
+    memory_bytes = float(np.quantile(estimate.device_bytes, request["quantile"]))
+    fits = (estimate.device_bytes <= memory_bytes) & (estimate.host_bytes <= request["host"])
+    return Drawn(request, space, rates, layouts, estimate, memory_bytes, fits)
+
+
+def mismatch(seed: int) -> str | None:
+    """What differs between the search and brute force on one random request, if anything."""
+    case = drawn(seed)
+    if case is None:
+        return None
+    request, space, rates, layouts, estimate = case.request, case.space, case.rates, case.layouts, case.estimate
+    columns: Any = layouts
+    if bad := [rule.name for rule in WELL_FORMED if not rule.allows(columns, space.problem).all()]:
+        return f"seed {seed}: the space forms layouts that break {bad}"
+    memory_bytes, fits = case.memory_bytes, np.flatnonzero(case.fits)
+    value = estimate.device_bytes if space.problem.workload.objective == "memory" else estimate.step_s
+    enough = np.sort(value[fits])[: 64 + 1][-1] * (1 + 1e-8) if len(fits) else 0.0  # with all that tie with the 64th
+    rows = fits[value[fits] <= enough]
+    expected = sorted((float(f"{value[row]:.9g}"), str(layouts.layout(row))) for row in rows)
+    outcome = search(request, memory_bytes)
+    got = [(value, name) for value, name, _ in outcome.top.rows]
+    if outcome.count.unvisited:
+        return f"seed {seed}: counts {outcome.count}"
+    if got[:1] != expected[:1]:
+        return f"seed {seed}: best {got[:1]} {expected[:1]}"
+    dominated = dominated_recomputes(space, rates)
+    listed = [row for row in expected if (parse(row[1]).recompute, parse(row[1]).recompute_modules) not in dominated]
+    legal = outcome.count.total - sum(outcome.count.ruled_out.values())
+    if legal != len(layouts):
+        return f"seed {seed}: {legal} legal layouts counted, {len(layouts)} formed"
+    return None if got == listed[:3] else f"seed {seed}: {got} {listed[:3]}"
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_equals_brute_force(block: int) -> None:
+    share = range(block * NUM_REQUESTS // 8, (block + 1) * NUM_REQUESTS // 8)
+    assert [found for seed in share if (found := mismatch(seed))] == []
+
+
+def test_a_pilot_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain part searched first; a limit below what it found loses the best layout of some request."""
+    monkeypatch.setattr(exhaustive, "PILOT_FROM", 0)
+    assert [found for seed in range(0, NUM_REQUESTS, 8) if (found := mismatch(seed))] == []
+    honest = Search._fly_ahead
+
+    def too_low(one: Search) -> None:
+        honest(one)
+        one.incumbent *= 0.97
+
+    monkeypatch.setattr(Search, "_fly_ahead", too_low)
+    assert any(mismatch(seed) for seed in range(0, NUM_REQUESTS, 8))
+
+
+def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound 3 % too high prunes the best layout of some request, and the check above says so."""
+    honest = step.bound
+
+    def too_high(*args: Any, **kwargs: Any) -> Any:
+        seconds, needed = honest(*args, **kwargs)
+        return seconds * 1.03, needed
+
+    monkeypatch.setattr(step, "bound", too_high)
+    assert any(mismatch(seed) for seed in range(NUM_REQUESTS))
+
+
+def least_share_of_bounds() -> float:
+    """Of all layouts of some requests with vocabulary parallelism, the step time over the bound of their mesh."""
+    least, seeds = np.inf, [seed for seed in range(2, NUM_REQUESTS, 12)]
+    for case in filter(None, map(drawn, seeds)):
+        one, meshes = Search(case.space, case.rates, memory_bytes=np.inf), case.space.meshes(Count())
+        one.census = LayoutCounts(case.space, meshes, dominated_recomputes(case.space, case.rates))
+        bounds, _ = one._mesh_bounds(meshes)
+        rows = zip(*(meshes[name].tolist() for name in MESH_FIELDS), strict=True)
+        of_mesh = dict(zip(rows, bounds.tolist(), strict=True))
+        mine = zip(*(case.layouts[name].tolist() for name in MESH_FIELDS), strict=True)
+        least = min(least, float((case.estimate.step_s / [of_mesh[row] for row in mine]).min()))
+    return least
+
+
+def test_only_layers_fill_a_pipeline_whose_vocabulary_is_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of a mesh is below all its layouts; with embedding and head in the fill it is not."""
+    assert least_share_of_bounds() >= 1.0
+    monkeypatch.setattr(exhaustive, "fill_by_layers", lambda chosen: False)
+    assert least_share_of_bounds() < 1.0
+
+
+@pytest.mark.parametrize("pilot_from", [0, WARM_START_FROM])
+def test_stopped_search_says_so(pilot_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is cut keeps its best, a bound below it, and counts what it left."""
+    monkeypatch.setattr(exhaustive, "PILOT_FROM", pilot_from)
+    request = random_request(3)
+    stopped = search(request, float("inf"), should_stop=lambda: True)
+    whole = search(request, float("inf"))
+
+    assert stopped.stopped == "time limit"
+    assert stopped.count.accounted == stopped.count.total == whole.count.total
+    assert stopped.lower_bound <= whole.top.rows[0][0] <= stopped.top.rows[0][0]
+
+
+def test_interrupt_keeps_the_best() -> None:
+    calls = []
+
+    def interrupt(count: Count, best: float) -> None:
+        calls.append(best)
+        raise KeyboardInterrupt
+
+    stopped = search(random_request(3), float("inf"), progress=interrupt)
+
+    assert stopped.stopped == "interrupted"
+    assert stopped.top.rows[0][0] == calls[0]

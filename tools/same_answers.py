@@ -1,0 +1,133 @@
+"""Compare every answer of this checkout with those of another commit: `python tools/same_answers.py REV`.
+
+For changes that move code and must change nothing else. The commands below run in both trees. Layouts, counts,
+certificates and texts must be equal, and numbers must agree to 1e-12 of their size. Seconds that a search took and
+digests of files are left out.
+Exits with 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TOLERANCE = 1e-12
+IGNORED = {"search_s", "seconds", "elapsed_s", "sha256", "sources"}  # wall times; digests and paths of files
+
+DGX = "--cluster dgx-h100:2 --global-batch 512"
+COMMANDS = (
+    f"plan --model llama-3.1-8b {DGX}",
+    f"plan --model llama-3.1-8b {DGX} --stages own --target any",
+    f"plan --model llama-3.1-8b {DGX} --layers own --target any --fix pp=2",
+    f"plan --model llama-3.1-8b {DGX} --pareto time,memory --target any",
+    f"plan --model llama-3.1-8b {DGX} --allow-technique all --target any",
+    f"plan --model llama-3.1-8b {DGX} --technique diloco",
+    f"plan --model llama-3.1-8b {DGX} --lora 16",
+    f"plan --model llama-3.1-8b {DGX} --objective memory --max-memory 40GiB",
+    f"plan --model qwen3-30b-a3b {DGX} --target megatron",
+    f"plan --model qwen3-30b-a3b {DGX} --target torchtitan",
+    "plan --model mixtral-8x7b --cluster dgx-a100:8 --global-batch 256 --seq-len 4096 --target megatron-bridge",
+    "plan --model llama-3.1-70b --cluster dgx-h100:16 --seq-len 131072 --global-batch 32 --target any",
+    "plan --model llama-3.1-405b --cluster dgx-h100:64 --global-batch 1024 --dtype fp8 --target any",
+    "plan --model deepseek-v3 --cluster dgx-h100:32 --seq-len 4096 --global-batch 1920 --target any --fix pp=16",
+    "plan --model llama-3.1-8b --cluster examples/mixed_gpus.yaml --global-batch 64",
+    "plan --model llama-3.1-8b --cluster examples/two_sites.yaml --global-batch 64",
+    "plan --model llama-3.1-8b --cluster examples/bad_nic.yaml --global-batch 128",
+    "plan --model llama-3.1-8b --gpu h100-sxm-80gb --gpus 8..32 --global-batch 64 --deadline 900d --total-tokens 1T",
+    "plan --model llama-3.1-8b --gpu rtx-4090-24gb --gpus 8 --target deepspeed --lengths 512:3,4096:1",
+    f"memory --model llama-3.1-8b {DGX} --layout tp2-pp4-dp2-mbs1-z1-rsel",
+    "validate",
+)
+OF_A_PLAN = (
+    "explain {plan}",
+    "memory {plan}",
+    "what-if {plan} --set gpu.memory.bandwidth=4.8TB/s --replan",
+    "what-if {plan} --study sensitivity",
+    "what-if {plan} --vary gpus=8,16,32 --replan",
+)
+
+
+def answer(tree: Path, arguments: str) -> Any:
+    """The JSON that a command prints, or its exit code and error text."""
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-m", "meshwright", "--json", *shlex.split(arguments)]
+    done = subprocess.run(command, env=env, cwd=tree, capture_output=True, text=True)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return {"exit": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other} - IGNORED):
+            if key not in one or key not in other:
+                yield f"{place}.{key}: only {'before' if key in one else 'after'}"
+            else:
+                yield from differences(one[key], other[key], f"{place}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, f"{place}[{i}]")
+    elif isinstance(one, float) and isinstance(other, float):
+        if not math.isclose(one, other, rel_tol=TOLERANCE) and not (math.isnan(one) and math.isnan(other)):
+            yield f"{place}: {one!r} -> {other!r}"
+    elif one != other:
+        yield f"{place}: {one!r:.120} -> {other!r:.120}"
+
+
+def answers(tree: Path, folder: Path, only: str) -> dict[str, Any]:
+    """Every command's answer in `tree`; plans are written into `folder` for the commands that read one."""
+    out: dict[str, Any] = {}
+    for command in COMMANDS:
+        if only in command:
+            out[command] = answer(tree, command)
+    plan = folder / "plan.json"
+    answer(tree, f"plan --model llama-3.1-8b {DGX} -o {plan} --force")
+    for command in OF_A_PLAN:
+        if only in command:
+            out[command] = answer(tree, command.format(plan=plan))
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("revision", help="the commit to compare with")
+    parser.add_argument("--only", default="", help="commands that contain this text")
+    parser.add_argument("--cache", type=Path, help="file that keeps the answers of that commit")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if options.cache and options.cache.exists():
+            before = json.loads(options.cache.read_text(encoding="utf-8"))
+        else:
+            subprocess.run(["git", "clone", "-q", str(ROOT), str(folder / "base")], check=True)
+            subprocess.run(["git", "checkout", "-q", options.revision], check=True, cwd=folder / "base")
+            before = json.loads(json.dumps(answers(folder / "base", folder, options.only)))
+            if options.cache:
+                options.cache.write_text(json.dumps(before), encoding="utf-8")
+        after = json.loads(json.dumps(answers(ROOT, folder, options.only)))
+    different = 0
+    for command, there in after.items():
+        if command not in before:
+            continue
+        found = list(differences(before[command], there))
+        different += bool(found)
+        print(f"{'differs' if found else 'same':8} {command}")
+        for line in found[:10]:
+            print(f"         {line}")
+    print(f"{len(after) - different} of {len(after)} commands give the same answer")
+    return int(different > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
