@@ -102,7 +102,7 @@ def layouts_per_second(resolved: Resolved) -> float:
 
     def price() -> None:
         keys, index = index_keys(layouts)
-        tables = build(resolved.problem, keys, resolved.rates)
+        tables = build(resolved.problem, keys)
         for start in range(0, len(layouts), ROWS):
             part = slice(start, start + ROWS)
             step.price(build_ledger.build(resolved.problem, tables, layouts.take(part), index[part]), resolved.rates)  # type: ignore[arg-type]

@@ -81,6 +81,7 @@ def test_planner_imports_downwards_are_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target"),
     [
+        ("quantities/ledger", "rates/rates"),
         ("quantities/ledger", "step/step"),
         ("quantities/ledger", "schedules/engine"),
         ("quantities/ledger", "techniques/base"),

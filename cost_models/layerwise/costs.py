@@ -28,8 +28,9 @@ from ..quantities.ledger import Ledger
 from ..quantities.stages import EXTRA_KINDS
 from ..quantities.tables import Tables
 from ..rates import collectives
+from ..rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ..rates.rates import Rates
-from ..step import sharded_states, step
+from ..step import optimizer_seconds, sharded_states, stage_messages
 from ..step.data_parallel import group_curve, once_per_step_s, shown_s
 from ..step.pipeline import one_f_one_b_hop_s
 from .memory import Bytes, alone, share
@@ -59,10 +60,11 @@ class Prices(Bytes):
         accumulate_s = np.array([units.accumulated_bytes(k) for k in kinds]) / rates.bandwidth("accumulation")[0]
         trained = np.array([units.trained[k][0] for k in kinds])
         gathering, scattering, copies_s = _traffic(whole, units, rates, num)
-        forward, backward = _compute(units, tables, num)
+        forward, backward = _compute(units, kernel_seconds(tables, rates), num)
         reduced, gathered = once_per_step_s(whole, rates, whole.traffic[0])
         most = np.max([part[0] for part in whole.trained], axis=0)
-        update_s = np.array([units.updated[k] for k in kinds]) * step.update_bytes(whole) / rates.bandwidth("update")[0]
+        moved = np.array([units.updated[k] for k in kinds]) * optimizer_seconds.update_bytes(whole)
+        update_s = moved / rates.bandwidth("update")[0]
         cast_s = np.array([units.cast_bytes(k) for k in kinds]) / bandwidth
         common = (forward, backward, accumulate_s + copies_s)
         once = (share(trained, most) * reduced, share(trained, most) * gathered, update_s, cast_s)
@@ -79,17 +81,17 @@ class Prices(Bytes):
     @cached_property
     def hop_s(self) -> Array:
         """[n] seconds of a stage-to-stage message; where activations are split over tp, the same for all strategies."""
-        return step.hop_s(self.whole, self.rates)
+        return stage_messages.hop_s(self.whole, self.rates)
 
     @cached_property
     def link_s(self) -> Array:
         """[n] how long the link is busy with it."""
-        return step.link_s(self.whole, self.rates)
+        return stage_messages.link_s(self.whole, self.rates)
 
     @cached_property
     def messages_once_s(self) -> Array:
         """[n] messages once a step."""
-        return step.messages_once_s(self.whole, self.rates)
+        return stage_messages.messages_once_s(self.whole, self.rates)
 
     def resharding_s(self, row: int, splits: Ints) -> Array:
         """[from, to] seconds per micro-batch, forward and backward, between items whose sequences are cut into
@@ -171,10 +173,10 @@ class LayerwisePipeline:
         return np.asarray(step_s * (1.0 + self.straggler_share))
 
 
-def _compute(units: Ledger, tables: Tables, num: int) -> tuple[Array, Array]:
+def _compute(units: Ledger, seconds: KernelSeconds, num: int) -> tuple[Array, Array]:
     """[kind, n] seconds of the forward pass, and of the backward pass with recomputation."""
-    forward, backward = units.per_kind(tables.forward_s), units.per_kind(tables.backward_s)
-    redo = units.per_code(np.array([tables.redo(*code).sum(axis=1) for code in units.codes]))
+    forward, backward = units.per_kind(seconds.forward_s), units.per_kind(seconds.backward_s)
+    redo = units.per_code(seconds.recompute_tables_s(units.codes))
     return np.array([forward[k] for k in range(num)]), np.array([backward[k] + redo[k] for k in range(num)])
 
 

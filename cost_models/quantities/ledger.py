@@ -7,7 +7,6 @@ they are lists over J of [n].
 from __future__ import annotations
 
 from collections.abc import Collection
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from ..arrays import Array, Ints
 from ..layouts import OFFLOADS, SCHEDULES, V_SCHEDULES, Layouts
 from ..problem import Problem
-from ..rates.rates import Rates
 from .exchanges import PLAIN, Exchanges
 from .groups import Groups
 from .memory import flat_buffer_bytes
@@ -61,17 +59,6 @@ class Ledger:
     exchanges: Exchanges = PLAIN
     store: Store | None = None
     vocabulary: Vocabulary | None = None
-
-    def repriced(self, rates: Rates) -> Ledger:
-        """The same quantities under other rates: nothing in a ledger but the seconds of its tables depends on them, so
-        all that it has worked out stays."""
-        return self.priced_by(self.tables.repriced(rates))
-
-    def priced_by(self, tables: Tables) -> Ledger:
-        """The same quantities with tables of the same operations under other rates."""
-        found = copy(self)
-        object.__setattr__(found, "tables", tables)
-        return found
 
     @cached_property
     def m(self) -> Array:
@@ -277,7 +264,7 @@ class Ledger:
     def waiting(self) -> list[Array]:
         """Per profile: [2, n] bytes of a micro-batch that wait for its W, of schedules that split the backward pass: on
         the chunk that a V comes back through, and on all others."""
-        rows = self.per_kind(self.tables.waiting)
+        rows = self.per_kind(self.tables.wgrad_stash)
         back = [_weighted(counts, rows) + np.zeros(len(self.layouts)) for counts in self.back]
         return [np.array([self.on_profile(j, rows) - back[j], back[j]]) for j in range(self.num_profiles)]
 
@@ -318,7 +305,7 @@ class Ledger:
         """[n] what a layer whose I runs does not hold yet of what it does after it: it still has what it saved, and not
         yet what its W needs."""
         layers = slice(self.problem.num_kinds)
-        more = (self.tables.waiting[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
+        more = (self.tables.wgrad_stash[layers] - self.saved_tables[:, layers]).max(axis=1)[self.code, self.key]
         return np.asarray(np.maximum(more, 0.0))
 
     def passing_bytes(self, j: int, late_bytes: Array) -> Array:

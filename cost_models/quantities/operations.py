@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ..arrays import Array
 from ..layouts import CP_ALGORITHMS, MODULES
-from ..rates.collectives import Op
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
+from .exchanges import Op
 from .params import lora_shapes
 
 KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch")

@@ -7,16 +7,8 @@ cluster file: they come with the technique that uses it, as its knobs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ..arrays import Array
-
-if TYPE_CHECKING:
-    from ..rates.rates import Rates
-    from .ledger import Ledger
-
 
 ADAM_BYTES = 28.0  # moved in memory per parameter by Adam on a CPU (FORMULAS 9.2)
 
@@ -44,18 +36,3 @@ class Store:
     over_pcie: bool = False
     during_backward: bool = False
     pinned_bytes: float = 0.0
-
-    def pass_s(self, ledger: Ledger, rates: Rates) -> Array:
-        """[2, J, n] seconds per micro-batch of what is fetched and returned: forward, backward."""
-        bw, mine = self.link_bytes_per_s, np.array(ledger.updated)
-        pcie = rates.pcie_bw_bytes_per_s if self.over_pcie else np.inf
-        longer = np.maximum(self.fetched, self.returned)
-        there = longer if self.duplex else self.fetched + self.returned
-        return np.array([mine * np.maximum(self.fetched / bw, self.fetched / pcie),
-                         mine * np.maximum(there / bw, longer / pcie)])  # fmt: skip
-
-    def update_s(self, ledger: Ledger, rates: Rates) -> Array:
-        """[n] seconds of the optimizer's step: states through the device, Adam beside it, whichever is longer."""
-        memory = rates.host_memory_bw_bytes_per_s if self.adam_bytes_per_s is None else self.adam_bytes_per_s
-        mine = np.max(ledger.updated, axis=0)
-        return np.asarray(mine * np.maximum(self.updated / self.update_bytes_per_s, ADAM_BYTES / memory))

@@ -1,12 +1,12 @@
-"""The tables that a search or an evaluation prices layouts from: quantities and seconds per kind and shard key.
+"""The tables that a search or an evaluation prices layouts from: quantities per kind and shard key.
 
 Built once per set of shard keys; a layout then only looks up its key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
-from ..rates.rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
 from ..specs.model import MixtureOfExperts
 from .operations import (
     FIRST_DIFFERENTIATED,
     KEY_FIELDS,
-    LAST,
     Builder,
     Gemm,
     LayerOperations,
@@ -31,53 +29,17 @@ from .operations import (
 from .stages import HEAD
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tables:
-    """Per kind (variants, then the edges of stages.py) and shard key.
-
-    Seconds: forward, backward [kind, component, key], weight [kind, key]. Bytes: saved[code] [kind, key] of a
-    micro-batch under the recompute code; working [key] of the layer that is in the backward pass.
-    """
+    """Operations, parameters and bytes per kind (variants, then the edges of stages.py) and shard key."""
 
     problem: Problem
-    keys: Mapping[str, NDArray[np.int64]]
-    seconds: tuple[LayerSeconds, ...]
-    operations: tuple[LayerOperations, ...]
+    keys: Mapping[str, NDArray[np.int64]]  # KEY_FIELDS -> [key]
+    operations: tuple[LayerOperations, ...]  # per kind; arrays [key]
 
     @property
     def num_keys(self) -> int:
         return len(self.keys["tp"])
-
-    def repriced(self, rates: Rates) -> Tables:
-        """The same operations under other rates."""
-        return replace(self, seconds=_seconds(self.operations, rates, self.num_keys))
-
-    @cached_property
-    def forward_s(self) -> Array:
-        """[kind, key] seconds, all components."""
-        return np.array([kind.forward.sum(axis=0) for kind in self.seconds])
-
-    @cached_property
-    def backward_s(self) -> Array:
-        return np.array([kind.backward.sum(axis=0) for kind in self.seconds])
-
-    @cached_property
-    def weight_s(self) -> Array:
-        return np.array([kind.weight for kind in self.seconds])
-
-    def redo(self, mode: int, modules: int) -> Array:
-        """[kind, component, key] seconds of recomputation; the edges are never recomputed."""
-        zeros = np.zeros((len(self.seconds), len(COMPONENTS), self.num_keys))
-        for i, variant in enumerate(self.problem.variants):
-            if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
-                continue
-            kind = self.seconds[i]
-            if RECOMPUTE_MODES[mode] == "selective":
-                zeros[i] = kind.recompute(modules)
-            else:
-                zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
-                zeros[i, COMPONENTS.index("host")] += kind.around
-        return zeros
 
     def saved(self, mode: int, modules: int) -> Array:
         """[kind, key] bytes kept per micro-batch."""
@@ -95,7 +57,7 @@ class Tables:
         return np.array(rows)
 
     @cached_property
-    def waiting(self) -> Array:
+    def wgrad_stash(self) -> Array:
         """[kind, key] bytes of a micro-batch between I and W: inputs and output gradients of the products whose weights
         train, recomputed or not. The head's product is made in I. Where not all layers train, all that is saved stays.
         """
@@ -212,11 +174,10 @@ class Tables:
         return [table, head, tp, table]
 
 
-def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]], rates: Rates) -> Tables:
-    """Operations and seconds for every shard key (columns KEY_FIELDS)."""
+def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> Tables:
+    """The tables for every shard key (columns KEY_FIELDS)."""
     keys = {name: np.asarray(keys[name], dtype=np.int64) for name in KEY_FIELDS}
-    ops = operations(problem, keys)
-    return Tables(problem, keys, _seconds(ops, rates, len(keys["tp"])), ops)
+    return Tables(problem, keys, operations(problem, keys))
 
 
 def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple[LayerOperations, ...]:
@@ -228,10 +189,6 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
     ops.append(builder.mtp(edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
     return tuple(ops)
-
-
-def _seconds(ops: Sequence[LayerOperations], rates: Rates, num_keys: int) -> tuple[LayerSeconds, ...]:
-    return tuple(layer_seconds(one, rates, num_keys) for one in ops)
 
 
 def key_code(columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:

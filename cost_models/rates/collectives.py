@@ -10,17 +10,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Array
+from ..quantities.exchanges import OPS, Op
 from ..specs.cluster import NetworkLevel
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast"]
-OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast")
 
 
 @dataclass(frozen=True, slots=True)

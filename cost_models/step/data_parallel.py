@@ -5,17 +5,15 @@ What ZeRO moves per micro-batch is in `step`, which also adds everything up.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from ..arrays import Array, Ints
-from ..quantities.exchanges import Hop
-from ..quantities.groups import Groups
+from ..quantities.exchanges import Hop, Op
+from ..quantities.groups import Groups, neighbours
 from ..quantities.ledger import Ledger
 from ..quantities.traffic import StateTraffic
 from ..rates import collectives
-from ..rates.collectives import Curve, Op
+from ..rates.collectives import Curve
 from ..rates.rates import Rates
 from ..specs.stack import StackSpec
 
@@ -27,9 +25,24 @@ def group_curve(rates: Rates, group: str, op: Op, size: Ints, stride: Ints) -> C
 
 
 def hop_curve(ledger: Ledger, rates: Rates, group: str, hop: Hop, groups: Groups) -> Curve:
-    """The curve of a hop in the shard groups `groups`, whose kind is `group`."""
-    problem = ledger.problem
-    return hop.curve(groups, problem.gpus_per_node, problem.num_gpus, partial(group_curve, rates, group))
+    """Seconds of a hop over the bytes of the whole state, in the shard groups `groups`, whose kind is `group`."""
+    shard, stride = groups.shard, groups.shard_stride
+    if hop.among == "all":
+        return _scaled(group_curve(rates, group, hop.op, shard, stride), hop.scale)
+    if hop.among == "store":
+        everyone = np.full_like(shard, ledger.problem.num_gpus)
+        return _scaled(group_curve(rates, group, hop.op, everyone, np.ones_like(shard)), hop.scale)
+    near = neighbours(hop.reach, shard, stride, ledger.problem.gpus_per_node)
+    if hop.among == "neighbours":
+        return _scaled(group_curve(rates, group, hop.op, near, stride), hop.scale)
+    return _scaled(group_curve(rates, group, hop.op, shard // near, stride * near), hop.scale / near)
+
+
+def _scaled(curve: Curve, scale: Array | float) -> Curve:
+    """The curve over bytes of which `scale` times as many are sent."""
+    if isinstance(scale, float) and scale == 1.0:
+        return curve
+    return Curve(curve.latency_s, curve.s_per_byte * scale, curve.ramp)
 
 
 def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:

@@ -16,8 +16,9 @@ import numpy as np
 from ..arrays import Array
 from ..layouts import SCHEDULES
 from ..quantities.ledger import Ledger
+from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
-from . import step
+from . import optimizer_seconds, stage_messages, stage_seconds
 from .pipeline_bounds import Pipelines, least_step_s
 
 
@@ -39,8 +40,8 @@ def least_pipeline(
     through all stages. All: the link sends m times.
     """
     one = batches[0]
-    each = [step.each_kind_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
-    extra = [step.unhidden_s(batch, rate, shards_known=shards_known) if states_known else np.zeros(len(one.m))
+    each = [stage_seconds.each_kind_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
+    extra = [stage_seconds.unhidden_s(batch, rate, shards_known=shards_known) if states_known else np.zeros(len(one.m))
              for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
     pp = one.layouts["pp"].astype(np.float64)
     alone = np.array([sum(one.totals[k] * seconds[k] for k in one.kinds) / pp for seconds in each])
@@ -48,14 +49,15 @@ def least_pipeline(
     work = {k: np.array([seconds[k] for seconds in each]) for k in one.kinds}
     load = sum(one.totals[k] * (w * work[k]).min(axis=0) for k in one.kinds) / pp + (w * np.array(extra)).min(axis=0)
     least = sum(one.totals[k] * work[k].min(axis=0) for k in one.kinds)
-    weight_s = [batch.over_devices(batch.per_kind(batch.tables.weight_s)) for batch in batches]
+    weight_s = [batch.over_devices(batch.per_kind(kernel_seconds(batch.tables, rate).weight_s))
+                for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
     passed = np.minimum(np.max(weight_s, axis=0), least)
-    inside_s = np.min([step.hop_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)], axis=0)
+    inside_s = np.min([stage_messages.hop_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)], axis=0)
     edges = len(shares) - 1
     one_way_s = np.maximum(pp - 1 - edges, 0.0) * inside_s + crossing_s
     schedule = one.layouts["schedule"]
     plain = (schedule < SCHEDULES.index("zb-v")) & (schedule != SCHEDULES.index("interleaved"))
-    w_share, f_share = _shares(batches, each)
+    w_share, f_share = _shares(batches, rates, each)
     # Linear in what all devices do together, or in the fullest one's load: so least work and least load bound them.
     step_s = least_step_s(Pipelines(
         schedule=schedule, pp=pp, vpp=one.layouts["vpp"].astype(np.float64), m=one.m, total_s=least, weight_s=passed,
@@ -67,11 +69,14 @@ def least_pipeline(
     return np.asarray(step_s + _update(batches, rates, states_known))
 
 
-def _shares(batches: Sequence[Ledger], each: Sequence[dict[int, Array]]) -> tuple[Array, Array]:
+def _shares(
+    batches: Sequence[Ledger], rates: Sequence[Rates], each: Sequence[dict[int, Array]]
+) -> tuple[Array, Array]:
     """[n] the share of W in a piece of work at most, and of F in a layer at least, on any class."""
     layers, weight, forward = batches[0].problem.num_kinds, [], []
-    for batch, seconds in zip(batches, each, strict=True):
-        of_w, of_f = batch.per_kind(batch.tables.weight_s), batch.per_kind(batch.tables.forward_s)
+    for batch, rate, seconds in zip(batches, rates, each, strict=True):
+        kernels = kernel_seconds(batch.tables, rate)
+        of_w, of_f = batch.per_kind(kernels.weight_s), batch.per_kind(kernels.forward_s)
         with np.errstate(invalid="ignore"):  # of what takes no time
             weight += [of_w[k] / seconds[k] for k in batch.kinds]
             forward += [of_f[k] / seconds[k] for k in batch.kinds if k < layers]
@@ -86,7 +91,7 @@ def least_replicas(
     the mean replica runs: those of class g take m_g cycles of the slowest stage, and sum_g f_g m_g = mean m. sum_s: of
     the sum of all gradients over the classes at least, of which data_parallel.exposed_dp_s hides no more than a cycle,
     in an interleaved pipeline pp of them."""
-    cycles = [step.cycle_s(batch, rate, states_known=states_known, shards_known=shards_known)
+    cycles = [stage_seconds.cycle_s(batch, rate, states_known=states_known, shards_known=shards_known)
               for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
     speed = np.tensordot(np.asarray(shares), 1.0 / np.array(cycles), axes=1)
     step_s = mean * batches[0].m / speed
@@ -99,5 +104,6 @@ def least_replicas(
 
 def _update(batches: Sequence[Ledger], rates: Sequence[Rates], states_known: bool) -> Array:
     """[n] seconds of the optimizer at least."""
-    update = [step.least_optimizer_s(batch, rate, states_known) for batch, rate in zip(batches, rates, strict=True)]
+    update = [optimizer_seconds.least_optimizer_s(batch, rate, states_known)
+              for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
     return np.asarray(np.min(update, axis=0))

@@ -41,7 +41,7 @@ def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
     case, layouts = cases[0], Layouts.of([case.layout for case in cases])
     problem = Problem(case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
     keys, key = index_keys(layouts)
-    ledger = build_ledger.build(problem, tables.build(problem, keys, rates), layouts, key)
+    ledger = build_ledger.build(problem, tables.build(problem, keys), layouts, key)
     return replace(ledger, splits=_stated_splits(ledger, case)) if case.chunks is not None else ledger
 
 
@@ -90,10 +90,8 @@ class Batch:
         rates = rates_of(self.cases[0], fitted)
         if rates == self._rates:
             return self.kept_seconds
-        if _same_operations(rates.stack, self._rates.stack):
-            ledger = self._ledger.repriced(rates)
-        else:
-            ledger = ledger_of(self.cases, rates)
+        same = _same_operations(rates.stack, self._rates.stack)
+        ledger = self._ledger if same else ledger_of(self.cases, rates)
         seconds = self._price(ledger, rates)
         if keep:
             self._rates, self._ledger, self.kept_seconds = rates, ledger, seconds

@@ -13,7 +13,7 @@ import numpy as np
 from ...cost_models.quantities.ledger import BUFFERS, Ledger
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.stack import StackSpec
-from ...cost_models.step import step
+from ...cost_models.step import reserved_memory, step
 from ...errors import InputError
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
@@ -105,13 +105,13 @@ def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimat
     if kind == "allocated":
         totals = [float(sum(ledger.memory(j)[name][0] for name in BUFFERS)) for j in profiles]
     else:
-        totals = [float(step.reserved_bytes(ledger, rates, j)[0]) for j in profiles]
+        totals = [float(reserved_memory.reserved_bytes(ledger, rates, j)[0]) for j in profiles]
     if scope == "last rank":
         most = totals[int(np.argmax(ledger.splits.first[0]))]
     elif scope == "one rank":
         most = totals[int(np.argmin(ledger.splits.first[0]))]
     else:
         most = max(totals)
-    return most + float(step.fixed_bytes(ledger, rates)[0]) if kind == "nvidia-smi" else most
+    return most + float(reserved_memory.fixed_bytes(ledger, rates)[0]) if kind == "nvidia-smi" else most
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
 from ...cost_models.quantities.stages import redone_by_layout
-from ...cost_models.step import step
+from ...cost_models.step import reserved_memory, step
 from ...profiles.stack.load import is_stack
 from ..document.plan import Candidate, rounded
 from ..request.resolve import Resolved
@@ -123,12 +123,12 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
 def _memory(one: Staged) -> list[dict[str, Any]]:
     """Bytes of each stage."""
     batch = one.batch
-    context = float(step.fixed_bytes(batch, one.resolved.rates)[0])
+    context = float(reserved_memory.fixed_bytes(batch, one.resolved.rates)[0])
     out = []
     for stage in range(batch.num_profiles):
         buffers = {name: float(held[0]) for name, held in batch.memory(stage).items()}
         allocated = sum(buffers.values())
-        reserved = float(step.reserved_bytes(batch, one.resolved.rates, stage)[0])
+        reserved = float(reserved_memory.reserved_bytes(batch, one.resolved.rates, stage)[0])
         out.append({
             "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
             "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,

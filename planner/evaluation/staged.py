@@ -15,6 +15,7 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import SCHEDULES, Layout, Layouts
 from ...cost_models.quantities import tables
+from ...cost_models.quantities.exchanges import Op
 from ...cost_models.quantities.groups import Groups
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.stages import (
@@ -29,13 +30,14 @@ from ...cost_models.quantities.stages import (
 )
 from ...cost_models.quantities.tables import Tables, index_keys
 from ...cost_models.rates import collectives
-from ...cost_models.rates.collectives import Op
+from ...cost_models.rates.kernel_seconds import keep_kernel_seconds, kernel_seconds
 from ...cost_models.schedules import simulator
 from ...cost_models.schedules.simulator import Costs, Schedule, Timeline
-from ...cost_models.step import step
+from ...cost_models.step import stage_messages, stage_seconds, step, stragglers
 from ...cost_models.step.data_parallel import in_pieces, of_whole_weights_s
 from ...cost_models.step.per_pass_overhead import beside_s
 from ...cost_models.step.step import Estimate
+from ...cost_models.step.vocabulary_seconds import vocabulary_beside_s
 from ..document.plan import layout_id, own_stages
 from ..request.resolve import Resolved
 from . import vocabulary_passes
@@ -88,7 +90,7 @@ class Staged:
         """partition: None for stages as even as possible; simulate: whether `step_s` is that of the simulator."""
         columns = Layouts.of([layout])
         keys, _ = index_keys(columns)
-        return cls._priced(resolved, layout, partition, tables.build(resolved.problem, keys, resolved.rates), simulate)
+        return cls._priced(resolved, layout, partition, tables.build(resolved.problem, keys), simulate)
 
     def split(self, partition: Partition | None) -> Staged:
         """The same layout with other stages."""
@@ -170,10 +172,11 @@ class Staged:
     def costs(self) -> Costs:
         """Of the schedule: stage sums of the tables, message seconds, data-parallel collectives."""
         batch, stack, rates = self.batch, self.resolved.stack, self.resolved.rates
-        priced, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
+        key, code = int(batch.key[0]), batch.codes[int(batch.code[0])]
+        quantities, seconds = batch.tables, kernel_seconds(batch.tables, rates)
         rows, redone, devices = self.rows, self.redone, np.array(self.devices)
-        forward, weight = rows @ priced.forward_s[:, key], rows @ priced.weight_s[:, key]
-        backward = rows @ priced.backward_s[:, key] + redone @ priced.redo(*code).sum(axis=1)[:, key]
+        forward, weight = rows @ seconds.forward_s[:, key], rows @ seconds.weight_s[:, key]
+        backward = rows @ seconds.backward_s[:, key] + redone @ seconds.recompute_s(*code).sum(axis=1)[:, key]
         beside = beside_s(batch, rates)[:, devices, 0] / np.bincount(devices)[devices]
         forward, backward = forward + beside[0], backward + beside[1]
         # What is neither computed nor sent goes with the backward pass: most of it are gradients that are added up.
@@ -181,9 +184,9 @@ class Staged:
         of_device = np.bincount(devices, added)[devices]
         equal = 1.0 / np.bincount(devices)[devices]
         part = np.divide(added, of_device, out=equal, where=of_device > 0)
-        exposed = step.exposed_s(batch, rates)[devices, 0] * part
-        dropped = (priced.saved(0, 0) - priced.saved(*code))[:, key]
-        activations = rows @ priced.saved(0, 0)[:, key] - redone @ dropped
+        exposed = stage_seconds.exposed_s(batch, rates)[devices, 0] * part
+        dropped = (quantities.saved(0, 0) - quantities.saved(*code))[:, key]
+        activations = rows @ quantities.saved(0, 0)[:, key] - redone @ dropped
         hops, links = (tuple(map(tuple, each.tolist())) for each in self._messages_s)
         reduce_s, gather_s = _data_parallel(self.resolved, batch, rows)
         held = [batch.memory(j) for j in range(batch.num_profiles)]
@@ -196,7 +199,8 @@ class Staged:
             buckets=round(float(batch.reductions[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
             overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
             optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
-            activation_bytes=tuple(activations.tolist()), stash_bytes=tuple((rows @ priced.waiting[:, key]).tolist()),
+            activation_bytes=tuple(activations.tolist()),
+            stash_bytes=tuple((rows @ quantities.wgrad_stash[:, key]).tolist()),
         )  # fmt: skip
         if batch.vocabulary is None:
             return costs
@@ -207,7 +211,8 @@ class Staged:
         """[2, chunk] seconds of the messages that bring its input and its gradient; how long they keep a link busy."""
         devices, resolved = self.devices, self.resolved
         if resolved.nodes is None:
-            hop_s, link_s = (float(each(self.batch, resolved.rates)[0]) for each in (step.hop_s, step.link_s))
+            hop_s = float(stage_messages.hop_s(self.batch, resolved.rates)[0])
+            link_s = float(stage_messages.link_s(self.batch, resolved.rates)[0])
             return np.full((2, len(devices)), hop_s), np.full((2, len(devices)), link_s)
         bw = Network(resolved.cluster).between_stages(self.layout, resolved.nodes)
         before, after = (np.clip(np.arange(len(devices)) + by, 0, len(devices) - 1) for by in (-1, 1))
@@ -216,7 +221,7 @@ class Staged:
         network, out = resolved.network or {}, np.zeros((2, 2, len(devices)))
         for one in np.unique(of_message).tolist():
             rates = resolved.rates.on_network({**network, "pp": one})
-            seconds = [float(each(self.batch, rates)[0]) for each in (step.hop_s, step.link_s)]
+            seconds = [float(each(self.batch, rates)[0]) for each in (stage_messages.hop_s, stage_messages.link_s)]
             out[:, of_message == one] = np.array(seconds)[:, None]
         return out[0], out[1]
 
@@ -239,7 +244,7 @@ class Staged:
         if not self.is_simulated:
             return self.closed_s
         outside = self._messages_once_s + self._contention_s + float(self.estimate.terms["imbalance"][0])
-        return (self.timeline.makespan_s + outside) * (1.0 + step.straggler_share(self.batch))
+        return (self.timeline.makespan_s + outside) * (1.0 + stragglers.straggler_share(self.batch))
 
     @cached_property
     def terms(self) -> dict[str, float]:
@@ -254,10 +259,10 @@ class Staged:
         terms["pp"] = max(with_messages - without, 0.0) + self._messages_once_s
         exposed = max(self.timeline.makespan_s - with_messages - terms["optimizer"], 0.0)
         terms["dp"] = exposed + self._contention_s
-        share = step.straggler_share(self.batch)
+        share = stragglers.straggler_share(self.batch)
         terms["stragglers"] = self.step_s * share / (1.0 + share)
         if self.batch.vocabulary is not None:  # waiting for it is part of the bubble
-            beside_s = self.batch.vocabulary.beside_s(self.batch, self.resolved.rates)
+            beside_s = vocabulary_beside_s(self.batch, self.resolved.rates)
             terms["vocabulary"] = self.num_micro_batches * float(beside_s[0])
         terms["bubble"] = 0.0
         terms["bubble"] = max(self.step_s - sum(terms.values()), 0.0)
@@ -265,13 +270,15 @@ class Staged:
 
     @property
     def _messages_once_s(self) -> float:
-        return float(step.messages_once_s(self.batch, self.resolved.rates)[0])
+        return float(stage_messages.messages_once_s(self.batch, self.resolved.rates)[0])
 
     @cached_property
     def _contention_s(self) -> float:
         """What hidden data-parallel communication slows compute by, as the closed form charges it; not simulated."""
         rates = self.resolved.rates
-        shown, _ = step.step_terms(self.batch, replace(rates, stack=replace(rates.stack, contention=0.0)))
+        without = replace(rates, stack=replace(rates.stack, contention=0.0))
+        # Of kernels, whose tensor-parallel traffic contends too, the seconds stay.
+        shown, _ = step.step_terms(self.batch, keep_kernel_seconds(self.batch.tables, rates, without))
         return max(float(self.estimate.terms["dp"][0] - shown["dp"][0]), 0.0)
 
     @property

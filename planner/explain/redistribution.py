@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from ...cost_models.quantities.stages import on_devices
-from ...cost_models.step import step
+from ...cost_models.step import reserved_memory
 from ...cost_models.techniques.vocabulary_parallel import TECHNIQUE
 from ..document.plan import Candidate, rounded
 from ..evaluation.staged import Staged
@@ -53,4 +53,5 @@ def redistribution(request: Request, candidate: Candidate) -> Redistribution | N
 
 def _last_bytes(one: Staged) -> float:
     batch, rates = one.batch, one.resolved.rates
-    return float((step.reserved_bytes(batch, rates, batch.num_profiles - 1) + step.fixed_bytes(batch, rates))[0])
+    reserved = reserved_memory.reserved_bytes(batch, rates, batch.num_profiles - 1)
+    return float((reserved + reserved_memory.fixed_bytes(batch, rates))[0])

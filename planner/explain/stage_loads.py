@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, MTP, on_devices
+from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ..document.plan import Candidate, rounded
 from ..evaluation.staged import Staged
 from ..heterogeneous.candidates import staged_as
@@ -43,9 +44,10 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     """Of a candidate of the plan for `request`; it must have a pipeline."""
     one = staged_as(resolve(request), candidate)
     even, edges = one.split(None), slice(-EXTRA_KINDS, None)
-    tables, key, code = one.batch.tables, int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
+    key, code = int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
+    tables = kernel_seconds(one.batch.tables, one.resolved.rates)
     kind_s = tables.forward_s[:, key] + tables.backward_s[:, key]
-    held, redo_s = one.batch.splits.total[0], one.redone.sum(axis=0) * tables.redo(*code).sum(axis=1)[:, key]
+    held, redo_s = one.batch.splits.total[0], one.redone.sum(axis=0) * tables.recompute_s(*code).sum(axis=1)[:, key]
     layer_s = float((held * kind_s + redo_s)[:-EXTRA_KINDS].sum() / held[:-EXTRA_KINDS].sum())
     worth = (held * kind_s)[edges] / layer_s
     one_layer_set = one.batch.vocabulary is None and one.resolved.nodes is None

@@ -26,8 +26,9 @@ from ...cost_models.quantities.resident import in_flight
 from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, HEAD, MTP
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates import collectives
+from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.specs.cluster import Bridge
-from ...cost_models.step import shared_bounds, step
+from ...cost_models.step import lower_bounds, reserved_memory, shared_bounds
 from ..search.exhaustive import _KEYS, _ROWS, Search
 from ..space.rules import Columns as Fields
 from ..space.rules import Rule
@@ -64,13 +65,9 @@ class _Shared(Search):
         keys, index = index_keys(meshes)
         for start in range(0, len(keys["tp"]), _KEYS):
             chosen = (index >= start) & (index < start + _KEYS)
-            self._tables = self._priced({n: c[start : start + _KEYS] for n, c in keys.items()})
+            tables = build(self.problem, {n: c[start : start + _KEYS] for n, c in keys.items()})
             part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
-            self._expand(self._tables[0], part, 0)
-
-    def _priced(self, keys: Columns) -> list[Tables]:
-        first = build(self.problem, keys, self.rates)
-        return [first, *(first.repriced(rates) for rates in self.every[1:])]
+            self._expand(tables, part, 0)
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         _, needed = super()._mesh_bounds(meshes)
@@ -78,15 +75,16 @@ class _Shared(Search):
         totals, load = build_ledger.build_totals(self.problem), np.empty(len(keys["tp"]))
         for start in range(0, len(load), _KEYS):
             part = slice(start, start + _KEYS)
-            tables = self._priced({name: column[part] for name, column in keys.items()})
-            each = np.array([one.forward_s + one.backward_s for one in tables])  # [island, kind, key]
+            tables = build(self.problem, {name: column[part] for name, column in keys.items()})
+            kernels = [kernel_seconds(tables, rates) for rates in self.every]
+            each = np.array([one.forward_s + one.backward_s for one in kernels])  # [island, kind, key]
             w = shared_bounds.weights(np.einsum("k,gkn->gn", totals, each), self.shares)
             load[part] = totals @ (w[:, None] * each).min(axis=0)
         m = self.mean * self.problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
         return m * load[index] / meshes["pp"], needed
 
     def _batches(self, first: Ledger) -> list[Ledger]:
-        return [first, *(first.priced_by(other) for other in self._tables[1:])]
+        return [first] * len(self.every)
 
 
 class SharedPipelines(_Shared, AnySplit):
@@ -100,7 +98,7 @@ class SharedPipelines(_Shared, AnySplit):
     def _of_mean(self, tables: Tables, columns: Columns, key: Ints, level: int) -> tuple[Array, Array]:
         first = build_ledger.build(self.problem, tables, Layouts(columns), key, mean=True)
         states, shards = level >= 2, level == 3
-        _, needed = step.bound(first, self.rates, states_known=states, shards_known=shards, memory=level > 0,
+        _, needed = lower_bounds.bound(first, self.rates, states_known=states, shards_known=shards, memory=level > 0,
                                any_split=True)  # fmt: skip
         between = self._between_s(first)
         mine = self._batches(first), self.every, self.shares
@@ -144,7 +142,7 @@ class SharedPipelines(_Shared, AnySplit):
         of_each = [_of_kinds(batch, np.array([kind])).memory(0) for kind in range(self.problem.num_kinds)]
         beside = [np.sum([each[name] for name in each if name not in LASTING], axis=0) for each in of_each]
         passing = np.min(beside, axis=0)
-        fixed, growth = step.fixed_bytes(batch, self.rates), 1 + self.rates.overheads.reserve_share
+        fixed, growth = reserved_memory.fixed_bytes(batch, self.rates), 1 + self.rates.overheads.reserve_share
         room = [(part.alone.memory_bytes - fixed) / growth for part in self.parts]
         best = np.zeros(len(pp))
         for order in permutations(range(len(self.parts))):
@@ -190,7 +188,7 @@ class SharedReplicas(_Shared):
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
         first = build_ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
-        _, needed = step.bound(first, self.rates, states_known=level == 2, memory=level > 0)
+        _, needed = lower_bounds.bound(first, self.rates, states_known=level == 2, memory=level > 0)
         mine = self._batches(first), self.every, self.shares, self.mean, self.sum_s
         seconds = shared_bounds.least_replicas(*mine, states_known=level == 2)
         return self.growth * seconds, needed
@@ -200,7 +198,7 @@ class SharedReplicas(_Shared):
             part = {name: column[start : start + _ROWS] for name, column in columns.items()}
             layouts = Layouts(part)
             first = build_ledger.build(self.problem, tables, layouts, part["_key"])
-            needed, _ = step.device_memory(first, self.rates)
+            needed, _ = reserved_memory.fullest_stage(first, self.rates)
             mine = self._batches(first), self.every, self.shares, self.mean, self.sum_s
             seconds = shared_bounds.least_replicas(*mine, states_known=True, shards_known=True)
             fits = needed <= self.memory_bytes

@@ -11,6 +11,7 @@ from ...cost_models import units
 from ...cost_models.build_ledger import build_totals
 from ...cost_models.layouts import Layout
 from ...cost_models.quantities.stages import EXTRA_KINDS
+from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
 from ..document.island_use import UNEVEN_SHARES, Crossing, IslandAssignment, IslandUse, Strategy
 from ..document.plan import Candidate, Placement, rounded
@@ -199,9 +200,11 @@ def _use(resolved: Resolved, one: Staged, index: int, part: IslandPart) -> Islan
 
 def _layer_s(one: Staged) -> float:
     """Forward, backward and recomputation of a mean layer and micro-batch."""
-    tables, key, code = one.batch.tables, int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
+    key, code = int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
+    kernels = kernel_seconds(one.batch.tables, one.resolved.rates)
     held, redone = one.rows.sum(axis=0), one.redone.sum(axis=0)
-    seconds = held * (tables.forward_s + tables.backward_s)[:, key] + redone * tables.redo(*code).sum(axis=1)[:, key]
+    redone_s = kernels.recompute_s(*code).sum(axis=1)[:, key]
+    seconds = held * (kernels.forward_s + kernels.backward_s)[:, key] + redone * redone_s
     return float(seconds[:-EXTRA_KINDS].sum() / held[:-EXTRA_KINDS].sum())
 
 

@@ -8,8 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates import collectives
-from ...cost_models.rates.collectives import Curve, Op
+from ...cost_models.rates.collectives import Curve
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import Bridge, ClusterSpec, NetworkLevel
 from ...errors import InputError

@@ -22,7 +22,7 @@ from ...cost_models.quantities.stages import Partition
 from ...cost_models.quantities.tables import Tables, index_keys
 from ...cost_models.schedules.simulator import Costs
 from ...cost_models.specs.cluster import Bridge
-from ...cost_models.step import step
+from ...cost_models.step import stage_messages, step
 from ..evaluation.staged import Staged, even_partition
 from ..request.resolve import Resolved
 from .islands import IslandPart, OnIslands, bridge_between, bridged, crossing_s, joined, sending_s
@@ -44,32 +44,28 @@ class CrossIslandPipeline(OnIslands):
         seen = [part.in_job(layout.num_gpus) for part in parts]
         columns = Layouts.of([layout])
         keys, _ = index_keys(columns)
-        first = tables.build(seen[0].problem, keys, parts[0].rates)
-        priced = (first, *(first.repriced(part.rates) for part in parts[1:]))
-        return cls._over(mixed, tuple(parts), layout, partition, priced)
+        return cls._over(mixed, tuple(parts), layout, partition, tables.build(seen[0].problem, keys))
 
     def reordered(self, parts: Sequence[IslandPart]) -> CrossIslandPipeline:
         """The same islands in another order of the pipeline."""
-        priced = [self.singles[self.parts.index(part)].batch.tables for part in parts]
-        return self._over(self.mixed, tuple(parts), self.layout, self.partition, priced)
+        return self._over(self.mixed, tuple(parts), self.layout, self.partition, self.batch.tables)
 
     def split(self, partition: Partition | None) -> CrossIslandPipeline:
-        priced = tuple(single.batch.tables for single in self.singles)
-        return self._over(self.mixed, self.parts, self.layout, partition, priced)
+        return self._over(self.mixed, self.parts, self.layout, partition, self.batch.tables)
 
     @classmethod
     def _over(
         cls, mixed: Resolved, parts: tuple[IslandPart, ...], layout: Layout, partition: Partition | None,
-        priced: Sequence[Tables],
+        of_shards: Tables,
     ) -> CrossIslandPipeline:  # fmt: skip
         per_stage = layout.num_gpus // layout.pp
         on = tuple(i for i, part in enumerate(parts) for _ in range(part.num_gpus // per_stage))
         found = joined(mixed, parts)
         partition, columns = partition or even_partition(found, layout), Layouts.of([layout])
         singles = []
-        for index, (part, own) in enumerate(zip(parts, priced, strict=True)):
+        for index, part in enumerate(parts):
             seen = part.in_job(layout.num_gpus)
-            batch = build_ledger.build(seen.problem, own, columns, np.zeros(1, dtype=np.int64), partition)
+            batch = build_ledger.build(seen.problem, of_shards, columns, np.zeros(1, dtype=np.int64), partition)
             mine = _only(batch, [device for device, where in enumerate(on) if where == index])
             estimate = step.price(mine, part.rates, detail=True)
             singles.append(Staged(seen, layout, partition, batch, estimate, True))
@@ -120,13 +116,13 @@ class CrossIslandPipeline(OnIslands):
     def _message_s(self, mine: int, theirs: int) -> float:
         if mine == theirs:
             single = self.singles[mine]
-            return float(step.hop_s(single.batch, single.resolved.rates)[0])
+            return float(stage_messages.hop_s(single.batch, single.resolved.rates)[0])
         return crossing_s(self.parts[mine].rates, self._bridge(mine, theirs), self._senders, "p2p", self._message)
 
     def _link_s(self, mine: int, theirs: int) -> float:
         if mine == theirs:
             single = self.singles[mine]
-            return float(step.link_s(single.batch, single.resolved.rates)[0])
+            return float(stage_messages.link_s(single.batch, single.resolved.rates)[0])
         return sending_s(self.parts[mine].rates, self._bridge(mine, theirs), self._senders, self._message)
 
     def _bridge(self, mine: int, theirs: int) -> Bridge:
@@ -163,7 +159,7 @@ class CrossIslandPipeline(OnIslands):
         """The sum of a tied embedding, over the bridge if its ends lie apart; and what the messages of several pairs of
         stages wait for one another on one bridge."""
         first, last = self.on[0], self.on[-1]
-        tied = float(step.tied_embedding_s(self.batch, self.parts[first].rates)[0])
+        tied = float(stage_messages.tied_embedding_s(self.batch, self.parts[first].rates)[0])
         if tied and first != last:
             problem = self.resolved.problem
             size = problem.model.vocab * problem.model.hidden / self.layout.tp * problem.state_bytes.gradient

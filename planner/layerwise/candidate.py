@@ -13,7 +13,8 @@ from ...cost_models.layerwise.costs import REDUCE, STEADY
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
 from ...cost_models.quantities.ledger import Ledger
-from ...cost_models.rates.rates import COMPONENTS
+from ...cost_models.rates.kernel_seconds import kernel_seconds
+from ...cost_models.rates.rates import COMPONENTS, Rates
 from ...cost_models.step.step import TERMS
 from ...errors import InputError
 from ..document.plan import LAYERS_OF_THEIR_OWN, Alike, Candidate, LayerPlan, LayerRun, Plan, rounded
@@ -159,7 +160,7 @@ def _terms(best: Assignment) -> dict[str, float]:
     accumulate = copies = 0.0
     for item, row in mine:
         for kind in instance.kinds_of(slowest, item):
-            compute += _components(prices.whole, kind, row)
+            compute += _components(prices.whole, prices.rates, kind, row)
             accumulate += float(prices.accumulate_s[kind, row])
             copies += float(prices.copies_s[kind, row])
     m, total = pipe.m, float(cycle.sum())
@@ -174,11 +175,12 @@ def _terms(best: Assignment) -> dict[str, float]:
     return {**terms, "stragglers": pipe.straggler_share * sum(terms.values())}
 
 
-def _components(whole: Ledger, kind: int, row: int) -> Array:
+def _components(whole: Ledger, rates: Rates, kind: int, row: int) -> Array:
     """[component] seconds per micro-batch of one layer of a kind under the strategy of a row."""
-    tables, key, code = whole.tables, int(whole.key[row]), whole.codes[int(whole.code[row])]
-    seconds = tables.seconds[kind]
-    return np.asarray(seconds.forward[:, key] + seconds.backward[:, key] + tables.redo(*code)[kind][:, key])
+    key, code = int(whole.key[row]), whole.codes[int(whole.code[row])]
+    kernels = kernel_seconds(whole.tables, rates)
+    seconds = kernels.layers[kind]
+    return np.asarray(seconds.forward[:, key] + seconds.backward[:, key] + kernels.recompute_s(*code)[kind][:, key])
 
 
 def _as_terms(terms: dict[str, float], like: Candidate) -> list[dict[str, Any]]:

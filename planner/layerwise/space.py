@@ -18,7 +18,7 @@ from ...cost_models.layouts import CP_ALGORITHMS, FIELDS, PRECISIONS, Layouts, d
 from ...cost_models.quantities.stages import EMBEDDING, EXTRA_KINDS, HEAD
 from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.rates import Rates
-from ...cost_models.step import step
+from ...cost_models.step import stragglers
 from ..space.tree import Columns, Space, allowed, cross
 
 _ULYSSES = CP_ALGORITHMS.index("ulysses")
@@ -118,7 +118,8 @@ class Instance(Stages):
         prices = self.prices
         calls = np.maximum(self.counts[:, :-EXTRA_KINDS].sum(axis=1), 1.0)
         hop_s, link_s = (float(each[self.rows[0]]) for each in (prices.hop_s, prices.link_s))
-        return LayerwisePipeline(prices.rates, float(self.m), hop_s, link_s, calls, step.straggler_share(prices.whole))
+        share = stragglers.straggler_share(prices.whole)
+        return LayerwisePipeline(prices.rates, float(self.m), hop_s, link_s, calls, share)
 
     @property
     def reserved(self) -> float:
@@ -250,7 +251,7 @@ def instances(space: Space, rates: Rates, memory_bytes: float) -> Iterator[Insta
     if not by_pp:
         return
     keys, key = index_keys(Layouts.concatenate(by_pp.values()))
-    tables, start = build(problem, keys, rates), 0
+    tables, start = build(problem, keys), 0
     for found in by_pp.values():
         prices = Prices.of(problem, rates, tables, found, key[start : start + len(found)])
         start += len(found)

@@ -17,7 +17,8 @@ import numpy as np
 
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.rates.collectives import OPS, CollectiveRates, LevelRates, OpRates
+from ...cost_models.quantities.exchanges import OPS
+from ...cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates
 from ...cost_models.rates.rates import GROUPS, Rates
 from ..document.plan import Candidate, GroupLinks, NodeOrder, Placement, SlowNode, rounded
 from ..evaluation.candidates import candidates

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
 from ...cost_models.quantities.tables import build
+from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import Rates
 from ..space.tree import Space
 
@@ -20,8 +21,8 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
     the dominated one then never changes an answer.
     """
     one = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
-    tables = build(space.problem, {name: np.array([value]) for name, value in one.items()}, rates)
-    layers = list(zip(tables.operations, tables.seconds, strict=True))[: space.problem.num_kinds]
+    tables = build(space.problem, {name: np.array([value]) for name, value in one.items()})
+    layers = list(zip(tables.operations, kernel_seconds(tables, rates).layers, strict=True))[: space.problem.num_kinds]
     masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
     better = [mask for mask in masks if _always_allowed(space, mask)]
     redone, dropped = {}, {}

@@ -1,8 +1,8 @@
 """Exact search: best-first branch and bound over the tree of choices.
 
 A node fixes the choices of the levels above (`space.LEVELS`). Its bound is the step time (and memory) that nothing
-below can beat (`step.bound`; for a mesh alone `_mesh_bounds`). Nodes are expanded in the order of their bounds, all
-arrays, until no bound beats the k-th best layout found. Every layout is counted once: ruled out, dominated, out of
+below can beat (`lower_bounds.bound`; for a mesh alone `_mesh_bounds`). Nodes are expanded in the order of their bounds,
+all arrays, until no bound beats the k-th best layout found. Every layout is counted once: ruled out, dominated, out of
 memory by bound, bounded away, or priced.
 """
 
@@ -21,8 +21,9 @@ from ...cost_models.problem import Problem
 from ...cost_models.quantities import ledger
 from ...cost_models.quantities.stages import EXTRA_KINDS
 from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
-from ...cost_models.step import step
+from ...cost_models.step import lower_bounds, reserved_memory, step
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights
 from ..space.counting import LayoutCounts, recompute_category
 from ..space.tree import RECOMPUTE_FIELDS, Columns, Count, Space, allowed, cross, grow, select
@@ -151,8 +152,8 @@ class Search:
         work, fills, states, fixed = (np.empty(len(keys["tp"])) for _ in range(4))
         for start in range(0, len(work), _KEYS):
             part = slice(start, start + _KEYS)
-            tables = build(self.problem, {name: column[part] for name, column in keys.items()}, self.rates)
-            work[part], fills[part] = self._work(totals, tables)
+            tables = build(self.problem, {name: column[part] for name, column in keys.items()})
+            work[part], fills[part] = self._work(totals, kernel_seconds(tables, self.rates))
             states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
             fixed[part] = tables.workspace.min(axis=0)  # the fullest stage has layers of some kind
         overheads = self.rates.overheads
@@ -160,9 +161,9 @@ class Search:
         needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes
         return self._mesh_seconds(meshes, work[index], fills[index]), needed
 
-    def _work(self, totals: Array, tables: Tables) -> tuple[Array, Array]:
+    def _work(self, totals: Array, kernels: KernelSeconds) -> tuple[Array, Array]:
         """[key] seconds of a micro-batch in the whole model, and in what fills a pipeline of it."""
-        seconds = tables.forward_s + tables.backward_s
+        seconds = kernels.forward_s + kernels.backward_s
         filling = totals.copy()
         if fill_by_layers(self.problem.workload.techniques):
             filling[-EXTRA_KINDS:] = 0.0
@@ -194,7 +195,7 @@ class Search:
         keys, index = index_keys(meshes)
         for start in range(0, len(keys["tp"]), _KEYS):
             chosen = (index >= start) & (index < start + _KEYS)
-            tables = build(self.problem, {n: c[start : start + _KEYS] for n, c in keys.items()}, self.rates)
+            tables = build(self.problem, {n: c[start : start + _KEYS] for n, c in keys.items()})
             part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
             self._expand(tables, part, 0)
 
@@ -257,22 +258,22 @@ class Search:
         relaxed = self._relaxed(rows, level)
         batch = build_ledger.build(self.problem, tables, Layouts(relaxed), rows["_key"])
         if level == 0:
-            seconds, needed = step.bound(batch, self.rates, states_known=False, memory=False)
-            return seconds, step.least_bytes(batch, self.rates) if self.objective == "memory" else needed
-        needed = step.device_memory(batch, self.rates, gathered=level == 2)[0]
+            seconds, needed = lower_bounds.bound(batch, self.rates, states_known=False, memory=False)
+            return seconds, reserved_memory.least_bytes(batch, self.rates) if self.objective == "memory" else needed
+        needed = reserved_memory.fullest_stage(batch, self.rates, gathered=level == 2)[0]
         seconds, fits = np.full(len(needed), np.inf), np.flatnonzero(needed <= self.memory_bytes)
         if 2 * len(fits) > len(needed):
-            return step.bound(batch, self.rates, states_known=level == 2, memory=False)[0], needed
+            return lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0], needed
         if len(fits):
             batch = build_ledger.build(self.problem, tables, Layouts(select(relaxed, fits)), rows["_key"][fits])
-            seconds[fits] = step.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
+            seconds[fits] = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
         return seconds, needed
 
     def _states_fit(self, tables: Tables, nodes: Columns) -> Mask:
         """[node] whether its states alone fit, divided and offloaded as far as any choice below does."""
         layouts = Layouts(self._relaxed(nodes, 0))
         batch = build_ledger.build(self.problem, tables, layouts, nodes["_key"], mean=self.any_split)
-        return np.asarray(step.least_bytes(batch, self.rates) <= self.memory_bytes)
+        return np.asarray(reserved_memory.least_bytes(batch, self.rates) <= self.memory_bytes)
 
     def _too_big(self, tables: Tables, children: Columns) -> Mask:
         """[child] whether it recomputes some layers in full, and not even with all of them would it fit: activations
@@ -284,7 +285,7 @@ class Search:
         whole = select(children, np.flatnonzero(some)[first])
         free = {**self._relaxed(whole, 0), "recompute": whole["recompute"]}
         batch = build_ledger.build(self.problem, tables, Layouts(free), whole["_key"])
-        needed = step.device_memory(batch, self.rates, gathered=False)[0]
+        needed = reserved_memory.fullest_stage(batch, self.rates, gathered=False)[0]
         out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
         out[nodes] = needed * (1 - TIE) > self.memory_bytes
         return np.asarray(some & out[children["_node"]])
@@ -354,5 +355,5 @@ _MOST_ROWS = (2048, 8192, 16384)
 def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:
     """Price single layouts in detail, by the same path as the search."""
     keys, index = index_keys(layouts)
-    batch = build_ledger.build(problem, build(problem, keys, rates), layouts, index)
+    batch = build_ledger.build(problem, build(problem, keys), layouts, index)
     return batch, step.price(batch, rates, detail=True)

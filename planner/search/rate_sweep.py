@@ -19,8 +19,9 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import Rates
-from ...cost_models.step import step
+from ...cost_models.step import lower_bounds, reserved_memory, step
 from ...errors import NoFeasibleLayoutError
 from ..space.counting import LayoutCounts
 from ..space.tree import LEVELS, Columns, Space, select
@@ -80,7 +81,7 @@ class RateSweep(Search):
         self.census = LayoutCounts(space, meshes, dominated_recomputes(space, rates))
         self.census.tally(self.count)
         keys, index = index_keys(meshes)
-        self.tables: Tables = build(self.problem, keys, rates)
+        self.tables: Tables = build(self.problem, keys)
         self.totals = build_ledger.build_totals(self.problem)
         self.meshes = {**meshes, "_key": index, "_signature": self.census.signature}
         self.levels = [_Level({name: np.empty(0, dtype=np.int64) for name in own}) for own in LEVELS[1:]]
@@ -127,8 +128,7 @@ class RateSweep(Search):
         return outcome.top
 
     def _search(self) -> None:
-        self.tables = self.tables.repriced(self.rates)
-        work, fills = self._work(self.totals, self.tables)
+        work, fills = self._work(self.totals, kernel_seconds(self.tables, self.rates))
         key = self.meshes["_key"]
         seconds = self._mesh_seconds(self.meshes, work[key], fills[key])
         self._follow(0, np.arange(len(seconds)), seconds)
@@ -195,7 +195,7 @@ class RateSweep(Search):
             return np.zeros(len(columns["tp"]))
         relaxed = columns if level == _LEAVES else self._relaxed(columns, level)
         batch = build_ledger.build(self.problem, self.tables, Layouts(relaxed), columns["_key"])
-        needed = step.device_memory(batch, self.rates, gathered=level > 1)[0]
+        needed = reserved_memory.fullest_stage(batch, self.rates, gathered=level > 1)[0]
         if level < _LEAVES:
             return needed
         on_host = np.max([batch.host_bytes(j) for j in range(batch.num_profiles)], axis=0)
@@ -207,4 +207,4 @@ class RateSweep(Search):
         batch = build_ledger.build(self.problem, self.tables, layouts, columns["_key"])
         if level == _LEAVES:
             return layouts, np.asarray(sum(step.step_terms(batch, self.rates)[0].values()))
-        return layouts, step.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
+        return layouts, lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]

@@ -14,7 +14,8 @@ from ...cost_models.quantities.ledger import LASTING, Ledger
 from ...cost_models.quantities.moments import unusable
 from ...cost_models.quantities.resident import moments_held
 from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, on_devices
-from ...cost_models.step import step
+from ...cost_models.rates.kernel_seconds import kernel_seconds
+from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, stragglers
 from ..evaluation.staged import Staged, chunks_per_stage, one_by_one
 from .ilp import Stages
 
@@ -38,8 +39,9 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
     single = one_by_one(batch)
     accumulate = single.accumulated_bytes(0)[:-1] / rates.bandwidth("accumulation")[0]
-    redo, weight = tables.redo(*code).sum(axis=1)[:, key], tables.weight_s[:, key]
-    inputs = np.maximum(tables.backward_s[:, key] - weight, 0.0) + accumulate
+    kernels = kernel_seconds(tables, rates)
+    redo, weight = kernels.recompute_s(*code).sum(axis=1)[:, key], kernels.weight_s[:, key]
+    inputs = np.maximum(kernels.backward_s[:, key] - weight, 0.0) + accumulate
     ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), one.schedule_name)
     edges = chunk_rows(*ends, (0,) * chunks)
     always = inputs if chooses else inputs + redo
@@ -47,7 +49,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     on_gpu, growth = on_devices(edges, one.devices), 1.0 + rates.overheads.reserve_share
     if like is None:
         state, (from_f, from_i, beside) = _state_bytes(single), _moments(one)
-        held = from_f * (kept if chooses else saved) + from_i * tables.waiting[:, key]
+        held = from_f * (kept if chooses else saved) + from_i * tables.wgrad_stash[:, key]
         per_layer = growth * (state[kinds] + held[..., kinds])
         passing = _passing_bytes(one, edges, none_redone=chooses)
         redo_bytes = growth * np.maximum(_passing_bytes(one, edges, filled=True)[0] - passing[0], 0.0) * chooses
@@ -55,11 +57,12 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
         at_ends = on_devices((edges[:, None] * held).sum(axis=2), one.devices)
         fixed_bytes = growth * (passing + (on_gpu @ state)[:, None] + at_ends + _outputs(one, from_f + from_i))
         dropped_bytes = growth * from_f * (kept - saved)[kinds]
-        fixed_bytes = fixed_bytes + _unusable(one, on_gpu)[:, None] + float(step.fixed_bytes(batch, rates)[0])
+        outside = float(reserved_memory.fixed_bytes(batch, rates)[0])
+        fixed_bytes = fixed_bytes + _unusable(one, on_gpu)[:, None] + outside
     else:
         per_layer, dropped_bytes = like.held_bytes, like.dropped_bytes
         fixed_bytes, redo_bytes = like.fixed_bytes, like.redo_bytes
-    update, pp = step.optimizer_s(single, rates), layout.pp
+    update, pp = optimizer_seconds.optimizer_s(single, rates), layout.pp
 
     def each(values: Array, number: int) -> Array:
         """The same row for every chunk or device."""
@@ -67,15 +70,15 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
 
     return Stages(
         runs=tuple(length for _, length in runs), devices=tuple(one.devices), order=one.schedule,
-        forward_s=each(tables.forward_s[:, key], chunks), input_s=each(always, chunks), weight_s=each(weight, chunks),
+        forward_s=each(kernels.forward_s[:, key], chunks), input_s=each(always, chunks), weight_s=each(weight, chunks),
         redo_s=each(redo, chunks),
-        edge_forward_s=edges @ tables.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
-        hop_s=np.full((2, chunks), float(step.hop_s(batch, rates)[0])),
-        link_s=np.full((2, chunks), float(step.link_s(batch, rates)[0])),
+        edge_forward_s=edges @ kernels.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
+        hop_s=np.full((2, chunks), float(stage_messages.hop_s(batch, rates)[0])),
+        link_s=np.full((2, chunks), float(stage_messages.link_s(batch, rates)[0])),
         held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes, redo_bytes=redo_bytes,
         memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
-        fixed_s=float(step.messages_once_s(batch, rates)[0]), growth=1.0 + step.straggler_share(batch),
+        fixed_s=float(stage_messages.messages_once_s(batch, rates)[0]), growth=1.0 + stragglers.straggler_share(batch),
     )  # fmt: skip
 
 

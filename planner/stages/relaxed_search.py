@@ -1,9 +1,9 @@
 """The search once more, for pipelines whose layers may be split in any way: what could beat the best layout found?
 
-The tree is that of `exhaustive.Search`, its bounds those of mean stages (`step.bound`, any_split), which no split of
-the layers beats. It goes down to ZeRO stage and offload; a node stands for all shard sizes, unless states are scattered
-for every micro-batch, where the size decides; and where stages may choose how many layers they recompute, a layout with
-full recompute stands for all such choices.
+The tree is that of `exhaustive.Search`, its bounds those of mean stages (`lower_bounds.bound`, any_split), which no
+split of the layers beats. It goes down to ZeRO stage and offload; a node stands for all shard sizes, unless states are
+scattered for every micro-batch, where the size decides; and where stages may choose how many layers they recompute, a
+layout with full recompute stands for all such choices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...cost_models.arrays import Array, Mask
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.tables import Tables
-from ...cost_models.step import step
+from ...cost_models.step import lower_bounds
 from ..search.exhaustive import Search
 from ..space.rules import Columns as Fields
 from ..space.rules import Rule
@@ -68,7 +68,7 @@ class AnySplit(Search):
 
     def _of_mean(self, tables: Tables, columns: Columns, key: NDArray[np.int64], level: int) -> tuple[Array, Array]:
         batch = build_ledger.build(self.problem, tables, Layouts(columns), key, mean=True)
-        return step.bound(batch, self.rates, states_known=level >= 2, shards_known=level == 3,
+        return lower_bounds.bound(batch, self.rates, states_known=level >= 2, shards_known=level == 3,
                           memory=level > 0, any_split=True)  # fmt: skip
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:

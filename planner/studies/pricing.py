@@ -148,7 +148,7 @@ def _rows(kept: Held, founds: Sequence[Resolved]) -> list[_Row]:
     keys, index = index_keys(columns)
     if len(founds) > 1:  # a key per row, since the rates differ
         keys, index = {name: np.repeat(key, len(founds)) for name, key in keys.items()}, np.arange(len(founds))
-    priced = build(founds[0].problem, keys, rates)
+    priced = build(founds[0].problem, keys)
     batch = build_ledger.build(founds[0].problem, priced, columns, index, kept.partition)
     estimate = step.price(batch, rates, detail=True)
     terms = {step.TERMS[name][0]: np.broadcast_to(s, len(founds)).tolist() for name, s in estimate.terms.items()}

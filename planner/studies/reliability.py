@@ -86,7 +86,7 @@ def checkpoint_bytes(resolved: Resolved) -> float:
     problem = resolved.problem
     one = {name: np.ones(1, dtype=np.int64) for name in KEY_FIELDS}
     one |= {name: np.zeros(1, dtype=np.int64) for name in ("sequence_parallel", "cp_algorithm")}
-    parameters, totals = tables.build(problem, one, resolved.rates).parameters, build_ledger.build_totals(problem)
+    parameters, totals = tables.build(problem, one).parameters, build_ledger.build_totals(problem)
     weights = totals @ (parameters["dense_bytes"] + parameters["experts_bytes"])
     trained = totals @ (parameters["trained_dense"] + parameters["trained_experts"])
     return float(weights[0] + trained[0] * problem.state_bytes.optimizer)

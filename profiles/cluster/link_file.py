@@ -16,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from ...cost_models.rates.collectives import OPS, OpRates
+from ...cost_models.quantities.exchanges import OPS
+from ...cost_models.rates.collectives import OpRates
 from ...cost_models.specs.cluster import ClusterSpec, NetworkLevel
 from ..io.facts import Facts
 from ..io.reader import FieldPath

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cost_models.arrays import Array
+from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates import collectives
-from ...cost_models.rates.collectives import CollectiveRates, LevelRates, Op, OpRates
+from ...cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates
 from ...cost_models.specs.cluster import NetworkLevel
 from ..io.registry import NETWORK_KIND, inside_kind
 from .link_tests import COLLECTIVES, Ranks

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import get_args
 
-from ...cost_models.rates.collectives import Op
+from ...cost_models.quantities.exchanges import Op
 
 MOST_ALONE = 64  # up to here every ordered pair is measured alone; above, in rounds of disjoint pairs
 SMALLEST = 1 << 10

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates import collectives
-from ...cost_models.rates.collectives import Op
 from ...cost_models.specs.cluster import NetworkLevel
 from ..cluster import build as clusters
 from ..cluster import fabric

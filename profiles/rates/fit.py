@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from ...cost_models.arrays import Array
+from ...cost_models.quantities import exchanges
 from ...cost_models.rates import collectives
 from ...cost_models.rates.surfaces import AttentionSurface, GemmSurface, attention_seconds, gemm_seconds
 from ...cost_models.specs.cluster import NetworkLevel
@@ -208,7 +209,7 @@ def fit_link(kind: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     errors: dict[str, dict[str, float]] = {}
     ops: dict[str, dict[str, float]] = {}
     fitted: dict[str, Any] = {"ops": ops, "switch_efficiency": 0.0}
-    for op in collectives.OPS:
+    for op in exchanges.OPS:
         rows = [row for row in measured if row["op"] == op]
         if not rows:
             continue
@@ -234,7 +235,7 @@ def _weight(kind: str, ranks: Array, num_bytes: Array) -> Array:
     return np.asarray(np.where(num_bytes >= 2**20, 1.5, 1.0) * np.where(ranks == 8, whole, 1.0))
 
 
-def _link_seconds(level: NetworkLevel, op: collectives.Op, values: Array, ranks: Array, num_bytes: Array) -> Array:
+def _link_seconds(level: NetworkLevel, op: exchanges.Op, values: Array, ranks: Array, num_bytes: Array) -> Array:
     constants = collectives.OpRates(**dict(zip(OP_NAMES, values[:5].tolist(), strict=True)))
     one = collectives.LevelRates(ops={op: constants}, switch_efficiency=float(values[5]) if len(values) > 5 else 0.0)
     rates = collectives.CollectiveRates(kinds={}, inner=one, outer=one)

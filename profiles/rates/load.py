@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, get_args
 
-from ...cost_models.rates.collectives import OPS, CollectiveRates, LevelRates, OpRates
+from ...cost_models.quantities.exchanges import OPS
+from ...cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates
 from ...cost_models.rates.surfaces import AttentionSurface, GemmSurface
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.stack import AttentionKernel

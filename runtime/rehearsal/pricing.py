@@ -71,5 +71,4 @@ def _problem(job: Job) -> Problem:
 
 
 def _tables(problem: Problem, keys: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]) -> Tables:
-    """As `tables.build`, without seconds: those would need the rates of a GPU."""
-    return Tables(problem, keys, (), operations(problem, keys))
+    return Tables(problem, keys, operations(problem, keys))

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshwright.cost_models.quantities.exchanges import OPS, Op
 from meshwright.cost_models.rates.collectives import (
     DEFAULT_RATES,
-    OPS,
     CollectiveRates,
     Curve,
     LevelRates,
-    Op,
     OpRates,
     curve,
     distinct_share,

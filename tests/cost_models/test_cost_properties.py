@@ -47,7 +47,7 @@ from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.rates.surfaces import AttentionSurface, UnfusedSurface, at_training_factor
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Lora, Workload
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import lower_bounds, reserved_memory, step
 from meshwright.cost_models.step.pipeline import Messages, bubble_s, even_step_s, exposed_hop_s
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
@@ -207,7 +207,7 @@ def _draw_any(case: Case, rng: np.random.Generator, rows: int, pipelined: bool) 
 def ledger_of(case: Case, columns: Columns, rates: Rates | None = None) -> Ledger:
     layouts = Layouts(columns)
     keys, index = index_keys(layouts)
-    return build_ledger.build(case.problem, build(case.problem, keys, rates or case.rates), layouts, index)
+    return build_ledger.build(case.problem, build(case.problem, keys), layouts, index)
 
 
 def price(case: Case, columns: Columns, rates: Rates | None = None, *, detail: bool = False) -> step.Estimate:
@@ -299,7 +299,7 @@ def bounds(case: Case, columns: Columns, rates: Rates) -> list[tuple[str, NDArra
     found = [("mesh", seconds[at], needed[at])]
     for level, label in enumerate(("schedule", "recompute", "states")):
         relaxed = ledger_of(case, search._relaxed({**columns, "_signature": signature}, level), rates)
-        found.append((label, *step.bound(relaxed, rates, states_known=level == 2, memory=level > 0)))
+        found.append((label, *lower_bounds.bound(relaxed, rates, states_known=level == 2, memory=level > 0)))
     return found
 
 
@@ -333,7 +333,7 @@ def test_bounds_hold_where_gathers_change_the_slowest_stage(text: str, cluster: 
     search.census = LayoutCounts(case.space, columns)
     for level in (0, 1, 2):
         relaxed = ledger_of(case, search._relaxed({**columns, "_signature": search.census.signature}, level))
-        seconds, _ = step.bound(relaxed, case.rates, states_known=level == 2)
+        seconds, _ = lower_bounds.bound(relaxed, case.rates, states_known=level == 2)
         assert seconds[0] <= estimate.step_s[0] * (1 + SLACK)
 
 
@@ -451,7 +451,7 @@ def test_zero_is_monotone_in_memory(name: str, seed: int) -> None:
     for before, after in pairwise([one.memory(j, gathered=False) for one in ledgers]):
         for buffer in ("activations", "logits", "exchange", "workspace"):
             check(after[buffer] == before[buffer], columns)
-    totals = [step.device_memory(one, case.rates, gathered=False)[0] for one in ledgers]
+    totals = [reserved_memory.fullest_stage(one, case.rates, gathered=False)[0] for one in ledgers]
     for larger, smaller in pairwise(totals):
         check(smaller <= larger * (1 + SLACK), columns, larger, smaller)
     assert not any(before["gathered"].any() for before in held[:2])
@@ -491,7 +491,7 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
             check((on_host >= gone * (1 - SLACK)) | moves, columns, on_host, gone)
             if "optimizer" not in buffers:
                 check(np.isclose(on_host, gone, rtol=1e-9) | moves, columns, on_host, gone)
-        small, large = (step.device_memory(one, case.rates)[0] for one in (moved, there))
+        small, large = (reserved_memory.fullest_stage(one, case.rates)[0] for one in (moved, there))
         check(small <= large, columns, small, large)
         if "optimizer" in buffers:
             assert not any(moved.memory(j)["optimizer"].any() for j in range(moved.num_profiles))

@@ -22,7 +22,7 @@ from meshwright.cost_models.rates.surfaces import gemm_seconds
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.cost_models.specs.workload import Precision, Workload
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import stage_messages, step
 from meshwright.planner import api
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import resolve
@@ -429,13 +429,14 @@ def test_replicas_that_share_a_nic_take_turns(words: str, turns: float, tmp_path
     layout, stack = parse(words), stack_of()
     model = MIXTRAL if layout.ep > 1 else LLAMA
     plain, ledger, rates = step_of(model, stack, layout, cluster=cluster("bandwidth: 1 GB/s"))
-    sending = float(step.link_s(ledger, rates)[0])
+    sending = float(stage_messages.link_s(ledger, rates)[0])
     terms, ledger, rates = step_of(model, stack, layout, cluster=cluster("bandwidth: 1 GB/s, shared_by: 8"))
-    assert float(step.link_s(ledger, rates)[0]) == sending
+    assert float(stage_messages.link_s(ledger, rates)[0]) == sending
     other = 1 - 1 / turns
     alone = replace(rates, levels=tuple(replace(level, shared_by=1.0) for level in rates.levels))
-    assert float(step.hop_s(ledger, rates)[0]) == pytest.approx(float(step.hop_s(ledger, alone)[0]) - other * sending)
-    once_s = float(step.messages_once_s(ledger, rates)[0])
+    alone_s = float(stage_messages.hop_s(ledger, alone)[0])
+    assert float(stage_messages.hop_s(ledger, rates)[0]) == pytest.approx(alone_s - other * sending)
+    once_s = float(stage_messages.messages_once_s(ledger, rates)[0])
     assert once_s == pytest.approx(other * sending)  # no embedding is tied here
     assert terms["pp"] <= plain["pp"] * (1 + 1e-12)
     assert (terms["pp"] < plain["pp"]) == (turns > 1)

@@ -14,7 +14,7 @@ from meshwright.cost_models.schedules import simulator
 from meshwright.cost_models.schedules.orders import F, Schedule
 from meshwright.cost_models.schedules.simulator import Costs
 from meshwright.cost_models.schedules.vocabulary import Seconds, _made, vocabulary_1f1b, with_passes
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import reserved_memory
 from meshwright.planner import api
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import Request, load_request
@@ -162,7 +162,8 @@ def test_it_gains_more_than_redistributed_layers(vocab: int, head_layers: float,
     r = sum(2 * float((g.m * g.n * g.k)[0]) for g in head.gemms) / of_layer
     ideal = min(max(k + r, -(-(LAYERS - k) // (STAGES - 1))) for k in range(3)) / ((LAYERS + r) / STAGES)
     gain = redistributed_s(plain) / spread.step_s
-    last_bytes = [float(step.reserved_bytes(one.batch, one.resolved.rates, STAGES - 1)[0]) for one in (plain, spread)]
+    last_bytes = [float(reserved_memory.reserved_bytes(one.batch, one.resolved.rates, STAGES - 1)[0])
+                  for one in (plain, spread)]  # fmt: skip
 
     assert r == pytest.approx(head_layers, rel=0.01)
     assert ideal == pytest.approx({32_000: 1.24, 256_000: 1.84}[vocab], abs=0.01)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from meshwright.cost_models.layouts import Layout
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import lower_bounds
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.resolve import Resolved
 from meshwright.planner.stages import finalists, ilp
@@ -60,13 +60,13 @@ def test_one_finalist_too_few_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of splits that is too high prunes the best layout, and the certificate would be wrong."""
-    honest = step.bound
+    honest = lower_bounds.bound
 
     def too_high(*arguments: Any, any_split: bool = False, **options: Any) -> Any:
         seconds, needed = honest(*arguments, any_split=any_split, **options)
         return seconds * (1.5 if any_split else 1.0), needed
 
-    monkeypatch.setattr(step, "bound", too_high)
+    monkeypatch.setattr(lower_bounds, "bound", too_high)
     found, least_s = run(3), small_space()[2]
     assert found.step_s > least_s * (1 + 2 * ilp.GAP)
     assert found.lower_bound_s > least_s

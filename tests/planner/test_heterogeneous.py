@@ -12,8 +12,8 @@ from meshwright.cli import text
 from meshwright.cli.screens import plan as plan_screen
 from meshwright.cli.screens.explain import why_not_screen
 from meshwright.cost_models.layouts import Layout, parse
+from meshwright.cost_models.quantities.exchanges import OPS
 from meshwright.cost_models.quantities.stages import Partition
-from meshwright.cost_models.rates.collectives import OPS
 from meshwright.cost_models.step import shared_bounds
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan, read_plan

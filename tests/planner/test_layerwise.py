@@ -67,7 +67,7 @@ def test_one_strategy_everywhere_is_priced_as_the_layout(model: str, target: str
     for instance in instances(resolved.space, resolved.rates, resolved.memory_bytes):
         rows = instance.prices.whole.layouts.take(instance.rows)
         keys, key = tables.index_keys(rows)
-        batch = build_ledger.build(resolved.problem, tables.build(resolved.problem, keys, resolved.rates), rows, key)
+        batch = build_ledger.build(resolved.problem, tables.build(resolved.problem, keys), rows, key)
         estimate = step.price(batch, resolved.rates)
         step_s, device_bytes = instance.uniform()
         assert step_s == pytest.approx(estimate.step_s, rel=1e-12)

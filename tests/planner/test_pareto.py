@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import parse
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import lower_bounds
 from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.pareto import FrontierSearch, nine_digits
 from meshwright.profiles.stack.load import rates_for
@@ -60,14 +60,14 @@ def test_equals_brute_force() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of seconds, or of bytes, 3 % too high prunes a point of some frontier, and the check above says so."""
-    honest = step.bound
+    honest = lower_bounds.bound
 
     def too_high(*args: Any, **kwargs: Any) -> Any:
         found = list(honest(*args, **kwargs))
         found[which] = found[which] * 1.03
         return tuple(found)
 
-    monkeypatch.setattr(step, "bound", too_high)
+    monkeypatch.setattr(lower_bounds, "bound", too_high)
     assert any(mismatch(seed) for seed in SEEDS)
 
 

@@ -25,7 +25,7 @@ from meshwright.cost_models.schedules import simulator
 from meshwright.cost_models.schedules.critical_path import Path, device_path, longest_paths
 from meshwright.cost_models.schedules.simulator import Costs
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import lower_bounds
 from meshwright.cost_models.step.pipeline_bounds import least_load_s
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan, layout_id, load_plan, own_stages, stages_by_layout
@@ -132,9 +132,9 @@ def bound_of_any_split(base: Staged) -> tuple[float, float]:
     """Seconds and bytes of the proof's tree."""
     columns = base.batch.layouts
     keys, index = index_keys(columns)
-    priced = build(base.resolved.problem, keys, base.resolved.rates)
+    priced = build(base.resolved.problem, keys)
     mean = build_ledger.build(base.resolved.problem, priced, columns, index, mean=True)
-    seconds, num_bytes = step.bound(mean, base.resolved.rates, states_known=True, any_split=True)
+    seconds, num_bytes = lower_bounds.bound(mean, base.resolved.rates, states_known=True, any_split=True)
     return float(seconds[0]), float(num_bytes[0])
 
 
@@ -540,7 +540,7 @@ def test_pipelines_over_unlike_groups_that_fit_are_searched(text: str, kinds: in
     columns = Layouts.of([layout])
     keys, index = index_keys(columns)
     mean = build_ledger.build(
-        resolved.problem, build(resolved.problem, keys, resolved.rates), columns, index, mean=True
+        resolved.problem, build(resolved.problem, keys), columns, index, mean=True
     )
     search = SharedPipelines.__new__(SharedPipelines)
     search.problem, search.rates, search.shares = resolved.problem, resolved.rates, [0.5, 0.5]

@@ -16,7 +16,7 @@ from meshwright.cost_models.specs.cluster import ClusterSpec
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.cost_models.specs.workload import Lora, Workload
-from meshwright.cost_models.step import step
+from meshwright.cost_models.step import lower_bounds, step
 from meshwright.cost_models.techniques.base import Applied
 from meshwright.cost_models.techniques.registry import applied
 from meshwright.planner.search import exhaustive
@@ -127,7 +127,7 @@ def everything(space: Space) -> Layouts | None:
 
 def price_all(space: Space, rates: Any, layouts: Layouts) -> step.Estimate:
     keys, index = index_keys(layouts)
-    batch = build_ledger.build(space.problem, build(space.problem, keys, rates), layouts, index)
+    batch = build_ledger.build(space.problem, build(space.problem, keys), layouts, index)
     return step.price(batch, rates)
 
 
@@ -218,13 +218,13 @@ def test_a_pilot_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound 3 % too high prunes the best layout of some request, and the check above says so."""
-    honest = step.bound
+    honest = lower_bounds.bound
 
     def too_high(*args: Any, **kwargs: Any) -> Any:
         seconds, needed = honest(*args, **kwargs)
         return seconds * 1.03, needed
 
-    monkeypatch.setattr(step, "bound", too_high)
+    monkeypatch.setattr(lower_bounds, "bound", too_high)
     assert any(mismatch(seed) for seed in range(NUM_REQUESTS))
 
 

@@ -14,6 +14,7 @@ from meshwright.cli.main import main
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.stages import Partition, split_rows
+from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
 from meshwright.cost_models.schedules.simulator import Costs, make, simulate
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain import trace
@@ -73,7 +74,7 @@ def test_chunks_add_up_to_the_stages_that_are_priced(name: str) -> None:
         np.add.at(sums, order.device, rows)
         assert np.array_equal(sums, expected)
         batch = priced(found, layout)
-        forward = expected @ batch.tables.forward_s[:, batch.key[0]]
+        forward = expected @ kernel_seconds(batch.tables, found.rates).forward_s[:, batch.key[0]]
         seconds = np.zeros(layout.pp)
         np.add.at(seconds, order.device, costs.forward_s)
         assert seconds == pytest.approx(forward)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from meshwright.cost_models.quantities.exchanges import Op
 from meshwright.cost_models.rates import collectives
 from meshwright.profiles.cluster.build import load_cluster
 from meshwright.profiles.importers.registry import IMPORTERS
@@ -61,7 +62,7 @@ def test_auto_finds_the_format(name: str) -> None:
     ],
 )
 def test_the_planner_prices_the_call_as_it_was_measured(
-    tmp_path: Path, file: str, op: collectives.Op, nodes: int, measured_s: float
+    tmp_path: Path, file: str, op: Op, nodes: int, measured_s: float
 ) -> None:
     cluster = load_cluster(imported(tmp_path, "nccl-tests", file))
     assert (cluster.num_nodes, cluster.gpus_per_node, cluster.gpu.name) == (nodes, 8, "h100-sxm-80gb")

@@ -13,6 +13,7 @@ import yaml
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.quantities.flops import model_flops
 from meshwright.cost_models.quantities.tables import build, index_keys
+from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
 from meshwright.cost_models.rates.rates import COMPONENTS
 from meshwright.cost_models.rates.surfaces import at_training_factor
 from meshwright.planner.request.load import load_request
@@ -60,12 +61,13 @@ def test_prices_of_kernels_are_those_of_the_planner(layout: str) -> None:
     resolved = request()
     need = calls_of(resolved, layout)
     keys, _ = index_keys(Layouts.of([parse(layout)]))
-    tables = build(resolved.problem, keys, resolved.rates)
-    layers, edges = resolved.problem.num_kinds, tables.seconds[resolved.problem.num_kinds :]
+    tables = build(resolved.problem, keys)
+    kernels, layers = kernel_seconds(tables, resolved.rates).layers, resolved.problem.num_kinds
+    edges = kernels[layers:]
     planned = {name: 0.0 for name in ("matmul", "attention", "memory")}
     for name in planned:
         row = COMPONENTS.index(name)
-        for seconds, count in [*zip(tables.seconds[:layers], [32], strict=True), *((edge, 1) for edge in edges)]:
+        for seconds, count in [*zip(kernels[:layers], [32], strict=True), *((edge, 1) for edge in edges)]:
             planned[name] += count * float(seconds.forward[row, 0] + seconds.backward[row, 0])
     priced = dict.fromkeys(planned, 0.0)
     for kernel, calls in need.calls.items():

@@ -1,0 +1,92 @@
+"""Seconds of every kind of layer per shard key: the tables of quantities under the rates of one device.
+
+A search prices millions of layouts from thousands of shard keys, so the seconds of a table are worked out once per
+rates and remembered with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..arrays import Array
+from ..layouts import RECOMPUTE_MODES
+from ..problem import Problem
+from ..quantities.operations import LAST
+from ..quantities.tables import Tables
+from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
+
+_REMEMBERED = 8  # rates per table: islands of unlike devices, and the ends of an interval
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSeconds:
+    """Seconds of one layer of each kind (variants, then the edges of stages.py), of a micro-batch, per shard key."""
+
+    problem: Problem
+    num_keys: int  # shard keys of the table
+    layers: tuple[LayerSeconds, ...]  # per kind: [component, key] forward and backward, [key] weight gradients
+
+    @cached_property
+    def forward_s(self) -> Array:
+        """[kind, key] seconds of the forward pass, all components."""
+        return np.array([kind.forward.sum(axis=0) for kind in self.layers])
+
+    @cached_property
+    def backward_s(self) -> Array:
+        """[kind, key] seconds of the backward pass without recomputation, all components."""
+        return np.array([kind.backward.sum(axis=0) for kind in self.layers])
+
+    @cached_property
+    def weight_s(self) -> Array:
+        """[kind, key] seconds of the products for weight gradients, which a schedule may put off."""
+        return np.array([kind.weight for kind in self.layers])
+
+    def recompute_s(self, mode: int, modules: int) -> Array:
+        """[kind, component, key] seconds of recomputation; the edges are never recomputed."""
+        zeros = np.zeros((len(self.layers), len(COMPONENTS), self.num_keys))
+        for i, variant in enumerate(self.problem.variants):
+            if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
+                continue
+            kind = self.layers[i]
+            if RECOMPUTE_MODES[mode] == "selective":
+                zeros[i] = kind.recompute(modules)
+            else:
+                zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
+                zeros[i, COMPONENTS.index("host")] += kind.around
+        return zeros
+
+    def recompute_tables_s(self, codes: Sequence[tuple[int, int]]) -> Array:
+        """[code, kind, key] seconds of recomputation, all components. codes: (mode, modules)."""
+        return np.array([self.recompute_s(mode, modules).sum(axis=1) for mode, modules in codes])
+
+
+def kernel_seconds(tables: Tables, rates: Rates) -> KernelSeconds:
+    """The seconds of `tables` under `rates`; worked out once per pair."""
+    known = _known.setdefault(tables, [])
+    for of_rates, seconds in known:
+        if of_rates is rates:
+            return seconds
+    layers = tuple(layer_seconds(operations, rates, tables.num_keys) for operations in tables.operations)
+    return _remember(tables, rates, KernelSeconds(tables.problem, tables.num_keys, layers))
+
+
+def keep_kernel_seconds(tables: Tables, rates: Rates, changed: Rates) -> Rates:
+    """`changed`, for which `tables` keep the seconds that they have under `rates`: a question about one term only."""
+    _remember(tables, changed, kernel_seconds(tables, rates))
+    return changed
+
+
+def _remember(tables: Tables, rates: Rates, seconds: KernelSeconds) -> KernelSeconds:
+    known = _known.setdefault(tables, [])
+    known.append((rates, seconds))
+    del known[:-_REMEMBERED]
+    return seconds
+
+
+# Rates are compared by identity, and kept here so that no other object takes their place.
+_known: WeakKeyDictionary[Tables, list[tuple[Rates, KernelSeconds]]] = WeakKeyDictionary()

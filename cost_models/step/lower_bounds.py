@@ -1,0 +1,74 @@
+"""What no choice below a node of the search beats: step seconds and bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..layouts import SCHEDULES
+from ..quantities.ledger import LASTING, Ledger
+from ..quantities.stages import EMBEDDING
+from ..rates.kernel_seconds import kernel_seconds
+from ..rates.rates import Rates
+from .optimizer_seconds import least_optimizer_s
+from .pipeline_bounds import Pipelines, least_load_s, least_step_s
+from .pipeline_overhead import pipeline_s
+from .reserved_memory import fixed_bytes, fullest_stage
+from .stage_messages import hop_s, messages_once_s
+from .stage_seconds import each_kind_s, stage_seconds
+from .stragglers import straggler_share
+from .vocabulary_seconds import exposed_vocabulary_s
+
+
+def bound(
+    ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: bool = False, memory: bool = True,
+    any_split: bool = False,
+) -> tuple[Array, Array]:
+    """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
+
+    The rows must carry shard = dp unless `shards_known`, and unless `states_known` the smallest states (ZeRO-3, all
+    offloaded). Time: communication of data parallelism hides fully, the optimizer runs where it is faster. Every other
+    term is exact, and the step never falls when a stage's cycle grows (`pipeline_overhead.pipeline_s`); so both are
+    lower bounds. any_split: of a ledger of mean stages, what no split of the layers beats
+    (`pipeline_bounds.least_step_s`).
+    """
+    stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known)
+    slowest = np.argmax(stage.cycle, axis=0)
+    cycle = stage.cycle[slowest, np.arange(len(slowest))]
+    if any_split:
+        cycles_s = _least_pipeline_s(ledger, rates, cycle)
+    else:
+        cycles_s = ledger.m * cycle + sum(pipeline_s(ledger, rates, stage, cycle))
+    step_s = cycles_s + messages_once_s(ledger, rates) + exposed_vocabulary_s(ledger, rates, cycle)
+    step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
+    if not memory:
+        return step_s, fixed_bytes(ledger, rates)
+    if any_split:
+        held = ledger.memory(0)
+        states = sum(held[name] for name in LASTING)
+        return step_s, states * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates)
+    device_bytes, _ = fullest_stage(ledger, rates, gathered=states_known)
+    return step_s, device_bytes
+
+
+def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
+    """[n] seconds of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
+    x, kernels, each = ledger.layouts, kernel_seconds(ledger.tables, rates), each_kind_s(ledger, rates)
+    layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
+    edges = len(kernels.layers) + EMBEDDING
+    layer_s = np.min([each[k] for k in ledger.kinds if k < layers], axis=0)
+    first_s, mtp = each[edges], ledger.problem.model.mtp_layers
+    last_s = sum(ledger.totals[k] * each[k] for k in ledger.kinds if k > edges) + mtp * each[ledger.problem.pattern[-1]]
+    whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
+    apart = x["schedule"] < SCHEDULES.index("zb-v")  # in a V, one device holds both ends
+    load_s = np.maximum(mean_s, np.where(apart, whole, 0.0))
+    weight, forward = ledger.per_kind(kernels.weight_s), ledger.per_kind(kernels.forward_s)
+    ends = [k for k in ledger.kinds if k != edges]
+    with np.errstate(invalid="ignore"):  # of what takes no time
+        weight_share = np.nanmax([weight[k] / each[k] for k in ends], axis=0)
+        forward_share = np.nanmin([forward[k] / each[k] for k in ends if k < layers], axis=0)
+    return least_step_s(Pipelines(
+        schedule=x["schedule"], pp=pp, vpp=x["vpp"].astype(np.float64), m=ledger.m, total_s=pp * mean_s,
+        weight_s=ledger.over_devices(weight), layers_s=ledger.over_devices(each), load_s=load_s,
+        hop_s=hop_s(ledger, rates), forward_share=forward_share, weight_share=weight_share,
+    ))  # fmt: skip

@@ -1,0 +1,65 @@
+"""Seconds of the optimizer, wherever it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..quantities.ledger import Ledger
+from ..quantities.stores import ADAM_BYTES
+from ..rates.rates import Rates
+from . import store_seconds
+from .data_parallel import group_curve, in_pieces
+
+_NUMBER_BYTES = 8.0  # in double precision
+
+
+def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
+    """Seconds of the optimizer where it is."""
+    if ledger.store is not None and ledger.store.optimizer:
+        beside = _extra_s(ledger, rates), _reductions_s(ledger, rates)
+        return store_seconds.update_s(ledger.store, ledger, rates) + beside[0] + beside[1]
+    on_gpu, on_host = optimizer_places_s(ledger, rates)
+    return np.asarray(np.where(ledger.offloads_optimizer, on_host, on_gpu))
+
+
+def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
+    """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
+    states = ledger.problem.state_bytes
+    updated = np.max(ledger.updated, axis=0)
+    cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
+    extra = _extra_s(ledger, rates) + _reductions_s(ledger, rates)
+    on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
+    over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
+    return on_gpu, over_pcie + cast + extra + updated * ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+
+
+def update_bytes(ledger: Ledger) -> float:
+    """Bytes that the optimizer moves per parameter that it updates on the GPU."""
+    states = ledger.problem.state_bytes
+    return states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
+
+
+def _extra_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of what techniques move in GPU memory beside the optimizer."""
+    moved = sum(each.share * each.moved for each in ledger.traffic)
+    return np.asarray(moved * np.max(ledger.updated, axis=0) / rates.memory_bw_bytes_per_s)
+
+
+def _reductions_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of summing single numbers over all ranks (StackSpec.step_reductions)."""
+    calls = np.full(len(ledger.layouts), float(ledger.problem.stack.step_reductions))
+    if not calls.any():
+        return calls
+    ranks = np.full(len(calls), ledger.problem.num_gpus)
+    world = group_curve(rates, "world", "all_reduce", ranks, np.ones_like(ranks))
+    return in_pieces(world, _NUMBER_BYTES * calls, calls)
+
+
+def least_optimizer_s(ledger: Ledger, rates: Rates, states_known: bool) -> Array:
+    """[n] seconds of the optimizer, where it is faster unless `states_known`."""
+    if ledger.stores_optimizer:
+        hidden = ledger.store is not None and ledger.store.during_backward
+        return np.zeros(len(ledger.layouts)) if hidden else optimizer_s(ledger, rates)
+    on_gpu, on_host = optimizer_places_s(ledger, rates)
+    return np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)

@@ -1,0 +1,115 @@
+"""Seconds of a micro-batch on a stage: compute, recomputation, gradient accumulation, exposed traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..quantities.ledger import Ledger
+from ..rates.kernel_seconds import kernel_seconds
+from ..rates.rates import Rates
+from . import store_seconds
+from .per_pass_overhead import beside_s, is_measured
+from .sharded_states import exchange
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation,
+    exposed FSDP and offload traffic, and their sum (cycle). used [2, J, n]: of forward and backward, what their traffic
+    hides behind. spare: of the backward pass, with what shows of its traffic, what a store has nothing else to do."""
+
+    forward: Array
+    backward: Array
+    accumulate: Array
+    fsdp: Array
+    offload: Array
+    cycle: Array
+    used: Array
+    spare: Array
+
+
+def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> StageSeconds:
+    """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that
+    moves them fastest. `states`: ZeRO stage and offload are the row's; else the stage that costs least, no offload."""
+    kernels, profiles = kernel_seconds(ledger.tables, rates), range(ledger.num_profiles)
+    forward_rows, backward_rows = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
+    recompute_rows = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
+    forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
+    backward = np.array([
+        ledger.on_profile(j, backward_rows) + ledger.redone(j, recompute_rows) for j in profiles
+    ])  # fmt: skip
+    if is_measured(rates):
+        more = beside_s(ledger, rates)
+        forward, backward = forward + more[0], backward + more[1]
+    zero = ledger.layouts["zero"]
+    accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.bandwidth("accumulation")[0]
+    compute = np.array([forward, backward])
+    exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(compute)
+    sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
+    if len(sharded):
+        gathers = (zero[sharded] == 3) & states
+        exchange(ledger, rates, sharded, compute, exposed, used, gathers=gathers, shards_known=shards_known)
+    fsdp = exposed.sum(axis=0)
+    if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
+        whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
+        fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
+    one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
+    moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
+    for j in profiles if len(moved) else ():
+        one_way = one_ways[:, j, moved]
+        hidden = np.minimum(one_way, rates.stack.offload_overlap * compute[:, j, moved])
+        # Over links of its own, beside the traffic of sharded states: the longer of the two shows.
+        offload[:, j, moved] = np.maximum(one_way - hidden - exposed[:, j, moved], 0.0)
+        used[:, j, moved] = np.maximum(used[:, j, moved], hidden)
+    away = offload.sum(axis=0)
+    busy = one_ways[1] if ledger.store is not None and not ledger.store.duplex else 0.0
+    spare = np.maximum(backward + exposed[1] + offload[1] - busy, 0.0)
+    cycle = forward + backward + accumulate + fsdp + away
+    return StageSeconds(forward, backward, accumulate, fsdp, away, cycle, used, spare)
+
+
+def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
+    """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward."""
+    out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
+    if ledger.offloads_activations.any():
+        out += np.where(ledger.offloads_activations, np.array(ledger.saved) / rates.pcie_bw_bytes_per_s, 0.0)
+    return out if ledger.store is None else out + store_seconds.pass_s(ledger.store, ledger, rates)
+
+
+def exposed_s(ledger: Ledger, rates: Rates) -> Array:
+    """[J, n] seconds per micro-batch that are not compute: gradient accumulation, exposed FSDP and offload traffic."""
+    stage = stage_seconds(ledger, rates)
+    return np.asarray(stage.accumulate + stage.fsdp + stage.offload)
+
+
+def unhidden_s(ledger: Ledger, rates: Rates, *, shards_known: bool) -> Array:
+    """[n] seconds per micro-batch of exposed FSDP and offload traffic on the first profile."""
+    stage = stage_seconds(ledger, rates, shards_known=shards_known)
+    return np.asarray((stage.fsdp + stage.offload)[0])
+
+
+def cycle_s(ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: bool) -> Array:
+    """[n] seconds per micro-batch of the slowest stage, at least: unless `shards_known` whatever the shard size, and
+    unless `states_known` whatever the ZeRO stage and the offload."""
+    return np.asarray(stage_seconds(ledger, rates, shards_known=shards_known, states=states_known).cycle.max(axis=0))
+
+
+def each_kind_s(ledger: Ledger, rates: Rates) -> dict[int, Array]:
+    """Kind -> [n] seconds per micro-batch of one layer of that kind: forward, backward, what is recomputed and the
+    addition of its gradients."""
+    kernels, accumulated = kernel_seconds(ledger.tables, rates), ledger.accumulated_per_kind()
+    again = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
+    forward, backward = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
+    bandwidth, _ = rates.bandwidth("accumulation")
+    return {k: forward[k] + backward[k] + again[k] + accumulated[k] / bandwidth for k in ledger.kinds}
+
+
+def component_s(ledger: Ledger, rates: Rates, index: int) -> Array:
+    """[J, n] seconds of one component per micro-batch and profile: forward, backward and what is computed again."""
+    kernels = kernel_seconds(ledger.tables, rates)
+    rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in kernels.layers]))
+    again = ledger.per_code(np.array([kernels.recompute_s(*code)[:, index] for code in ledger.codes]))
+    return np.array([ledger.on_profile(j, rows) + ledger.redone(j, again) for j in range(ledger.num_profiles)])

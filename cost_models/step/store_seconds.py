@@ -1,0 +1,27 @@
+"""Seconds of states that live on a store: a drive, or a node of the network (quantities/stores.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..quantities.ledger import Ledger
+from ..quantities.stores import ADAM_BYTES, Store
+from ..rates.rates import Rates
+
+
+def pass_s(store: Store, ledger: Ledger, rates: Rates) -> Array:
+    """[2, J, n] seconds per micro-batch of what is fetched and returned: forward, backward."""
+    bw, mine = store.link_bytes_per_s, np.array(ledger.updated)
+    pcie = rates.pcie_bw_bytes_per_s if store.over_pcie else np.inf
+    longer = np.maximum(store.fetched, store.returned)
+    there = longer if store.duplex else store.fetched + store.returned
+    return np.array([mine * np.maximum(store.fetched / bw, store.fetched / pcie),
+                     mine * np.maximum(there / bw, longer / pcie)])  # fmt: skip
+
+
+def update_s(store: Store, ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of the optimizer's step: states through the device, Adam beside it, whichever is longer."""
+    memory = rates.host_memory_bw_bytes_per_s if store.adam_bytes_per_s is None else store.adam_bytes_per_s
+    mine = np.max(ledger.updated, axis=0)
+    return np.asarray(mine * np.maximum(store.updated / store.update_bytes_per_s, ADAM_BYTES / memory))
