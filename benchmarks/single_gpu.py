@@ -90,7 +90,7 @@ def measure(run: Wanted, plan: Any, device: torch.device) -> dict[str, Any]:
     job = replace(job_of(plan, 1), steps=WARM_UP + TIMED)
     mesh = build_mesh(job.layout, 0, Status(rank=0), 60.0)
     # On the GPU, in no time; the runtime's own weights are the same on every kind of device, and slow to draw.
-    trainer = Trainer(job, mesh, device, draw=_draw_here)
+    trainer = Trainer(job, mesh, device, init_param=_init_param_here)
     tracked = None
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -112,7 +112,7 @@ def measure(run: Wanted, plan: Any, device: torch.device) -> dict[str, Any]:
     return {"seconds": timed, **dict(zip(names, peaks, strict=False))}
 
 
-def _draw_here(parameter: torch.Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
+def _init_param_here(parameter: torch.Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
     with torch.no_grad():
         parameter.fill_(split.start) if split.start is not None else parameter.normal_(std=0.02)
 

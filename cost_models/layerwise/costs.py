@@ -24,6 +24,7 @@ from .. import build_ledger
 from ..arrays import Array, Ints
 from ..layouts import Layouts
 from ..problem import Problem
+from ..quantities import gradients
 from ..quantities.ledger import Ledger
 from ..quantities.stages import EXTRA_KINDS
 from ..quantities.tables import Tables
@@ -57,7 +58,8 @@ class Prices(Bytes):
         whole = build_ledger.build(problem, tables, layouts, key)
         units, num = alone(whole), problem.num_kinds + EXTRA_KINDS
         kinds, bandwidth = range(num), rates.memory_bw_bytes_per_s
-        accumulate_s = np.array([units.accumulated_bytes(k) for k in kinds]) / rates.bandwidth("accumulation")[0]
+        accumulated = np.array([gradients.accumulated_bytes(units, k) for k in kinds])
+        accumulate_s = accumulated / rates.bandwidth("accumulation")[0]
         trained = np.array([units.trained[k][0] for k in kinds])
         gathering, scattering, copies_s = _traffic(whole, units, rates, num)
         forward, backward = _compute(units, kernel_seconds(tables, rates), num)
@@ -65,7 +67,7 @@ class Prices(Bytes):
         most = np.max([part[0] for part in whole.trained], axis=0)
         moved = np.array([units.updated[k] for k in kinds]) * optimizer_seconds.update_bytes(whole)
         update_s = moved / rates.bandwidth("update")[0]
-        cast_s = np.array([units.cast_bytes(k) for k in kinds]) / bandwidth
+        cast_s = np.array([gradients.cast_bytes(units, k) for k in kinds]) / bandwidth
         common = (forward, backward, accumulate_s + copies_s)
         once = (share(trained, most) * reduced, share(trained, most) * gathered, update_s, cast_s)
         profiles = range(whole.num_profiles)
@@ -185,7 +187,7 @@ def _traffic(whole: Ledger, units: Ledger, rates: Rates, num: int) -> tuple[Arra
     n = len(whole.layouts)
     gathering, scattering = np.zeros((2, whole.num_profiles, num, n))
     copies_s = np.zeros((num, n))
-    rows = np.flatnonzero((whole.layouts["zero"] >= 2) & ~whole.whole_in_pipeline)
+    rows = np.flatnonzero((whole.layouts["zero"] >= 2) & ~whole.states.whole_in_pipeline)
     if not len(rows):
         return gathering, scattering, copies_s
     again, first, scatters = sharded_states.when(whole, rows, whole.layouts["zero"][rows] == 3)

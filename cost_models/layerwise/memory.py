@@ -14,7 +14,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..problem import Problem
-from ..quantities.ledger import BUFFERS, LASTING, Ledger
+from ..quantities.device_memory import BUFFERS, LASTING, DeviceMemory
+from ..quantities.ledger import Ledger
 from ..quantities.memory import flat_buffer_bytes
 from ..quantities.moments import (
     AT_LOSS,
@@ -36,7 +37,7 @@ class Bytes:
     """Of strategies (rows n, all of one pp) for every kind of item: layers, then the edges of stages.py.
 
     Bytes that add up: states [3, kind, n], weights, gradients, optimizer; flat [profile, kind, n], of flat buffers;
-    unusable [kind, n], freed and of no use (liveness.unusable); saved [kind, n], a micro-batch's activations.
+    unusable [kind, n], freed and of no use (moments.unusable); saved [kind, n], a micro-batch's activations.
     transient: [TRANSIENT, kind, n] bytes at the item's fullest moment, of which a stage holds the most.
     """
 
@@ -52,14 +53,15 @@ class Bytes:
     def of_rows(cls, whole: Ledger) -> Bytes:
         """Of the rows of a ledger."""
         units, num = alone(whole), whole.problem.num_kinds + EXTRA_KINDS
-        memory = [units.memory(k) for k in range(num)]
+        memory = DeviceMemory(units)
+        buffers = [memory.buffers(k) for k in range(num)]
         trained = np.array([units.trained[k][0] for k in range(num)])
         return cls(
             whole.problem, whole,
-            states=np.array([[one[name] for one in memory] for name in ("weights", "gradients", "optimizer")]),
+            states=np.array([[of_kind[name] for of_kind in buffers] for name in ("weights", "gradients", "optimizer")]),
             flat=np.array([_flat(whole, j) * share(trained, whole.trained[j][0]) for j in range(whole.num_profiles)]),
             unusable=np.array([unusable(units, k) for k in range(num)]),
-            saved=np.array([units.saved[k] for k in range(num)]), transient=_transient(units, num),
+            saved=np.array([memory.of_micro_batch.saved[k] for k in range(num)]), transient=_transient(memory, num),
         )  # fmt: skip
 
 
@@ -82,21 +84,22 @@ def share(part: Array, whole: Array) -> Array:
 
 
 def _flat(whole: Ledger, j: int) -> Array:
-    """[n] bytes of flat copies on the device of profile j (Ledger.memory)."""
+    """[n] bytes of flat copies on the device of profile j (DeviceMemory.buffers)."""
     held = flat_buffer_bytes(whole.problem.stack, whole.problem.state_bytes, whole.trained[j][0], whole.updated[j])
-    return np.where((whole.layouts["zero"] > 0) & ~whole.away, held, 0.0)
+    return np.where((whole.layouts["zero"] > 0) & ~whole.states.away, held, 0.0)
 
 
-def _transient(units: Ledger, num: int) -> Array:
+def _transient(memory: DeviceMemory, num: int) -> Array:
     """[TRANSIENT, kind, n] bytes at the fullest moment of each item: of a layer and the embedding, its backward pass;
     of the head, the loss or its own."""
+    units = memory.ledger
     n, kinds = len(units.layouts), units.problem.num_kinds
     out = np.zeros((len(TRANSIENT), num, n))
     of_head = [at for at in (AT_LOSS, IN_HEAD, IN_PREDICTION) if at < number_of_moments(units.problem)]
     where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + EMBEDDING: (num, [IN_EMBEDDING]),
              num + HEAD: (num + 1, of_head)}  # fmt: skip
     for kind, (profile, at) in where.items():
-        passing = memory_moments(units, profile)
+        passing = memory_moments(memory, profile)
         held = np.array([passing[name][at] for name in TRANSIENT])
         fullest = held.sum(axis=0).argmax(axis=0)
         out[:, kind] = held[:, fullest, np.arange(n)]
@@ -158,7 +161,7 @@ class Stages:
 
     def held_by(self, rows: Sequence[int], *, together: bool = False) -> list[tuple[dict[str, float], float]]:
         """Of a plan, the strategies of embedding, layers and head in the order of the model, for every stage: bytes of
-        every buffer (ledger.BUFFERS), and freed ones of no use.
+        every buffer (device_memory.BUFFERS), and freed ones of no use.
 
         When the backward pass reaches the last layer of a strategy, the activations of the layers behind it are gone,
         and at the embedding those of all layers; together: counts them all the same at a layer, as the search does,

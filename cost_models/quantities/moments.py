@@ -23,6 +23,7 @@ from .vocabulary import KEPT_MESSAGES
 
 if TYPE_CHECKING:
     from ..problem import Problem
+    from .device_memory import DeviceMemory
     from .ledger import Ledger
 
 
@@ -32,10 +33,11 @@ SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
 FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
 
 
-def memory_moments(ledger: Ledger, j: int) -> dict[str, Array]:
+def memory_moments(memory: DeviceMemory, j: int) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
     the head, in that of a layer, in the first W after an I, in the backward pass of the embedding and, of models that
     have some, in that of a prediction (AT_LOSS, ...)."""
+    ledger = memory.ledger
     x, key, tables = ledger.layouts, ledger.key, ledger.tables
     n, extra = len(x), ledger.splits.counts.shape[2]
     predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
@@ -65,7 +67,7 @@ def memory_moments(ledger: Ledger, j: int) -> dict[str, Array]:
     last, arrived = part, _asked_for(ledger, (heads > 0) & gpipe)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
-    working, made_in_w = ledger.workspace(j), ledger.largest(j, tables.made_gradient[:, key])
+    working, made_in_w = memory.workspace(j), ledger.largest(j, tables.made_gradient[:, key])
     in_w = np.where(splits_backward(x["schedule"]), made_in_w, 0.0)
     found = {
         "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, waiting, before],
@@ -121,8 +123,8 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array]:
     trained = problem.state_bytes.gradient * np.maximum(parameters["trained_dense"], parameters["trained_experts"])
     layer = ledger.largest(j, weights[:num_kinds, key]) * (2 if problem.stack.fsdp_overlap > 0 else 1)
     gradients = ledger.largest(j, trained[:num_kinds, key])
-    whole = ((x["zero"] == 3) & ~ledger.whole_in_pipeline).astype(np.float64)
-    scattered = ((x["zero"] >= 2) & ~ledger.whole_gradients).astype(np.float64)
+    whole = ((x["zero"] == 3) & ~ledger.states.whole_in_pipeline).astype(np.float64)
+    scattered = ((x["zero"] >= 2) & ~ledger.states.whole_gradients).astype(np.float64)
     return (whole * np.array([_edge(ledger, weights)[key], layer, weights[MTP][key]]),
             scattered * np.array([_edge(ledger, trained)[key], gradients, trained[MTP][key],
                                   _embeddings(ledger, j) * trained[EMBEDDING][key]]))  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..quantities import gradients
 from ..quantities.exchanges import Hop, Op
 from ..quantities.groups import Groups, neighbours
 from ..quantities.ledger import Ledger
@@ -85,7 +86,8 @@ def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
     if ledger.problem.stack.reduces == "buckets" or not (tp > 1).any():
         return np.zeros(len(tp))
     curve = group_curve(rates, "tp", "all_reduce", tp, np.ones_like(tp))
-    return in_pieces(curve, ledger.trained_whole * ledger.problem.state_bytes.gradient, ledger.whole_parts)
+    num_bytes = gradients.trained_whole(ledger) * ledger.problem.state_bytes.gradient
+    return in_pieces(curve, num_bytes, gradients.whole_parts(ledger))
 
 
 def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
@@ -106,29 +108,29 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
     broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
     reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
     gathers: Op = "broadcast" if broadcasts else "all_gather"
-    plan, apart = ledger.exchanges, ledger.layouts["zero"] == 3
+    plan, apart, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
-        gradients, weights, buckets = largest * traffic.scattered, largest * traffic.gathered, ledger.reductions[part]
+        scattered, gathered, buckets = largest * traffic.scattered, largest * traffic.gathered, calls_of[part]
         for hop in plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            reduce_s += np.where(ledger.reduces_once, in_pieces(scatter, gradients, buckets), 0.0)
+            reduce_s += np.where(ledger.states.reduces_once, in_pieces(scatter, scattered, buckets), 0.0)
         for hop in plan.to_optimizer:
             there = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            reduce_s += apart * in_pieces(there, gradients, buckets)
+            reduce_s += apart * in_pieces(there, scattered, buckets)
         for hop in plan.from_optimizer:
             back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            gather_s += apart * in_pieces(back, weights, buckets)
+            gather_s += apart * in_pieces(back, gathered, buckets)
         gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
         calls = groups.shard.astype(np.float64) if broadcasts else buckets
-        gather_s += np.where(ledger.gathers_once, in_pieces(gather, weights, calls), 0.0)
+        gather_s += np.where(ledger.states.gathers_once, in_pieces(gather, gathered, calls), 0.0)
     return reduce_s, gather_s
 
 
 def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces: float = 1.0) -> Array:
     """[n] seconds of one exchange between the copies of a rank's parameters, of 1/`pieces` of them."""
-    seconds = np.zeros(len(ledger.layouts))
+    seconds, calls_of = np.zeros(len(ledger.layouts)), gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
-        calls = ledger.reductions[part]
+        calls = calls_of[part]
         calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)
         copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
         seconds += in_pieces(copies, largest * traffic.replicated / groups.shard / pieces, calls)

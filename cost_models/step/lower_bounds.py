@@ -6,7 +6,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..layouts import SCHEDULES
-from ..quantities.ledger import LASTING, Ledger
+from ..quantities.device_memory import LASTING, DeviceMemory
+from ..quantities.ledger import Ledger
 from ..quantities.stages import EMBEDDING
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
@@ -43,11 +44,12 @@ def bound(
     step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
+    memory_of_rows = DeviceMemory(ledger)
     if any_split:
-        held = ledger.memory(0)
-        states = sum(held[name] for name in LASTING)
+        buffers = memory_of_rows.buffers(0)
+        states = sum(buffers[name] for name in LASTING)
         return step_s, states * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates)
-    device_bytes, _ = fullest_stage(ledger, rates, gathered=states_known)
+    device_bytes, _ = fullest_stage(memory_of_rows, rates, gathered=states_known)
     return step_s, device_bytes
 
 

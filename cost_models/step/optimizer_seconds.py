@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.gradients import cast_bytes
 from ..quantities.ledger import Ledger
 from ..quantities.stores import ADAM_BYTES
 from ..rates.rates import Rates
@@ -20,14 +21,14 @@ def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
         beside = _extra_s(ledger, rates), _reductions_s(ledger, rates)
         return store_seconds.update_s(ledger.store, ledger, rates) + beside[0] + beside[1]
     on_gpu, on_host = optimizer_places_s(ledger, rates)
-    return np.asarray(np.where(ledger.offloads_optimizer, on_host, on_gpu))
+    return np.asarray(np.where(ledger.states.offloads_optimizer, on_host, on_gpu))
 
 
 def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
-    cast = np.max([ledger.cast_bytes(j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
+    cast = np.max([cast_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
     extra = _extra_s(ledger, rates) + _reductions_s(ledger, rates)
     on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
@@ -58,8 +59,8 @@ def _reductions_s(ledger: Ledger, rates: Rates) -> Array:
 
 def least_optimizer_s(ledger: Ledger, rates: Rates, states_known: bool) -> Array:
     """[n] seconds of the optimizer, where it is faster unless `states_known`."""
-    if ledger.stores_optimizer:
+    if ledger.states.stores_optimizer:
         hidden = ledger.store is not None and ledger.store.during_backward
         return np.zeros(len(ledger.layouts)) if hidden else optimizer_s(ledger, rates)
     on_gpu, on_host = optimizer_places_s(ledger, rates)
-    return np.where(ledger.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)
+    return np.where(ledger.states.offloads_optimizer, on_host, on_gpu) if states_known else np.minimum(on_gpu, on_host)

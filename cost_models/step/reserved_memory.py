@@ -5,28 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..quantities.device_memory import DeviceMemory
 from ..quantities.ledger import Ledger
 from ..quantities.moments import unusable
 from ..rates.rates import Rates
 
 
-def fullest_stage(ledger: Ledger, rates: Rates, *, gathered: bool = True) -> tuple[Array, Ints]:
+def fullest_stage(memory: DeviceMemory, rates: Rates, *, gathered: bool = True) -> tuple[Array, Ints]:
     """[n] bytes of the fullest stage as the driver would show them, and its profile; `gathered`: count that buffer."""
-    held = np.array([reserved_bytes(ledger, rates, j, gathered=gathered) for j in range(ledger.num_profiles)])
-    fullest = np.argmax(held, axis=0)
-    return held[fullest, np.arange(len(ledger.layouts))] + fixed_bytes(ledger, rates), fullest
+    profiles = range(memory.ledger.num_profiles)
+    reserved = np.array([reserved_bytes(memory, rates, j, gathered=gathered) for j in profiles])
+    fullest = np.argmax(reserved, axis=0)
+    return reserved[fullest, np.arange(len(fullest))] + fixed_bytes(memory.ledger, rates), fullest
 
 
 def least_bytes(ledger: Ledger, rates: Rates) -> Array:
     """[n] bytes that no choice of recomputation beats: weights, gradients and optimizer states of the fullest stage."""
-    held = np.max([np.sum(list(ledger.states(j).values()), axis=0) for j in range(ledger.num_profiles)], axis=0)
+    memory = DeviceMemory(ledger)
+    held = np.max([np.sum(list(memory.states(j).values()), axis=0) for j in range(ledger.num_profiles)], axis=0)
     return np.asarray(held * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates))
 
 
-def reserved_bytes(ledger: Ledger, rates: Rates, j: int, *, gathered: bool = True) -> Array:
+def reserved_bytes(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:
     """[n] bytes that the allocator holds on the device of profile j at its peak."""
-    allocated = np.asarray(sum(ledger.memory(j, gathered=gathered).values()))
-    return allocated * (1 + rates.overheads.reserve_share) + unusable(ledger, j)
+    allocated = np.asarray(sum(memory.buffers(j, gathered=gathered).values()))
+    return allocated * (1 + rates.overheads.reserve_share) + unusable(memory.ledger, j)
 
 
 def fixed_bytes(ledger: Ledger, rates: Rates) -> Array:

@@ -53,7 +53,7 @@ def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array,
     """[r] 1 where the backward pass of a micro-batch gathers weights; the forward pass does; gradients scatter."""
     again = gathers.astype(np.float64)
     first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
-    return again, first, (~ledger.reduces_once[rows]).astype(np.float64)
+    return again, first, (~ledger.states.reduces_once[rows]).astype(np.float64)
 
 
 def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[dict[Hops, Array], Array, Array, Array]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.activations import Activations
+from ..quantities.gradients import accumulated_bytes, accumulated_per_kind
 from ..quantities.ledger import Ledger
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
@@ -39,22 +41,22 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     recompute_rows = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
     forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
     backward = np.array([
-        ledger.on_profile(j, backward_rows) + ledger.redone(j, recompute_rows) for j in profiles
+        ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles
     ])  # fmt: skip
     if is_measured(rates):
         more = beside_s(ledger, rates)
         forward, backward = forward + more[0], backward + more[1]
     zero = ledger.layouts["zero"]
-    accumulate = np.array([ledger.accumulated_bytes(j) for j in profiles]) / rates.bandwidth("accumulation")[0]
+    accumulate = np.array([accumulated_bytes(ledger, j) for j in profiles]) / rates.bandwidth("accumulation")[0]
     compute = np.array([forward, backward])
     exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(compute)
-    sharded = np.flatnonzero((zero >= 2) & ~ledger.whole_in_pipeline)
+    sharded = np.flatnonzero((zero >= 2) & ~ledger.states.whole_in_pipeline)
     if len(sharded):
         gathers = (zero[sharded] == 3) & states
         exchange(ledger, rates, sharded, compute, exposed, used, gathers=gathers, shards_known=shards_known)
     fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
-        whole = np.array([ledger.accumulated_bytes(j, scattered=False) for j in profiles])
+        whole = np.array([accumulated_bytes(ledger, j, scattered=False) for j in profiles])
         fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
     one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
@@ -74,8 +76,9 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
 def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward."""
     out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
-    if ledger.offloads_activations.any():
-        out += np.where(ledger.offloads_activations, np.array(ledger.saved) / rates.pcie_bw_bytes_per_s, 0.0)
+    offloads = ledger.states.offloads_activations
+    if offloads.any():
+        out += np.where(offloads, np.array(Activations(ledger).saved) / rates.pcie_bw_bytes_per_s, 0.0)
     return out if ledger.store is None else out + store_seconds.pass_s(ledger.store, ledger, rates)
 
 
@@ -100,7 +103,7 @@ def cycle_s(ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: b
 def each_kind_s(ledger: Ledger, rates: Rates) -> dict[int, Array]:
     """Kind -> [n] seconds per micro-batch of one layer of that kind: forward, backward, what is recomputed and the
     addition of its gradients."""
-    kernels, accumulated = kernel_seconds(ledger.tables, rates), ledger.accumulated_per_kind()
+    kernels, accumulated = kernel_seconds(ledger.tables, rates), accumulated_per_kind(ledger)
     again = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
     forward, backward = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
     bandwidth, _ = rates.bandwidth("accumulation")
@@ -112,4 +115,4 @@ def component_s(ledger: Ledger, rates: Rates, index: int) -> Array:
     kernels = kernel_seconds(ledger.tables, rates)
     rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in kernels.layers]))
     again = ledger.per_code(np.array([kernels.recompute_s(*code)[:, index] for code in ledger.codes]))
-    return np.array([ledger.on_profile(j, rows) + ledger.redone(j, again) for j in range(ledger.num_profiles)])
+    return np.array([ledger.on_profile(j, rows) + ledger.recomputed(j, again) for j in range(ledger.num_profiles)])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..quantities.device_memory import DeviceMemory
 from ..quantities.ledger import Ledger
 from ..quantities.lengths import imbalance
 from ..rates.rates import COMPONENTS, Rates
@@ -65,8 +66,9 @@ class Estimate:
 def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     """Step time and memory of every layout of the ledger. `detail` splits compute into COMPONENTS."""
     terms, slowest = step_terms(ledger, rates, detail=detail)
-    device_bytes, fullest = fullest_stage(ledger, rates)
-    host_bytes = np.max([ledger.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
+    memory = DeviceMemory(ledger)
+    device_bytes, fullest = fullest_stage(memory, rates)
+    host_bytes = np.max([memory.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
     return Estimate(np.asarray(sum(terms.values())), device_bytes, host_bytes, terms, slowest, fullest)
 
 

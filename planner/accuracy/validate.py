@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...cost_models.quantities.ledger import BUFFERS, Ledger
+from ...cost_models.quantities.device_memory import BUFFERS, DeviceMemory
+from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.step import reserved_memory, step
@@ -102,10 +103,11 @@ def predict(case: Case, software: StackSpec | None = None) -> Prediction:
 def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:
     """Bytes of the kind that was measured, on the rank that was: the fullest, the first or the last stage's."""
     profiles, kind, scope = range(ledger.num_profiles), case.measured.memory_kind, case.measured.memory_scope
+    memory = DeviceMemory(ledger)
     if kind == "allocated":
-        totals = [float(sum(ledger.memory(j)[name][0] for name in BUFFERS)) for j in profiles]
+        totals = [float(sum(memory.buffers(j)[name][0] for name in BUFFERS)) for j in profiles]
     else:
-        totals = [float(reserved_memory.reserved_bytes(ledger, rates, j)[0]) for j in profiles]
+        totals = [float(reserved_memory.reserved_bytes(memory, rates, j)[0]) for j in profiles]
     if scope == "last rank":
         most = totals[int(np.argmax(ledger.splits.first[0]))]
     elif scope == "one rank":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
+from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
 from ...cost_models.quantities.stages import redone_by_layout
 from ...cost_models.step import reserved_memory, step
@@ -122,16 +123,16 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
 
 def _memory(one: Staged) -> list[dict[str, Any]]:
     """Bytes of each stage."""
-    batch = one.batch
+    batch, memory = one.batch, DeviceMemory(one.batch)
     context = float(reserved_memory.fixed_bytes(batch, one.resolved.rates)[0])
     out = []
     for stage in range(batch.num_profiles):
-        buffers = {name: float(held[0]) for name, held in batch.memory(stage).items()}
+        buffers = {name: float(held[0]) for name, held in memory.buffers(stage).items()}
         allocated = sum(buffers.values())
-        reserved = float(reserved_memory.reserved_bytes(batch, one.resolved.rates, stage)[0])
+        reserved = float(reserved_memory.reserved_bytes(memory, one.resolved.rates, stage)[0])
         out.append({
             "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
             "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,
-            "host_bytes": float(batch.host_bytes(stage)[0]),
+            "host_bytes": float(memory.host_bytes(stage)[0]),
         })  # fmt: skip
     return out

@@ -15,7 +15,9 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import SCHEDULES, Layout, Layouts
 from ...cost_models.quantities import tables
+from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.exchanges import Op
+from ...cost_models.quantities.gradients import accumulated_bytes, reductions
 from ...cost_models.quantities.groups import Groups
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.stages import (
@@ -180,7 +182,7 @@ class Staged:
         beside = beside_s(batch, rates)[:, devices, 0] / np.bincount(devices)[devices]
         forward, backward = forward + beside[0], backward + beside[1]
         # What is neither computed nor sent goes with the backward pass: most of it are gradients that are added up.
-        added = rows @ one_by_one(batch).accumulated_bytes(0)[: rows.shape[1]]
+        added = rows @ accumulated_bytes(one_by_one(batch), 0)[: rows.shape[1]]
         of_device = np.bincount(devices, added)[devices]
         equal = 1.0 / np.bincount(devices)[devices]
         part = np.divide(added, of_device, out=equal, where=of_device > 0)
@@ -189,14 +191,15 @@ class Staged:
         activations = rows @ quantities.saved(0, 0)[:, key] - redone @ dropped
         hops, links = (tuple(map(tuple, each.tolist())) for each in self._messages_s)
         reduce_s, gather_s = _data_parallel(self.resolved, batch, rows)
-        held = [batch.memory(j) for j in range(batch.num_profiles)]
+        memory = DeviceMemory(batch)
+        held = [memory.buffers(j) for j in range(batch.num_profiles)]
         static = [sum(float(x[0]) for name, x in one.items() if name != "activations") for one in held]
         costs = Costs(
             forward_s=tuple(forward.tolist()), weight_s=tuple(weight.tolist()),
             input_s=tuple((np.maximum(backward - weight, 0.0) + exposed).tolist()),
             forward_hop_s=hops[0], backward_hop_s=hops[1], forward_link_s=links[0], backward_link_s=links[1],
             reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
-            buckets=round(float(batch.reductions[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
+            buckets=round(float(reductions(batch)[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
             overlap=min(stack.dp_overlap, 1.0), static_bytes=tuple(static),
             optimizer_s=(float(self.estimate.terms["optimizer"][0]),) * self.layout.pp,
             activation_bytes=tuple(activations.tolist()),
@@ -310,17 +313,17 @@ def _data_parallel(resolved: Resolved, batch: Ledger, rows: Array) -> tuple[Arra
     reduce_s, gather_s = np.zeros((2, len(rows)))
     per_chunk = int(batch.layouts["pp"][0]) / len(rows)
     parts: list[tuple[str, Groups]] = [("trained_dense", batch.dense_groups), ("trained_experts", batch.expert_groups)]
-    for (name, groups), prefix, total in zip(parts[: 1 + resolved.model.is_moe], ("", "expert_"), batch.reductions,
+    for (name, groups), prefix, total in zip(parts[: 1 + resolved.model.is_moe], ("", "expert_"), reductions(batch),
                                              strict=False):  # fmt: skip
         calls = max(float(total[0]) * per_chunk, 1.0) if total[0] else 0.0
         trained = rows @ batch.tables.parameters[name][:, int(batch.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
         gradient, weight = trained * states.gradient, trained * states.weight
-        if batch.reduces_once[0]:
+        if batch.states.reduces_once[0]:
             reduce_s += _seconds(resolved, f"{prefix}shard", "reduce_scatter", shard, stride, gradient, calls)
         copies = int(groups.replicate[0]), int(groups.replicate_stride[0])
         reduce_s += _seconds(resolved, f"{prefix}replicate", "all_reduce", *copies, gradient / shard, calls)
-        if batch.gathers_once[0]:
+        if batch.states.gathers_once[0]:
             one_by_one = resolved.stack.dp_gather == "broadcasts"
             op: Op = "broadcast" if one_by_one else "all_gather"
             pieces = float(shard) if one_by_one else calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.stages import on_devices
 from ...cost_models.step import reserved_memory
 from ...cost_models.techniques.vocabulary_parallel import TECHNIQUE
@@ -53,5 +54,5 @@ def redistribution(request: Request, candidate: Candidate) -> Redistribution | N
 
 def _last_bytes(one: Staged) -> float:
     batch, rates = one.batch, one.resolved.rates
-    reserved = reserved_memory.reserved_bytes(batch, rates, batch.num_profiles - 1)
+    reserved = reserved_memory.reserved_bytes(DeviceMemory(batch), rates, batch.num_profiles - 1)
     return float((reserved + reserved_memory.fixed_bytes(batch, rates))[0])

@@ -21,7 +21,8 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import SCHEDULES, Layouts
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.ledger import LASTING, Ledger
+from ...cost_models.quantities.device_memory import LASTING, DeviceMemory
+from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.resident import in_flight
 from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, HEAD, MTP
 from ...cost_models.quantities.tables import Tables, build, index_keys
@@ -130,16 +131,17 @@ class SharedPipelines(_Shared, AnySplit):
         holds anyway) / (states + micro-batches in flight x saved) of all layers at most."""
         kinds = batch.splits.counts.shape[2] + np.array([EMBEDDING, HEAD, MTP, EMBEDDING_COPY])
         layers = _of_kinds(batch, np.setdiff1d(np.arange(batch.splits.counts.shape[2]), kinds))
-        held, x, pp = layers.memory(0), batch.layouts, batch.layouts["pp"].astype(np.float64)
+        held, x, pp = DeviceMemory(layers).buffers(0), batch.layouts, batch.layouts["pp"].astype(np.float64)
         last = in_flight(x["schedule"], x["pp"], x["vpp"], batch.m, pp - 1.0)
         states = pp * sum(held[name] for name in LASTING if name != "activations")
         saved = pp * held["activations"] / last
-        alone = [_of_kinds(batch, some, whole=True).memory(0) for some in (kinds[:1], kinds[1:])]
+        alone = [DeviceMemory(_of_kinds(batch, some, whole=True)).buffers(0) for some in (kinds[:1], kinds[1:])]
         # The embedding's gradient comes when activations of a micro-batch are gone: beside fewer than `flying`.
         ends = [np.asarray(sum(alone[0][name] for name in LASTING)), np.asarray(sum(alone[1].values()))]
         folded = x["schedule"] >= SCHEDULES.index("zb-v")  # in a V, one device holds both ends
         ends = [np.where(folded, ends[0] + ends[1], ends[0]), np.where(folded, 0.0, ends[1])]
-        of_each = [_of_kinds(batch, np.array([kind])).memory(0) for kind in range(self.problem.num_kinds)]
+        of_each = [DeviceMemory(_of_kinds(batch, np.array([kind]))).buffers(0)
+                   for kind in range(self.problem.num_kinds)]  # fmt: skip
         beside = [np.sum([each[name] for name in each if name not in LASTING], axis=0) for each in of_each]
         passing = np.min(beside, axis=0)
         fixed, growth = reserved_memory.fixed_bytes(batch, self.rates), 1 + self.rates.overheads.reserve_share
@@ -198,7 +200,7 @@ class SharedReplicas(_Shared):
             part = {name: column[start : start + _ROWS] for name, column in columns.items()}
             layouts = Layouts(part)
             first = build_ledger.build(self.problem, tables, layouts, part["_key"])
-            needed, _ = reserved_memory.fullest_stage(first, self.rates)
+            needed, _ = reserved_memory.fullest_stage(DeviceMemory(first), self.rates)
             mine = self._batches(first), self.every, self.shares, self.mean, self.sum_s
             seconds = shared_bounds.least_replicas(*mine, states_known=True, shards_known=True)
             fits = needed <= self.memory_bytes

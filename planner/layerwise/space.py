@@ -151,8 +151,8 @@ class Instance(Stages):
         return float(self.pipeline.step_s(self.sums_of(rows), self.prices.messages_once_s[rows[-1]]))
 
     def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
-        """Of a plan, for every stage: bytes of every buffer (ledger.BUFFERS), freed ones of no use (`unusable`), and
-        outside the allocator (`context`). together: as `held_by`."""
+        """Of a plan, for every stage: bytes of every buffer (device_memory.BUFFERS), freed ones of no use
+        (`unusable`), and outside the allocator (`context`). together: as `held_by`."""
         prices, out, at = self.prices, [], 0
         for items, (held, unused) in zip(self.items, self.held_by(rows, together=together), strict=True):
             outside = prices.context_bytes(np.unique(prices.split[list(rows[at : at + len(items)])]))

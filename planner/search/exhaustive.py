@@ -19,6 +19,7 @@ from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import SCHEDULES, Layout, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import ledger
+from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.stages import EXTRA_KINDS
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
@@ -260,7 +261,7 @@ class Search:
         if level == 0:
             seconds, needed = lower_bounds.bound(batch, self.rates, states_known=False, memory=False)
             return seconds, reserved_memory.least_bytes(batch, self.rates) if self.objective == "memory" else needed
-        needed = reserved_memory.fullest_stage(batch, self.rates, gathered=level == 2)[0]
+        needed = reserved_memory.fullest_stage(DeviceMemory(batch), self.rates, gathered=level == 2)[0]
         seconds, fits = np.full(len(needed), np.inf), np.flatnonzero(needed <= self.memory_bytes)
         if 2 * len(fits) > len(needed):
             return lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0], needed
@@ -285,7 +286,7 @@ class Search:
         whole = select(children, np.flatnonzero(some)[first])
         free = {**self._relaxed(whole, 0), "recompute": whole["recompute"]}
         batch = build_ledger.build(self.problem, tables, Layouts(free), whole["_key"])
-        needed = reserved_memory.fullest_stage(batch, self.rates, gathered=False)[0]
+        needed = reserved_memory.fullest_stage(DeviceMemory(batch), self.rates, gathered=False)[0]
         out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
         out[nodes] = needed * (1 - TIE) > self.memory_bytes
         return np.asarray(some & out[children["_node"]])

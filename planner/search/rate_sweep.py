@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import Rates
@@ -195,10 +196,11 @@ class RateSweep(Search):
             return np.zeros(len(columns["tp"]))
         relaxed = columns if level == _LEAVES else self._relaxed(columns, level)
         batch = build_ledger.build(self.problem, self.tables, Layouts(relaxed), columns["_key"])
-        needed = reserved_memory.fullest_stage(batch, self.rates, gathered=level > 1)[0]
+        memory = DeviceMemory(batch)
+        needed = reserved_memory.fullest_stage(memory, self.rates, gathered=level > 1)[0]
         if level < _LEAVES:
             return needed
-        on_host = np.max([batch.host_bytes(j) for j in range(batch.num_profiles)], axis=0)
+        on_host = np.max([memory.host_bytes(j) for j in range(batch.num_profiles)], axis=0)
         return np.where(on_host <= self.host_bytes, needed, np.inf)
 
     def _seconds(self, level: int, columns: Columns) -> tuple[Layouts, Array]:

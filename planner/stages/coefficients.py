@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES
-from ...cost_models.quantities.ledger import LASTING, Ledger
+from ...cost_models.quantities.device_memory import LASTING, DeviceMemory
+from ...cost_models.quantities.gradients import accumulated_bytes
+from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.moments import unusable
 from ...cost_models.quantities.resident import moments_held
 from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, on_devices
@@ -38,7 +40,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     chooses = recompute_apart and RECOMPUTE_MODES[layout.recompute] == "full"
     tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
     single = one_by_one(batch)
-    accumulate = single.accumulated_bytes(0)[:-1] / rates.bandwidth("accumulation")[0]
+    accumulate = accumulated_bytes(single, 0)[:-1] / rates.bandwidth("accumulation")[0]
     kernels = kernel_seconds(tables, rates)
     redo, weight = kernels.recompute_s(*code).sum(axis=1)[:, key], kernels.weight_s[:, key]
     inputs = np.maximum(kernels.backward_s[:, key] - weight, 0.0) + accumulate
@@ -84,18 +86,18 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
 
 def _state_bytes(single: Ledger) -> Array:
     """[kind] bytes that a layer of each kind keeps beside activations."""
-    buffers = single.memory(0)
+    buffers = DeviceMemory(single).buffers(0)
     total = np.asarray(sum(buffers[name] for name in LASTING if name != "activations"))
     return np.asarray(total[:-1] - total[-1])
 
 
 def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, filled: bool = False) -> Array:
-    """[3, device] bytes of what comes and goes (Ledger.passing_bytes), at least: beside a layer, or none where a stage
-    may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
+    """[3, device] bytes of what comes and goes (DeviceMemory.transient_bytes), at least: beside a layer, or none where
+    a stage may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
     on_gpu = on_devices(edges, one.devices)
     variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.resolved.problem.num_kinds)]
     batch = replace(one.batch, code=one.batch.code * 0, codes=((0, 0),)) if none_redone else one.batch
-    late = one.batch.late_bytes
+    late = DeviceMemory(one.batch).late_bytes
     of_kinds = np.array([_transient(batch, rows, late) for rows in variants])
     least = of_kinds.min(axis=0)
     # A chunk between the ends has a layer, and so has each before and behind it: which kinds can it be of?
@@ -115,8 +117,8 @@ def _transient(batch: Ledger, rows: Array, late: Array) -> Array:
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     number = np.zeros((1, len(distinct)))
     splits = Splits(distinct[None], number, np.ones_like(number), rows.sum(axis=0)[None])
-    other = replace(batch, splits=splits)
-    return np.array([other.passing_bytes(j, late)[:, 0] for j in range(len(distinct))]).T[:, which]
+    other = DeviceMemory(replace(batch, splits=splits))
+    return np.array([other.transient_bytes(j, late)[:, 0] for j in range(len(distinct))]).T[:, which]
 
 
 def _outputs(one: Staged, in_flight: Array) -> Array:

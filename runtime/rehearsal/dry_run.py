@@ -2,7 +2,7 @@
 
 One process plays one rank of the real world size: torch's fake process group answers every collective at once, and
 FakeTensorMode makes tensors that have a shape and a storage size but no memory. Every storage is followed; what is
-alive at the peak is told apart by kind, in the words of `cost_models.ledger.BUFFERS`.
+alive at the peak is told apart by kind, in the words of `device_memory.BUFFERS`.
 
 Fake tensors say that they are on the CPU (autograd of a build without CUDA refuses others). The kernels that keep
 something else on a GPU are replaced: attention by the flash kernel's own operator, which keeps query, key, value,

@@ -12,6 +12,7 @@ from ...cost_models.layerwise.memory import Bytes, Stages
 from ...cost_models.layouts import RECOMPUTE_MODES, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import ledger
+from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.stages import Partition
 from ...cost_models.quantities.tables import Tables, index_keys, operations
 from ...cost_models.specs.workload import Workload
@@ -26,9 +27,9 @@ def predicted_bytes(job: Job) -> list[dict[str, float]]:
     """Per stage: bytes of every buffer on one rank, and their sum `allocated`."""
     if job.strategies is not None:
         return [_scaled(job, held) for held in _held_by(job.strategies, job, _problem(job))]
-    batch = ledger_of(job)
-    memory = [batch.memory(stage) for stage in range(job.layout.pp)]
-    return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in memory]
+    memory = DeviceMemory(ledger_of(job))
+    stages = [memory.buffers(stage) for stage in range(job.layout.pp)]
+    return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in stages]
 
 
 def ledger_of(job: Job) -> ledger.Ledger:

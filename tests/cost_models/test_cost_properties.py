@@ -35,7 +35,8 @@ from meshwright.cost_models.layouts import (
     parse,
 )
 from meshwright.cost_models.problem import Problem
-from meshwright.cost_models.quantities import ledger
+from meshwright.cost_models.quantities.activations import Activations
+from meshwright.cost_models.quantities.device_memory import BUFFERS, DeviceMemory
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import REPLICATED
 from meshwright.cost_models.quantities.moments import TRANSIENT
@@ -441,17 +442,18 @@ def test_zero_is_monotone_in_memory(name: str, seed: int) -> None:
     stages = [with_column(columns, zero=zero, shard=columns["dp"]) for zero in range(4)]
     ledgers = [ledger_of(case, stage) for stage in stages]
     j = seed % ledgers[0].num_profiles
-    held = [one.memory(j) for one in ledgers]
+    memories = [DeviceMemory(one) for one in ledgers]
+    held = [one.buffers(j) for one in memories]
     for before, after, state in zip(held, held[1:], ("optimizer", "gradients", "weights"), strict=False):
         for buffer in ("optimizer", "gradients", "weights"):
             check(after[buffer] <= before[buffer] * (1 + SLACK), columns, before[buffer], after[buffer])
             if buffer != state:
                 check(np.isclose(after[buffer], before[buffer], rtol=1e-12), columns)
     # What is whole meanwhile may shift the peak to another moment; without it, the moment is the same.
-    for before, after in pairwise([one.memory(j, gathered=False) for one in ledgers]):
+    for before, after in pairwise([one.buffers(j, gathered=False) for one in memories]):
         for buffer in ("activations", "logits", "exchange", "workspace"):
             check(after[buffer] == before[buffer], columns)
-    totals = [reserved_memory.fullest_stage(one, case.rates, gathered=False)[0] for one in ledgers]
+    totals = [reserved_memory.fullest_stage(one, case.rates, gathered=False)[0] for one in memories]
     for larger, smaller in pairwise(totals):
         check(smaller <= larger * (1 + SLACK), columns, larger, smaller)
     assert not any(before["gathered"].any() for before in held[:2])
@@ -475,26 +477,27 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
     there = ledger_of(case, with_column(columns, offload=0))
     for offload, buffers in ((OPT, {"optimizer"}), (ACT, {"activations"}), (3, {"optimizer", "activations"})):
         moved = ledger_of(case, with_column(columns, offload=offload))
+        memory_there, memory_moved = DeviceMemory(there), DeviceMemory(moved)
         for j in range(there.num_profiles):
-            before, after = there.memory(j), moved.memory(j)
+            before, after = memory_there.buffers(j), memory_moved.buffers(j)
             moves = there.counts[j][there.splits.counts.shape[2] + EMBEDDING] * (columns["pp"] > 1) > 0
             moves = apart | (moves & ("activations" in buffers))
             # An optimizer on the host has no flat copies on the GPU either.
             copies = {"workspace"} if case.problem.stack.flat_buffers != "none" and "optimizer" in buffers else set()
-            for buffer in ledger.BUFFERS:
+            for buffer in BUFFERS:
                 may_fall = buffer in buffers | copies
                 less = after[buffer] <= before[buffer] if may_fall else after[buffer] == before[buffer]
                 other = moves | ("activations" in buffers) & (columns["recompute_layers"] > 0) & (buffer in TRANSIENT)
                 check(less | other, columns, before[buffer], after[buffer])
             gone = np.sum([before[buffer] - after[buffer] for buffer in buffers], axis=0)
-            on_host = moved.host_bytes(j)
+            on_host = memory_moved.host_bytes(j)
             check((on_host >= gone * (1 - SLACK)) | moves, columns, on_host, gone)
             if "optimizer" not in buffers:
                 check(np.isclose(on_host, gone, rtol=1e-9) | moves, columns, on_host, gone)
-        small, large = (reserved_memory.fullest_stage(one, case.rates)[0] for one in (moved, there))
+        small, large = (reserved_memory.fullest_stage(one, case.rates)[0] for one in (memory_moved, memory_there))
         check(small <= large, columns, small, large)
         if "optimizer" in buffers:
-            assert not any(moved.memory(j)["optimizer"].any() for j in range(moved.num_profiles))
+            assert not any(memory_moved.buffers(j)["optimizer"].any() for j in range(moved.num_profiles))
 
 
 @given(cases, seeds)
@@ -534,7 +537,8 @@ def test_recompute_is_monotone(name: str, seed: int) -> None:
         for lower, upper, before, after in zip(ledgers, ledgers[1:], seconds, seconds[1:], strict=False):
             check(after >= before * (1 - SLACK), columns, before, after)
             for j in range(lower.num_profiles):
-                check(upper.saved[j] <= lower.saved[j] * (1 + SLACK), columns, lower.saved[j], upper.saved[j])
+                small, large = Activations(upper).saved[j], Activations(lower).saved[j]
+                check(small <= large * (1 + SLACK), columns, large, small)
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import MODULES, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts
 from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities.activations import Activations
+from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.flops import model_flops, recomputed_flops
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import StateBytes
@@ -45,7 +47,7 @@ def ledger_of(model: ModelSpec, layout: Layout, stack: StackSpec, global_batch: 
 
 
 def states_bytes(ledger: Ledger, j: int) -> float:
-    held = ledger.memory(j)
+    held = DeviceMemory(ledger).buffers(j)
     return float((held["weights"] + held["gradients"] + held["optimizer"])[0])
 
 
@@ -236,8 +238,8 @@ def activations(row: Published, recompute: str, sequence_parallel: bool) -> floa
         for saved in ops.saved
         if (ops.name, saved.name) in (("embedding", "dropout mask"), ("head", "final norm"))
     )
-    in_flight = float(ledger.memory(j)["activations"][0] / ledger.saved[j][0])
-    return float(ledger.memory(j)["activations"][0]) - edges * in_flight
+    in_flight = float(DeviceMemory(ledger).buffers(j)["activations"][0] / Activations(ledger).saved[j][0])
+    return float(DeviceMemory(ledger).buffers(j)["activations"][0]) - edges * in_flight
 
 
 @korthikanti

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities.activations import Activations
+from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import StateBytes
 from meshwright.cost_models.quantities.moments import (
@@ -36,7 +38,7 @@ def held(layout_id: str, stack: str = "generic", global_batch: int = 64, **chang
     """Bytes by buffer on the last stage of Llama-3.1-8B."""
     ledger = built(layout_id, stack, global_batch, **changes)
     j = int(np.argmax(ledger.splits.first[0]))
-    return {name: float(value[0]) for name, value in ledger.memory(j).items()}
+    return {name: float(value[0]) for name, value in DeviceMemory(ledger).buffers(j).items()}
 
 
 def built(
@@ -59,7 +61,7 @@ def test_the_loss_of_a_long_sequence_is_the_peak() -> None:
 def test_the_backward_pass_of_a_layer_is_the_peak_where_there_is_no_head() -> None:
     ledger = built("pp2-dp4-mbs1-z1-rfull", "generic", 64)
     first = int(np.argmin(ledger.splits.first[0]))
-    found = {name: float(value[0]) for name, value in ledger.memory(first).items()}
+    found = {name: float(value[0]) for name, value in DeviceMemory(ledger).buffers(first).items()}
     assert found["logits"] == 0
     assert found["workspace"] > 2 * SEQ * (2 * F + H)  # gradients of the widest product, and what the layer made again
 
@@ -67,7 +69,7 @@ def test_the_backward_pass_of_a_layer_is_the_peak_where_there_is_no_head() -> No
 @pytest.mark.parametrize(("overlap", "layers"), [(0.8, 2), (0.0, 1)])
 def test_a_stack_that_gathers_ahead_holds_two_layers(overlap: float, layers: int) -> None:
     ledger = built("dp8-mbs1-z3-rnone", "generic", 64, fsdp_overlap=overlap)
-    layer = memory_moments(ledger, 0)["gathered"][IN_LAYER, 0]
+    layer = memory_moments(DeviceMemory(ledger), 0)["gathered"][IN_LAYER, 0]
     assert layer == pytest.approx((2 * layers + 4) * LAYER, rel=1e-3)  # weights in bf16, whole gradients in fp32
 
 
@@ -86,7 +88,7 @@ def test_experts_share_one_cached_gradient() -> None:
     """Mixtral: eight experts of 3 x 4096 x 14336, attention of 4096 x (4096 + 1024 + 1024 + 4096), router 8 x 4096."""
     names: dict[str, Any] = {"model": "mixtral-8x7b", "fused_accumulation": True}
     ledgers = [built("dp8-ep4-mbs1-z1-rnone", "generic", 64, cached_gradients=flag, **names) for flag in (False, True)]
-    plain, cached = (float(one.memory(0)["workspace"][0]) for one in ledgers)
+    plain, cached = (float(DeviceMemory(one).buffers(0)["workspace"][0]) for one in ledgers)
     assert cached - plain == pytest.approx(2 * (3 * H * F + H * (2 * H + 2 * 1024) + 8 * H), rel=1e-3)
 
 
@@ -112,8 +114,8 @@ def test_no_moment_is_above_the_peak() -> None:
     for layout_id in ("dp8-mbs1-z3-rfull", "tp8-dp1-mbs1-z1-rnone", "pp4-dp2-mbs1-z1-rfull"):
         ledger = built(layout_id, "generic", 64)
         for j in range(ledger.num_profiles):
-            peak = sum(float(ledger.memory(j)[name][0]) for name in TRANSIENT)
-            each = np.sum(list(memory_moments(ledger, j).values()), axis=0)[:, 0]
+            peak = sum(float(DeviceMemory(ledger).buffers(j)[name][0]) for name in TRANSIENT)
+            each = np.sum(list(memory_moments(DeviceMemory(ledger), j).values()), axis=0)[:, 0]
             assert peak == pytest.approx(each.max())
 
 
@@ -164,7 +166,7 @@ def test_products_keep_their_quantised_inputs() -> None:
         problem = Problem(load_model("llama-3.1-8b")[0], workload, stack, 8, 8)
         rates = rates_for(load_cluster("dgx-h100:1"), stack, "fp8")
         ledger = price_layouts(problem, rates, Layouts.of([parse("dp8-mbs1-z1-rnone-fp8")]))[0]
-        saved.append(float(ledger.saved[0][0]))
+        saved.append(float(Activations(ledger).saved[0][0]))
     assert saved[0] - saved[1] == pytest.approx(32 * SEQ * (2 * H + F - H))
 
 
@@ -184,9 +186,12 @@ def test_deepspeed_keeps_what_a_stage_hands_on() -> None:
     for stack, outputs in (("megatron-lm", 0), ("megatron-deepspeed-2022", 1)):
         ledger = built(layout, stack, 64)
         first = int(np.argmin(ledger.splits.first[0]))
-        assert ledger.memory(first)["activations"][0] == pytest.approx(4 * (8 + outputs) * 2 * H * SEQ, rel=1e-9)
+        memory = DeviceMemory(ledger)
+        expected = 4 * (8 + outputs) * 2 * H * SEQ
+        assert memory.buffers(first)["activations"][0] == pytest.approx(expected, rel=1e-9)
         last = int(np.argmax(ledger.splits.first[0]))
-        assert ledger.activations_on(last, 0, 3) < 9 * 2 * H * SEQ + 4 * H * SEQ  # one in flight, handed to nobody
+        of_last = float(memory.activations(last, np.array([3.0]))[:, 0].max())
+        assert of_last < 9 * 2 * H * SEQ + 4 * H * SEQ  # one in flight, handed to nobody
 
 
 @pytest.mark.parametrize(
@@ -201,7 +206,7 @@ def test_messages_that_are_asked_for_ahead_have_a_buffer(
     """At most as many as there are others; none on the last stage of gpipe, which has had all when it is fullest."""
     ledgers = [built(layout_id, "generic", global_batch, messages_ahead=number) for number in (0, 2)]
     by_device = np.argsort(ledgers[0].splits.first[0])
-    none, two = ([sum(float(held[0]) for held in ledger.memory(int(j)).values()) for j in by_device]
+    none, two = ([sum(float(held[0]) for held in DeviceMemory(ledger).buffers(int(j)).values()) for j in by_device]
                  for ledger in ledgers)  # fmt: skip
     assert two[-1] - none[-1] == pytest.approx(last * 2 * SEQ * H)
     assert two[0] - none[0] == pytest.approx(first * 2 * SEQ * H)
@@ -219,7 +224,7 @@ def test_the_first_product_to_be_differentiated_makes_the_gradient_of_its_weight
 @pytest.mark.parametrize(("layout_id", "expected"), [("pp2-zbh1-dp4-mbs1-z1-rnone", 2 * H * 2 * F),
                                                      ("pp2-dp4-mbs1-z1-rnone", 0.0)])  # fmt: skip
 def test_the_first_w_after_an_i_makes_a_gradient(layout_id: str, expected: float) -> None:
-    assert memory_moments(built(layout_id, "generic", 64), 0)["workspace"][IN_W, 0] == expected
+    assert memory_moments(DeviceMemory(built(layout_id, "generic", 64)), 0)["workspace"][IN_W, 0] == expected
 
 
 @pytest.mark.parametrize(
@@ -234,22 +239,23 @@ def test_the_gradient_of_the_embedding_is_made_beside_other_micro_batches(
     its W, and V x h in bf16."""
     ledger = built(layout_id, "generic", 64)
     first = int(np.argmin(ledger.splits.first[0]))
-    found = {name: float(value[0]) for name, value in ledger.memory(first).items()}
-    saved, late = 2 * 2 * H * SEQ / 8, waits * float(ledger.waiting[first].sum())
+    found = {name: float(value[0]) for name, value in DeviceMemory(ledger).buffers(first).items()}
+    saved, late = 2 * 2 * H * SEQ / 8, waits * float(Activations(ledger).wgrad_stash[first].sum())
     assert found["activations"] == pytest.approx(in_flight * saved + late)
     assert found["workspace"] == 2 * V * H
     others = [j for j in range(ledger.num_profiles) if ledger.splits.first[0, j] > 0]
-    assert not any(memory_moments(ledger, j)["workspace"][IN_EMBEDDING].any() for j in others)
+    assert not any(memory_moments(DeviceMemory(ledger), j)["workspace"][IN_EMBEDDING].any() for j in others)
 
 
 def test_without_a_pipeline_nothing_is_left_beside_the_gradient_of_the_embedding() -> None:
-    assert not memory_moments(built("dp8-mbs1-z0-rfull", "generic", 64), 0)["workspace"][IN_EMBEDDING].any()
+    memory = DeviceMemory(built("dp8-mbs1-z0-rfull", "generic", 64))
+    assert not memory_moments(memory, 0)["workspace"][IN_EMBEDDING].any()
 
 
 def test_a_gradient_of_the_embedding_that_is_scattered_is_whole_before() -> None:
     ledger = built("pp2-dp4-mbs1-z2-rfull", "generic", 64)
     first = int(np.argmin(ledger.splits.first[0]))
-    assert memory_moments(ledger, first)["gathered"][IN_EMBEDDING, 0] == 4 * V * H
+    assert memory_moments(DeviceMemory(ledger), first)["gathered"][IN_EMBEDDING, 0] == 4 * V * H
 
 
 def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
@@ -257,7 +263,7 @@ def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
     softmax of the main head, whose loss is differentiated later, waits."""
     ledger = built("dp256-ep64-mbs1-z3-rfull", "generic", 256, "deepseek-v3", fsdp_overlap=0.0)
     h, vocab = 7168, 129280
-    passing = memory_moments(ledger, 0)
+    passing = memory_moments(DeviceMemory(ledger), 0)
     layer, found = passing["gathered"][IN_LAYER, 0], passing["gathered"][IN_PREDICTION, 0]
     assert found - layer == pytest.approx((2 + 4) * 2 * h * h + 2 * vocab * h, rel=1e-3)
     assert passing["logits"][IN_PREDICTION, 0] == 4 * SEQ * vocab
@@ -273,7 +279,7 @@ def test_the_gradient_of_the_head_is_whole_after_that_of_the_logits(
 ) -> None:
     """Beside the gradient as the product makes it, 2 V h, the larger of 2 V s and 4 V h; a product that adds to the sum
     by itself needs both."""
-    passing = memory_moments(built(layout_id, "generic", 64, fused_accumulation=fused), 0)
+    passing = memory_moments(DeviceMemory(built(layout_id, "generic", 64, fused_accumulation=fused)), 0)
     assert passing["logits"][IN_HEAD, 0] == 2 * V * tokens
     assert passing["gathered"][IN_HEAD, 0] == pytest.approx(whole, rel=1e-4)  # the final norm
 
@@ -288,14 +294,16 @@ def test_a_stage_needs_what_its_own_layers_do(layout_id: str, stack: str) -> Non
     dense = replace(ledger.problem.model, kinds=ledger.problem.model.kinds[:1], pattern=(0,) * 61, mtp_layers=0)
     alone = built(layout_id, stack, 256, dense, cached_gradients=stack != "generic")
     same = int(np.argmin(alone.splits.first[0]))
-    found, wanted = memory_moments(ledger, first), memory_moments(alone, same)
+    found = memory_moments(DeviceMemory(ledger), first)
+    wanted = memory_moments(DeviceMemory(alone), same)
     for name in TRANSIENT:
         assert (found[name][:IN_PREDICTION] == wanted[name]).all(), name
-    others = memory_moments(ledger, 1 - first)
+    others = memory_moments(DeviceMemory(ledger), 1 - first)
     assert sum(others[name][IN_LAYER, 0] for name in TRANSIENT) > sum(found[name][IN_LAYER, 0] for name in TRANSIENT)
 
 
 def test_gradients_of_experts_are_scattered_before_the_others_come() -> None:
     """Mixtral over ep 4: two experts of 3 x 4096 x 14336 on a rank."""
     ledger = built("dp8-ep4-mbs1-z2-rnone", "generic", 64, "mixtral-8x7b")
-    assert memory_moments(ledger, 0)["gathered"][IN_LAYER, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)
+    gathered = memory_moments(DeviceMemory(ledger), 0)["gathered"]
+    assert gathered[IN_LAYER, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts, parse
 from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities.activations import Activations
+from meshwright.cost_models.quantities.gradients import reductions
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.lengths import imbalance
 from meshwright.cost_models.quantities.operations import KEY_FIELDS, Builder, LayerOperations, Shard
@@ -200,7 +202,7 @@ def test_parts_of_a_model_are_reduced_by_themselves() -> None:
     (buckets, ledger, rates), (parts, _, _) = (
         step_of(LLAMA, stack_of(reduces=how, dp_overlap=0.0), Layout(dp=16)) for how in ("buckets", "parts")
     )
-    num_bytes, calls = 4 * total_parameters(LLAMA), float(ledger.reductions[0][0])
+    num_bytes, calls = 4 * total_parameters(LLAMA), float(reductions(ledger)[0][0])
     assert calls == math.ceil(total_parameters(LLAMA) / 40e6)
 
     def seconds(group: int, stride: int, calls: float, num_bytes: float) -> float:
@@ -239,7 +241,7 @@ def test_updated_weights_are_gathered_or_broadcast() -> None:
         each = collectives.seconds(curve, total_parameters(LLAMA) * 2 / 16)
     assert found["broadcasts"] == pytest.approx(float(16 * each[0]), rel=1e-9)
     gather = collectives.curve(rates.collectives, rates.levels, "all_gather", 16, 1)
-    buckets = float(ledger.reductions[0][0])
+    buckets = float(reductions(ledger)[0][0])
     expected = buckets * collectives.seconds(gather, total_parameters(LLAMA) * 2 / buckets)
     assert found["all_gather"] == pytest.approx(float(expected[0]), rel=1e-9)
     hidden = stack_of(dp_overlap=1.0, dp_gather_overlap=1.0, contention=0.0)
@@ -326,7 +328,7 @@ def test_traffic_beside_the_same_compute_shows_once() -> None:
     stack = stack_of(fsdp_overlap=0.0, offload_overlap=0.0, contention=0.0)
     plain = step_of(LLAMA, stack, layout, batch=16)[0]
     both = step_of(LLAMA, stack, replace(layout, offload=OFFLOADS.index("act")), batch=16)
-    saved = float(both[1].saved[0][0]) / both[2].pcie_bw_bytes_per_s
+    saved = float(Activations(both[1]).saved[0][0]) / both[2].pcie_bw_bytes_per_s
     assert plain["fsdp"] == both[0]["fsdp"] > 0
     ways = both[0]["offload"] + both[0]["fsdp"]
     assert max(2 * saved, plain["fsdp"]) * (1 - 1e-12) <= ways < 2 * saved + plain["fsdp"]

@@ -18,6 +18,7 @@ import pytest
 from meshwright.cli.screens.stages import why_these_stages
 from meshwright.cost_models import build_ledger
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
+from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.stages import Partition
 from meshwright.cost_models.quantities.tables import Tables, build, index_keys
 from meshwright.cost_models.rates.collectives import CollectiveRates, LevelRates
@@ -257,7 +258,8 @@ def test_a_mesh_is_bounded_by_the_layer_that_needs_least(monkeypatch: pytest.Mon
 
 def stage_bytes(one: Staged) -> Any:
     """[stage] bytes of tensors."""
-    return np.array([sum(float(held[0]) for held in one.batch.memory(j).values()) for j in range(one.layout.pp)])
+    memory = DeviceMemory(one.batch)
+    return np.array([sum(float(held[0]) for held in memory.buffers(j).values()) for j in range(one.layout.pp)])
 
 
 @pytest.mark.parametrize("layout_text", ["pp2-zbv-vpp2-dp1-mbs1-z0-rfull", "pp3-zbh1-dp1-mbs1-z0-rfull",

@@ -204,7 +204,7 @@ def test_equals_brute_force(block: int) -> None:
 
 def test_a_pilot_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain part searched first; a limit below what it found loses the best layout of some request."""
-    monkeypatch.setattr(exhaustive, "PILOT_FROM", 0)
+    monkeypatch.setattr(exhaustive, "WARM_START_FROM", 0)
     assert [found for seed in range(0, NUM_REQUESTS, 8) if (found := mismatch(seed))] == []
     honest = Search._fly_ahead
 
@@ -252,7 +252,7 @@ def test_only_layers_fill_a_pipeline_whose_vocabulary_is_spread(monkeypatch: pyt
 @pytest.mark.parametrize("pilot_from", [0, WARM_START_FROM])
 def test_stopped_search_says_so(pilot_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is cut keeps its best, a bound below it, and counts what it left."""
-    monkeypatch.setattr(exhaustive, "PILOT_FROM", pilot_from)
+    monkeypatch.setattr(exhaustive, "WARM_START_FROM", pilot_from)
     request = random_request(3)
     stopped = search(request, float("inf"), should_stop=lambda: True)
     whole = search(request, float("inf"))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from meshwright.cli.main import main
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
+from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.stages import Partition, split_rows
 from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
@@ -89,8 +90,9 @@ def test_memory_at_the_peak_is_that_of_the_ledger() -> None:
     rows = Staged.of(found, layout, simulate=True).rows
     for device, row in enumerate(rows):
         j = int(np.flatnonzero((batch.splits.counts[int(batch.split[0])] == row).all(axis=1))[0])
-        held = batch.memory(j)
-        held["activations"] = np.array([batch.activations_on(j, 0, device)])
+        memory = DeviceMemory(batch)
+        held = memory.buffers(j)
+        held["activations"] = memory.activations(j, np.array([float(device)])).max(axis=0)
         assert peak[device] == pytest.approx(sum(float(value[0]) for value in held.values()))
 
 

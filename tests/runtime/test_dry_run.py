@@ -249,7 +249,7 @@ def test_a_buffer_that_the_ledger_forgets_is_named(folder: Path, monkeypatch: py
         found = right(*args)
         return {**found, "logits": 0 * found["logits"]}
 
-    monkeypatch.setattr("meshwright.cost_models.quantities.ledger.memory_moments", wrong)
+    monkeypatch.setattr("meshwright.cost_models.quantities.device_memory.memory_moments", wrong)
     flags = ["--model", "gpt2", "--cluster", "dgx-h100:1", "--global-batch", "64", "--seq-len", "1024"]
     result = run_here("memory", *flags, "--layout", "dp8-mbs4-z1-rfull", "--trace", "--json", cwd=folder)
     assert result.code == 1

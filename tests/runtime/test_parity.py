@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from meshwright.cost_models.quantities.gradients import reductions
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.runtime import reference
 from meshwright.runtime.job import Job
@@ -145,7 +146,7 @@ def test_gradients_are_reduced_in_as_many_calls_as_the_ledger_counts(layout_id: 
         return len(trainer.units) - experts, experts
 
     found = fork(wanted.world_size, units)
-    dense, experts = ledger_of(wanted).reductions
+    dense, experts = reductions(ledger_of(wanted))
     assert (max(each[0] for each in found), max(each[1] for each in found)) == (int(dense[0]), int(experts[0]))
 
 

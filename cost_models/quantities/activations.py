@@ -1,0 +1,66 @@
+"""Bytes of activations that a batch of layouts saves per micro-batch, under recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import Array
+from .ledger import Ledger, weighted
+
+
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """What one micro-batch leaves on the devices of a ledger's layouts."""
+
+    ledger: Ledger
+
+    @cached_property
+    def saved_tables(self) -> Array:
+        """[code, kind, key] bytes saved per micro-batch."""
+        ledger = self.ledger
+        return np.array([ledger.tables.saved(mode, modules) for mode, modules in ledger.codes])
+
+    @cached_property
+    def saved(self) -> list[Array]:
+        """Per profile: bytes of activations per micro-batch."""
+        ledger = self.ledger
+        rows = ledger.per_code(self.saved_tables)
+        if not self.recomputes_some_layers:
+            return [ledger.on_profile(j, rows) for j in range(ledger.num_profiles)]
+        kept, dropped = self.saved_and_dropped
+        return [ledger.on_profile(j, kept) - ledger.recomputed(j, dropped) for j in range(ledger.num_profiles)]
+
+    @cached_property
+    def saved_back(self) -> list[Array]:
+        """Per profile: what of `saved` is on the chunk that a V comes back through."""
+        ledger = self.ledger
+        rows = ledger.per_code(self.saved_tables)
+        if not self.recomputes_some_layers:
+            return [weighted(counts, rows) for counts in ledger.back]
+        kept, dropped = self.saved_and_dropped
+        return [weighted(counts, kept) - ledger.recomputed_back(j, dropped) for j, counts in enumerate(ledger.back)]
+
+    @property
+    def recomputes_some_layers(self) -> bool:
+        """Whether any row recomputes some layers of a stage and others not."""
+        ledger = self.ledger
+        return ledger.splits.redone is not None or bool(ledger.layouts["recompute_layers"].any())
+
+    @cached_property
+    def saved_and_dropped(self) -> tuple[dict[int, Array], dict[int, Array]]:
+        """Kind -> [n] bytes that a layer saves, and how much less under recompute."""
+        ledger = self.ledger
+        rows, kept = ledger.per_code(self.saved_tables), ledger.per_kind(ledger.tables.saved(0, 0))
+        return kept, {kind: kept[kind] - row for kind, row in rows.items()}
+
+    @cached_property
+    def wgrad_stash(self) -> list[Array]:
+        """Per profile: [2, n] bytes of a micro-batch that wait for its W, of schedules that split the backward pass: on
+        the chunk that a V comes back through, and on all others."""
+        ledger = self.ledger
+        rows = ledger.per_kind(ledger.tables.wgrad_stash)
+        back = [weighted(counts, rows) + np.zeros(len(ledger.layouts)) for counts in ledger.back]
+        return [np.array([ledger.on_profile(j, rows) - back[j], back[j]]) for j in range(ledger.num_profiles)]

@@ -1,0 +1,219 @@
+"""Bytes of every buffer on a device at its peak, and what it keeps on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import Array
+from .activations import Activations
+from .ledger import Ledger
+from .memory import flat_buffer_bytes
+from .moments import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, memory_moments, number_of_moments
+from .resident import resident_bytes, splits_backward
+
+# The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
+# estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
+HOST_GRADIENT_BYTES, HOST_BUFFER_FACTOR = 4.0, 1.5
+
+LASTING = ("weights", "gradients", "optimizer", "activations")
+BUFFERS = (*LASTING, *TRANSIENT)
+
+_THERE = np.array([[1.0], [0.0]])  # of the two chunks of a V, the one that has a stage behind it
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceMemory:
+    """The memory of the devices of a ledger's layouts; a device stands for all with its stage profile."""
+
+    ledger: Ledger
+
+    @cached_property
+    def of_micro_batch(self) -> Activations:
+        """What one micro-batch leaves."""
+        return Activations(self.ledger)
+
+    def buffers(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
+        """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one
+        and the flat copies, which come only with sharded states: without them more shards never need more.
+
+        What comes and goes is that of the fullest moment (moments.py).
+        """
+        ledger = self.ledger
+        passing, (after_f, after_i) = self._transient(j, gathered), self.activations(j)
+        in_i = after_i - self.late_bytes
+        last = self._beside_embedding(j, after_f, after_i)
+        resident = [after_f, after_f, np.maximum(after_f, in_i), after_i, last, after_f]
+        passing["activations"] = np.array(resident[: number_of_moments(ledger.problem)])
+        fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
+        pick = np.arange(len(ledger.layouts))
+        return {**self.states(j), **{name: by_moment[fullest, pick] for name, by_moment in passing.items()}}
+
+    def _beside_embedding(self, j: int, after_f: Array, after_i: Array) -> Array:
+        """[n] bytes of activations when the gradient of the embedding is made: those of its micro-batch are gone, but
+        for what waits for W."""
+        ledger = self.ledger
+        others = np.maximum(after_f - self.of_micro_batch.saved[j] / ledger.chunks, 0.0)
+        return np.asarray(np.where(splits_backward(ledger.layouts["schedule"]), after_i, others))
+
+    def _transient(self, j: int, gathered: bool) -> dict[str, Array]:
+        """[moment, n] bytes of what comes and goes (moments.TRANSIENT), as `buffers` counts it."""
+        ledger = self.ledger
+        passing, (trained_dense, trained_experts) = memory_moments(self, j), ledger.trained[j]
+        if gathered:
+            stack, states = ledger.problem.stack, ledger.problem.state_bytes
+            flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, ledger.updated[j])
+            sharded = (ledger.layouts["zero"] > 0) & ~ledger.states.away
+            passing["workspace"] = passing["workspace"] + np.where(sharded, flat, 0.0)
+        else:
+            passing["gathered"] = np.zeros_like(passing["gathered"])
+        return passing
+
+    @cached_property
+    def late_bytes(self) -> Array:
+        """[n] what a layer whose I runs does not hold yet of what it does after it: it still has what it saved, and not
+        yet what its W needs."""
+        ledger = self.ledger
+        layers = slice(ledger.problem.num_kinds)
+        more = ledger.tables.wgrad_stash[layers] - self.of_micro_batch.saved_tables[:, layers]
+        return np.asarray(np.maximum(more.max(axis=1)[ledger.code, ledger.key], 0.0))
+
+    def transient_bytes(self, j: int, late_bytes: Array) -> Array:
+        """[3, n] bytes of what comes and goes on the device of profile j, at its most beside the activations that are
+        there after an F, at its most beside those after an I, and in the backward pass of the embedding."""
+        by_moment = np.sum(list(self._transient(j, True).values()), axis=0)
+        after_f = np.delete(by_moment, (IN_W, IN_EMBEDDING), axis=0).max(axis=0)
+        after_i = np.max([by_moment[IN_W], by_moment[IN_LAYER] - late_bytes, by_moment[IN_EMBEDDING]], axis=0)
+        return np.array([after_f, after_i, by_moment[IN_EMBEDDING]])
+
+    def states(self, j: int) -> dict[str, Array]:
+        """Bytes of weights, gradients and optimizer states on the device of profile j: [n] each."""
+        ledger = self.ledger
+        states, zero = ledger.problem.state_bytes, ledger.layouts["zero"]
+        trained_dense, trained_experts = ledger.trained[j]
+        scattered = ~ledger.states.whole_in_pipeline
+        divided = (zero >= 2) & ~ledger.states.whole_gradients
+        gradient_shards = ledger.state_sharers(ledger.exchanges.gradients_over, divided)
+        weights = self._weights(j)
+        if not ledger.problem.stack.master_weights:  # the shards stay beside what was gathered; masters count as such
+            weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
+        adapters = 0.0 if ledger.problem.workload.lora is None else trained_dense * states.weight
+        gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
+        optimizer = np.where(ledger.states.away, 0.0, ledger.updated[j] * states.optimizer)
+        return {
+            "weights": weights + adapters,
+            "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient),
+            "optimizer": optimizer + self._traffic_bytes(j),
+        }
+
+    def _weights(self, j: int) -> Array:
+        """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps."""
+        ledger = self.ledger
+        divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
+        plan = ledger.exchanges
+        names = ("dense_bytes", "experts_bytes")[: 1 + ledger.problem.model.is_moe]
+        total: Array | float = 0.0
+        for part, name in enumerate(names):
+            whole = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))
+            if ledger.store is None or not ledger.store.weights:
+                total = total + whole / ledger.state_sharers(plan.weights_over, divided)[part]
+            if plan.copied_over is not None:
+                total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
+        return np.asarray(total + np.zeros(len(ledger.layouts)))
+
+    def _traffic_bytes(self, j: int) -> Array:
+        """[n] bytes that the traffic of states needs beside the optimizer's, on the GPU."""
+        ledger = self.ledger
+        most: Array | float = 0.0
+        for traffic in ledger.traffic:
+            most = np.maximum(most, traffic.kept)
+        return np.asarray(ledger.updated[j] * most)
+
+    @cached_property
+    def _resident_by_profile(self) -> dict[int, Array]:
+        """What `resident` has worked out so far, by profile: both the GPU's and the host's memory ask for it."""
+        return {}
+
+    def resident(self, j: int, device: Array | None = None) -> Array:
+        """[2, n] bytes of activations after an F and after an I (resident.resident_bytes). The device of this profile
+        that holds most counts: the first, but where the wgrad stash is larger than what waits for I."""
+        if device is not None:
+            return self._resident_on(j, device)
+        if j not in self._resident_by_profile:
+            self._resident_by_profile[j] = self._resident_on(j, None)
+        return self._resident_by_profile[j]
+
+    def _resident_on(self, j: int, device: Array | None) -> Array:
+        ledger = self.ledger
+        x, splits = ledger.layouts, ledger.splits
+        splits_some = bool(splits_backward(x["schedule"]).any())
+        more = ledger.vocabulary.barriers if ledger.vocabulary is not None else 0
+
+        def on(at: Array) -> Array:
+            output = np.where(at < x["pp"] - 1, ledger.kept_output, 0.0)
+            at = at - more  # as many micro-batches as a stage that is so many further to the front
+            back = self.of_micro_batch.saved_back[j] if splits_some else 0.0
+            kept = np.array([self.of_micro_batch.saved[j] + output - back, back + np.zeros_like(output)])
+            stash = self.of_micro_batch.wgrad_stash[j] + output * _THERE if splits_some else kept
+            return resident_bytes(x["schedule"], x["pp"], x["vpp"], ledger.m, at, kept, stash)
+
+        first = on(splits.first[:, j][ledger.split] if device is None else device)
+        if not splits_some or device is not None or splits.last is None:
+            return first
+        last = on(splits.last[:, j][ledger.split])
+        return np.minimum(first, last) if splits.least else np.maximum(first, last)
+
+    def activations(self, j: int, device: Array | None = None) -> Array:
+        """The same on the GPU; where activations are offloaded, those of one layer, or of two where one moves while the
+        other is computed. If only some layers are recomputed, of these: what they make again is in `workspace`."""
+        ledger = self.ledger
+        held = self.resident(j, device)
+        if not ledger.states.offloads_activations.any():
+            return held
+        buffers = 2 if ledger.problem.stack.offload_overlap > 0 else 1
+        uniform = ledger.on_profile(j, ledger.per_code(self.of_micro_batch.saved_tables))
+        here = buffers * uniform / np.maximum(ledger.layers[j], 1.0)
+        return np.asarray(np.where(ledger.states.offloads_activations, np.minimum(held, here), held))
+
+    def host_bytes(self, j: int, device: Array | None = None) -> Array:
+        """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations of other layers."""
+        ledger = self.ledger
+        kept = ledger.updated[j] * max(traffic.kept_on_host for traffic in ledger.traffic)
+        kept = kept + (0.0 if ledger.store is None else ledger.store.pinned_bytes)
+        if not ledger.layouts["offload"].any():
+            return kept
+        per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
+        states = np.where(ledger.states.offloads_optimizer, ledger.updated[j] * per_parameter, 0.0)
+        moved = self.resident(j, device).max(axis=0) - self.activations(j, device).max(axis=0)
+        return np.asarray(kept + states + moved)
+
+    def workspace(self, j: int) -> Array:
+        """[n] bytes of the widest product's gradients, and of what one layer recomputes. It does so when the layers of
+        its chunk that are not recomputed, which come last, have let go of theirs; in a split backward pass they keep as
+        much for their W."""
+        ledger = self.ledger
+        recomputed = self._recomputed_bytes
+        if self.of_micro_batch.recomputes_some_layers:
+            dropped = self.of_micro_batch.saved_and_dropped[1]
+            of_chunk = ledger.on_profile(j, dropped) / ledger.chunks
+            here = ledger.recomputed(j, dropped)
+            # What is on the host holds nothing here that it could let go of.
+            keeps = splits_backward(ledger.layouts["schedule"]) & (here > 0)
+            let_go = np.where(keeps | ledger.states.offloads_activations, 0.0, of_chunk - here)
+            recomputed = np.maximum(recomputed - np.maximum(let_go, 0.0), 0.0)
+        return ledger.largest(j, self._widest + recomputed)
+
+    @cached_property
+    def _widest(self) -> Array:
+        """[kind of layer, n] bytes of the widest product's gradients."""
+        ledger = self.ledger
+        return ledger.tables.workspace[:, ledger.key]
+
+    @cached_property
+    def _recomputed_bytes(self) -> Array:
+        """[kind of layer, n] bytes of what a layer recomputes."""
+        ledger = self.ledger
+        tables = np.array([ledger.tables.working(mode, modules) for mode, modules in ledger.codes])
+        return np.array([tables[:, kind].ravel()[ledger.row_of_code] for kind in range(ledger.problem.num_kinds)])

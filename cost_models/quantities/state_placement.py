@@ -1,0 +1,63 @@
+"""Where weights, gradients, optimizer states and activations are, and when a rank has them whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import Array, Mask
+from ..layouts import OFFLOADS, Layouts
+from ..problem import Problem
+from .stores import Store
+
+
+@dataclass(frozen=True, eq=False)
+class StatePlacement:
+    """Masks over a batch of layouts."""
+
+    problem: Problem
+    layouts: Layouts  # [n]
+    m: Array  # [n] micro-batches per pipeline and step
+    store: Store | None  # what of the states is on a drive or on another node
+
+    @cached_property
+    def offloads_optimizer(self) -> Mask:
+        return np.isin(self.layouts["offload"], (OFFLOADS.index("opt"), OFFLOADS.index("opt+act")))
+
+    @property
+    def stores_optimizer(self) -> bool:
+        return self.store is not None and self.store.optimizer
+
+    @cached_property
+    def away(self) -> Mask:
+        """[n] the optimizer's states are not on the GPU."""
+        return np.asarray(self.offloads_optimizer | self.stores_optimizer)
+
+    @cached_property
+    def offloads_activations(self) -> Mask:
+        return np.isin(self.layouts["offload"], (OFFLOADS.index("act"), OFFLOADS.index("opt+act")))
+
+    @cached_property
+    def whole_in_pipeline(self) -> Mask:
+        """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""
+        return np.asarray((self.layouts["pp"] > 1) & self.problem.stack.is_fsdp2)
+
+    @cached_property
+    def whole_gradients(self) -> Mask:
+        """[n] gradients stay whole over the micro-batches of a step, whatever the ZeRO stage."""
+        no_sync = self.problem.stack.sharded_states == "fsdp2-no-sync"
+        return np.asarray(self.whole_in_pipeline | ((self.m > 1) & no_sync))
+
+    @cached_property
+    def reduces_once(self) -> Mask:
+        """[n] gradients are scattered once per step, not for every micro-batch."""
+        zero = self.layouts["zero"]
+        return np.asarray((zero == 1) | ((zero >= 2) & self.whole_gradients))
+
+    @cached_property
+    def gathers_once(self) -> Mask:
+        """[n] weights are gathered once per step, after the update."""
+        zero, zero_2 = self.layouts["zero"], not self.problem.stack.is_fsdp2
+        return np.asarray((zero == 1) | ((zero >= 2) & self.whole_in_pipeline) | ((zero == 2) & zero_2))
