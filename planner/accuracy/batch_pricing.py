@@ -1,7 +1,7 @@
 """Published runs priced in batches, once or again and again under other constants.
 
 Runs of one model, cluster, workload and stack differ in their layouts only and are priced as one batch. A batch builds
-its operations once; another calibration only prices them anew (docs/architecture.md, section 3), and costs nothing
+its operations once; another calibration only prices them anew (docs/architecture.md, section 4), and costs nothing
 where it changes none of the batch's rates.
 """
 
