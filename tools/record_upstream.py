@@ -1,4 +1,4 @@
-"""Writes the option list of a framework into planner/emitters/upstream/: run it with the Python that has the framework.
+"""Writes the option list of a framework into planner/targets/upstream/: run it with the Python that has the framework.
 
     python tools/record_upstream.py megatron --source Megatron-LM --version 0.19.0 --commit 5be96267
 

@@ -1,4 +1,4 @@
-"""Plans for clusters of several groups or sites: the search of `search/mixed.py` as candidates, with the reasons."""
+"""Plans for clusters of several groups or sites: the search of `search.py` as candidates, with the reasons."""
 
 from __future__ import annotations
 

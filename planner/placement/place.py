@@ -1,7 +1,7 @@
 """Which node holds which ranks, where the links between nodes are not alike.
 
 A layout is priced with the bandwidth that each kind of its groups finds: that of the fastest pair of nodes over x, how
-many times slower its slowest row of edges is (`search/order_problem.py` has the formulation). The search
+many times slower its slowest row of edges is (`placement/problem.py` has the formulation). The search
 before it prices every layout with the least x that any order can give (`optimistic`): a lower bound of all its placed
 prices, so that the certificate of the plan covers both choices.
 """
@@ -153,7 +153,7 @@ class NodeTraffic:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """V of each kind of group (`search/order_problem.py`)."""
+        """V of each kind of group (`placement/problem.py`)."""
         return self._per_slowness(self._bare.rates)
 
     @cached_property

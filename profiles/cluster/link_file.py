@@ -1,6 +1,6 @@
 """The cluster file that `profile links` writes, and its part that other cluster files do not have: `collectives`.
 
-    collectives:                # constants of cost_models/collectives.OpRates
+    collectives:                # constants of cost_models/rates/collectives.py, OpRates
       measured-node:            # a `kind` that the file gives to one of its links
         all_reduce: {base: 85 us, hop: 12 us, efficiency: 0.61, ramp: 0.4}
       measured-node-cpu-0.2-cores: ...     # where nodes have different devices, each has its own

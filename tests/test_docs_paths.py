@@ -1,0 +1,120 @@
+"""Every path of ours that a page, a docstring or a comment names is there.
+
+A path counts as ours where its first part is a top-level folder of the repository. Python files may also be named by
+the end of their path (`ledger.py`, `schedules/simulator.py`). Files of other projects are in the table FOREIGN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .snapshots import ROOT
+from .test_architecture import COST_MODELS, LAYERS, PLANNER, PRIVATE
+
+# Files of other projects that pages and sources name, by project; a part of the end is enough to name one.
+FOREIGN = {
+    "DeepSpeed": (
+        "deepspeed/runtime/bf16_optimizer.py", "deepspeed/runtime/pipe/engine.py", "deepspeed/runtime/utils.py",
+        "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
+        "deepspeed/runtime/zero/stage3.py",
+    ),
+    "Megatron-LM": (
+        "pretrain_gpt.py", "megatron/training/arguments.py", "megatron/training/theoretical_memory_usage.py",
+        "megatron/core/transformer/moe/moe_utils.py", "megatron/core/transformer/moe/token_dispatcher.py",
+    ),
+    "Megatron-Bridge": ("docs/performance-summary.md",),
+    "TransformerEngine": ("transformer_engine/pytorch/module/_common.py",),
+    "torch": ("tools/autograd/derivatives.yaml",),
+    "torchtitan": ("torchtitan/models/norms.py",),
+    "transformers": ("src/transformers/modeling_rope_utils.py", "src/transformers/activations.py"),
+    "of the reader": ("recipe.py", "run/bridge_plan.py"),
+}
+# What the commands of the Makefile write; it is not kept.
+WRITTEN = {"benchmarks/single_gpu/runs.jsonl", "benchmarks/single_gpu_h200"}
+# Folders that have their import rule and no file yet.
+FREE = {f"planner/{name}" for line in PLANNER for name in line} | {f"cost_models/{name}" for name in COST_MODELS}
+FREE |= set(PRIVATE)
+
+FOLDERS = (*LAYERS, "benchmarks", "docs", "examples", "meshwright", "tests", "tools")
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "profiles/**/*.md")
+    for path in ROOT.glob(pattern) if path.name != "CHANGELOG.md"
+)  # fmt: skip
+SOURCES = sorted(path for folder in (*LAYERS, "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+NAMES = {path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+
+_PATH = re.compile(rf"(?<![\w./$@-])(?:{'|'.join(FOLDERS)})/[\w./*<>{{}},-]*[\w*>}}/]")
+_FILE = re.compile(r"(?<![\w./*<>{}-])[a-z_][\w]*(?:/\w+)*\.py\b")
+
+
+def ident(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_there(path: str) -> bool:
+    """Whether a path from the root exists: a file, a folder, a pattern, or a module with a name in it."""
+    if "<" in path:  # a placeholder: the folder of what would bear that name
+        path = path.partition("<")[0].rpartition("/")[0]
+    if "*" in path or "{" in path:
+        return any(ROOT.glob(re.sub(r"\{[^}]*\}?", "*", path)))
+    bare = path.rstrip("/")
+    module = bare if bare.endswith(".py") else bare.rpartition(".")[0]
+    return any((ROOT / name).exists() for name in (bare, f"{bare}.py", *([module, f"{module}.py"] if module else [])))
+
+
+def is_foreign(path: str) -> bool:
+    return any(f"/{name}".endswith(f"/{path}") for names in FOREIGN.values() for name in names)
+
+
+def absent(text: str, *, files: bool) -> Iterator[str]:
+    """Paths of ours in `text` that do not exist; `files`: also Python files by the end of their path."""
+    for found in _PATH.finditer(text):
+        path = found[0]
+        if path.rstrip("/") not in WRITTEN | FREE and not is_foreign(path) and not is_there(path):
+            yield path
+    for found in _FILE.finditer(text) if files else ():
+        name = found[0]
+        if name.split("/")[0] in FOLDERS or is_foreign(name):
+            continue
+        if not any(f"/{known}".endswith(f"/{name}") for known in NAMES):
+            yield name
+
+
+def nothing_absent(path: Path, missing: list[str]) -> None:
+    if missing:
+        pytest.fail(f"{ident(path)} names what is not there: {', '.join(missing)}", pytrace=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_paths_of_a_page_exist(page: Path) -> None:
+    text = "\n".join(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
+    nothing_absent(page, list(absent(text, files=True)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8"))
+    nothing_absent(page, [link for link in links if not (page.parent / link).exists()])
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=ident)
+def test_paths_in_a_source_exist(source: Path) -> None:
+    """In targets, most files that are named by their end are those of the frameworks."""
+    of_framework = source.is_relative_to(ROOT / "planner" / "targets") or source.is_relative_to(ROOT / "tools")
+    nothing_absent(source, list(absent(source.read_text(encoding="utf-8"), files=not of_framework)))
+
+
+def test_no_foreign_file_is_listed_for_nothing() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES))
+    assert not [name for names in FOREIGN.values() for name in names if Path(name).name not in text]
+
+
+def test_a_wrong_path_is_reported() -> None:
+    text = "planner/emitters/nearest.py, cost_models/step/ledger.py, cost_models/collectives.OpRates, order_problem.py"
+    assert list(absent(text, files=True)) == text.split(", ")
+    right = "planner/api.py, ledger.py, schedules/simulator.py, planner/targets/<name>/target.py, planner/switches/"
+    assert not list(absent(right, files=True))
