@@ -18,6 +18,7 @@ from .import_graph import (
     breaks_of_order,
     breaks_of_privacy,
     breaks_of_table,
+    circles,
     package_imports,
 )
 from .snapshots import ROOT, environment
@@ -137,6 +138,10 @@ def test_runtime_reads_the_plan_and_one_rule_file() -> None:
 
 def test_private_folders_are_imported_by_their_owner_only() -> None:
     nothing_in(breaks_of_privacy(IMPORTS, PRIVATE))
+
+
+def test_files_form_no_circles() -> None:
+    nothing_in(circles(IMPORTS, MOST_FILES_OF_A_CIRCLE))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ident)

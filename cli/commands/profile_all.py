@@ -109,8 +109,8 @@ def _name_device(terminal: Terminal, output: Path, kernels: Path) -> None:
 def _tells(path: Path, cluster: Path) -> bool:
     """Whether plans on the cluster can be priced by a profile: one of a CPU has no constant of a GPU."""
     from ...errors import InputError
-    from ...profiles.cluster.build import load_cluster
     from ...profiles.cluster.device_files import constants, other_hardware
+    from ...profiles.cluster.load import load_cluster
     from ...profiles.io.reader import read_document
 
     try:

@@ -8,7 +8,8 @@ share the same sequences in another way. Every number is the ledger's, of the la
   strategy, and a layer takes part in it by its share of the parameters;
 - what comes and goes (moments.py) is that of the layer, embedding or head that needs most.
 
-So a plan whose layers all have one strategy takes exactly what `step.price` says of that layout (tests/test_layerwise).
+A plan whose layers all have one strategy takes exactly what `step.price` gives for that layout
+(tests/planner/test_layerwise.py).
 New is only what lies between strategies: `resharding_s`.
 """
 

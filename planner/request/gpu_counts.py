@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...profiles.cluster.build import load_cluster
+from ...profiles.cluster.load import load_cluster
 from ...profiles.io import registry
 from ...profiles.io.reader import read_document
 from .load import Request

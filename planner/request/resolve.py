@@ -21,7 +21,7 @@ from ...cost_models.specs.workload import Workload
 from ...cost_models.techniques import registry as techniques
 from ...cost_models.techniques.base import Technique
 from ...errors import InputError, UnsupportedError
-from ...profiles.cluster.build import load_cluster
+from ...profiles.cluster.load import load_cluster
 from ...profiles.model.load import load_model, read_model_yaml
 from ...profiles.rates.load import surfaces_for
 from ...profiles.rates.provenance import files_behind

@@ -13,6 +13,7 @@ from ...errors import WorkerLostError
 from ..request.load import request_from_dict, request_to_dict
 from ..request.resolve import resolve
 from ..search.executors import opened
+from . import points
 from .base import Point, Question
 from .changes import Value, Values
 from .partial import Partial
@@ -34,7 +35,7 @@ class _Run:
 
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
-    """`sweep.priced`, as `question` says where. Raises InputError for a file of another sweep."""
+    """`points.priced`, as `question` says where. Raises InputError for a file of another sweep."""
     kept = Partial.opened(question.resume, question, grid) if question.resume is not None else Partial()
     found = dict(kept.points)
     size = min(max(1, -(-len(grid) // (question.jobs * _RUNS_PER_JOB))), _LONGEST)
@@ -44,8 +45,8 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
             for part in parts]  # fmt: skip
     try:
         with opened(question.jobs, question.executor) as pool:
-            for which, points in pool.run(_price, runs):
-                done = dict(zip(parts[which], points, strict=True))
+            for which, results in pool.run(_price, runs):
+                done = dict(zip(parts[which], results, strict=True))
                 kept.add(done)
                 found.update(done)
                 if question.progress is not None:
@@ -77,8 +78,6 @@ def _neighbours(indices: list[int], size: int) -> list[list[int]]:
 
 
 def _price(run: _Run) -> list[Point]:
-    from .sweep import priced as one_by_one
-
     base = resolve(request_from_dict(run.request))
     question = Question(base, run.layout, run.sets, replan=run.replan)
-    return one_by_one(question, run.grid)
+    return points.priced(question, run.grid)

@@ -8,13 +8,12 @@ from itertools import product
 
 from ...cost_models import units
 from ...errors import InputError, NoFeasibleLayoutError
-from ..request.resolve import Resolved
 from . import parallel
 from .base import Part, Point, Question, Result
-from .changes import MOST_POINTS, Axis, Value, Values, apply, current, dimension_of, number_of
+from .changes import MOST_POINTS, Axis, Value, current, dimension_of, number_of
 from .knobs import KNOBS
-from .pricing import held, replanned
-from .searches import together
+from .points import at_values, priced, spelled
+from .pricing import replanned
 from .sensitivity import WORTH, saturates
 
 
@@ -90,38 +89,14 @@ def points_of(question: Question, grid: list[dict[str, Value]], *, search: bool)
     return (parallel.priced if apart and search else priced)(question, grid)
 
 
-def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
-    """Every point of the grid: the layout held on all of them together, then one search per point."""
-    base, founds = question.base, []
-    for values in grid:
-        founds.append(_at(base, values))
-    points = [Point(values=values, held=one) for values, one in zip(grid, held(question.layout, founds), strict=True)]
-    if not question.replan:
-        return points
-    seeds, out = [question.layout.layout], []
-    for done, (found, point, shared) in enumerate(zip(founds, points, together(founds), strict=True)):
-        if question.progress is not None:
-            question.progress(done, len(grid), "")
-        out.append(question.filled(found, point, seeds, search=True, shared=shared))
-    return out
-
-
-def _at(base: Resolved, values: Values) -> Resolved:
-    try:
-        return apply(base, values)
-    except InputError as error:
-        at = ", ".join(f"{path}={_spelled(path, value)}" for path, value in values.items())
-        raise InputError(f"at {at}: {error.message}", hint=error.hint, details=error.details) from None
-
-
 def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
     """Nothing runs anywhere: the point with most memory in all, what comes closest there, and what would do."""
     near = max(points, key=lambda point: point.held.memory_bytes * point.held.num_gpus)
-    at = ", ".join(f"{path}={_spelled(path, value)}" for path, value in near.values.items())
+    at = ", ".join(f"{path}={spelled(path, value)}" for path, value in near.values.items())
     first = f"no layout runs at any of {len(points):,} points; nearest is {at}"
     if question.replan:
         try:
-            replanned(_at(question.base, near.values), [question.layout.layout])
+            replanned(at_values(question.base, near.values), [question.layout.layout])
         except NoFeasibleLayoutError as error:
             return NoFeasibleLayoutError(f"{first}: {error.message}", hint=error.hint,
                                          details={**error.details, "values": near.values})  # fmt: skip
@@ -129,11 +104,3 @@ def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
     reasons = [f"needs {need} GiB per GPU of {has}" if each == "out of memory" else each for each in near.held.problems]
     return NoFeasibleLayoutError(f"{first}\n\n  {near.held.layout_id}: {'; '.join(reasons)}",
                                  hint="`--replan` searches other layouts", details={"values": near.values})  # fmt: skip
-
-
-def _spelled(path: str, value: Value) -> str:
-    """A value as `--set` takes it."""
-    dimension = dimension_of(path)
-    if dimension == "B" and isinstance(value, float):
-        return f"{value / 2**30:.4g} GiB"
-    return f"{value:.6g} {dimension}" if isinstance(value, float) and dimension != "count" else str(value)

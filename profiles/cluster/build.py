@@ -9,49 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from ...cost_models.specs.cluster import Bridge, ClusterSpec, GpuSpec, Island, NetworkLevel, NodeGroup, NodeLinks
 from ...errors import InputError
 from ..io import registry
-from ..io.reader import Document, read_document
 from ..io.registry import GpuEntry, NodeEntry
 from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
 from .islands import cut
 
 DEFAULT_GPUS_PER_NODE = 8
-_FILE_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _USED_FACTS = {"memory.capacity": "memory", "memory.bandwidth": "memory bandwidth", "link.bandwidth": "link bandwidth"}
 _NIC_FACTS = {"nics.count": "NIC count", "nics.bandwidth": "NIC speed"}
-
-
-def load_cluster(
-    reference: str | Path | Mapping[str, Any] | Document | None = None,
-    *,
-    gpu: str | None = None,
-    num_gpus: int | None = None,
-) -> ClusterSpec:
-    """The cluster that `reference` names or describes.
-
-    reference: shorthand, the path of a file, or the description itself. gpu: instead of a reference, or in place of
-    the GPUs of the nodes it names. num_gpus: how many; must agree with a reference that says it too.
-    Raises UnknownNameError, or InputError with all problems of a file.
-    """
-    if num_gpus is not None and num_gpus < 1:
-        raise InputError(f"{num_gpus} GPUs: there must be at least 1")
-    if reference is None:
-        if gpu is None or num_gpus is None:
-            raise InputError("no cluster", hint="`--cluster dgx-h100:2`, or `--gpu h100-sxm-80gb --gpus 8`")
-        return _of_gpus(gpu, num_gpus)
-    if isinstance(reference, Mapping):
-        reference = Document("", dict(reference), prefix=("cluster",))
-    if isinstance(reference, Document) or _is_file(reference):
-        from .cluster_file import read_cluster
-
-        document = reference if isinstance(reference, Document) else _read(reference)
-        return _counted(read_cluster(document, gpu), num_gpus)
-    return _of_shorthand(str(reference).strip(), gpu, num_gpus)
 
 
 def parse_shorthand(text: str, gpu: str | None = None, num_gpus: int | None = None) -> list[Group]:
@@ -99,17 +68,17 @@ def _divide(num_gpus: int, per_node: int, name: str) -> int:
     return nodes
 
 
-def _of_shorthand(text: str, gpu: str | None, num_gpus: int | None) -> ClusterSpec:
+def of_shorthand(text: str, gpu: str | None, num_gpus: int | None) -> ClusterSpec:
     if registry.is_gpu(text) and not registry.is_node(text):
         if num_gpus is None:
             name = registry.gpu_name(text)
             raise InputError(f"`{text}` is a GPU: how many of them?", hint=f"`8x{name}`, or `--gpu {name} --gpus 8`")
-        return _of_gpus(text, num_gpus)
+        return of_gpus(text, num_gpus)
     groups = parse_shorthand(text, gpu, num_gpus)
-    return _counted(build(_name(groups), groups, Fabric()), num_gpus)
+    return build(_name(groups), groups, Fabric())
 
 
-def _of_gpus(gpu: str, num_gpus: int) -> ClusterSpec:
+def of_gpus(gpu: str, num_gpus: int) -> ClusterSpec:
     """So many GPUs: one node if they fit in one, else the nodes that this GPU is usually built into."""
     entry = registry.gpu_entry(gpu)
     usual = registry.load_node(entry.usual_node) if entry.usual_node else None
@@ -306,23 +275,3 @@ def _name(groups: Sequence[Group]) -> str:
             name += f" with {nodes.gpu.name}"
         names.append(name)
     return "+".join(names)
-
-
-def _counted(cluster: ClusterSpec, num_gpus: int | None) -> ClusterSpec:
-    if num_gpus is not None and cluster.num_gpus != num_gpus:
-        counted = " + ".join(f"{g.num_nodes} x {g.gpus_per_node}" for g in cluster.groups)
-        raise InputError(
-            f"{cluster.name} has {counted} = {cluster.num_gpus} GPUs, but {num_gpus} are asked for",
-            hint="leave one of the two out",
-        )
-    return cluster
-
-
-def _is_file(reference: str | Path) -> bool:
-    text = str(reference)
-    return (isinstance(reference, Path) or text == "-" or text.lower().endswith(_FILE_SUFFIXES)
-            or "/" in text or "\\" in text)  # fmt: skip
-
-
-def _read(reference: str | Path) -> Document:
-    return replace(read_document(reference), prefix=("cluster",))

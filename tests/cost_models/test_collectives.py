@@ -22,7 +22,7 @@ from meshwright.cost_models.rates.collectives import (
 )
 from meshwright.cost_models.specs.cluster import NetworkLevel
 from meshwright.cost_models.step.data_parallel import in_pieces
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.rates import fit_base
 from meshwright.profiles.rates.load import collective_rates
 

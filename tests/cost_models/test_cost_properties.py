@@ -55,7 +55,7 @@ from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES, violations
 from meshwright.planner.space.tree import Columns, Count, Space, allowed, select
 from meshwright.planner.targets.registry import TARGETS
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack, rates_for
 from numpy.typing import NDArray

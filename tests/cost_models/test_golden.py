@@ -26,7 +26,7 @@ from meshwright.cost_models.specs.workload import Workload
 from meshwright.cost_models.step.pipeline import even_step_s
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.space.rules import violations
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack, rates_for
 

@@ -29,7 +29,7 @@ from meshwright.planner import api
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.search.exhaustive import price_layouts
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack, rates_for
 

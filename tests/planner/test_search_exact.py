@@ -27,7 +27,7 @@ from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
 from meshwright.planner.space.tree import MESH_FIELDS, Count, Space, allowed, cross, select
 from meshwright.planner.targets.registry import TARGETS
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.stack.load import load_stack, rates_for
 
 NUM_REQUESTS = 200

@@ -37,7 +37,7 @@ from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES, Rule, fixed
 from meshwright.planner.space.tree import MESH_FIELDS, Columns, Count, Space
 from meshwright.planner.targets.registry import TARGETS
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.stack.load import load_stack, rates_for
 
 from ..snapshots import ROOT, environment
@@ -270,7 +270,7 @@ from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.planner.space.tree import Count, Space
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
 

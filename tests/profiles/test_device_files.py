@@ -9,7 +9,7 @@ import yaml
 from meshwright.cli.profiling.memory import profile_text
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.io.registry import gpu_entry
 from meshwright.profiles.profilers import storage
 from meshwright.profiles.rates.load import surfaces_for

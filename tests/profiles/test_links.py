@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict, load_cluster
+from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict
 from meshwright.profiles.cluster.links import read_matrix
+from meshwright.profiles.cluster.load import load_cluster
 
 from meshwright.errors import InputError
 

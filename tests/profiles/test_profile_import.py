@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from meshwright.cost_models.quantities.exchanges import Op
 from meshwright.cost_models.rates import collectives
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.importers.registry import IMPORTERS
 from meshwright.profiles.rates.load import collective_rates
 

@@ -23,9 +23,9 @@ from meshwright.cost_models.rates import collectives
 from meshwright.cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates
 from meshwright.cost_models.specs.cluster import NetworkLevel
 from meshwright.profiles.cluster import link_file, link_fits, link_tests
-from meshwright.profiles.cluster.build import load_cluster
 from meshwright.profiles.cluster.link_tests import COLLECTIVES, Ranks
 from meshwright.profiles.cluster.links import matrix_text
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.rates.load import collective_rates, with_measured
 
 from meshwright.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from meshwright.profiles.cluster.build import load_cluster
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.profilers import storage
 from meshwright.profiles.stack.load import load_stack, rates_for
 

@@ -1,0 +1,42 @@
+"""Points of a sweep in one process: what the layout takes at each and, on request, the best layout there."""
+
+from __future__ import annotations
+
+from ...errors import InputError
+from ..request.resolve import Resolved
+from .base import Point, Question
+from .changes import Value, Values, apply, dimension_of
+from .pricing import held
+from .searches import together
+
+
+def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
+    """Every point of the grid: the layout held on all of them together, then one search per point."""
+    base, founds = question.base, []
+    for values in grid:
+        founds.append(at_values(base, values))
+    points = [Point(values=values, held=one) for values, one in zip(grid, held(question.layout, founds), strict=True)]
+    if not question.replan:
+        return points
+    seeds, out = [question.layout.layout], []
+    for done, (found, point, shared) in enumerate(zip(founds, points, together(founds), strict=True)):
+        if question.progress is not None:
+            question.progress(done, len(grid), "")
+        out.append(question.filled(found, point, seeds, search=True, shared=shared))
+    return out
+
+
+def at_values(base: Resolved, values: Values) -> Resolved:
+    try:
+        return apply(base, values)
+    except InputError as error:
+        at = ", ".join(f"{path}={spelled(path, value)}" for path, value in values.items())
+        raise InputError(f"at {at}: {error.message}", hint=error.hint, details=error.details) from None
+
+
+def spelled(path: str, value: Value) -> str:
+    """A value as `--set` takes it."""
+    dimension = dimension_of(path)
+    if dimension == "B" and isinstance(value, float):
+        return f"{value / 2**30:.4g} GiB"
+    return f"{value:.6g} {dimension}" if isinstance(value, float) and dimension != "count" else str(value)
