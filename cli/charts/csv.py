@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from ..screens.parts import Json
+
 _FIELDS = ("layout_id", "step_s", "device_bytes", "tokens_per_s", "usd_per_ttoken", "mwh_per_ttoken")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..screens import sweep as sweep_screen
 from ..screens.what_if import change_lines
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from ..screens.parts import Json
+
 
 METRICS = (
     ("step_s", "step, s", 1.0), ("tokens_per_s", "tokens/s", 1.0), ("device_bytes", "memory, GiB", 2.0**-30),

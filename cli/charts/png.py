@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import MissingExtraError
 from ..screens import sweep as sweep_screen
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from ..screens.parts import Json
+
 
 
 def chart_png(result: Json, header: str) -> bytes:

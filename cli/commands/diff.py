@@ -10,7 +10,8 @@ import typer
 from .. import requests
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
-from ..screens import plan as plan_screen
+from ..screens import memory as memory_screen
+from ..screens import stages as stages_screen
 
 
 def command(
@@ -60,7 +61,7 @@ def summary(plan: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_s_per_gpu": best["tokens_per_s_per_gpu"],
         "cost_usd_per_mtoken": best["cost_usd_per_mtoken"],
         "seconds": {term["name"]: term["seconds"] for term in best["terms"] if term["exposed"]},
-        "peak_bytes": plan_screen.peak_bytes(best),
-        "layers": [plan_screen.num_layers(each) for each in best["stages"]],
+        "peak_bytes": memory_screen.peak_bytes(best),
+        "layers": [stages_screen.num_layers(each) for each in best["stages"]],
         "recomputed": [each.get("recompute_layers", 0) for each in best["stages"]],
     }

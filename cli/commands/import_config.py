@@ -10,6 +10,7 @@ import typer
 from .. import options, requests, text
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 from ..screens import explain as explain_screen
+from ..screens import memory as memory_screen
 from ..screens import plan as plan_screen
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _screen(
         return screen if switched is None else [*screen, "", _next(document, output)]
     faster = 1 - best["step_s"] / theirs["step_s"]
     gain = f"{text.percent(faster)} % faster" if faster >= 0 else f"{text.percent(-faster)} % slower, but it fits"
-    peak = f"{text.gib(plan_screen.peak_bytes(best))} GiB"
+    peak = f"{text.gib(memory_screen.peak_bytes(best))} GiB"
     screen += [f"planned  {best['layout_id']}", f"         {plan_screen.step_text(best)}, {gain}; fits ({peak})", ""]
     screen += ["Yours beside the planned, per step:", explain_screen.difference_table(best, theirs)]
     return [*screen, "", _next(document, output)]
@@ -112,7 +113,7 @@ def _screen(
 
 def _memory(own: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Whether it fits; of a config that somebody runs, what it means if it does not."""
-    need, limit = plan_screen.peak_bytes(theirs), plan_screen.capacity(own)
+    need, limit = memory_screen.peak_bytes(theirs), memory_screen.capacity(own)
     held = f"({text.gib(need)} GiB of {text.gib(limit)})"
     if need <= limit:
         return [f"fits {held}"]

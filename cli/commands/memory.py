@@ -8,7 +8,7 @@ import typer
 
 from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
-from ..screens import plan as plan_screen
+from ..screens import memory as memory_screen
 
 if TYPE_CHECKING:
     from ...planner.document.plan import Plan
@@ -86,7 +86,7 @@ def command(
     traced = _traced(terminal, found, choice, stage, source.name if source else "plan") if trace else []
     if terminal.settings.json:
         terminal.write_json(memory_document(candidate, traced))
-    terminal.show(plan_screen.memory_screen(document, candidate))
+    terminal.show(memory_screen.memory_screen(document, candidate))
     requests.tell_warnings(terminal, document)
     if traced:
         _show_trace(terminal, found, traced)

@@ -12,7 +12,7 @@ from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
 
 if TYPE_CHECKING:
-    from ..screens.plan import Part
+    from ..screens.parts import Part
 
 
 class Kind(StrEnum):

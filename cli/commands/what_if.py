@@ -11,7 +11,7 @@ import typer
 from ...errors import InputError
 from .. import options, requests, text
 from ..console import Terminal, check_writable, write_file
-from ..screens import plan as plan_screen
+from ..screens import header as header_lines
 from ..screens import studies as studies_screen
 from ..screens import sweep as sweep_screen
 from ..screens import what_if as what_if_screen
@@ -96,7 +96,7 @@ def command(
             if resume is not None and resume.exists():
                 terminal.talk(f"What was searched is in {resume}: the same command goes on from there")
             raise
-    document, header = requests.plain(result), plan_screen.header(found.model_dump(mode="json"))
+    document, header = requests.plain(result), header_lines.header(found.model_dump(mode="json"))
     _write(document, header, csv, plot, draw, force=force)
     if terminal.settings.json:
         terminal.write_json(document)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..charts.html import page
-from ..screens import plan as screen
+from ..screens import conclusion, header
+from ..screens.memory import capacity, peak_bytes
 from ..screens.sweep import binding, sensitivity_cells
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from ..screens.parts import Json
+
 _COLORS = {"F": "var(--forward)", "B": "var(--backward)", "I": "var(--backward)", "W": "var(--weights)"}
 _SOURCES = {
     "measured": "from tables measured on this GPU", "fitted": "a formula with fitted constants",
@@ -28,7 +31,7 @@ def report_page(plan: Json, report: Json) -> str:
         _memory(plan, candidate), _pipeline(report["pipeline"]), _seats(report, candidate),
         _sensitivity(report["sensitivity"]), _search(plan), _provenance(plan, report),
     ]  # fmt: skip
-    title = f"{plan['resolved']['model']['name']} on {screen.cluster_text(plan)}"
+    title = f"{plan['resolved']['model']['name']} on {header.cluster_text(plan)}"
     return page(title, "\n".join(parts))
 
 
@@ -67,16 +70,16 @@ def _decision(plan: Json, report: Json, candidate: Json) -> str:
         ("step", f"{step} s", interval),
         ("tokens per second", text.fixed(priced["tokens_per_s"], 0), per_gpu),
         ("MFU", f"{text.percent(candidate['mfu'])} %", f"HFU {text.percent(candidate['hfu'])} %"),
-        ("fullest GPU", f"{text.gib(screen.peak_bytes(candidate))} GiB", f"of {text.gib(screen.capacity(plan))}"),
+        ("fullest GPU", f"{text.gib(peak_bytes(candidate))} GiB", f"of {text.gib(capacity(plan))}"),
         ("per trillion tokens", *_cost(priced)),
     ]  # fmt: skip
     boxes = "".join(f"<div class=tile><span>{esc(name)}</span><b>{esc(value)}</b><span>{esc(note)}</span></div>"
                     for name, value, note in tiles)  # fmt: skip
-    head = f"<h1>{esc(plan['resolved']['model']['name'])} on {esc(screen.cluster_text(plan))}</h1>"
-    work = paragraph(screen.header(plan))
+    head = f"<h1>{esc(plan['resolved']['model']['name'])} on {esc(header.cluster_text(plan))}</h1>"
+    work = paragraph(header.header(plan))
     able = [name for name, reason in candidate["targets"].items() if reason is None]
     runs = f"Run by {text.listed(sorted(able))}." if able else "No target can run it."
-    lines = [screen.sources_line(candidate), _rank(plan, candidate), runs, *screen.run_lines(plan, candidate)]
+    lines = [conclusion.sources_line(candidate), _rank(plan, candidate), runs, *conclusion.run_lines(plan, candidate)]
     warned = "".join(f"<li>{esc(each)}</li>" for each in [*plan["warnings"], *report["warnings"]])
     warnings = f"<ul class=warn>{warned}</ul>" if warned else ""
     layout = f"<p class=layout>{code(candidate['layout_id'])}</p>{_meaning(candidate['layout'])}"
@@ -87,7 +90,7 @@ def _rank(plan: Json, candidate: Json) -> str:
     """What the search proves of the first layout; of another, how far it is behind."""
     best = plan["candidates"][0]
     if candidate is best:
-        return screen.certificate_line(plan)
+        return conclusion.certificate_line(plan)
     behind = candidate["step_s"] / best["step_s"] - 1
     return f"Choice {candidate['choice']} of the plan: {text.percent(behind)} % slower than {best['layout_id']}."
 
@@ -123,11 +126,11 @@ def _alternatives(plan: Json, candidate: Json) -> str:
     best = plan["candidates"][0]
     rows = [
         [str(each["choice"]), code(each["layout_id"]), text.significant(each["step_s"]), text.percent(each["mfu"]),
-         text.gib(screen.peak_bytes(each)), _behind(each, best) + (" (this one)" if each is candidate else "")]
+         text.gib(peak_bytes(each)), _behind(each, best) + (" (this one)" if each is candidate else "")]
         for each in plan["candidates"]
     ]  # fmt: skip
-    notes = [*screen.tie_lines(plan), *screen.outside_lines(plan)]
-    found, reasons = screen.technique_rows(plan)
+    notes = [*conclusion.tie_lines(plan), *conclusion.outside_lines(plan)]
+    found, reasons = conclusion.technique_rows(plan)
     techniques = grid(["techniques", "best", "layout"], [[*each[:2], code(each[2])] for each in found], (1,))
     return section("Alternatives", grid(["#", "layout", "step s", "MFU %", "mem GiB", ""], rows, (2, 3, 4, 5)),
                    *map(paragraph, notes), *([techniques] if found else []), *map(paragraph, reasons))  # fmt: skip
@@ -163,7 +166,7 @@ def _memory(plan: Json, candidate: Json) -> str:
     shown = sorted(((v, k) for k, v in parts.items() if v), reverse=True)
     rows = [(text.words(name), value / shown[0][0], f"{text.gib(value)} GiB", "") for value, name in shown]
     number = f" (stage {stage['stage']} of {len(candidate['memory'])})" if len(candidate["memory"]) > 1 else ""
-    used = f"{text.gib(stage['device_bytes'])} of {text.gib(screen.capacity(plan))} GiB on the fullest GPU{number}."
+    used = f"{text.gib(stage['device_bytes'])} of {text.gib(capacity(plan))} GiB on the fullest GPU{number}."
     host = f" {text.gib(stage['host_bytes'])} GiB per GPU in host memory." if stage.get("host_bytes") else ""
     return section("Where the memory goes", paragraph(used + host), _bars(rows))
 
@@ -233,7 +236,7 @@ def _search(plan: Json) -> str:
     kinds = ("dominated", "out_of_memory", "bounded", "priced")
     rows += [[esc(text.words(kind)), text.count(space[kind])] for kind in kinds if space[kind]]
     table = grid(["layouts", ""], rows, (1,))
-    return section("What was searched", paragraph(screen.certificate_line(plan)),
+    return section("What was searched", paragraph(conclusion.certificate_line(plan)),
                    _folded("Every layout, by what became of it", table))  # fmt: skip
 
 

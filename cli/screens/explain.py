@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
+from .conclusion import certificate_line
+from .header import header
 from .heterogeneous import group_parts, most_memory
 from .layers import layer_lines
+from .memory import capacity
+from .parts import headless, shown
 from .placement import order_lines, order_table
-from .plan import Json, capacity, certificate_line, chunks_by_stage, header, headless, shown, step_text, terms_table
-from .stages import stages_table, why_these_stages
+from .plan import step_text, terms_table
+from .stages import chunks_by_stage, stages_table, why_these_stages
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .plan import Part
+    from .parts import Json, Part
 
 
 def explain_screen(plan: Json, candidate: Json, loads: Json | None = None, *, unicode: bool) -> list[Part]:

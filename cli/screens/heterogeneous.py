@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
@@ -11,9 +11,8 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    Part = str | Table
+    from .parts import Json, Part
 
-Json = Mapping[str, Any]
 _MOST_WAYS = 6
 
 

@@ -9,7 +9,7 @@ from .. import text
 from ..console import table
 
 if TYPE_CHECKING:
-    from .plan import Json, Part
+    from .parts import Json, Part
 
 _MOST_RUNS, _MOST_REASONS = 24, 4
 

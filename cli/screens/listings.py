@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import text
 from ..console import table
-from .plan import Json, headless, shown
+from .parts import headless, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .plan import Part
+    from .parts import Json, Part
 
 _LONGEST_VALUE = 20  # of a field in a table of differences; longer ones get lines of their own
 

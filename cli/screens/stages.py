@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
-from .plan import Json, chunks_by_stage, num_layers
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from .parts import Json
+
 _WORTH_SAYING = 0.02  # above the mean stage
 _DIFFERS = 0.01  # the simulation from the closed form
+
+
+def stages_line(candidate: Json) -> str:
+    """`Layers of the stages of layout 1: 3+3+4, 3+3+3 (2), ..`: chunk by chunk; recomputed ones in brackets."""
+    stages = [_stage_text(rows) for rows in chunks_by_stage(candidate).values()]
+    number = candidate["choice"]
+    return text.wrapped(f"Layers on the {len(stages)} stages of layout {number}: {', '.join(stages)}", "  ")
+
+
+def _stage_text(chunks: Sequence[Json]) -> str:
+    redone = sum(chunk["recompute_layers"] for chunk in chunks)
+    sizes = "+".join(str(num_layers(chunk)) for chunk in chunks)
+    return f"{sizes} ({redone} recomputed)" if redone else sizes
+
+
+def num_layers(chunk: Json) -> int:
+    """Layers of a chunk."""
+    return chunk["layers"][-1] - chunk["layers"][0] + 1 if chunk["layers"] else 0
+
+
+def chunks_by_stage(candidate: Json) -> dict[int, list[Json]]:
+    """The chunks of each stage, in the order of the model."""
+    out: dict[int, list[Json]] = {}
+    for chunk in sorted(candidate["stages"], key=lambda chunk: int(chunk["stage"])):
+        out.setdefault(chunk["stage"], []).append(chunk)
+    return out
 
 
 def stages_table(candidate: Json, loads: Json | None) -> Table:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
@@ -11,9 +10,8 @@ from .sweep import best
 from .what_if import change_lines, footnotes
 
 if TYPE_CHECKING:
-    from .plan import Part
+    from .parts import Json, Part
 
-Json = Mapping[str, Any]
 
 
 def scaling_screen(result: Json, header: str) -> list[Part]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..charts import terminal as charts
@@ -14,9 +14,8 @@ from .what_if import change_lines
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .plan import Part
+    from .parts import Json, Part
 
-Json = Mapping[str, Any]
 _MOST_ROWS = 12
 
 

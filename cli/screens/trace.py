@@ -10,7 +10,7 @@ from ..console import table
 
 if TYPE_CHECKING:
     from ...runtime.rehearsal.traced import Comparison
-    from .plan import Part
+    from .parts import Part
 
 
 def trace_screen(traced: Sequence[Comparison]) -> list[Part]:

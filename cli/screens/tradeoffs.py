@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
-from .plan import header, space_line
+from .header import header, space_line
 
 if TYPE_CHECKING:
-    from .plan import Part
+    from .parts import Json, Part
 
-Json = Mapping[str, Any]
 MOST_ROWS = 12
 _FIELDS = {"time": "step_s", "memory": "device_bytes", "gpus": "num_gpus", "cost": "usd_per_mtoken"}
 _DAY_S = 86400.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import text
@@ -11,9 +11,8 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .plan import Part
+    from .parts import Json, Part
 
-Json = Mapping[str, Any]
 
 
 def compare_screen(result: Json, header: str) -> list[Part]:

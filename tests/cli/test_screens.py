@@ -13,7 +13,9 @@ from meshwright.cli.commands.explain import origins_of
 from meshwright.cli.console import bar, make_console, print_part, table, to_json
 from meshwright.cli.screens import explain as explain_screen
 from meshwright.cli.screens import listings as listings_screen
+from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens import plan as plan_screen
+from meshwright.cli.screens.header import space_line
 
 from ..sample_plan import sample_plan
 from ..snapshots import check
@@ -78,9 +80,9 @@ def screens() -> dict[str, list[Any]]:
         "plan": plan_screen.plan_screen(plan, unicode=True, saved_as="plan.json"),
         "plan-ascii": plan_screen.plan_screen(plan, unicode=False),
         "plan-not-proven": plan_screen.plan_screen(with_uncertainty(), unicode=True),
-        "memory": plan_screen.memory_screen(plan, first),
-        "memory-offload": plan_screen.memory_screen(plan, with_offload()["candidates"][0]),
-        "memory-many-stages": plan_screen.memory_screen(many_stages(), many_stages()["candidates"][0]),
+        "memory": memory_screen.memory_screen(plan, first),
+        "memory-offload": memory_screen.memory_screen(plan, with_offload()["candidates"][0]),
+        "memory-many-stages": memory_screen.memory_screen(many_stages(), many_stages()["candidates"][0]),
         "explain": explain_screen.explain_screen(plan, first, unicode=True),
         "why-not": explain_screen.why_not_screen(plan, third),
         "why-not-target": explain_screen.why_not_screen(resolved_to(target="torchtitan"), third),
@@ -110,7 +112,7 @@ def test_colour_adds_nothing_but_colour(name: str) -> None:
 
 
 def test_the_counts_add_up() -> None:
-    numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", plan_screen.space_line(sample_plan()))]
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", space_line(sample_plan()))]
     assert numbers[0] == sum(numbers[1:])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from meshwright.cli import text
-from meshwright.cli.screens import plan as plan_screen
+from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens.explain import why_not_screen
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.cost_models.quantities.exchanges import OPS
@@ -290,11 +290,11 @@ def test_screens_hold_each_stage_to_what_its_group_has() -> None:
     rooms = {stage: text.gib(use["memory_bytes"]) for use in best["spread"]["islands"]
              for stage in range(use["stages"][0], use["stages"][1] + 1)}  # fmt: skip
     assert sorted(rooms.values()) == ["40.0", "79.6", "79.6"]
-    shown = next(part for part in plan_screen.memory_screen(document, best) if not isinstance(part, str))
+    shown = next(part for part in memory_screen.memory_screen(document, best) if not isinstance(part, str))
     row = list(shown.columns[0].cells).index("may use")
     assert {str(column.header): list(column.cells)[row] for column in shown.columns[1:]} == {
         f"stage {stage}": room for stage, room in rooms.items()}  # fmt: skip
-    assert plan_screen.peak_bytes(best) > plan_screen.capacity(document)
+    assert memory_screen.peak_bytes(best) > memory_screen.capacity(document)
     assert "does not fit" not in str(why_not_screen(document, best)[0])
 
 
