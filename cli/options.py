@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import typer
 
-# Parameters of a command that go into the request under their own names.
-WORKLOAD_FLAGS = frozenset(
-    ("model", "gpu", "gpus", "cluster", "seq_len", "lengths", "packed", "global_batch", "dtype", "optimizer", "lora")
-) | {"train_layers", "technique"}
+
+class RequestFlags(TypedDict, total=False):
+    """The parameters of a command that go into the request under the same names; None: not given."""
+
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    cluster: str | Mapping[str, Any] | None  # as --cluster has it, or as a request describes one
+    seq_len: int | None  # tokens per sequence
+    lengths: str | None
+    packed: bool | None
+    global_batch: str | None  # sequences, or tokens, per step
+    dtype: str | None
+    optimizer: str | None
+    lora: str | None
+    train_layers: int | None
+    technique: list[str] | None
+    total_tokens: str | None
+    objective: str | None
+    max_memory: str | None  # per GPU, with its unit
+    fix: list[str] | None
+    target: str | None
+    stack: str | None
+    top: int | None
+
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:

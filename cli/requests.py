@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from ..planner.request.load import Request
+    from .options import RequestFlags
 
 
-def build(path: Path | None, sets: Sequence[str] | None, flags: Mapping[str, Any]) -> Request:
+def build(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) -> Request:
     """The request in `path` with `--set` and the given flags on top; None and empty flags are not given."""
     from ..planner.request.load import load_request
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from ..console import Terminal, check_writable, table, to_json, write_file
 
 if TYPE_CHECKING:
     from ...runtime.job import Job
+    from ...runtime.launcher import Nodes
     from ...runtime.rehearsal.parity import Parity, StageMemory
     from ...runtime.report import Event, Recorder
     from ...runtime.settings import Settings
@@ -103,7 +105,7 @@ def command(
     from ...planner.document.plan import load_plan
     from ...planner.targets.emit import check_trained
     from ...runtime import launcher
-    from ...runtime.report import Recorder, event_line
+    from ...runtime.report import Recorder
     from ...runtime.settings import Settings, prepare
 
     terminal: Terminal = context.obj
@@ -120,26 +122,38 @@ def command(
         scale_down=scale_down, check_parity=check_parity, balance_experts=balance_experts,
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
-    found = load_plan(plan)
-    check_trained(found, "meshwright")
+    loaded = load_plan(plan)
+    check_trained(loaded, "meshwright")
     job, notes = prepare(settings)
-    nodes = launcher.nodes_for(found, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
+    nodes = launcher.nodes_for(loaded, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
                                node_rank=node_rank, master_addr=master_addr, master_port=master_port,
                                max_restarts=max_restarts, dry=dry_run)  # fmt: skip
     if dry_run:
         terminal.write(launcher.shell_line(settings, nodes) + "\n")
         return
     launcher.check_torch()
-    say = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])
-    _say_first(job, notes, say)
+    show_line = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])
+    _show_notes(job, notes, show_line)
     recorder = Recorder(job, notes)
+    reference = launcher.reference_steps(settings) if check_parity else []
+    _train(terminal, recorder, settings, nodes, show_line, report, force=force)
+    if node_rank == 0:  # the others have no report of the whole run
+        _finish(terminal, recorder, settings, reference, show_line, report, force=force)
+
+
+def _train(
+    terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, show_line: Callable[[str], None],
+    report: Path | None, *, force: bool,
+) -> None:  # fmt: skip
+    """Runs all ranks of this node and shows their events. A run that stops early keeps its report all the same."""
+    from ...runtime import launcher
+    from ...runtime.report import event_line
 
     def on_event(event: Event) -> None:
         recorder.add(event)
-        if line := event_line(event, job):
-            (terminal.warn if event["event"] == "not_saved" else say)(line)
+        if line := event_line(event, recorder.job):
+            (terminal.warn if event["event"] == "not_saved" else show_line)(line)
 
-    reference = launcher.reference_steps(settings) if check_parity else []
     try:
         launcher.run(settings, nodes, on_event, terminal.verbose)
     except KeyboardInterrupt:
@@ -152,22 +166,27 @@ def command(
     finally:
         if recorder.stopped:
             _write(terminal, recorder.document(), report, force=force)
-    if node_rank != 0:
-        return
-    more = _checked(terminal, recorder, settings, reference, say)
+
+
+def _finish(
+    terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]],
+    show_line: Callable[[str], None], report: Path | None, *, force: bool,
+) -> None:  # fmt: skip
+    """Shows the checks of a complete run and writes its report; exits with 1 where parity fails."""
+    more = _checked(terminal, recorder, settings, reference, show_line)
     _write(terminal, recorder.document(**more), report, force=force)
     if terminal.settings.json:
         terminal.write(to_json(recorder.document(**more)))
-    if check_parity and not more["parity"]["agrees"]:
+    if settings.check_parity and not more["parity"]["agrees"]:
         raise typer.Exit(1)
 
 
-def _say_first(job: Job, notes: list[str], say: Any) -> None:
+def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> None:
     """What was shrunk, and what the model's config left open."""
     for line in notes:
-        say(f"scaled down: {line}")
+        show_line(f"scaled down: {line}")
     for line in job.model.assumptions:
-        say(line)
+        show_line(line)
 
 
 def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: bool) -> None:
@@ -218,7 +237,8 @@ def _write(terminal: Terminal, document: dict[str, Any], path: Path | None, *, f
 
 
 def _checked(
-    terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]], say: Any
+    terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]],
+    show_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
     from ...runtime.rehearsal import parity, pricing
@@ -237,7 +257,7 @@ def _checked(
         verdict = parity.compare(steps, reference[len(reference) - len(steps) :])
         more["parity"] = verdict.as_dict()
         terminal.show([_parity_table(verdict)])
-        say(_verdict(verdict))
+        show_line(_verdict(verdict))
     terminal.show([_memory_table(memory)])
     if settings.check_parity and not all(row.within for row in memory):
         terminal.warn(f"peak memory differs from the prediction by more than {parity.MEMORY_TOLERANCE:.0%}")

@@ -64,7 +64,11 @@ def command(
     from ...planner.request.load import request_from_dict
     from ...planner.request.resolve import resolve
 
-    flags = {name: value for name, value in locals().items() if name in _FLAGS}
+    flags = options.RequestFlags(
+        model=model, gpu=gpu, gpus=gpus, cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed,
+        global_batch=global_batch, dtype=dtype, optimizer=optimizer, lora=lora, train_layers=train_layers,
+        technique=technique, max_memory=max_memory, target=target, stack=stack,
+    )  # fmt: skip
     terminal: Terminal = context.obj
     if stage is not None and not trace:
         raise InputError("--stage says which stage to trace", hint="add `--trace`")
@@ -143,6 +147,3 @@ def memory_document(candidate: dict[str, Any], traced: list[Comparison]) -> dict
         "items": candidate["memory"],
         **more,
     }
-
-
-_FLAGS = options.WORKLOAD_FLAGS | {"target", "stack", "max_memory"}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .. import options, requests, tradeoffs
 from ..console import Terminal, check_writable, write_file
 from ..screens import plan as plan_screen
+
+if TYPE_CHECKING:
+    from ...planner.document.plan import Plan
+    from ...planner.request.gpu_counts import GpuRange
+    from ...planner.request.load import Request
 
 
 def command(
@@ -82,23 +87,22 @@ def command(
     from ...planner import api
     from ...planner.request.gpu_counts import parse_range
 
-    flags = {name: value for name, value in locals().items() if name in _FLAGS}
     terminal: Terminal = context.obj
     numbers = None if gpus is None else parse_range(gpus)
-    flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
-    by_gpu = numbers is not None and gpu is not None and cluster is None
-    if by_gpu and numbers is not None:  # a GPU alone is a request with a number of them
-        flags["gpus"] = numbers.first
-    asked = requests.build(request, set_, flags)
-    if by_gpu:
-        asked = asked.model_copy(update={"gpus": None})
+    flags = options.RequestFlags(
+        model=model, gpu=gpu, gpus=None if gpus is None or numbers is not None else int(gpus.replace("_", "")),
+        cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed, global_batch=global_batch, dtype=dtype,
+        optimizer=optimizer, lora=lora, train_layers=train_layers, technique=technique, total_tokens=total_tokens,
+        objective=objective, max_memory=max_memory, fix=fix, target=target, stack=stack, top=top,
+    )  # fmt: skip
+    requested = _request(request, set_, flags, numbers)
     for path in (output, trace):
         if path is not None:
             check_writable(path, force=force)
     if trace is not None:
         from ...planner.explain.trace import check_drawn, chrome_trace, of_candidate
 
-        check_drawn(asked, allow_technique or ())
+        check_drawn(requested, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
         single = {"--trace": trace, "--stages own": stages == "own", "--layers own": layers == "own",
@@ -106,25 +110,37 @@ def command(
         tradeoffs.refuse(single, output, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
         how = {"jobs": jobs, "executor": executor, "time_limit_s": limit_s}
-        tradeoffs.run(terminal, asked, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
+        tradeoffs.run(terminal, requested, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
         return
     with terminal.progress("searching") as progress:
-        found = api.plan(asked, progress=progress, time_limit_s=limit_s, stages=stages, layers=layers, seed=seed,
-                         jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
-    document: dict[str, Any] = found.model_dump(mode="json")
+        plan = api.plan(requested, progress=progress, time_limit_s=limit_s, stages=stages, layers=layers, seed=seed,
+                        jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
     if output is not None:
-        write_file(output, found.to_json(), force=force)
+        write_file(output, plan.to_json(), force=force)
     if trace is not None:
-        write_file(trace, chrome_trace(of_candidate(asked, found.best)), force=force)
+        write_file(trace, chrome_trace(of_candidate(requested, plan.best)), force=force)
+    _show(terminal, plan, output)
+
+
+def _request(
+    file: Path | None, sets: list[str] | None, flags: options.RequestFlags, numbers: GpuRange | None
+) -> Request:
+    """The request of the file and the flags. Over a range of GPUs it names no number of them."""
+    if numbers is None or flags["gpu"] is None or flags["cluster"] is not None:
+        return requests.build(file, sets, flags)
+    # A GPU alone is a request only with a number of them.
+    return requests.build(file, sets, {**flags, "gpus": numbers.first}).model_copy(update={"gpus": None})
+
+
+def _show(terminal: Terminal, plan: Plan, output: Path | None) -> None:
+    """Prints the plan with its warnings; exits with 130 where the search was interrupted."""
+    document: dict[str, Any] = plan.model_dump(mode="json")
     if terminal.settings.json:
-        terminal.write(found.to_json())
+        terminal.write(plan.to_json())
     terminal.show(plan_screen.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
     requests.tell_warnings(terminal, document)
-    if found.interrupted:
+    if plan.interrupted:
         terminal.interruption_told = True
-        if found.certificate.stopped is not None:
+        if plan.certificate.stopped is not None:
             terminal.warn("interrupted: this is the best layout so far")
         raise typer.Exit(130)
-
-
-_FLAGS = options.WORKLOAD_FLAGS | {"total_tokens", "objective", "max_memory", "fix", "target", "stack", "top"}

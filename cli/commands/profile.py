@@ -76,7 +76,8 @@ def command(
       meshwright profile kernels --model llama-3.2-1b --gpu h200 --gpus 1 --quick
       meshwright profile memory plan.json -o memory.yaml
     """
-    flags = {name: value for name, value in locals().items() if name in options.WORKLOAD_FLAGS | {"target"}}
+    flags = options.RequestFlags(model=model, gpu=gpu, gpus=gpus, cluster=cluster, seq_len=seq_len, dtype=dtype,
+                                 global_batch=global_batch, optimizer=optimizer, target=target)  # fmt: skip
     terminal: Terminal = context.obj
     _check(what, output, device, resume=resume, force=force)
     from ..profiling import memory as memory_run
@@ -112,7 +113,7 @@ def command(
 
 
 def _device(
-    terminal: Terminal, flags: dict[str, Any], sets: list[str] | None, output: Path | None, *, quick: bool,
+    terminal: Terminal, flags: options.RequestFlags, sets: list[str] | None, output: Path | None, *, quick: bool,
     resume: bool, dry_run: bool, force: bool,
 ) -> None:  # fmt: skip
     """No GPU is asked for: the CPU rank that this is, as a device of its own."""
@@ -121,8 +122,10 @@ def _device(
     from ..screens import profile as profile_screen
 
     here = {"groups": [{"gpu": "cpu", "gpus_per_node": flags["gpus"] or 1, "count": 1}]}
-    asked = {**flags, "gpus": None, "cluster": here, "target": flags["target"] or kernels_run.TARGET}
-    request, ranks = requests.build(None, sets, asked), flags["gpus"] or 1
+    on_cpu: options.RequestFlags = {
+        **flags, "gpus": None, "cluster": here, "target": flags["target"] or kernels_run.TARGET,
+    }  # fmt: skip
+    request, ranks = requests.build(None, sets, on_cpu), flags["gpus"] or 1
     if dry_run:
         terminal.show(profile_screen.needs_screen(kernels_run.needs_of(request, ranks)))
         return
@@ -164,7 +167,7 @@ def _check(what: str, output: Path | None, device: str, *, resume: bool, force: 
 
 
 def _asked(
-    source: Path | None, layout: str | None, flags: dict[str, Any], here: str, sets: list[str] | None
+    source: Path | None, layout: str | None, flags: options.RequestFlags, here: str, sets: list[str] | None
 ) -> tuple[Resolved, list[Any], Plan]:
     """The request, the layouts that are wanted, and their plan. A GPU that is here stands in where none is named."""
     from ...cost_models.layouts import parse
