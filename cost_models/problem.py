@@ -9,8 +9,10 @@ import numpy as np
 
 from .arrays import Array
 from .quantities import memory
+from .quantities.layer_operations import Builder
 from .quantities.memory import KindParameters, StateBytes
-from .quantities.operations import KEY_FIELDS, Builder, LayerOperations, Shard, Trains
+from .quantities.operations import LayerOperations, Trains
+from .quantities.shards import KEY_FIELDS, Shard
 from .quantities.stages import Edges
 from .specs.model import ModelSpec, with_capacity
 from .specs.stack import StackSpec

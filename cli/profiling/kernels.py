@@ -97,7 +97,7 @@ def _latency(
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """(forward, backward) seconds of layers that have hardly any data, of what they take more where they do more
     (`own_kernels.latencies`), and of a message at one of its ends."""
-    from ...cost_models.quantities.operations import activation_bytes
+    from ...cost_models.quantities.element_bytes import activation_bytes
     from ...profiles.profilers import device_fit, messages, timing
     from ...runtime.rehearsal import own_kernels
 

@@ -7,9 +7,9 @@ from collections.abc import Collection
 import numpy as np
 
 from ..arrays import Array
+from .element_bytes import activation_bytes
+from .element_bytes import cast_bytes as cast_bytes_per_weight
 from .ledger import Ledger, weighted
-from .operations import activation_bytes
-from .operations import cast_bytes as cast_bytes_per_weight
 
 # Megatron-LM DistributedDataParallelConfig: gradients are reduced in buckets of max(40M, 1M x dp) parameters.
 BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK = 40e6, 1e6

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array
 from ..layouts import SCHEDULES
-from .operations import activation_bytes
+from .element_bytes import activation_bytes
 from .resident import splits_backward
 from .stages import EMBEDDING, HEAD, MTP
 from .vocabulary import KEPT_MESSAGES

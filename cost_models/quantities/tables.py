@@ -16,16 +16,10 @@ from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
 from ..specs.model import MixtureOfExperts
-from .operations import (
-    FIRST_DIFFERENTIATED,
-    KEY_FIELDS,
-    Builder,
-    Gemm,
-    LayerOperations,
-    Shard,
-    Trains,
-    activation_bytes,
-)
+from .element_bytes import activation_bytes
+from .layer_operations import Builder
+from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
+from .shards import KEY_FIELDS, Shard
 from .stages import HEAD
 
 

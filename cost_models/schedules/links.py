@@ -14,7 +14,8 @@ from collections import deque
 import numpy as np
 
 from ..arrays import Array
-from .engine import Costs, Work, column, deadlock, stall_s
+from .costs import Costs
+from .engine import Work, column, deadlock, stall_s
 from .orders import Schedule
 
 _OP, _ARRIVED, _REDUCE, _REDUCED, _NIC = range(5)

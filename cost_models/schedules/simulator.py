@@ -16,7 +16,8 @@ import numpy as np
 from ...errors import InputError
 from ..arrays import Array
 from . import orders, v_shaped
-from .engine import Costs, Work, column, prepare, run
+from .costs import Costs
+from .engine import Work, column, prepare, run
 from .links import run_shared
 from .orders import B, F, I, Schedule
 from .steady_state import run_repeating

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..arrays import Array, Ints
-from .engine import Costs, Work, prepare, run
+from .costs import Costs
+from .engine import Work, prepare, run
 from .orders import F, Schedule, Steady, find_steady, resized, steady
 
 _MOST_PERIODS = 64  # longest time pattern looked for, in periods of the order

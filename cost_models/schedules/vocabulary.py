@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..arrays import Array, Ints
-from .engine import Costs
+from .costs import Costs
 from .orders import B, F, Schedule, assemble, codes, find_steady, resized
 
 # Micro-batches per stage up to which an order is scheduled in full; beyond, its middle is repeated.

@@ -7,8 +7,8 @@ import numpy as np
 from ..arrays import Array
 from ..layouts import SCHEDULES, V_SCHEDULES
 from ..quantities.ledger import Ledger
-from ..quantities.operations import ulysses_degree
 from ..quantities.resident import splits_backward
+from ..quantities.shards import ulysses_degree
 from ..quantities.stages import EMBEDDING, HEAD
 from ..rates.rates import Rates
 

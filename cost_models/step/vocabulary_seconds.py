@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.element_bytes import activation_bytes
 from ..quantities.exchanges import Op
 from ..quantities.ledger import Ledger
-from ..quantities.operations import Exchange, activation_bytes
+from ..quantities.operations import Exchange
 from ..quantities.stages import EMBEDDING, HEAD
 from ..rates import collectives
 from ..rates.kernel_seconds import kernel_seconds

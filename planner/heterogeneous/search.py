@@ -18,7 +18,7 @@ from itertools import combinations, permutations
 from typing import Any
 
 from ...cost_models.layouts import Layout
-from ...cost_models.quantities.operations import activation_bytes
+from ...cost_models.quantities.element_bytes import activation_bytes
 from ...cost_models.quantities.stages import Partition
 from ..document.plan import own_stages
 from ..evaluation.staged import Staged, chunks_per_stage, devices_of, even_partition

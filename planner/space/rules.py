@@ -26,7 +26,7 @@ from ...cost_models.layouts import (
     sequence_parts,
 )
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.operations import ulysses_degree
+from ...cost_models.quantities.shards import ulysses_degree
 from ...cost_models.specs.model import MixtureOfExperts
 from ...cost_models.techniques import registry as techniques
 

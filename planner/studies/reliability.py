@@ -13,7 +13,7 @@ import numpy as np
 
 from ...cost_models import build_ledger, units
 from ...cost_models.quantities import tables
-from ...cost_models.quantities.operations import KEY_FIELDS
+from ...cost_models.quantities.shards import KEY_FIELDS
 from ...errors import InputError, UnknownNameError
 from ..request.resolve import Resolved
 from .base import Part, Question, Result

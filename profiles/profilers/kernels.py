@@ -12,14 +12,10 @@ from typing import Literal
 
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.operations import (
-    KEY_FIELDS,
-    Builder,
-    LayerOperations,
-    MemoryTraffic,
-    Shard,
-    activation_bytes,
-)
+from ...cost_models.quantities.element_bytes import activation_bytes
+from ...cost_models.quantities.layer_operations import Builder
+from ...cost_models.quantities.operations import LayerOperations, MemoryTraffic
+from ...cost_models.quantities.shards import KEY_FIELDS, Shard
 from ...cost_models.quantities.stages import EMBEDDING, HEAD
 from ...cost_models.specs.model import Attention, Layer, MixtureOfExperts
 

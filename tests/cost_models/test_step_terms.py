@@ -13,10 +13,12 @@ from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts, parse
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.activations import Activations
 from meshwright.cost_models.quantities.gradients import reductions
+from meshwright.cost_models.quantities.layer_operations import Builder
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.lengths import imbalance
-from meshwright.cost_models.quantities.operations import KEY_FIELDS, Builder, LayerOperations, Shard
+from meshwright.cost_models.quantities.operations import LayerOperations
 from meshwright.cost_models.quantities.params import total_parameters
+from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
 from meshwright.cost_models.rates import collectives
 from meshwright.cost_models.rates import rates as pricing
 from meshwright.cost_models.rates.rates import LayerSeconds, Rates, layer_seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....cost_models.layouts import CP_ALGORITHMS
-from ....cost_models.quantities.operations import ulysses_degree
+from ....cost_models.quantities.shards import ulysses_degree
 from ....errors import InputError
 from ..options import Entry, Facts, Settings, Table, number
 from ..setup import Setup

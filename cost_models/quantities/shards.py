@@ -1,0 +1,72 @@
+"""Shard keys: the columns of a layout that shapes depend on, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Array
+from ..layouts import CP_ALGORITHMS
+from ..specs.model import ModelSpec
+from ..specs.stack import StackSpec
+from ..specs.workload import Workload
+
+KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The shard keys as float columns, with what follows from them (T, the sequence-parallel factor, CP degrees)."""
+
+    tp: Array
+    sp: Array
+    cp: Array
+    ulysses: Array
+    ring: Array
+    allgather: NDArray[np.bool_]
+    ep: Array
+    etp: Array
+    batch: Array
+    tokens: Array  # T
+    sp_tokens: Array  # T/t where activations are sequence-parallel, else T
+
+    @classmethod
+    def of(cls, keys: Mapping[str, NDArray[np.int64]], model: ModelSpec, workload: Workload) -> Shard:
+        col = {name: np.asarray(keys[name]).astype(np.float64) for name in KEY_FIELDS}
+        algorithm = np.asarray(keys["cp_algorithm"])
+        ulysses = ulysses_degree(model, keys)
+        tokens = col["micro_batch"] * workload.seq_len / col["cp"]
+        return cls(
+            tp=col["tp"], sp=col["sequence_parallel"], cp=col["cp"], ulysses=ulysses, ring=col["cp"] / ulysses,
+            allgather=algorithm == CP_ALGORITHMS.index("allgather"), ep=col["ep"], etp=col["etp"],
+            batch=col["micro_batch"], tokens=tokens,
+            sp_tokens=np.where(col["sequence_parallel"] > 0, tokens / col["tp"], tokens),
+        )  # fmt: skip
+
+    def head_parts(self, stack: StackSpec) -> Array:
+        """Parts that the head is split into over tp."""
+        return np.where((stack.tp_plan == "by-projection") & (self.sp == 0), 1.0, self.tp)
+
+    def loss_parts(self, stack: StackSpec) -> Array:
+        """Parts that the loss is split into over tp."""
+        return self.head_parts(stack) if stack.split_logits else np.ones_like(self.tp)
+
+
+def ulysses_degree(model: ModelSpec, keys: Mapping[str, NDArray[np.int64]]) -> Array:
+    """Ranks that exchange heads instead of keys and values: cp under ulysses, a proper divisor under ring+ulysses.
+
+    The hybrid (USP, arXiv 2405.07719) takes the largest divisor of cp, below cp, that divides the KV heads of a rank.
+    """
+    cp, tp, algorithm = (np.asarray(keys[name]) for name in ("cp", "tp", "cp_algorithm"))
+    degree = np.ones(len(cp))
+    degree[algorithm == CP_ALGORITHMS.index("ulysses")] = cp[algorithm == CP_ALGORITHMS.index("ulysses")]
+    hybrid = np.flatnonzero((algorithm == CP_ALGORITHMS.index("ring+ulysses")) & (cp > 1))
+    kv_heads = min(kind.attention.kv_heads for kind in model.kinds)
+    for pair in set(zip(cp[hybrid].tolist(), tp[hybrid].tolist(), strict=True)):
+        per_rank = max(1, kv_heads // pair[1])
+        best = max(u for u in range(1, pair[0]) if pair[0] % u == 0 and per_rank % u == 0)
+        degree[hybrid[(cp[hybrid] == pair[0]) & (tp[hybrid] == pair[1])]] = best
+    return degree
