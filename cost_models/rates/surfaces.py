@@ -101,19 +101,6 @@ def _alignment(surface: GemmSurface, n: ArrayLike, k: ArrayLike) -> Array | floa
     return np.where(odd_8, surface.unaligned_8, np.where(odd_64, surface.unaligned_64, 1.0))
 
 
-def scaled_gemm(
-    surface: GemmSurface, *, peak_flops_per_s: float, memory_bw_bytes_per_s: float, num_sms: float | None, source: str
-) -> GemmSurface:
-    """`surface` carried to another device: same efficiencies, that device's peak, bandwidth and multiprocessors."""
-    return replace(
-        surface,
-        peak_flops_per_s=peak_flops_per_s,
-        memory_bw_bytes_per_s=memory_bw_bytes_per_s,
-        num_sms=float(num_sms or surface.num_sms),
-        source=source,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSurface:
     """How fast one device runs one attention kernel.
