@@ -33,7 +33,7 @@ from meshwright.planner.accuracy.calibrate import calibrate
 from meshwright.planner.accuracy.validate import validate
 from meshwright.profiles.profilers import environment
 from meshwright.runtime.job import job_of
-from meshwright.runtime.model.blocks import ParamShard
+from meshwright.runtime.model.block import ParamShard
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.rehearsal.memory import PeakMemory, gpu_peaks
 from meshwright.runtime.status import Status

@@ -18,9 +18,11 @@ from ..cost_models.layouts import CP_ALGORITHMS
 from ..planner.document.plan import Chunk
 from .data import open_source
 from .job import Job
-from .model.blocks import Context, Experts
-from .model.decoder import DecoderChunk, materialise
-from .model.experts import ExpertGroup
+from .model.block import Context
+from .model.decoder import DecoderChunk
+from .model.dispatch import ExpertGroup
+from .model.experts import Experts
+from .model.initial_weights import materialise
 from .parallel.comm import Group
 from .parallel.context_parallel import ContextParallel
 from .settings import Settings, prepare

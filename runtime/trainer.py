@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from .data import Source, open_source
 from .job import Job
-from .model.blocks import ParamShard
-from .model.decoder import DecoderChunk, InitParam, init_param, named_splits
+from .model.block import ParamShard, named_splits
+from .model.decoder import DecoderChunk
+from .model.initial_weights import InitParam, init_param
 from .parallel import host
 from .parallel.layerwise import Parts
 from .parallel.mesh import Mesh

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ...errors import InputError
-from ..model.decoder import same_weight
+from ..model.initial_weights import same_weight
 from ..parallel.comm import CommunicationError
 from ..parallel.sharding import Unit
 from ..status import Status

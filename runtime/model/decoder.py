@@ -1,39 +1,30 @@
 """Decoders of the GPT, Llama and DeepSeek families, in chunks as pipeline stages hold them.
 
-Shapes are those of the plan's ModelSpec: the element counts equal `cost_models.params`. Initial weights depend on the
-seed and the parameter's name only, never on the layout: every rank draws the whole parameter and keeps its part.
+Shapes are those of the plan's ModelSpec: the element counts equal `cost_models.quantities.params`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
 from ...planner.document.plan import Chunk
-from ..parallel import tensor_parallel as tp
 from ..parallel.context_parallel import ContextParallel
 from ..parallel.recompute import whole
-from .blocks import Block, Context, Experts, Mlp, Norm, ParamShard, SelfAttention
+from .attention import SelfAttention
+from .block import Block, Context
+from .embedding import Embedding, TokenTable
+from .experts import Experts
+from .head import Head
 from .latent_attention import LatentAttention
+from .mlp import Mlp
 from .multi_token import PREDICTION_WEIGHT, Prediction
+from .norms import Norm
 from .rope import frequencies, rotated_width
-
-# ModelSpec has none: the usual width of a GPT's initial weights.
-INITIAL_STD = 0.02
-
-
-
-class InitParam(Protocol):
-    """Fills a parameter with its initial weights."""
-
-    def __call__(self, parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None: ...
-
 
 Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
 
@@ -58,68 +49,6 @@ class DecoderLayer(Block):
             x = x + self.attention(recompute.output("norm", self.attention_norm, x), positions)
             out: Tensor = x + self.feed_forward(recompute.output("norm", self.feed_forward_norm, x))
             return out
-
-
-class TokenTable(Block):
-    """One row per token, split by rows over tp; by itself the copy that predictions use on a last stage that is not the
-    first one too."""
-
-    reads_again = False  # a lookup's gradient asks for no row
-
-    def __init__(self, context: Context, spec: ModelSpec) -> None:
-        super().__init__(context)
-        self.add("tokens", [spec.vocab, spec.hidden], 0)
-        self.first, _ = context.part(spec.vocab)
-
-    def look_up(self, tokens: Tensor) -> Tensor:
-        """[b, s] -> [b, s/tp, h]."""
-        return tp.embed(tokens, self.tensor("tokens"), self.first, self.context.group)
-
-
-class Embedding(TokenTable):
-    """Tokens and learned positions; tokens [b, s] -> [b, s/tp, h]."""
-
-    def __init__(self, context: Context, spec: ModelSpec) -> None:
-        super().__init__(context, spec)
-        if spec.learned_positions:
-            self.add("positions", [spec.learned_positions, spec.hidden])
-        self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.embedding_norm else None
-        self.reads_again = self.norm is not None
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        group, cp = self.context.group, self.context.cp
-        x = self.look_up(tokens)
-        table = self.maybe("positions")
-        if table is not None:
-            rows = table if cp is None else table[cp.positions(tokens.shape[1] * cp.group.size).to(table.device)]
-            x = x + rows[group.rank * x.shape[1] : (group.rank + 1) * x.shape[1]]
-        return x if self.norm is None else self.norm(x)
-
-
-class Head(Block):
-    """Final norm, output projection, loss. `tied`: the module that holds the projection of tied embeddings."""
-
-    def __init__(self, context: Context, spec: ModelSpec, tied: Embedding | None) -> None:
-        super().__init__(context)
-        self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.final_norm else None
-        self.first, _ = context.part(spec.vocab)
-        self._tied = (tied,)  # in a tuple, so that it is not a submodule here
-        if tied is None:
-            self.add("projection", [spec.vocab, spec.hidden], 0)
-        if spec.head_bias:
-            self.add("projection_bias", [spec.vocab], 0, start=0.0)
-
-    def logits(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """[b, s/tp, h] -> [b, s, vocab / tp]. norm: in place of the model's final one."""
-        norm = norm or self.norm
-        x = x if norm is None else norm(x)
-        tied = self._tied[0]
-        weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
-        return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, waits=False)[0]
-
-    def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
-        """Sum of the losses of all tokens, nats."""
-        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group)
 
 
 def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -287,38 +216,3 @@ class DecoderChunk(nn.Module):
     def _tables(self) -> dict[tuple[int, ContextParallel | None], tuple[Tensor, Tensor]]:
         found: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
         return found
-
-
-def named_splits(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter, ParamShard]]:
-    """Full name, parameter and split of every parameter of `module`."""
-    for path, block in module.named_modules(prefix=prefix):
-        if isinstance(block, Block):
-            for name, split in block.splits.items():
-                yield f"{path}.{name}", block.get_parameter(name), split
-
-
-def materialise(chunk: DecoderChunk, seed: int) -> None:
-    """Gives the parameters memory of their own, with their initial weights."""
-    for name, parameter, split in named_splits(chunk):
-        parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
-        init_param(parameter, name, split, seed, tied=chunk.spec.tied_embeddings)
-
-
-def same_weight(name: str, *, tied: bool) -> str:
-    """The name of a weight; tied embeddings have one, on whatever stages they are."""
-    return "embedding.tokens" if tied and name == "head.projection" else name
-
-
-@torch.no_grad()
-def init_param(parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
-    """Initial weights. A head that is tied but on another stage draws what the embedding draws."""
-    if split.start is not None:
-        parameter.fill_(split.start)
-        return
-    drawn = torch.empty(split.shape, dtype=torch.float32)
-    digest = hashlib.sha256(f"{seed}/{same_weight(name, tied=tied)}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    drawn.normal_(std=split.std or INITIAL_STD, generator=generator)
-    for dim, first in split.firsts:
-        drawn = drawn.narrow(dim, first, parameter.shape[dim])
-    parameter.copy_(drawn)

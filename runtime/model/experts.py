@@ -1,177 +1,114 @@
-"""Tokens to the ranks that hold their experts, and back.
-
-The ranks that share one copy of the experts form cells of ep x etp ranks, each of which hold one copy of the experts'
-weights: ep blocks of etp neighbours, each block experts / ep of them in rank order, each rank of a block a part of the
-inner width of every one. Tokens are sent over ep to their block, gathered there over etp, and the parts of the results
-summed on the rank that each token came by, from where they go back (Megatron Core, token_dispatcher.py: allgather and
-all-to-all of MoEAlltoAllTokenDispatcher).
-"""
+"""The block of routed and shared experts: which tokens go where is decided here, `dispatch` takes them there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..parallel.comm import Group
+from ...cost_models.specs.model import FeedForward, MixtureOfExperts
+from ..parallel.recompute import Recompute
+from ..parallel.split_backward import linear
+from . import grouped
+from .activations import activated
+from .block import Block, Context
+from .dispatch import Dispatch, combine
+from .mlp import Mlp
+from .router import route, within_capacity
 
 
-@dataclass(frozen=True)
-class ExpertGroup:
-    """The ranks that hold one copy of the routed experts together, as this one meets them: over ep they have other
-    experts, over etp other parts of the same ones. imbalance: tokens that arrive here over the mean, where they have no
-    values that could tell."""
+class Experts(Block):
+    """Routed experts; the ranks of an ep group hold a part of them each, those of an etp group a part of every one, and
+    every tp rank routes its own tokens.
 
-    ep: Group
-    etp: Group
-    imbalance: float = 1.0
+    Shared experts are one dense block that sees every token.
+    """
 
-    @property
-    def size(self) -> int:
-        return self.ep.size * self.etp.size
+    def __init__(self, context: Context, spec: MixtureOfExperts, hidden: int) -> None:
+        super().__init__(context)
+        self.spec, self.names = spec, ("gate", "up") if spec.gated else ("up",)
+        self.add("router", [spec.experts, hidden])
+        if spec.router_bias:
+            self.add("router_bias", [spec.experts], start=0.0)
+        for name in self.names:
+            self._expert(name, [spec.expert_inner, hidden], 1)
+        self._expert("down", [hidden, spec.expert_inner], 2)
+        shared = FeedForward(inner=spec.shared_inner, gated=spec.gated)
+        self.shared = Mlp(context, shared, hidden) if spec.shared_inner else None
+        if spec.shared_gate:
+            self.add("shared_gate", [1, hidden])
 
+    def _expert(self, name: str, shape: list[int], inner: int) -> None:
+        """`inner`: the dim of an expert's inner width."""
+        cell = self.context.experts
+        self.add_split(name, [self.spec.experts, *shape], {0: cell.ep, inner: cell.etp}, expert=True)
+        if self.spec.expert_bias:
+            bias = [self.spec.experts, shape[0]]
+            self.add_split(f"{name}_bias", bias, {0: cell.ep, 1: cell.etp}, expert=True, start=0.0)
 
-class _AllToAll(torch.autograd.Function):
-    """Rows to the ranks of a group; backward their gradients go the other way."""
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
+        weights, chosen = route(self.spec, logits, in_turn=self.context.in_turn)
+        through: Callable[..., Tensor] = self._routed
+        if self.spec.capacity_factor is not None:
+            capacity = int(self.spec.capacity(len(tokens)))
+            weights, chosen = within_capacity(weights, chosen, self.spec.experts, capacity)
+            through = self._capped
+        out = self.context.recompute.region("moe", through, tokens, weights.to(x.dtype), chosen).view_as(x)
+        if self.shared is None:
+            return out
+        shared: Tensor = self.shared(x)
+        gate = self.maybe("shared_gate")
+        return out + (shared if gate is None else torch.sigmoid(linear(x, gate)) * shared)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, received: Sequence[int], sent: Sequence[int]) -> Tensor:
-        ctx.group, ctx.received, ctx.sent = group, received, sent
-        return _exchange(x, group, received, sent)
+    def _routed(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """tokens [n, h], weights and chosen experts [n, k] -> [n, h]."""
+        flat = chosen.flatten()
+        order = flat.argsort(stable=True)
+        counts = self._counts(flat)
+        return self._through(tokens, weights.flatten()[order], order // self.spec.top_k, counts)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return _exchange(grads[0], ctx.group, ctx.sent, ctx.received), None, None, None
+    def _capped(self, tokens: Tensor, weights: Tensor, source: Tensor) -> Tensor:
+        """The same with as many tokens for every expert: which ones, and their weights, expert by expert."""
+        counts = [len(source) // self.spec.experts] * self.spec.experts
+        return self._through(tokens, weights, source, counts, alike=True)
 
-
-class _Combine(torch.autograd.Function):
-    """Keeps the experts' outputs and their weights; torch's index_add would keep the products of the two as well."""
-
-    @staticmethod
-    def forward(ctx: Any, out: Tensor, weights: Tensor, source: Tensor, num_tokens: int) -> Tensor:
-        ctx.save_for_backward(out, weights, source)
-        return out.new_zeros(num_tokens, out.shape[1]).index_add_(0, source, out * weights[:, None])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        out, weights, source = ctx.saved_tensors
-        grad = grads[0][source]
-        grad_weights = torch.linalg.vecdot(grad, out)
-        return grad.mul_(weights[:, None]), grad_weights, None, None
-
-
-def combine(out: Tensor, weights: Tensor, source: Tensor, num_tokens: int) -> Tensor:
-    """Experts' outputs [n, h], times their weights [n], summed by token (source [n]) to [num_tokens, h]."""
-    result: Tensor = _Combine.apply(out, weights, source, num_tokens)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _exchange(x: Tensor, group: Group, received: Sequence[int], sent: Sequence[int]) -> Tensor:
-    out = x.new_empty(sum(received), *x.shape[1:])
-    return group.all_to_all(out, x.contiguous(), received, sent)
-
-
-class _Spread(torch.autograd.Function):
-    """Rows that have arrived at each rank of an etp group -> those of all, in `order`; `inverse` of it leads back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.etp, ctx.shares = etp, shares
-        ctx.save_for_backward(inverse)
-        return _gathered(x, etp, shares)[order]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return _summed(grads[0][inverse], ctx.etp, ctx.shares), None, None, None, None
-
-
-class _Collect(torch.autograd.Function):
-    """The way back of `_Spread`: the sums of what the ranks of the group have made of the rows of this one."""
-
-    @staticmethod
-    def forward(ctx: Any, out: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.etp, ctx.shares = etp, shares
-        ctx.save_for_backward(order)
-        return _summed(out[inverse], etp, shares)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (order,) = ctx.saved_tensors
-        return _gathered(grads[0], ctx.etp, ctx.shares)[order], None, None, None, None
-
-
-def _gathered(x: Tensor, etp: Group, shares: Sequence[int]) -> Tensor:
-    return x if etp.size == 1 else etp.all_gather_rows(x.contiguous(), shares)
-
-
-def _summed(rows: Tensor, etp: Group, shares: Sequence[int]) -> Tensor:
-    return rows if etp.size == 1 else etp.reduce_scatter_rows(rows, shares)
-
-
-class Dispatch:
-    """Where the tokens of a micro-batch go. counts[e]: how many of this rank go to expert e, out of all experts;
-    `counts` of the dispatch: how many arrive for each expert of this rank, at all ranks of its etp group."""
-
-    def __init__(self, cell: ExpertGroup, counts: Sequence[int], tokens: Tensor, *, alike: bool = False) -> None:
-        """alike: all ranks have the same counts. tokens: any on the device."""
-        self.cell, self.local = cell, len(counts) // cell.ep.size
-        self.sent = [sum(counts[first : first + self.local]) for first in range(0, len(counts), self.local)]
-        if alike:
-            table = self._same(counts)
-        elif isinstance(tokens, FakeTensor):
-            more = cell.imbalance if cell.ep.size > 1 else 1.0  # a rank with all experts gets every token
-            table = self._same([round(more * number) for number in counts])
+    def _through(
+        self, tokens: Tensor, weights: Tensor, source: Tensor, counts: Sequence[int], *, alike: bool = False
+    ) -> Tensor:
+        """Tokens `source` to their experts, `counts` of each, and back to where they stood."""
+        if self.context.experts.size == 1:
+            out = self._each(tokens[source], counts)
         else:
-            table = self._table(counts, tokens)
-        arrived = [[sum(row) for row in rows] for rows in table]
-        self.received = arrived[cell.etp.rank]
-        shares = [sum(each) for each in arrived]
-        flat = [row for rows in table for row in rows]
-        self.counts = [sum(column) for column in zip(*flat, strict=True)]
-        order = _by_expert(flat, tokens.device)
-        self._ways = cell.etp, shares, order, order.argsort()
+            dispatch = Dispatch(self.context.experts, counts, tokens, alike=alike)
+            out = dispatch.back(self._each(dispatch.there(tokens[source]), dispatch.counts))
+        return combine(out, weights, source, len(tokens))
 
-    def _table(self, counts: Sequence[int], tokens: Tensor) -> list[list[list[int]]]:
-        """[etp rank][ep rank][expert of this rank]: tokens that arrive there from there."""
-        ep, etp = self.cell.ep, self.cell.etp
-        mine = torch.tensor(counts, device=tokens.device)
-        each = [self.local] * ep.size
-        arrived = _exchange(mine, ep, each, each)
-        every = etp.all_gather(arrived.new_empty(etp.size * len(arrived)), arrived)
-        found: list[list[list[int]]] = every.view(etp.size, ep.size, self.local).tolist()
-        return found
+    def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
+        """Tokens expert by expert of this rank, through their experts."""
+        inner = [grouped.linear(tokens, self.tensor(name), self.maybe(f"{name}_bias"), counts) for name in self.names]
+        # Inside a recomputed block nothing is kept anyway.
+        lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
+        out = activated(lean, self.context.activation, *inner)
+        return grouped.linear(out, self.tensor("down"), self._down_bias(), counts)
 
-    def _same(self, counts: Sequence[int]) -> list[list[list[int]]]:
-        """`_table` where every rank sends the same."""
-        first = self.cell.ep.rank * self.local
-        return [[list(counts[first : first + self.local])] * self.cell.ep.size] * self.cell.etp.size
+    def _counts(self, chosen: Tensor) -> list[int]:
+        """Tokens of each expert; of a tensor without values, as even as they come."""
+        if isinstance(chosen, FakeTensor):
+            base, extra = divmod(chosen.numel(), self.spec.experts)
+            return [base + (expert < extra) for expert in range(self.spec.experts)]
+        counts: list[int] = torch.bincount(chosen, minlength=self.spec.experts).tolist()
+        return counts
 
-    def there(self, tokens: Tensor) -> Tensor:
-        """Tokens [n, h] by expert, out of all -> those that arrive here, by expert of this rank."""
-        if self.cell.ep.size > 1:
-            tokens = _AllToAll.apply(tokens, self.cell.ep, self.received, self.sent)  # type: ignore[no-untyped-call]
-        found: Tensor = _Spread.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
-        return found
-
-    def back(self, out: Tensor) -> Tensor:
-        """The way back of `there`; the parts of a result that the ranks of an etp group have are summed."""
-        result: Tensor = _Collect.apply(out, *self._ways)  # type: ignore[no-untyped-call]
-        if self.cell.ep.size > 1:
-            result = _AllToAll.apply(result, self.cell.ep, self.sent, self.received)  # type: ignore[no-untyped-call]
-        return result
-
-
-def _by_expert(table: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Rows that came rank by rank, expert by expert: their indices expert by expert, rank by rank."""
-    width = len(table[0])
-    starts = [0, *accumulate(count for row in table for count in row)]
-    return torch.cat([
-        torch.arange(starts[rank * width + expert], starts[rank * width + expert + 1], device=device)
-        for expert in range(width) for rank in range(len(table))
-    ])  # fmt: skip
+    def _down_bias(self) -> Tensor | None:
+        """In the columns that this rank has a part of: the sum over etp has all of it, once."""
+        bias = self.maybe("down_bias")
+        if bias is None or self.context.experts.etp.size == 1:
+            return bias
+        width = self.tensor("down").shape[1]
+        first, number = self.context.part(width, self.context.experts.etp)
+        return F.pad(bias, (first, width - first - number))

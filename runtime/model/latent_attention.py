@@ -16,7 +16,9 @@ from ...cost_models.specs.model import Attention
 from ..parallel import tensor_parallel as tp
 from ..parallel.recompute import whole
 from ..parallel.split_backward import linear
-from .blocks import Block, Context, Norm, rotate
+from .block import Block, Context
+from .norms import Norm
+from .rope import rotate
 
 Positions = tuple[Tensor, Tensor] | None
 Heads = tuple[Tensor, Tensor, Tensor]

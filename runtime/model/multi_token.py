@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...cost_models.specs.model import ModelSpec
-from .blocks import Block, Context, Norm
+from .block import Block, Context
+from .norms import Norm
 
 # The share of these losses in what is minimised, all modules together: the larger of the two of section 4.2.
 PREDICTION_WEIGHT = 0.3

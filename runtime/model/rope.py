@@ -1,4 +1,4 @@
-"""Rotary positions (arXiv 2104.09864): how fast each pair of a head turns, scaled as the model says."""
+"""Rotary positions (arXiv 2104.09864): how fast each pair of a head turns, scaled as the model says, and the turn."""
 
 from __future__ import annotations
 
@@ -48,3 +48,14 @@ def _yarn(scaling: RopeScaling, theta: float, width: int) -> Tensor:
     first, last = max(first, 0), min(last, width - 1)
     last += 0.001 if first == last else 0  # as there: no division by 0
     return 1 - ((torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions, halves as in Hugging Face's Llama: x [b, s, heads, d]; cos, sin [s, w/2]. Of a head the first w
+    turn, the others stay."""
+    width = 2 * cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat([rotate(x[..., :width], cos, sin), x[..., width:]], dim=-1)
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

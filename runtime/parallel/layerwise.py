@@ -12,8 +12,8 @@ import torch
 from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
 from ...planner.document.plan import Chunk
 from ..job import Job, dropped_modules
-from ..model.blocks import Context
-from ..model.experts import ExpertGroup
+from ..model.block import Context
+from ..model.dispatch import ExpertGroup
 from .context_parallel import ContextParallel
 from .mesh import Mesh
 from .offload import Offload

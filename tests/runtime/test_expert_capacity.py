@@ -21,7 +21,7 @@ from meshwright.planner.request.load import load_request, request_to_dict
 from meshwright.runtime import reference
 from meshwright.runtime.checkpoint.manifest import Manifest, check_run, run_of
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.model import blocks, experts
+from meshwright.runtime.model import dispatch, experts
 from meshwright.runtime.model.router import within_capacity
 from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare, compare_memory
@@ -107,12 +107,12 @@ def the_smallest_stay(trainer: Trainer, rank: int) -> None:
         return table.gather(1, source.view(experts, capacity)).flatten(), source
 
     if rank == 0:
-        blocks.within_capacity = other  # type: ignore[attr-defined]
+        experts.within_capacity = other  # type: ignore[attr-defined]
 
 
 def fillers_count(trainer: Trainer, rank: int) -> None:
     """Tokens that fill an expert up have a small weight in place of none."""
-    blocks.within_capacity = lambda *args: (  # type: ignore[attr-defined]
+    experts.within_capacity = lambda *args: (  # type: ignore[attr-defined]
         (found := within_capacity(*args))[0].clamp(min=1e-3), found[1]
     )
 
@@ -141,11 +141,11 @@ def test_sends_what_the_planner_counts(layout_id: str) -> None:
 
 
 def test_no_rank_is_asked_how_many_tokens_it_sends() -> None:
-    def never(self: experts.Dispatch, counts: Sequence[int], tokens: Tensor) -> Any:
+    def never(self: dispatch.Dispatch, counts: Sequence[int], tokens: Tensor) -> Any:
         raise AssertionError("the host waits for the device")
 
     def plant(trainer: Trainer, rank: int) -> None:
-        experts.Dispatch._table = never  # type: ignore[method-assign]
+        dispatch.Dispatch._table = never  # type: ignore[method-assign]
 
     assert parity_of(wanted_by("moe:dp2-ep2-mbs1-z0-rnone", 1.25), plant).agrees
     with pytest.raises(RuntimeError, match="the host waits"):

@@ -22,7 +22,7 @@ from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.runtime import reference
 from meshwright.runtime.job import Job, job_of, unsupported
-from meshwright.runtime.model import blocks, experts
+from meshwright.runtime.model import dispatch, experts
 from meshwright.runtime.parallel.comm import Group
 from meshwright.runtime.parallel.mesh import build_mesh, rank_lists
 from meshwright.runtime.rehearsal import dry_run
@@ -84,7 +84,7 @@ def sums_stay_apart(trainer: Trainer, rank: int) -> None:
     def own(rows: Tensor, etp: Group, shares: list[int]) -> Tensor:
         return torch.split(rows, shares)[etp.rank]
 
-    experts._summed = own  # type: ignore[assignment]
+    dispatch._summed = own  # type: ignore[assignment]
 
 
 def gradients_stay_apart(trainer: Trainer, rank: int) -> None:
@@ -94,17 +94,17 @@ def gradients_stay_apart(trainer: Trainer, rank: int) -> None:
         (inverse,) = ctx.saved_tensors
         return torch.split(grads[0][inverse], ctx.shares)[ctx.etp.rank], None, None, None, None
 
-    experts._Spread.backward = staticmethod(backward)  # type: ignore[method-assign]
+    dispatch._Spread.backward = staticmethod(backward)  # type: ignore[method-assign]
 
 
 def neighbours_rows(trainer: Trainer, rank: int) -> None:
     """Every result goes to the token after its own."""
-    before = experts._Collect.forward
+    before = dispatch._Collect.forward
 
     def forward(ctx: Any, out: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
         return before(ctx, out, etp, shares, order, inverse.roll(1))
 
-    experts._Collect.forward = staticmethod(forward)  # type: ignore[method-assign]
+    dispatch._Collect.forward = staticmethod(forward)  # type: ignore[method-assign]
 
 
 def swapped_parts(trainer: Trainer, rank: int) -> None:
@@ -119,9 +119,9 @@ def swapped_parts(trainer: Trainer, rank: int) -> None:
 
 def bias_twice(trainer: Trainer, rank: int) -> None:
     """One rank adds its part of the bias of the last product twice."""
-    before = blocks.Experts._down_bias
+    before = experts.Experts._down_bias
     if rank == 0:
-        blocks.Experts._down_bias = (  # type: ignore[method-assign]
+        experts.Experts._down_bias = (  # type: ignore[method-assign]
             lambda self: None if (bias := before(self)) is None else 2 * bias
         )
 

@@ -15,7 +15,7 @@ from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.runtime import reference
 from meshwright.runtime.job import Job
 from meshwright.runtime.model.decoder import DecoderChunk, DecoderLayer
-from meshwright.runtime.model.experts import Dispatch
+from meshwright.runtime.model.dispatch import Dispatch
 from meshwright.runtime.parallel import split_backward, tensor_parallel
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.recompute import _Recipe

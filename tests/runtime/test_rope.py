@@ -10,8 +10,7 @@ import torch
 from meshwright.cost_models.specs.model import RopeScaling
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
-from meshwright.runtime.model.blocks import rotate
-from meshwright.runtime.model.rope import frequencies, rotated_width
+from meshwright.runtime.model.rope import frequencies, rotate, rotated_width
 
 from .jobs import deepseek, llama
 

@@ -1,0 +1,53 @@
+"""Activations of feed-forward blocks, with a gate or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..parallel.recompute import Recompute
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu
+}  # fmt: skip
+
+
+def gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
+    """SwiGLU, GeGLU, ... (arXiv 2002.05202)."""
+    return ACTIVATIONS[name](gate) * up
+
+
+class _Gated(torch.autograd.Function):
+    """Keeps gate and up only; the activation of the gate is made again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.name = name
+        ctx.save_for_backward(gate, up)
+        return gated(name, gate, up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        with torch.enable_grad():
+            leaves = [gate.detach().requires_grad_(), up.detach().requires_grad_()]
+            found = torch.autograd.grad(gated(ctx.name, *leaves), leaves, grads[0])
+        return None, found[0], found[1]
+
+
+def lean_gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
+    """`gated` for an activation that is recomputed."""
+    out: Tensor = _Gated.apply(name, gate, up)  # type: ignore[no-untyped-call]
+    return out
+
+
+def activated(recompute: Recompute, name: str, *inputs: Tensor) -> Tensor:
+    """The activation of one input, or that of the first times the second."""
+    if len(inputs) == 1:
+        return recompute.output("act", ACTIVATIONS[name], *inputs)
+    return recompute.output("act", partial(lean_gated if "act" in recompute.modules else gated, name), *inputs)

@@ -1,0 +1,166 @@
+"""A part of a decoder, on plain tensors: its parameters, how tp ranks split them, and products with them.
+
+Symbols: b sequences, s tokens of them on this rank's cp part, h hidden; `x` is [b, s/tp, h] between blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..parallel import tensor_parallel as tp
+from ..parallel.comm import Group
+from ..parallel.context_parallel import ContextParallel, causal
+from ..parallel.recompute import Recompute
+from ..parallel.split_backward import linear
+from .adapters import Adapters, of_input, of_output
+from .dispatch import ExpertGroup
+
+
+@dataclass(frozen=True)
+class ParamShard:
+    """How this rank's part of a parameter lies in the whole one. firsts: (dim, index) where it starts, one for each dim
+    that is split; none: every tp rank holds all of it.
+
+    expert: a routed expert's weight, which each tp rank applies to its own tokens. start: initial value, None: random,
+    with the standard deviation `std` (None: that of the model's weights).
+    """
+
+    shape: tuple[int, ...]
+    firsts: tuple[tuple[int, int], ...] = ()
+    expert: bool = False
+    start: float | None = None
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name.
+    cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen.
+    in_turn: tokens go to the experts in turn, and not to those that the router finds best. latent_scale: of the scores
+    of latent attention."""
+
+    group: Group
+    experts: ExpertGroup
+    dtype: torch.dtype
+    device: torch.device
+    norm_epsilon: float
+    activation: str
+    recompute: Recompute = field(default_factory=Recompute)
+    fused: bool = False
+    cp: ContextParallel | None = None
+    adapters: Adapters | None = None
+    in_turn: bool = False
+    latent_scale: float = 1.0
+
+    def positions(self, seq_len: int) -> Tensor:
+        """Where the tokens of this rank stand in a sequence of `seq_len`."""
+        return torch.arange(seq_len) if self.cp is None else self.cp.positions(seq_len)
+
+    def dealt(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [b, heads, s, d] as `core` takes them."""
+        return (q, k, v) if self.cp is None else self.cp.dealt(q, k, v)
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return causal(q, k, v) if self.cp is None else self.cp.core(q, k, v)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of this rank's queries, [b, heads, s, d], over whole sequences."""
+        return self.core(*self.dealt(q, k, v))
+
+    def part(self, size: int, group: Group | None = None) -> tuple[int, int]:
+        """(first, number) of this rank's rows of `size`, out of those of a group (None: its tp ranks); the first ranks
+        take one more where it does not divide."""
+        group = group or self.group
+        base, extra = divmod(size, group.size)
+        rank = group.rank
+        return rank * base + min(rank, extra), base + (rank < extra)
+
+
+class Block(nn.Module):
+    """A module that knows how each of its parameters is split. reads_again: its backward pass needs weights."""
+
+    reads_again = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+        self.splits: dict[str, ParamShard] = {}
+
+    def add(self, name: str, shape: Sequence[int], dim: int | None = None, **how: Any) -> None:
+        """A parameter of the whole `shape`; along `dim` this rank holds its part."""
+        self.add_split(name, shape, {} if dim is None else {dim: self.context.group}, **how)
+
+    def add_split(
+        self, name: str, shape: Sequence[int], over: Mapping[int, Group], *, trains: bool | None = None, **how: Any
+    ) -> None:
+        """A parameter of the whole `shape`, of which the ranks of a group each hold a part along its dim. trains: None
+        where all of the model does, or nothing but adapters."""
+        local, firsts = list(shape), []
+        for dim, group in over.items():
+            first, local[dim] = self.context.part(shape[dim], group)
+            firsts.append((dim, first))
+        value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
+        # Given back at once: a rank that shards its weights never holds all of them (sharding.Unit).
+        value.untyped_storage().resize_(0)
+        trains = self.context.adapters is None if trains is None else trains
+        self.register_parameter(name, nn.Parameter(value, requires_grad=trains))
+        self.splits[name] = ParamShard(tuple(shape), tuple(firsts), **how)
+
+    def add_product(self, name: str, shape: Sequence[int], dim: int, target: str) -> None:
+        """A weight [out, in] with the adapter that it has as `target`, if it has one: A is split where the weight's
+        inputs are, B where its outputs are."""
+        self.add(name, shape, dim)
+        adapters = self.context.adapters
+        if adapters is None or target not in adapters.targets:
+            return
+        (outputs, inputs), rank = shape, adapters.rank
+        # B starts at zero, so that nothing changes at first; A as wide as PyTorch's linear layers.
+        self.add(of_input(name), [rank, inputs], 1 if dim == 1 else None, trains=True, std=inputs**-0.5)
+        self.add(of_output(name), [outputs, rank], 0 if dim == 0 else None, trains=True, start=0.0)
+
+    def columns(self, x: Tensor, *names: str) -> list[Tensor]:
+        """Products of x [b, s/tp, in] with weights split by outputs -> [b, s, out / tp] each."""
+        adapted = [name for name in names if of_input(name) in self.splits]
+        every = [*names, *map(of_input, adapted)]
+        outs = tp.column(x, [self.tensor(name) for name in every], [self.maybe(f"{name}_bias") for name in every],
+                         self.context.group)  # fmt: skip
+        thin = dict(zip(adapted, outs[len(names) :], strict=True))
+        return [out + self._widened(name, thin[name]) if name in thin else out
+                for name, out in zip(names, outs, strict=False)]  # fmt: skip
+
+    def row(self, x: Tensor, name: str) -> Tensor:
+        """The product of x [b, s, in / tp] with a weight split by inputs -> [b, s/tp, out]."""
+        beside = None
+        if of_input(name) in self.splits:
+            beside = self._widened(name, linear(x, self.tensor(of_input(name))), self.context.group)
+        return tp.row(x, self.tensor(name), self.maybe(f"{name}_bias"), self.context.group, beside)
+
+    def _widened(self, name: str, thin: Tensor, group: Group | None = None) -> Tensor:
+        """(alpha / r) B of A x [b, s, r]; the narrow one is scaled."""
+        if self.context.adapters is None:
+            raise RuntimeError(f"{name} has an adapter and the model has none")
+        group = None if group is None or group.size == 1 else group
+        return linear(thin * self.context.adapters.scale, self.tensor(of_output(name)), group=group)
+
+    def maybe(self, name: str) -> Tensor | None:
+        return self._parameters.get(name)
+
+    def tensor(self, name: str) -> Tensor:
+        """A parameter that is there."""
+        found = self._parameters[name]
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+def named_splits(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter, ParamShard]]:
+    """Full name, parameter and split of every parameter of `module`."""
+    for path, block in module.named_modules(prefix=prefix):
+        if isinstance(block, Block):
+            for name, split in block.splits.items():
+                yield f"{path}.{name}", block.get_parameter(name), split

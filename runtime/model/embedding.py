@@ -1,0 +1,46 @@
+"""From tokens to hidden states: the table of tokens, learned positions, and a norm where the model has one."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...cost_models.specs.model import ModelSpec
+from ..parallel import tensor_parallel as tp
+from .block import Block, Context
+from .norms import Norm
+
+
+class TokenTable(Block):
+    """One row per token, split by rows over tp; by itself the copy that predictions use on a last stage that is not the
+    first one too."""
+
+    reads_again = False  # a lookup's gradient asks for no row
+
+    def __init__(self, context: Context, spec: ModelSpec) -> None:
+        super().__init__(context)
+        self.add("tokens", [spec.vocab, spec.hidden], 0)
+        self.first, _ = context.part(spec.vocab)
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """[b, s] -> [b, s/tp, h]."""
+        return tp.embed(tokens, self.tensor("tokens"), self.first, self.context.group)
+
+
+class Embedding(TokenTable):
+    """Tokens and learned positions; tokens [b, s] -> [b, s/tp, h]."""
+
+    def __init__(self, context: Context, spec: ModelSpec) -> None:
+        super().__init__(context, spec)
+        if spec.learned_positions:
+            self.add("positions", [spec.learned_positions, spec.hidden])
+        self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.embedding_norm else None
+        self.reads_again = self.norm is not None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        group, cp = self.context.group, self.context.cp
+        x = self.look_up(tokens)
+        table = self.maybe("positions")
+        if table is not None:
+            rows = table if cp is None else table[cp.positions(tokens.shape[1] * cp.group.size).to(table.device)]
+            x = x + rows[group.rank * x.shape[1] : (group.rank + 1) * x.shape[1]]
+        return x if self.norm is None else self.norm(x)

@@ -1,0 +1,37 @@
+"""From hidden states to the loss: final norm, output projection, cross entropy."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...cost_models.specs.model import ModelSpec
+from ..parallel import tensor_parallel as tp
+from .block import Block, Context
+from .embedding import Embedding
+from .norms import Norm
+
+
+class Head(Block):
+    """Final norm, output projection, loss. `tied`: the module that holds the projection of tied embeddings."""
+
+    def __init__(self, context: Context, spec: ModelSpec, tied: Embedding | None) -> None:
+        super().__init__(context)
+        self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.final_norm else None
+        self.first, _ = context.part(spec.vocab)
+        self._tied = (tied,)  # in a tuple, so that it is not a submodule here
+        if tied is None:
+            self.add("projection", [spec.vocab, spec.hidden], 0)
+        if spec.head_bias:
+            self.add("projection_bias", [spec.vocab], 0, start=0.0)
+
+    def logits(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """[b, s/tp, h] -> [b, s, vocab / tp]. norm: in place of the model's final one."""
+        norm = norm or self.norm
+        x = x if norm is None else norm(x)
+        tied = self._tied[0]
+        weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
+        return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, waits=False)[0]
+
+    def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
+        """Sum of the losses of all tokens, nats."""
+        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group)
