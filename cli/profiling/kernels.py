@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...profiles.profilers.kernel_ranks import Ranks
     from ...profiles.profilers.kernels import Need
     from ...profiles.profilers.samples import Samples
-    from ...runtime.rehearsal.own_kernels import Latency
+    from ...runtime.rehearsal.layer_latency import Latency
 
 TARGET = "meshwright"  # what trains on a CPU
 PARAMETERS = 1 << 22  # of an update that is timed: past the caches of a CPU
@@ -50,7 +50,7 @@ def measure(
     from ...profiles.profilers import device_fit, environment, kernel_profile, overlap, runners, timing
     from ...profiles.profilers.kernels import distinct, hardly_any
     from ...profiles.profilers.samples import Samples
-    from ...runtime.rehearsal import own_kernels
+    from ...runtime.rehearsal import custom_kernels
 
     problem, _ = unplaced(request, num_ranks)
     model, dtype = problem.model, request.workload.precision
@@ -62,7 +62,8 @@ def measure(
         terminal.warn(f"this rank may take {effort.pace.share:.2f} of a core and got {effort.pace.found:.2f}: the "
                       "machine has other work", "alone its times are to be relied on")  # fmt: skip
     kept = Samples(samples, {**about, "dtype": dtype}, resume=resume)
-    own = runners.Own(own_kernels.makers(model.activation, problem.workload.optimizer), own_kernels.WITH_FORWARD)
+    factories = custom_kernels.action_factories(model.activation, problem.workload.optimizer)
+    own = runners.Own(factories, custom_kernels.WITH_FORWARD)
     kernels = list(distinct(wanted))
     calls = list(dict.fromkeys(map(hardly_any, kernels)))
     with terminal.progress("timing") as progress:
@@ -96,17 +97,17 @@ def _latency(
     problem: Problem, where: Any, effort: Any, kept: Samples, ranks: Ranks
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """(forward, backward) seconds of layers that have hardly any data, of what they take more where they do more
-    (`own_kernels.latencies`), and of a message at one of its ends."""
+    (`layer_latency.latencies`), and of a message at one of its ends."""
     from ...cost_models.quantities.element_bytes import activation_bytes
     from ...profiles.profilers import device_fit, messages, timing
-    from ...runtime.rehearsal import own_kernels
+    from ...runtime.rehearsal import layer_latency
 
     model, dtype = problem.model, problem.workload.precision
 
     in_turns = partial(timing.in_turns, device=where, effort=effort)
-    turns = cache(lambda: [own_kernels.latencies(model, dtype, where, in_turns) for _ in range(TURNS)])
+    turns = cache(lambda: [layer_latency.latencies(model, dtype, where, in_turns) for _ in range(TURNS)])
     found = dict[str, tuple[float, float]]()
-    for name in own_kernels.parts_with_latency(model):
+    for name in layer_latency.parts_with_latency(model):
         if pairs := _samples(f"latency {name}", kept, ranks, partial(_flat, turns, name)):
             found[name] = device_fit.latency(pairs)
     if len(ranks.devices) > 1:
@@ -131,14 +132,14 @@ def _in_place(
     some part was not timed, or nobody trains it whole."""
     from ...planner.request.resolve import unplaced
     from ...profiles.profilers import device_fit, timing
-    from ...runtime.rehearsal import own_kernels
+    from ...runtime.rehearsal import layer_latency
 
     problem, _ = unplaced(request, 1)
     alone = [n.layout.micro_batch for n in wanted if n.layout.tp * n.layout.cp * n.layout.ep * n.layout.etp == 1]
     if problem.model.mtp_layers or not alone:
         return None
     sizes = list(dict.fromkeys((min(alone), max(alone))))
-    makes = {size: partial(own_kernels.whole, problem.model, size, problem.workload.seq_len,
+    makes = {size: partial(layer_latency.whole_model, problem.model, size, problem.workload.seq_len,
                            request.workload.precision, where) for size in sizes}  # fmt: skip
 
     @cache

@@ -271,7 +271,7 @@ def test_a_cpu_is_measured_in_one_go_and_planned_on(tmp_path: Path) -> None:
 def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     import torch
     from meshwright.profiles.model.load import load_model
-    from meshwright.runtime.rehearsal.own_kernels import latencies, parts_with_latency
+    from meshwright.runtime.rehearsal.layer_latency import latencies, parts_with_latency
 
     spec = load_model(model)[0]
 

@@ -1,0 +1,183 @@
+"""What the layers of this runtime take however little data they have, which `profile kernels` times: calls, autograd
+and Python. And both passes of a whole model, which it compares with the sum of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...cost_models.layouts import MODULES
+from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ...planner.document.plan import Chunk
+from ..model.decoder import DecoderChunk
+from ..parallel import split_backward
+from ..parallel.comm import Group
+from ..parallel.context_parallel import ContextParallel
+from ..parallel.recompute import Recompute
+from ..status import Status
+from ..trainer import DTYPES
+from .single_rank import build_chunk, free_memory
+
+Action = Callable[[], object]
+# Seconds of a call of each, time and again: [round][action]. In a round they run one after the other.
+InTurns = Callable[[Sequence[Action]], Sequence[Sequence[float]]]
+_LAYERS = 4  # of the model whose layers are timed
+_HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
+
+
+class Latency(NamedTuple):
+    """Seconds that a part of a model takes whatever its data: forward and backward."""
+
+    forward: float
+    backward: float
+
+
+class _Mirror(Group):
+    """Two ranks, of which the other answers with what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__("cp", [0, 1], 0, None, Status())
+
+    def all_to_all(self, out: Tensor, tensor: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
+        return out.copy_(tensor)
+
+
+def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
+    """Names of what `latencies` times."""
+    layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
+    dealt = ("ulysses",) if _has_even_heads(model) else ()
+    return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *dealt,
+            *(f"recompute {what}" for what in _dropped(model)))  # fmt: skip
+
+
+def _has_even_heads(model: ModelSpec) -> bool:
+    """Whether two ranks can share the heads of a layer of the last kind."""
+    return model.kinds[-1].attention.kv_heads % 2 == 0
+
+
+def _dropped(model: ModelSpec) -> tuple[str, ...]:
+    """What can be recomputed of a layer of the last kind, which has all that there is: everything, or its modules."""
+    kind = model.kinds[-1]
+    present = {"moe": kind.is_moe, "mla": kind.attention.is_mla}  # the other modules are in every layer
+    return ("layer", *(module for module in MODULES if present.get(module, True)))
+
+
+class _LayerTimer:
+    """Times chunks of small layers of one model on one device."""
+
+    def __init__(self, model: ModelSpec, dtype: str, device: torch.device, in_turns: InTurns) -> None:
+        self.model, self.dtype, self.device, self.in_turns = model, dtype, device, in_turns
+
+    def layers(self, kind: Layer, dropped: str = "", *, deals: bool = False) -> DecoderChunk:
+        return _chunk(self.model, kind, self.dtype, self.device, dropped=dropped, deals=deals)
+
+    def end(self, name: str) -> DecoderChunk:
+        return _chunk(self.model, self.model.kinds[0], self.dtype, self.device, end=name)
+
+    def alone(self, chunk: DecoderChunk, layers: int = 1) -> Latency:
+        rounds = self.in_turns(_passes(chunk, self.dtype, self.device))
+        free_memory(chunk)
+        return Latency(median(there for there, _ in rounds) / layers,
+                       median(both - there for there, both in rounds) / layers)  # fmt: skip
+
+    def beside(self, plain: DecoderChunk, other: DecoderChunk, *, splits: bool = False) -> Sequence[Sequence[float]]:
+        """Rounds of the passes of both chunks; `other` is freed."""
+        passes = [*_passes(plain, self.dtype, self.device), *_passes(other, self.dtype, self.device, splits=splits)]
+        rounds = self.in_turns(passes)
+        free_memory(other)
+        return rounds
+
+
+def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTurns) -> dict[str, Latency]:
+    """By `parts_with_latency`: every kind of layer, the embedding and the head; and what a layer of the last kind takes
+    more where its backward pass is split (`split`), its heads are dealt out to two ranks that answer at once
+    (`ulysses`), or something is recomputed (`recompute ...`; of all of it, more than another forward pass). That is
+    told by differences, which times of another moment would hide, and which may be negative by chance. So is what of a
+    split backward pass is left for later (`weights`, both numbers the same)."""
+    timer, result, last = _LayerTimer(model, dtype, device, in_turns), dict[str, Latency](), model.kinds[-1]
+    for kind in model.kinds:
+        result["moe layer" if kind.is_moe else "layer"] = timer.alone(timer.layers(kind), _LAYERS)
+    for name in ("embedding", "head"):
+        result[name] = timer.alone(timer.end(name))
+    plain = timer.layers(last)
+    rounds = timer.beside(plain, timer.layers(last), splits=True)
+    later = median(both - without for *_, both, without in rounds) / _LAYERS
+    result |= {"split": _more(rounds), "weights": Latency(later, later)}
+    if _has_even_heads(model):
+        result["ulysses"] = _more(timer.beside(plain, timer.layers(last, deals=True)))
+    for dropped in _dropped(model):
+        rounds = timer.beside(plain, timer.layers(last, dropped))
+        result[f"recompute {dropped}"] = _more(rounds, again=dropped == "layer")
+    free_memory(plain)
+    return result
+
+
+def _more(rounds: Sequence[Sequence[float]], *, again: bool = False) -> Latency:
+    """What other layers take more than plain ones, of rounds of a forward pass and of both passes of each. again: the
+    forward pass that a whole recomputed layer runs again is left out."""
+    more = [(there - usual, (both - there) - (usual_both - usual) - usual * again)
+            for usual, usual_both, there, both, *_ in rounds]  # fmt: skip
+    forward, backward = (median(each) / _LAYERS for each in zip(*more, strict=True))
+    return Latency(forward, backward)
+
+
+def whole_model(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: torch.device) -> Action:
+    """Both passes of a micro-batch through all of the model, with weights and sums of gradients as a rank has them."""
+    part = Chunk(stage=0, chunk=0, layers=(0, model.num_layers - 1), embedding=True, head=True, gpu="",
+                 recompute_layers=0)  # fmt: skip
+    chunk = build_chunk(replace(model, mtp_layers=0), part, seq_len, dtype, device)
+    tokens, targets = torch.randint(model.vocab, (2, micro_batch, seq_len), device=device)
+    return lambda: chunk(tokens, targets).backward()
+
+
+def _chunk(
+    model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = "", *,
+    deals: bool = False,
+) -> DecoderChunk:  # fmt: skip
+    """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it; deals:
+    whether its heads are dealt out to two ranks, of sequences twice as long."""
+    attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM)
+    if attention.is_mla:
+        rank = _INNER if attention.q_lora_rank else None
+        attention = replace(attention, rope_head_dim=_HEAD_DIM // 2, kv_lora_rank=_INNER, q_lora_rank=rank)
+    block = kind.feed_forward
+    small = (replace(block, expert_inner=_INNER, shared_inner=_INNER if block.shared_inner else 0)
+             if isinstance(block, MixtureOfExperts) else FeedForward(inner=_INNER, gated=block.gated, bias=block.bias))
+    spec = replace(model, hidden=_HEAD_DIM * kind.attention.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
+                   kinds=(replace(kind, attention=attention, feed_forward=small),))  # fmt: skip
+    part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
+                 head=end == "head", gpu="", recompute_layers=_LAYERS if dropped == "layer" else 0)  # fmt: skip
+    modules = (dropped,) if dropped in MODULES else ()
+    cp = ContextParallel(_Mirror(), "ulysses") if deals else None
+    return build_chunk(spec, part, _TOKENS * (1 + deals), dtype, device, Recompute(modules), cp)
+
+
+def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bool = False) -> tuple[Action, ...]:
+    """The forward pass, and both; where the backward pass is split, also both without the gradients of weights."""
+    if chunk.embedding is not None:
+        x = torch.zeros(1, _TOKENS, dtype=torch.long, device=device)
+    else:
+        x = torch.randn(1, _TOKENS, chunk.spec.hidden, dtype=DTYPES[dtype], device=device).requires_grad_()
+    targets = torch.zeros(1, _TOKENS, dtype=torch.long, device=device) if chunk.head is not None else None
+
+    def forward() -> Tensor:
+        with split_backward.splitting(splits):
+            return chunk(x, targets)  # type: ignore[no-any-return]
+
+    def inputs() -> split_backward.Late:
+        out = forward()
+        with split_backward.put_off() as late:  # puts off nothing but where it is told to split
+            out.backward(torch.ones_like(out))  # type: ignore[no-untyped-call]
+        x.grad = None
+        return late
+
+    def both() -> None:
+        split_backward.make(inputs())
+
+    return (forward, both, inputs) if splits else (forward, both)

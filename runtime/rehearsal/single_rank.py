@@ -1,0 +1,61 @@
+"""A rank that is alone, to time what it runs: its group, its context, and chunks with weights of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ...cost_models.specs.model import ModelSpec
+from ...planner.document.plan import Chunk
+from ..model.block import Context
+from ..model.decoder import DecoderChunk
+from ..model.dispatch import ExpertGroup
+from ..model.initial_weights import materialise
+from ..parallel.comm import Group
+from ..parallel.context_parallel import ContextParallel
+from ..parallel.recompute import Recompute
+from ..parallel.sharding import Gatherer, Groups, Unit
+from ..status import Status
+from ..trainer import DTYPES
+
+
+def single_group() -> Group:
+    """The group of one rank, along any axis."""
+    return Group("world", [0], 0, None, Status())
+
+
+def single_context(
+    dtype: torch.dtype, device: torch.device, activation: str = "silu", epsilon: float = 1e-5
+) -> Context:  # fmt: skip
+    """What its blocks share."""
+    group = single_group()
+    return Context(group, ExpertGroup(group, group), dtype, device, epsilon, activation, fused=device.type == "cuda")
+
+
+def build_chunk(
+    spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None,
+    cp: ContextParallel | None = None,
+) -> DecoderChunk:  # fmt: skip
+    """A chunk with weights, and sums of gradients as a rank has them."""
+    plain = single_context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
+    context = replace(plain, recompute=recompute or plain.recompute, cp=cp)
+    chunk = DecoderChunk(context, spec, part, seq_len)
+    materialise(chunk, 0)
+    chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})
+    return chunk
+
+
+def _unit(part: torch.nn.Module, device: torch.device) -> Unit:
+    group = single_group()
+    return Unit("", list(part.parameters()), Groups(group, group, None, None, 1), 0, device, lambda: None)
+
+
+def free_memory(chunk: DecoderChunk) -> None:
+    """The memory of weights and gradients, of many experts half a gigabyte: hooks of autograd keep them reachable."""
+    gatherer = chunk.run
+    units = [unit for each in gatherer.units_of.values() for unit in each] if isinstance(gatherer, Gatherer) else []
+    resident = [parameter.grad for parameter in chunk.parameters()] + [unit.flat for unit in units]
+    for tensor in (*resident, *(unit.gradient for unit in units if isinstance(unit, Unit))):
+        if tensor is not None:
+            tensor.untyped_storage().resize_(0)
