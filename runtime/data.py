@@ -51,11 +51,11 @@ class Stored:
         for index in range(step * self.size, (step + 1) * self.size):
             first = index % self.num_sequences * self.seq_len
             rows.append(np.asarray(self.tokens[first : first + self.seq_len + self.ahead], dtype=np.int64))
-        found = torch.from_numpy(np.stack(rows))
-        if int(found.max()) >= self.vocab:
-            raise InputError(f"the data has token {int(found.max())}, the model knows 0 to {self.vocab - 1}",
+        tokens = torch.from_numpy(np.stack(rows))
+        if int(tokens.max()) >= self.vocab:
+            raise InputError(f"the data has token {int(tokens.max())}, the model knows 0 to {self.vocab - 1}",
                              hint="use the model's own tokenizer")  # fmt: skip
-        return found
+        return tokens
 
 
 def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1) -> Source:
@@ -66,10 +66,10 @@ def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: in
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
     path = Path(name)
     if path.is_dir():
-        files = sorted(each for each in path.iterdir() if each.suffix in (".bin", ".npy"))
+        files = sorted(file for file in path.iterdir() if file.suffix in (".bin", ".npy"))
         if not files:
             raise InputError(f"{path}: no token shards (.bin, .npy) in it", hint="`--data synthetic` needs no files")
-        return Stored(np.concatenate([_shard(each, vocab) for each in files]), vocab, seq_len, global_batch, ahead)
+        return Stored(np.concatenate([_shard(file, vocab) for file in files]), vocab, seq_len, global_batch, ahead)
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
     if path.suffix in (".bin", ".npy"):

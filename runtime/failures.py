@@ -48,11 +48,11 @@ def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, n
 def _killed(tail: Sequence[str]) -> dict[int, str]:
     """Ranks that a signal ended, out of torchrun's summary; those that torchrun stopped itself are not meant."""
     text = "\n".join(tail)
-    found = {}
+    signals = {}
     for rank, code in re.findall(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)", text):
         if int(code) < 0 and -int(code) != signal.SIGTERM:
-            found[int(rank)] = signal.Signals(-int(code)).name
-    return found
+            signals[int(rank)] = signal.Signals(-int(code)).name
+    return signals
 
 
 def _died(rank: int, name: str, states: Mapping[int, State]) -> str:

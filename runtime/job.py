@@ -39,8 +39,8 @@ _WAITING = "what waits for the gradients of weights stays on the GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model. own_order:
-    what the stages do when, where it is not the layout's schedule. lora: where only adapters train, scaled by
+    """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model.
+    custom_order: what stages do when, where it is not the layout's schedule. lora: where only adapters train, scaled by
     lora_alpha over their rank (None: by 1). strategies: where parts of the model have their own; `layout` is then that
     of most layers, and chunks do not say what is recomputed. balances_experts: tokens go to the experts in turn,
     about as evenly as a trained router sends them."""
@@ -58,7 +58,7 @@ class Job:
     predicted_step_s: float | None
     logical_of_rank: tuple[int, ...] | None = None
     strategies: Strategies | None = None
-    own_order: Schedule | None = None
+    custom_order: Schedule | None = None
     lora: Lora | None = None
     lora_alpha: float | None = None
     steps: int = 10
@@ -123,8 +123,8 @@ class Job:
     @property
     def order(self) -> Schedule:
         """Who does what when."""
-        if self.own_order is not None:
-            return self.own_order
+        if self.custom_order is not None:
+            return self.custom_order
         name, vpp = (self.schedule, self.layout.vpp) if self.layout.pp > 1 else ("1f1b", 1)
         return make(name, self.layout.pp, self.num_micro_batches, vpp)
 
@@ -173,9 +173,9 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
     workload, layout = workload_of(plan.resolved, name), candidate.to_layout()
     _check(candidate, layout, model, workload, plan, name)
-    own = strategies_of(candidate, layout, model, workload.seq_len, name)
-    each_own = own.distinct if own is not None else (layout,)
-    reasons = (unsupported(each, model, workload, stack) for each in each_own)
+    strategies = strategies_of(candidate, layout, model, workload.seq_len, name)
+    distinct = strategies.distinct if strategies is not None else (layout,)
+    reasons = (unsupported(strategy, model, workload, stack) for strategy in distinct)
     reason = next((text for text in reasons if text is not None), None)
     if candidate.spread is not None and candidate.spread.shares is not None:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
@@ -185,7 +185,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=_chunks(candidate),
         stack=stack, seq_len=workload.seq_len, global_batch=workload.global_batch,
         optimizer=workload.optimizer, dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
-        predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank, strategies=own,
+        predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank, strategies=strategies,
         lora=workload.lora,
     )  # fmt: skip
     job.check_states()
@@ -215,17 +215,17 @@ def _check(
         wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
     if workload.global_batch % (layout.dp * layout.micro_batch):
         wrong(f"{where}.layout.micro_batch", f"dp {layout.dp} x {layout.micro_batch} does not divide the global batch")
-    chunks, parts = (int(each[0]) for each in sequence_parts(Layouts.of([layout])))
+    chunks, parts = (int(column[0]) for column in sequence_parts(Layouts.of([layout])))
     if workload.seq_len % parts:
-        each = f"cp {layout.cp} makes {chunks} chunks, each in {parts // chunks} parts: {parts} do not divide"
-        wrong(f"{where}.layout.cp", f"{each} the {workload.seq_len} tokens of a sequence")
+        split = f"cp {layout.cp} makes {chunks} chunks, each in {parts // chunks} parts: {parts} do not divide"
+        wrong(f"{where}.layout.cp", f"{split} the {workload.seq_len} tokens of a sequence")
     if layout.dp % layout.shard:
         wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
     for reason in _stage_problems(candidate.stages, layout, model):
         wrong(f"{where}.stages", reason)
     num_nodes = sum(int(group["num_nodes"]) for group in groups)
-    if candidate.spread is None and num_nodes and (found := candidate.placement.problem(layout.num_gpus, num_nodes)):
-        wrong(f"{where}.placement.{found[0]}", found[1])
+    if candidate.spread is None and num_nodes and (misfit := candidate.placement.problem(layout.num_gpus, num_nodes)):
+        wrong(f"{where}.placement.{misfit[0]}", misfit[1])
     if problems:
         raise InputError.of(problems)
 
@@ -234,16 +234,16 @@ def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec)
     devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
     if [chunk.stage for chunk in chunks] != devices:
         return [f"must be on the stages {devices} of the schedule, one chunk after the other"]
-    found, following = [], 0
+    problems, following = [], 0
     for index, chunk in enumerate(chunks):
         if chunk.layers and chunk.layers[0] != following:
-            found.append(f"chunk {index} must start with layer {following}, not {chunk.layers[0]}")
+            problems.append(f"chunk {index} must start with layer {following}, not {chunk.layers[0]}")
         following = chunk.layers[-1] + 1 if chunk.layers else following
         if chunk.embedding != (index == 0) or chunk.head != (index == len(chunks) - 1):
-            found.append(f"chunk {index}: the embedding belongs to the first chunk and the head to the last")
+            problems.append(f"chunk {index}: the embedding belongs to the first chunk and the head to the last")
     if following != model.num_layers:
-        found.append(f"hold {following} layers, the model has {model.num_layers}")
-    return found
+        problems.append(f"hold {following} layers, the model has {model.num_layers}")
+    return problems
 
 
 def unsupported(layout: Layout, model: ModelSpec, workload: Workload, stack: StackSpec) -> str | None:
@@ -255,12 +255,12 @@ def unsupported(layout: Layout, model: ModelSpec, workload: Workload, stack: Sta
 def _refusal(
     plan: Plan, choice: int, model: ModelSpec, workload: Workload, stack: StackSpec, reason: str
 ) -> UnsupportedError:
-    alike = [c for c in plan.candidates if c.layerwise is None]
-    runnable = [c for c in alike if unsupported(c.to_layout(), model, workload, stack) is None]
+    uniform = [c for c in plan.candidates if c.layerwise is None]
+    runnable = [c for c in uniform if unsupported(c.to_layout(), model, workload, stack) is None]
     if cannot_train(model, workload) is not None:
         hint = "plan for a framework that trains it; `--target any` plans it all the same"
     elif runnable:
-        best = min(runnable, key=lambda each: each.step_s)
+        best = min(runnable, key=lambda c: c.step_s)
         what = f"{best.layout_id}, {best.step_s:.3g} s"
         hint = f"`--choice {best.choice}` is the best one in this plan that it runs: {what}"
     else:

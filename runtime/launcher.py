@@ -117,16 +117,16 @@ def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine) ->
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)
             words = command(ready, replace(nodes, master_port=port))
-            one = _Run(words, Path(folder), on_event, on_line, restarts=nodes.max_restarts > 0)
-            code = one.follow()
+            ranks = _Run(words, Path(folder), on_event, on_line, restarts=nodes.max_restarts > 0)
+            code = ranks.follow()
             if code == 0:
                 return
-            if one.port_was_taken and attempt + 1 < PORT_ATTEMPTS:
+            if ranks.port_was_taken and attempt + 1 < PORT_ATTEMPTS:
                 time.sleep(PORT_WAIT_S)
                 continue
-            if one.port_was_taken:
+            if ranks.port_was_taken:
                 raise _port_in_use(port)
-            raise diagnose(read_all(Path(folder)), list(one.tail), code, nodes.nproc_per_node)
+            raise diagnose(read_all(Path(folder)), list(ranks.tail), code, nodes.nproc_per_node)
 
 
 def _port(nodes: Nodes) -> int:

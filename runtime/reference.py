@@ -42,7 +42,7 @@ def whole_model(job: Job) -> DecoderChunk:
     materialise(model, job.seed)
     if job.model.capacity_factor is not None:
         places = _places(job)
-        for block in [each for each in model.modules() if isinstance(each, Experts)]:
+        for block in [module for module in model.modules() if isinstance(module, Experts)]:
             block.forward = _part_by_part(block.forward, places)  # type: ignore[method-assign, assignment]
     return model
 
@@ -61,7 +61,7 @@ def _places(job: Job) -> list[Tensor]:
 def _part_by_part(function: Callable[[Tensor], Tensor], places: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
     """`function` of the tokens of each place by themselves: [b, s, h] -> [b, s, h]."""
     home = torch.cat(list(places)).argsort()
-    return lambda x: torch.cat([function(x[:, place]) for place in places], 1)[:, home]
+    return lambda x: torch.cat([function(x[:, positions]) for positions in places], 1)[:, home]
 
 
 def train(job: Job) -> list[Step]:
@@ -71,7 +71,7 @@ def train(job: Job) -> list[Step]:
     optimizer = build_optimizer(job, parameters)
     further = 1 + job.model.mtp_layers
     source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further)
-    found = []
+    steps = []
     for step in range(job.steps):
         tokens = source.batch(step)
         optimizer.zero_grad()
@@ -85,8 +85,8 @@ def train(job: Job) -> list[Step]:
         norm = float(torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt())
         clip_(gradients, norm, job.clip)
         optimizer.step()
-        found.append(Step(total, norm))
-    return found
+        steps.append(Step(total, norm))
+    return steps
 
 
 def main(argv: Sequence[str]) -> int:

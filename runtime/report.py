@@ -31,12 +31,12 @@ class Recorder:
 
     def add(self, event: Event) -> None:
         if event["event"] == "resumed":  # what follows is done again
-            self.events = [each for each in self.events if each.get("step", 0) <= event["step"]]
+            self.events = [earlier for earlier in self.events if earlier.get("step", 0) <= event["step"]]
         self.events.append(event)
 
     def of(self, kind: str) -> list[Event]:
         """Events of one kind, without their name."""
-        return [{k: v for k, v in each.items() if k != "event"} for each in self.events if each["event"] == kind]
+        return [{k: v for k, v in event.items() if k != "event"} for event in self.events if event["event"] == kind]
 
     @property
     def steps(self) -> list[Event]:
@@ -78,7 +78,7 @@ def event_line(event: Event, job: Job) -> str:
 
 def _resumed_line(event: Event) -> str:
     lines = [f"restart {event['restarts']}: a rank had failed"] if event["restarts"] else []
-    lines += [f"{each}; the one before is taken" for each in event["skipped"]]
+    lines += [f"{reason}; the one before is taken" for reason in event["skipped"]]
     if event["folder"]:
         lines.append(f"resumed after step {event['step']} from {event['folder']}, saved under {event['layout_id']}")
     else:

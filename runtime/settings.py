@@ -11,7 +11,7 @@ from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
 from ..planner.document.plan import load_plan
 from .job import Job, job_of
-from .parallel.schedules import own_order
+from .parallel.schedules import custom_order
 from .rehearsal.scale import scale_down
 
 # The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
@@ -90,7 +90,7 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.scale_down:
         job, notes = scale_down(job)
     if settings.order is not None:
-        job = replace(job, own_order=own_order(settings.order, job), predicted_step_s=None)
+        job = replace(job, custom_order=custom_order(settings.order, job), predicted_step_s=None)
         job.check_states()
     if settings.lora_alpha is not None and settings.lora_alpha <= 0:
         raise InputError(f"--lora-alpha {settings.lora_alpha:g} is not above 0", hint="leave it out: the rank")

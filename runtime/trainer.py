@@ -44,7 +44,7 @@ class Trainer:
         init_param: InitParam = init_param,
     ) -> None:  # fmt: skip
         job.check_states()
-        self.job, self.mesh, self.device, self.draw = job, mesh, device, init_param
+        self.job, self.mesh, self.device, self.init_param = job, mesh, device, init_param
         model = job.model
         ahead = 1 + model.mtp_layers
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)
@@ -52,7 +52,7 @@ class Trainer:
         self.parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=fused)
         self.chunks: list[DecoderChunk] = []
         arrivals: dict[int, Resharding] = {}
-        for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.place.stage):
+        for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.coords.stage):
             embedding = self.chunks[0].embedding if self.chunks else None
             chunk = DecoderChunk(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
                                  self.parts.context)  # fmt: skip
@@ -69,27 +69,28 @@ class Trainer:
         if self.parts.offload is not None:
             self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
-        self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.place.stage),
+        self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
                                  job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Weights]]:
         """Units of every part of a chunk; what two stages hold is its own, so that their shards line up."""
-        found: dict[nn.Module, list[Weights]] = {}
+        units_of: dict[nn.Module, list[Weights]] = {}
         for name, part in chunk.parts():
             kinds: dict[tuple[bool, str], Named] = {}
-            for each in named_splits(part, name):
-                kinds.setdefault((each[1].requires_grad, self._kind(name, each[0], each[2])), []).append(each)
-            found[part] = [(self._unit if trains else self._frozen)(name, kind, named)
+            for full_name, parameter, split in named_splits(part, name):
+                kind = parameter.requires_grad, self._kind(name, full_name, split)
+                kinds.setdefault(kind, []).append((full_name, parameter, split))
+            units_of[part] = [(self._unit if trains else self._frozen)(name, kind, named)
                            for (trains, kind), named in kinds.items()]  # fmt: skip
-        heads = [] if chunk.head is None else found[chunk.head]
+        heads = [] if chunk.head is None else units_of[chunk.head]
         tables = [unit for unit in (*self.units, *self.frozen) if unit.name == "embedding tied"]
         if self.job.model.tied_embeddings:
             heads += tables
         for module in chunk.predictions:
-            found[module] += heads
+            units_of[module] += heads
         if chunk.table is not None:  # of another chunk, perhaps
-            found.setdefault(chunk.table, tables)
-        return found
+            units_of.setdefault(chunk.table, tables)
+        return units_of
 
     @property
     def units(self) -> list[Unit]:
@@ -113,8 +114,8 @@ class Trainer:
 
     def _fill(self, named: Named) -> Callable[[], None]:
         def fill() -> None:
-            for each, parameter, split in named:
-                self.draw(parameter, each, split, self.job.seed, tied=self.job.model.tied_embeddings)
+            for name, parameter, split in named:
+                self.init_param(parameter, name, split, self.job.seed, tied=self.job.model.tied_embeddings)
 
         return fill
 
@@ -134,8 +135,8 @@ class Trainer:
         prefix, mesh = "expert_" if kind == "expert" else "", self.parts.mesh(part)
         shard, replicate = mesh[f"{prefix}shard"], mesh[f"{prefix}replicate"]
         partial = mesh["tp"] if kind == "shared" else None
-        apart = self.job.devices[0] != self.job.devices[-1]
-        tied = mesh["tied"] if kind == "tied" and apart else None
+        separate = self.job.devices[0] != self.job.devices[-1]
+        tied = mesh["tied"] if kind == "tied" and separate else None
         copies = replicate.size * (partial.size if partial else 1) * (tied.size if tied else 1)
         return Groups(shard, replicate, partial, tied, copies)
 
@@ -170,7 +171,7 @@ class Trainer:
         batch = self.source.batch(index)
         if self.job.strategies is None:
             per_rank = self.job.global_batch // self.job.layout.dp
-            mine = batch[self.mesh.place.dp * per_rank : (self.mesh.place.dp + 1) * per_rank]
+            mine = batch[self.mesh.coords.dp * per_rank : (self.mesh.coords.dp + 1) * per_rank]
             return self._share(mine, EMBEDDING)
         # All ranks of a stage have the same micro-batch at a time, whatever share of it their strategies give them.
         whole = batch.view(self.job.num_micro_batches, -1, batch.shape[1])
@@ -179,7 +180,7 @@ class Trainer:
 
     def _rows(self, whole: Tensor, part: str) -> Tensor:
         """Of [micro-batches, sequences, seq + 1], what this rank has of each under the strategy of a part."""
-        size, first = self.job.strategy(part).micro_batch, self.parts.mesh(part).place.dp
+        size, first = self.job.strategy(part).micro_batch, self.parts.mesh(part).coords.dp
         return whole[:, first * size : (first + 1) * size].flatten(0, 1)
 
     def _share(self, tokens: Tensor, part: str) -> _MicroBatches:
@@ -190,8 +191,8 @@ class Trainer:
 
     def tensors(self) -> Iterator[Tensor]:
         """All that lives on the device between steps."""
-        for held in (*self.units, *self.frozen):
-            yield from (held.flat, held.weights)
+        for unit in (*self.units, *self.frozen):
+            yield from (unit.flat, unit.weights)
         yield from (unit.gradient for unit in self.units)
         if self.job.offloads_states:
             return

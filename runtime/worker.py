@@ -143,13 +143,13 @@ def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[S
     checkpoints.prepare(resume=resume)
     if not resume:
         return saver, 0
-    found = checkpoints.resume()
-    if found.step >= trainer.job.steps and not restarts:
-        raise InputError(f"{found.folder}: step {found.step} is done, nothing is left of --steps {trainer.job.steps}",
-                         hint=f"`--steps {2 * found.step}`: those before the checkpoint count, too")  # fmt: skip
-    _tell({"event": "resumed", "step": found.step, "folder": str(found.folder or ""), "layout_id": found.layout_id,
-           "skipped": list(found.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
-    return saver, found.step
+    start = checkpoints.resume()
+    if start.step >= trainer.job.steps and not restarts:
+        raise InputError(f"{start.folder}: step {start.step} is done, nothing is left of --steps {trainer.job.steps}",
+                         hint=f"`--steps {2 * start.step}`: those before the checkpoint count, too")  # fmt: skip
+    _tell({"event": "resumed", "step": start.step, "folder": str(start.folder or ""), "layout_id": start.layout_id,
+           "skipped": list(start.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
+    return saver, start.step
 
 
 def _train(
@@ -178,9 +178,9 @@ def _train(
                 _tell(event, settings, recorder)
     for event in saver.finished(wait=True) if saver is not None else ():
         _tell(event, settings, recorder)
-    found = cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device)
-    peaks = torch.zeros(len(found), world.size, dtype=torch.int64, device=device)
-    peaks[:, world.rank] = torch.tensor(found, device=device)
+    peak_bytes = cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device)
+    peaks = torch.zeros(len(peak_bytes), world.size, dtype=torch.int64, device=device)
+    peaks[:, world.rank] = torch.tensor(peak_bytes, device=device)
     return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))
 
 

@@ -69,8 +69,8 @@ class Checkpoints:
 
     def prepare(self, *, resume: bool) -> None:
         """Makes the folder. Raises InputError if nothing can be written there, or if it holds another run's."""
-        if not resume and (found := saved_in(self.folder)):
-            raise InputError(f"{self.folder} already holds {found[0].name}",
+        if not resume and (existing := saved_in(self.folder)):
+            raise InputError(f"{self.folder} already holds {existing[0].name}",
                              hint="`--resume` goes on from it; or save to another folder")  # fmt: skip
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -87,16 +87,16 @@ class Checkpoints:
         """After step `step` (1, 2, ...). Raises StorageError on all ranks if any could not write."""
         return self.store(step, list(pieces(self.trainer)))
 
-    def store(self, step: int, found: Sequence[Piece]) -> Saved:
+    def store(self, step: int, contents: Sequence[Piece]) -> Saved:
         """Writes what the run held after step `step`. Raises as `save`."""
         started = time.perf_counter()
         self.status.set(f"saving the checkpoint of step {step}")
         partial = self.folder / (PARTIAL + folder_name(step))
         try:
             self._together(lambda: self._clear(partial))
-            self._write(partial, found)
+            self._write(partial, contents)
             digests = self._together(lambda: self._digests(partial))
-            files = {name: file for each in digests for name, file in each.items()}
+            files = {name: file for of_rank in digests for name, file in of_rank.items()}
             self._together(lambda: self._publish(partial, step, files))
         except StorageError:
             if self.rank == 0:
@@ -112,10 +112,10 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
             partial.mkdir()
 
-    def _write(self, partial: Path, found: Sequence[Piece]) -> None:
+    def _write(self, partial: Path, contents: Sequence[Piece]) -> None:
         writer = FileSystemWriter(partial, single_file_per_rank=True, sync_files=True)
         try:
-            save({}, storage_writer=writer, planner=SavePieces(found), process_group=self.group)
+            save({}, storage_writer=writer, planner=SavePieces(contents), process_group=self.group)
         except CheckpointException as error:
             raise StorageError(_first_failure(error)) from None
         except RuntimeError as error:
@@ -144,9 +144,9 @@ class Checkpoints:
     def resume(self) -> Resumed:
         """Loads the newest checkpoint that is whole. Raises InputError if none is, or if it is of another run."""
         self.status.set("looking for a checkpoint")
-        found = self._together(lambda: saved_in(self.folder) if self.rank == 0 else [])[0]
+        folders = self._together(lambda: saved_in(self.folder) if self.rank == 0 else [])[0]
         skipped: list[str] = []
-        for folder in found:
+        for folder in folders:
             reason = self._damage(folder)
             if reason is None:
                 manifest = Manifest.read(folder)
@@ -173,7 +173,7 @@ class Checkpoints:
                 return None
             return None
 
-        return next((found for found in self._together(problem) if found is not None), None)
+        return next((reason for reason in self._together(problem) if reason is not None), None)
 
     def _load(self, folder: Path, step: int) -> None:
         self.status.set(f"loading the checkpoint of step {step}")
@@ -200,15 +200,15 @@ class Checkpoints:
             result = None, function()
         except OSError as error:
             result = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), None
-        found: list[Any] = [None] * dist.get_world_size()
+        results: list[Any] = [None] * dist.get_world_size()
         try:
-            dist.all_gather_object(found, result, group=self.group)
+            dist.all_gather_object(results, result, group=self.group)
         except RuntimeError as error:
             raise self._cut_off(error) from error
-        for rank, (failed, _) in enumerate(found):
+        for rank, (failed, _) in enumerate(results):
             if failed is not None:
                 raise StorageError(f"rank {rank}: {failed}")
-        return [value for _, value in found]
+        return [value for _, value in results]
 
     def _cut_off(self, error: RuntimeError) -> CommunicationError:
         message = f"{self.status.doing}: {str(error).splitlines()[0]}"

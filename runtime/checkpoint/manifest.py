@@ -78,7 +78,7 @@ class Manifest:
                 raise InputError(f"{folder}: checkpoint format {version}, this version reads {FORMAT_VERSION}",
                                  hint="resume with the version of meshwright that wrote it")  # fmt: skip
             sizes = document["files"].items()
-            files = {name: File(int(each["num_bytes"]), str(each["sha256"])) for name, each in sizes}
+            files = {name: File(int(entry["num_bytes"]), str(entry["sha256"])) for name, entry in sizes}
             model, layout_id, data = (str(document[name]) for name in ("model", "layout_id", "data"))
             return cls(int(document["step"]), model, layout_id, data, dict(document["run"]), files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -109,13 +109,13 @@ def saved_in(folder: Path) -> list[Path]:
 def run_of(job: Job) -> dict[str, Any]:
     """What decides the weights after each step, whatever the layout, as JSON has it."""
     model = {key: value for key, value in spec_to_dict(job.model).items() if key not in _WORDS}
-    found: dict[str, Any] = {
+    run: dict[str, Any] = {
         "model": model, "seq_len": job.seq_len, "global_batch": job.global_batch, "optimizer": job.optimizer,
         "dtype": job.dtype, "seed": job.seed,
     }  # fmt: skip
     if job.adapters is not None:
-        found["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+        run["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
+    plain: dict[str, Any] = json.loads(json.dumps(run))
     return plain
 
 
@@ -125,7 +125,7 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     fields = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
     if not fields:
         return
-    spec_to_dict = [
+    differences = [
         f"{name}: {saved.get(name, 'none')} in the checkpoint, {now.get(name, 'none')} now" for name in fields
     ]
     if any(name.startswith("model.") for name in fields):
@@ -134,7 +134,7 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
         what, hint = "another run", "its steps would not follow from those before; start anew in another folder"
     if fields == ["seed"]:
         hint = f"`--seed {saved['seed']}`"
-    raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(spec_to_dict), hint=hint)
+    raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(differences), hint=hint)
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -142,5 +142,5 @@ def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if items is None:
         yield prefix, value
         return
-    for key, each in items:
-        yield from _leaves(each, f"{prefix}.{key}" if prefix else str(key))
+    for key, item in items:
+        yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))

@@ -36,8 +36,8 @@ class _Gated(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         with torch.enable_grad():
             leaves = [gate.detach().requires_grad_(), up.detach().requires_grad_()]
-            found = torch.autograd.grad(gated(ctx.name, *leaves), leaves, grads[0])
-        return None, found[0], found[1]
+            gradients = torch.autograd.grad(gated(ctx.name, *leaves), leaves, grads[0])
+        return None, gradients[0], gradients[1]
 
 
 def lean_gated(name: str, gate: Tensor, up: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class SelfAttention(Block):
             q, k = self.q_norm(q), self.k_norm(k)
         if positions is not None:
             q, k = rotate(q, *positions), rotate(k, *positions)
-        heads = [each.transpose(1, 2) for each in (q, k, v)]
+        heads = [part.transpose(1, 2) for part in (q, k, v)]
         out = self.context.recompute.region("attn", self.context.attention, *heads).transpose(1, 2).flatten(2)
         return self.row(out, "o")
 

@@ -152,10 +152,10 @@ class Block(nn.Module):
 
     def tensor(self, name: str) -> Tensor:
         """A parameter that is there."""
-        found = self._parameters[name]
-        if found is None:
+        parameter = self._parameters[name]
+        if parameter is None:
             raise KeyError(name)
-        return found
+        return parameter
 
 
 def named_splits(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter, ParamShard]]:

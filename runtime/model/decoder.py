@@ -89,13 +89,13 @@ class DecoderChunk(nn.Module):
 
     def __init__(
         self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, embedding: Embedding | None = None,
-        own: Callable[[str], Context] | None = None,
+        context_of: Callable[[str], Context] | None = None,
     ) -> None:  # fmt: skip
         """embedding: that of another chunk on the same device, which head and predictions may share. own: the context
         of a part, where `context` is not that of all."""
         super().__init__()
         self.context, self.spec, self.run = context, spec, plainly
-        of = own or (lambda part: context)
+        of = context_of or (lambda part: context)
         first, last = (chunk.layers[0], chunk.layers[-1]) if chunk.layers else (0, -1)
         self.embedding = Embedding(of("embedding"), spec) if chunk.embedding else None
         self.layers = nn.ModuleDict({
@@ -206,7 +206,7 @@ class DecoderChunk(nn.Module):
         if (width, context.cp) not in self._tables:
             angles = context.positions(self.seq_len).double()[:, None] * frequencies(self.spec, width)
             amplitude = 1.0 if scaling is None else scaling.amplitude
-            made = [(amplitude * each).to(context.device, context.dtype) for each in (angles.cos(), angles.sin())]
+            made = [(amplitude * values).to(context.device, context.dtype) for values in (angles.cos(), angles.sin())]
             self._tables[width, context.cp] = made[0], made[1]
             if context.recompute.offload is not None:
                 context.recompute.offload.stays(made)
@@ -214,5 +214,5 @@ class DecoderChunk(nn.Module):
 
     @property
     def _tables(self) -> dict[tuple[int, ContextParallel | None], tuple[Tensor, Tensor]]:
-        found: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
-        return found
+        tables: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
+        return tables

@@ -1,10 +1,10 @@
 """Tokens to the ranks that hold their experts, and back.
 
-The ranks that share one copy of the experts form cells of ep x etp ranks, each of which hold one copy of the experts'
-weights: ep blocks of etp neighbours, each block experts / ep of them in rank order, each rank of a block a part of the
-inner width of every one. Tokens are sent over ep to their block, gathered there over etp, and the parts of the results
-summed on the rank that each token came by, from where they go back (Megatron Core, token_dispatcher.py: allgather and
-all-to-all of MoEAlltoAllTokenDispatcher).
+The ranks that share one copy of the experts' states form groups of ep x etp ranks, each of which hold one copy of the
+experts' weights: ep blocks of etp neighbours, each block experts / ep of them in rank order, each rank of a block a
+part of the inner width of every one. Tokens are sent over ep to their block, gathered there over etp, and the parts of
+the results summed on the rank that each token came by, from where they go back (Megatron Core, token_dispatcher.py:
+allgather and all-to-all of MoEAlltoAllTokenDispatcher).
 """
 
 from __future__ import annotations
@@ -118,52 +118,52 @@ class Dispatch:
     """Where the tokens of a micro-batch go. counts[e]: how many of this rank go to expert e, out of all experts;
     `counts` of the dispatch: how many arrive for each expert of this rank, at all ranks of its etp group."""
 
-    def __init__(self, cell: ExpertGroup, counts: Sequence[int], tokens: Tensor, *, alike: bool = False) -> None:
-        """alike: all ranks have the same counts. tokens: any on the device."""
-        self.cell, self.local = cell, len(counts) // cell.ep.size
+    def __init__(self, group: ExpertGroup, counts: Sequence[int], tokens: Tensor, *, uniform: bool = False) -> None:
+        """uniform: all ranks have the same counts. tokens: any on the device."""
+        self.group, self.local = group, len(counts) // group.ep.size
         self.sent = [sum(counts[first : first + self.local]) for first in range(0, len(counts), self.local)]
-        if alike:
+        if uniform:
             table = self._same(counts)
         elif isinstance(tokens, FakeTensor):
-            more = cell.imbalance if cell.ep.size > 1 else 1.0  # a rank with all experts gets every token
+            more = group.imbalance if group.ep.size > 1 else 1.0  # a rank with all experts gets every token
             table = self._same([round(more * number) for number in counts])
         else:
             table = self._table(counts, tokens)
         arrived = [[sum(row) for row in rows] for rows in table]
-        self.received = arrived[cell.etp.rank]
-        shares = [sum(each) for each in arrived]
+        self.received = arrived[group.etp.rank]
+        shares = [sum(rows) for rows in arrived]
         flat = [row for rows in table for row in rows]
         self.counts = [sum(column) for column in zip(*flat, strict=True)]
         order = _by_expert(flat, tokens.device)
-        self._ways = cell.etp, shares, order, order.argsort()
+        self._ways = group.etp, shares, order, order.argsort()
 
     def _table(self, counts: Sequence[int], tokens: Tensor) -> list[list[list[int]]]:
         """[etp rank][ep rank][expert of this rank]: tokens that arrive there from there."""
-        ep, etp = self.cell.ep, self.cell.etp
+        ep, etp = self.group.ep, self.group.etp
         mine = torch.tensor(counts, device=tokens.device)
-        each = [self.local] * ep.size
-        arrived = _exchange(mine, ep, each, each)
+        sizes = [self.local] * ep.size
+        arrived = _exchange(mine, ep, sizes, sizes)
         every = etp.all_gather(arrived.new_empty(etp.size * len(arrived)), arrived)
-        found: list[list[list[int]]] = every.view(etp.size, ep.size, self.local).tolist()
-        return found
+        table: list[list[list[int]]] = every.view(etp.size, ep.size, self.local).tolist()
+        return table
 
     def _same(self, counts: Sequence[int]) -> list[list[list[int]]]:
         """`_table` where every rank sends the same."""
-        first = self.cell.ep.rank * self.local
-        return [[list(counts[first : first + self.local])] * self.cell.ep.size] * self.cell.etp.size
+        first = self.group.ep.rank * self.local
+        return [[list(counts[first : first + self.local])] * self.group.ep.size] * self.group.etp.size
 
     def there(self, tokens: Tensor) -> Tensor:
         """Tokens [n, h] by expert, out of all -> those that arrive here, by expert of this rank."""
-        if self.cell.ep.size > 1:
-            tokens = _AllToAll.apply(tokens, self.cell.ep, self.received, self.sent)  # type: ignore[no-untyped-call]
-        found: Tensor = _Spread.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
-        return found
+        if self.group.ep.size > 1:
+            tokens = _AllToAll.apply(tokens, self.group.ep, self.received, self.sent)  # type: ignore[no-untyped-call]
+        result: Tensor = _Spread.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
+        return result
 
     def back(self, out: Tensor) -> Tensor:
         """The way back of `there`; the parts of a result that the ranks of an etp group have are summed."""
         result: Tensor = _Collect.apply(out, *self._ways)  # type: ignore[no-untyped-call]
-        if self.cell.ep.size > 1:
-            result = _AllToAll.apply(result, self.cell.ep, self.sent, self.received)  # type: ignore[no-untyped-call]
+        if self.group.ep.size > 1:
+            result = _AllToAll.apply(result, self.group.ep, self.sent, self.received)  # type: ignore[no-untyped-call]
         return result
 
 

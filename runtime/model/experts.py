@@ -43,11 +43,11 @@ class Experts(Block):
 
     def _expert(self, name: str, shape: list[int], inner: int) -> None:
         """`inner`: the dim of an expert's inner width."""
-        cell = self.context.experts
-        self.add_split(name, [self.spec.experts, *shape], {0: cell.ep, inner: cell.etp}, expert=True)
+        group = self.context.experts
+        self.add_split(name, [self.spec.experts, *shape], {0: group.ep, inner: group.etp}, expert=True)
         if self.spec.expert_bias:
             bias = [self.spec.experts, shape[0]]
-            self.add_split(f"{name}_bias", bias, {0: cell.ep, 1: cell.etp}, expert=True, start=0.0)
+            self.add_split(f"{name}_bias", bias, {0: group.ep, 1: group.etp}, expert=True, start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
@@ -75,20 +75,20 @@ class Experts(Block):
     def _capped(self, tokens: Tensor, weights: Tensor, source: Tensor) -> Tensor:
         """The same with as many tokens for every expert: which ones, and their weights, expert by expert."""
         counts = [len(source) // self.spec.experts] * self.spec.experts
-        return self._through(tokens, weights, source, counts, alike=True)
+        return self._through(tokens, weights, source, counts, uniform=True)
 
     def _through(
-        self, tokens: Tensor, weights: Tensor, source: Tensor, counts: Sequence[int], *, alike: bool = False
+        self, tokens: Tensor, weights: Tensor, source: Tensor, counts: Sequence[int], *, uniform: bool = False
     ) -> Tensor:
         """Tokens `source` to their experts, `counts` of each, and back to where they stood."""
         if self.context.experts.size == 1:
-            out = self._each(tokens[source], counts)
+            out = self._apply_experts(tokens[source], counts)
         else:
-            dispatch = Dispatch(self.context.experts, counts, tokens, alike=alike)
-            out = dispatch.back(self._each(dispatch.there(tokens[source]), dispatch.counts))
+            dispatch = Dispatch(self.context.experts, counts, tokens, uniform=uniform)
+            out = dispatch.back(self._apply_experts(dispatch.there(tokens[source]), dispatch.counts))
         return combine(out, weights, source, len(tokens))
 
-    def _each(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
+    def _apply_experts(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Tokens expert by expert of this rank, through their experts."""
         inner = [grouped.linear(tokens, self.tensor(name), self.maybe(f"{name}_bias"), counts) for name in self.names]
         # Inside a recomputed block nothing is kept anyway.

@@ -24,32 +24,32 @@ class Kernel:
 
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
-    return found
+    result: tuple[Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    return result
 
 
 def _back_on_cpu(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    found: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+    result: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
         grad.contiguous(), q, k, v, out, lse, 0.0, causal
     )
-    return found
+    return result
 
 
 def _on_gpu(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    found = _ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
-    return found[0], found[1]
+    result = _ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
+    return result[0], result[1]
 
 
 def _back_on_gpu(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     seed = torch.empty(2, dtype=torch.uint64, device=q.device)  # of dropout: not read without
-    found: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_backward(
+    result: tuple[Tensor, Tensor, Tensor] = _ATEN._scaled_dot_product_flash_attention_backward(
         grad, q, k, v, out, lse.contiguous(), None, None, q.shape[2], k.shape[2], 0.0, causal, seed, seed.new_empty(())
     )
-    return found
+    return result
 
 
 CPU, GPU = Kernel(_on_cpu, _back_on_cpu), Kernel(_on_gpu, _back_on_gpu)

@@ -24,8 +24,8 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.counts = counts
         out = x.new_empty(len(x), weight.shape[1])
-        for into, rows, one in zip(_rows(out, counts), _rows(x, counts), weight, strict=True):
-            torch.mm(rows, one.t(), out=into)
+        for into, rows, matrix in zip(_rows(out, counts), _rows(x, counts), weight, strict=True):
+            torch.mm(rows, matrix.t(), out=into)
         return out
 
     @staticmethod
@@ -33,8 +33,8 @@ class _Product(torch.autograd.Function):
         (x, weight), (grad,) = ctx.saved_tensors, grads
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         if grad_x is not None:
-            for into, rows, one in zip(_rows(grad_x, ctx.counts), _rows(grad, ctx.counts), weight, strict=True):
-                torch.mm(rows, one, out=into)
+            for into, rows, matrix in zip(_rows(grad_x, ctx.counts), _rows(grad, ctx.counts), weight, strict=True):
+                torch.mm(rows, matrix, out=into)
         return grad_x, _of_weights(ctx.counts, x, grad)[0] if ctx.needs_input_grad[1] else None, None
 
 
@@ -45,10 +45,10 @@ def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
 
 def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
     """Zero for experts without rows: their gradient is there too."""
-    found = x.new_empty(len(counts), grad.shape[1], x.shape[1])
-    for into, rows, gradients in zip(found, _rows(x, counts), _rows(grad, counts), strict=True):
-        torch.mm(gradients.t(), rows, out=into)
-    return [found]
+    gradients = x.new_empty(len(counts), grad.shape[1], x.shape[1])
+    for into, rows, rows_grad in zip(gradients, _rows(x, counts), _rows(grad, counts), strict=True):
+        torch.mm(rows_grad.t(), rows, out=into)
+    return [gradients]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, counts: Sequence[int]) -> Tensor:
@@ -56,4 +56,4 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, counts: Sequence[int]
     out = weighed(lambda kept, values: _Product.apply(kept, values, counts), x, weight, partial(_of_weights, counts))  # type: ignore[no-untyped-call]
     if bias is None:
         return out
-    return out + torch.cat([one.expand(number, -1) for one, number in zip(bias, counts, strict=True)])
+    return out + torch.cat([row.expand(number, -1) for row, number in zip(bias, counts, strict=True)])

@@ -30,7 +30,7 @@ class Head(Block):
         x = x if norm is None else norm(x)
         tied = self._tied[0]
         weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
-        return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, waits=False)[0]
+        return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, deferrable=False)[0]
 
     def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
         """Sum of the losses of all tokens, nats."""

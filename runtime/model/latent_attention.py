@@ -66,9 +66,9 @@ class LatentAttention(Block):
         context, make = self.context, partial(self._heads, positions)
         recompute = context.recompute
         if {"attn", "mla"} <= recompute.modules:
-            return whole(lambda *each: context.attention(*make(*each)), *latents)
+            return whole(lambda *tensors: context.attention(*make(*tensors)), *latents)
         if "mla" in recompute.modules:
-            return context.core(*recompute.outputs("mla", lambda *each: context.dealt(*make(*each)), *latents))
+            return context.core(*recompute.outputs("mla", lambda *tensors: context.dealt(*make(*tensors)), *latents))
         return recompute.region("attn", context.attention, *make(*latents))
 
     def _heads(self, positions: Positions, query: Tensor, latent: Tensor, shared: Tensor) -> Heads:
@@ -78,7 +78,7 @@ class LatentAttention(Block):
         (q,) = self.columns(query, up)
         k, v = self.columns(latent, "k_up", "v_up")
         widths = self.spec.head_dim, self.nope, self.spec.value_head_dim
-        q, k, v = (each.view(*each.shape[:2], -1, width) for each, width in zip((q, k, v), widths, strict=True))
+        q, k, v = (part.view(*part.shape[:2], -1, width) for part, width in zip((q, k, v), widths, strict=True))
         turned = tp.from_sequence_parts(shared, group)[:, :, None]
         if positions is not None:
             turned = rotate(turned, *positions)

@@ -68,7 +68,7 @@ class _Route(Protocol):
 
     group: Group
 
-    def parts(self, own: Tensor) -> Iterator[PartialSum]:
+    def parts(self, local: Tensor) -> Iterator[PartialSum]:
         """Keys and values of every rank, this one's first."""
 
     def back(self, gradients: Iterable[PartialSum]) -> Tensor:
@@ -79,9 +79,10 @@ class _Route(Protocol):
 class _Gathered:
     group: Group
 
-    def parts(self, own: Tensor) -> Iterator[PartialSum]:
+    def parts(self, local: Tensor) -> Iterator[PartialSum]:
         size, rank = self.group.size, self.group.rank
-        every = self.group.all_gather(own.new_empty(size * len(own), *own.shape[1:]), own).view(size, *own.shape)
+        every = self.group.all_gather(local.new_empty(size * len(local), *local.shape[1:]), local)
+        every = every.view(size, *local.shape)
         yield from ((source % size, every[source % size]) for source in range(rank, rank + size))
 
     def back(self, gradients: Iterable[PartialSum]) -> Tensor:
@@ -99,9 +100,9 @@ class _Gathered:
 class _Ring:
     group: Group
 
-    def parts(self, own: Tensor) -> Iterator[PartialSum]:
+    def parts(self, local: Tensor) -> Iterator[PartialSum]:
         """Each part goes on to the next rank while attention over it is computed."""
-        size, rank, part = self.group.size, self.group.rank, own
+        size, rank, part = self.group.size, self.group.rank, local
         for step in range(size):
             coming = self.group.pass_on(part) if step + 1 < size else None
             yield (rank - step) % size, part
@@ -110,11 +111,11 @@ class _Ring:
     def back(self, gradients: Iterable[PartialSum]) -> Tensor:
         """What was made for a part follows it round the ring, until it is at home."""
         following = iter(gradients)
-        _, own = next(following)
+        _, home = next(following)
         coming = None
         for _, made in following:
             coming = self.group.pass_on(made if coming is None else made.add_(coming()))
-        return own if coming is None else own.add_(coming())
+        return home if coming is None else home.add_(coming())
 
 
 def _seen(rank: int, source: int, length: int) -> tuple[slice, slice]:
@@ -128,8 +129,8 @@ class _Balanced(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel) -> Tensor:
-        own, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
-        parts = route.parts(own)
+        local, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
+        parts = route.parts(local)
         next(parts)  # sends it on its way before attention over it
         total = flash.Total(*kernel.forward(q, k, v, True))
         for source, part in parts:
@@ -137,18 +138,18 @@ class _Balanced(torch.autograd.Function):
             keys, values = part[:, :, columns].tensor_split([width], dim=-1)
             total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
         out = total.out.to(q.dtype)
-        ctx.save_for_backward(q, own, out, total.lse)
+        ctx.save_for_backward(q, local, out, total.lse)
         ctx.route, ctx.kernel, ctx.width = route, kernel, width
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, own, out, lse = ctx.saved_tensors
+        q, local, out, lse = ctx.saved_tensors
         route, kernel, width = ctx.route, ctx.kernel, ctx.width
         rank, grad_q = route.group.rank, torch.zeros_like(q, dtype=lse.dtype)
 
         def gradients() -> Iterator[PartialSum]:
-            for source, part in route.parts(own):
+            for source, part in route.parts(local):
                 here = source == rank
                 rows, columns = (slice(None), slice(None)) if here else _seen(rank, source, q.shape[2])
                 keys, values = part[:, :, columns].tensor_split([width], dim=-1)
@@ -186,13 +187,13 @@ def _deal(split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tens
 def _scatter_heads(tensors: Sequence[Tensor], split: int, joined: int, group: Group) -> tuple[Tensor, ...]:
     """All tensors in one message per rank."""
     parts = [x.chunk(group.size, dim=split) for x in tensors]
-    ends = list(accumulate(each[0].numel() for each in parts))
+    ends = list(accumulate(chunks[0].numel() for chunks in parts))
     sent = tensors[0].new_empty(group.size, ends[-1])
-    for each, end in zip(parts, ends, strict=True):
-        for row, part in zip(sent, each, strict=True):
+    for chunks, end in zip(parts, ends, strict=True):
+        for row, part in zip(sent, chunks, strict=True):
             row[end - part.numel() : end].view(part.shape).copy_(part)
-    one = [1] * group.size
-    got = group.all_to_all(torch.empty_like(sent), sent, one, one)
+    rows = [1] * group.size
+    got = group.all_to_all(torch.empty_like(sent), sent, rows, rows)
     columns = got.tensor_split(ends[:-1], dim=1)
-    return tuple(torch.cat([row.view(each[0].shape) for row in column], dim=joined)
-                 for column, each in zip(columns, parts, strict=True))  # fmt: skip
+    return tuple(torch.cat([row.view(chunks[0].shape) for row in column], dim=joined)
+                 for column, chunks in zip(columns, parts, strict=True))  # fmt: skip

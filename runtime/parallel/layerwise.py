@@ -46,8 +46,8 @@ class Parts:
         cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
         recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
-        cell = ExpertGroup(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
-        return Context(mesh["tp"], cell, dtype, device, model.norm_epsilon, model.activation, recompute, fused, cp,
+        experts = ExpertGroup(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
+        return Context(mesh["tp"], experts, dtype, device, model.norm_epsilon, model.activation, recompute, fused, cp,
                        job.adapters, job.balances_experts, model.latent_scale)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
@@ -69,7 +69,7 @@ class Parts:
 
     def reshardings(self, chunk: Chunk) -> dict[str, Resharding]:
         """By part of a chunk: the way to it, where the part before it has its sequences cut otherwise."""
-        every = [part for each in self.job.chunks for part in self.job.parts_of(each)]
+        every = [part for other in self.job.chunks for part in self.job.parts_of(other)]
         mine, out = self.job.parts_of(chunk), {}
         for before, after in pairwise(every):
             cuts = self._cut(before), self._cut(after)

@@ -39,7 +39,7 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     ranks included: etp neighbours a part of every expert that they have, ep of such experts of their own;
     expert_shard, expert_replicate: as shard and replicate, for routed experts.
     """
-    tp, cp, pp, etp, cell = layout.tp, layout.cp, layout.pp, layout.etp, layout.ep * layout.etp
+    tp, cp, pp, etp, copy = layout.tp, layout.cp, layout.pp, layout.etp, layout.ep * layout.etp
     dp = layout.dp * cp
     shard = layout.shard * cp if layout.zero else 1
 
@@ -52,16 +52,17 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
     all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
     together = wide if layout.zero else all_data
-    same = [ranks[first::cell] for ranks in together for first in range(cell)]  # hold the same of the experts
-    cells = [ranks[first : first + cell] for ranks in together for first in range(0, len(ranks), cell)]
+    # Ranks that hold the same part of the experts, and those that hold one copy of all experts together.
+    same = [ranks[first::copy] for ranks in together for first in range(copy)]
+    expert_groups = [ranks[first : first + copy] for ranks in together for first in range(0, len(ranks), copy)]
     return {
         "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
         "cp": [[at(p, d + c, t) for c in range(cp)] for p in stages for d in range(0, dp, cp) for t in range(tp)],
         "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
         "shard": inside,
         "replicate": across,
-        "ep": [ranks[first::etp] for ranks in cells for first in range(etp)],
-        "etp": [ranks[first : first + etp] for ranks in cells for first in range(0, cell, etp)],
+        "ep": [ranks[first::etp] for ranks in expert_groups for first in range(etp)],
+        "etp": [ranks[first : first + etp] for ranks in expert_groups for first in range(0, copy, etp)],
         "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
         "expert_replicate": across if layout.zero else same,
         "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
@@ -80,13 +81,13 @@ class ProcessGroupFactory:
 
     def group(self, axis: str, all_ranks: Sequence[Sequence[int]]) -> Group | None:
         """This rank's group out of those along an axis; None where it is in none of them."""
-        found = None
+        group = None
         for ranks in all_ranks:
             if len(ranks) > 1 and tuple(ranks) not in self._made:
                 self._made[tuple(ranks)] = dist.new_group(list(ranks), timeout=self.wait)
             if self.rank in ranks:
-                found = Group(axis, ranks, self.rank, self._made.get(tuple(ranks)), self.status)
-        return found
+                group = Group(axis, ranks, self.rank, self._made.get(tuple(ranks)), self.status)
+        return group
 
 
 @dataclass(frozen=True)
@@ -94,31 +95,31 @@ class Mesh:
     """The groups of one rank."""
 
     rank: int
-    place: RankCoords
+    coords: RankCoords
     groups: dict[str, Group]
     # By direction of the pass, sending and receiving stage; NCCL runs the messages of a group in one order.
     edges: dict[tuple[str, int, int], Group]
-    maker: ProcessGroupFactory
+    factory: ProcessGroupFactory
 
     def __getitem__(self, axis: str) -> Group:
         return self.groups[axis]
 
     def of(self, layout: Layout) -> Mesh:
         """The mesh of another layout with the same stages; every rank must call it."""
-        return replace(self, place=RankCoords.of(self.rank, layout), groups=_groups(layout, self.maker))
+        return replace(self, coords=RankCoords.of(self.rank, layout), groups=_groups(layout, self.factory))
 
     def block(self, size: int, pp: int) -> Group:
         """`size` neighbouring ranks of a stage; every rank must call it."""
         world = self.groups["world"].size
-        found = self.maker.group("block", [range(first, first + size) for first in range(0, world, size)])
-        if found is None or world // pp % size:
+        block = self.factory.group("block", [range(first, first + size) for first in range(0, world, size)])
+        if block is None or world // pp % size:
             raise RuntimeError(f"blocks of {size} ranks do not fill stages of {world // pp}")
-        return found
+        return block
 
 
-def _groups(layout: Layout, maker: ProcessGroupFactory) -> dict[str, Group]:
-    found = {axis: maker.group(axis, all_ranks) for axis, all_ranks in rank_lists(layout).items()}
-    return {axis: group for axis, group in found.items() if group is not None}
+def _groups(layout: Layout, factory: ProcessGroupFactory) -> dict[str, Group]:
+    groups = {axis: factory.group(axis, all_ranks) for axis, all_ranks in rank_lists(layout).items()}
+    return {axis: group for axis, group in groups.items() if group is not None}
 
 
 def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> Mesh:
@@ -126,11 +127,11 @@ def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> M
 
     timeout_s: longest wait in a collective.
     """
-    maker = ProcessGroupFactory(layout.num_gpus, rank, status, timeout_s)
-    groups = _groups(layout, maker)
+    factory = ProcessGroupFactory(layout.num_gpus, rank, status, timeout_s)
+    groups = _groups(layout, factory)
     devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
-    edges = dict(_edges(rank_lists(layout)["pp"], devices, rank, groups["pp"], status, maker.wait))
-    return Mesh(rank, RankCoords.of(rank, layout), groups, edges, maker)
+    edges = dict(_edges(rank_lists(layout)["pp"], devices, rank, groups["pp"], status, factory.wait))
+    return Mesh(rank, RankCoords.of(rank, layout), groups, edges, factory)
 
 
 def _edges(

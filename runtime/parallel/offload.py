@@ -46,7 +46,7 @@ class _Layer:
         self.pieces: list[weakref.ref[_Piece]] = []
 
     def move(self, how: Callable[[_Piece], Any]) -> None:
-        for piece in (found for each in self.pieces if (found := each()) is not None):
+        for piece in (live for reference in self.pieces if (live := reference()) is not None):
             how(piece)
 
 

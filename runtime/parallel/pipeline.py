@@ -72,7 +72,7 @@ class _Message(NamedTuple):
     micro_batch: int
 
 
-class _Asked(NamedTuple):
+class _Posted(NamedTuple):
     """A message that was asked for, and the buffer that it fills."""
 
     message: _Message
@@ -94,13 +94,13 @@ class Pipeline:
         self.mesh, self.chunks, self.devices, self.actions, self.shapes = mesh, chunks, devices, actions, shapes
         self.arrivals = arrivals
         self.num_micro_batches, self.tokens_per_step = num_micro_batches, tokens_per_step
-        self.numbers = [number for number, device in enumerate(devices) if device == mesh.place.stage]
+        self.numbers = [number for number, device in enumerate(devices) if device == mesh.coords.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
         self._late: dict[tuple[int, int], split_backward.Late] = {}
         self._here: dict[_Message, Tensor] = {}  # between two chunks of this stage
         self._sending: list[tuple[Work, Tensor]] = []
-        self._asked: deque[_Asked] = deque()
-        self._to_ask: Iterator[_Message] = iter(())
+        self._posted: deque[_Posted] = deque()
+        self._to_post: Iterator[_Message] = iter(())
 
     @property
     def splits(self) -> bool:
@@ -111,8 +111,8 @@ class Pipeline:
         """All passes of a step. Returns this rank's part of the mean loss per token: 0 where the head is not."""
         context = self.chunks[0].context
         total = torch.zeros((), dtype=torch.float64, device=context.device)
-        self._to_ask = self._messages()
-        self._ask(AHEAD)
+        self._to_post = self._messages()
+        self._post_receives(AHEAD)
         with split_backward.splitting(self.splits):
             for action in self.actions:
                 what = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}"
@@ -151,8 +151,8 @@ class Pipeline:
         if chunk.head is not None:
             loss = out / self.tokens_per_step
             self._flights[action[1:]] = _Flight(gradient, loss)
-            found: Tensor = loss.detach().double()
-            return found
+            mean: Tensor = loss.detach().double()
+            return mean
         slot: list[Tensor] = []
         root: Tensor = _Anchor.apply(out, slot)  # type: ignore[no-untyped-call]
         self._flights[action[1:]] = _Flight(gradient, root, slot)
@@ -175,8 +175,8 @@ class Pipeline:
         if late is not None:
             self._late[action[1:]] = late
         if gradient:
-            way, found = self.arrivals.get(action.chunk), gradient.pop()
-            self._send(found if way is None else way.back(found), "backward", action)
+            way, grad_input = self.arrivals.get(action.chunk), gradient.pop()
+            self._send(grad_input if way is None else way.back(grad_input), "backward", action)
 
     def _before(self, action: Action) -> _Message:
         """What a pass takes from the chunk before or behind its own."""
@@ -190,7 +190,7 @@ class Pipeline:
             if action.kind == "W" or (chunk.embedding if action.kind == "F" else chunk.head) is not None:
                 continue
             message = self._before(action)
-            if self.devices[message.chunk] != self.mesh.place.stage:
+            if self.devices[message.chunk] != self.mesh.coords.stage:
                 yield message
 
     def _tag(self, message: _Message) -> int:
@@ -200,32 +200,33 @@ class Pipeline:
     def _send(self, tensor: Tensor, direction: str, action: Action) -> None:
         message, pp = _Message(direction, self.numbers[action.chunk], action.micro_batch), self.mesh["pp"]
         to = self.devices[message.chunk + (1 if direction == "forward" else -1)]
-        if to == self.mesh.place.stage:
+        if to == self.mesh.coords.stage:
             self._here[message] = tensor
             return
         # What has arrived need not be kept.
-        self._sending = [each for each in self._sending if not each[0].is_completed()]
-        edge = self.mesh.edges[direction, self.mesh.place.stage, to]
+        self._sending = [sending for sending in self._sending if not sending[0].is_completed()]
+        edge = self.mesh.edges[direction, self.mesh.coords.stage, to]
         tensor = tensor.contiguous()
         self._sending.append((edge.send(tensor, pp.ranks[to], self._tag(message)), tensor))
 
     def _receive(self, action: Action) -> Tensor:
         message = self._before(action)
-        if self.devices[message.chunk] == self.mesh.place.stage:
+        if self.devices[message.chunk] == self.mesh.coords.stage:
             return self._here.pop(message)
-        self._ask(AHEAD + 1)
-        asked = self._asked.popleft()
-        if asked.message != message:
-            raise RuntimeError(f"this stage asked for {asked.message} where its next pass needs {message}")
-        asked.group.wait(asked.work, f"receive from rank {self.mesh['pp'].ranks[self.devices[message.chunk]]}")
-        return asked.into
+        self._post_receives(AHEAD + 1)
+        posted = self._posted.popleft()
+        if posted.message != message:
+            raise RuntimeError(f"this stage asked for {posted.message} where its next pass needs {message}")
+        posted.group.wait(posted.work, f"receive from rank {self.mesh['pp'].ranks[self.devices[message.chunk]]}")
+        return posted.into
 
-    def _ask(self, number: int) -> None:
+    def _post_receives(self, number: int) -> None:
         """Asks for the next messages, `number` of them."""
         context, pp = self.chunks[0].context, self.mesh["pp"]
-        for message in islice(self._to_ask, number - len(self._asked)):
+        for message in islice(self._to_post, number - len(self._posted)):
             source = self.devices[message.chunk]
-            group = self.mesh.edges[message.direction, source, self.mesh.place.stage]
+            group = self.mesh.edges[message.direction, source, self.mesh.coords.stage]
             shape = self.shapes[message.chunk - (message.direction == "backward")]
             into = torch.empty(shape, dtype=context.dtype, device=context.device)
-            self._asked.append(_Asked(message, group, group.receive(into, pp.ranks[source], self._tag(message)), into))
+            work = group.receive(into, pp.ranks[source], self._tag(message))
+            self._posted.append(_Posted(message, group, work, into))

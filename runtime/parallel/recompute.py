@@ -59,16 +59,16 @@ class Recompute:
 
     def output(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
         """`function(*inputs)`; where `module` is dropped, what saves the output saves how to make it instead."""
-        return self.outputs(module, lambda *each: (function(*each),), *inputs)[0]
+        return self.outputs(module, lambda *tensors: (function(*tensors),), *inputs)[0]
 
     def outputs(self, module: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
         """The same of several outputs, which are made again together."""
-        found = function(*inputs)
+        outputs = function(*inputs)
         if module in self.modules:
             recipe = _Recipe(function, tuple(map(self._pack, inputs)))
             # Each tensor is kept until the layer ends, so that no other one can take its address.
-            self._recipes.update({address(out): (out, recipe, index) for index, out in enumerate(found)})
-        return found
+            self._recipes.update({address(out): (out, recipe, index) for index, out in enumerate(outputs)})
+        return outputs
 
     @contextmanager
     def layer(self) -> Iterator[None]:
@@ -81,18 +81,18 @@ class Recompute:
         self._recipes.clear()
 
     def _pack(self, tensor: Tensor) -> Any:
-        found = self._recipes.get(address(tensor))
-        if found is None:
+        entry = self._recipes.get(address(tensor))
+        if entry is None:
             return tensor if self.offload is None else self.offload.pack(tensor)
-        _, recipe, index = found
+        _, recipe, index = entry
         recipe.users += 1
         return recipe, index, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 def _unpack(packed: Any) -> Tensor:
     if not isinstance(packed, tuple):
-        found: Tensor = unpack(packed)
-        return found
+        tensor: Tensor = unpack(packed)
+        return tensor
     recipe, index, size, stride, offset = packed
     return torch.as_strided(recipe.cook(index), size, stride, offset)
 

@@ -35,10 +35,10 @@ class Cut:
                 slice(part * self.length, (part + 1) * self.length))  # fmt: skip
 
 
-def _common(one: slice, other: slice, origin: slice) -> slice:
+def _common(first: slice, second: slice, origin: slice) -> slice:
     """What two ranges share, counted from the start of `origin`; may be empty."""
-    start = max(one.start, other.start)
-    return slice(start - origin.start, max(min(one.stop, other.stop), start) - origin.start)
+    start = max(first.start, second.start)
+    return slice(start - origin.start, max(min(first.stop, second.stop), start) - origin.start)
 
 
 def _pieces(mine: Box, others: Sequence[Box]) -> list[Box]:

@@ -36,7 +36,7 @@ def actions(schedule: Schedule, stage: int) -> list[Action]:
     return [Action(_KINDS[kind], local[chunk], micro_batch) for kind, chunk, micro_batch in passes]
 
 
-def own_order(source: str, job: Job) -> Schedule:
+def custom_order(source: str, job: Job) -> Schedule:
     """Another order for the stages of a job: one that the simulator knows by name, or a file in CSV.
 
     Raises InputError where it holds other chunks, stages or micro-batches than the job, or cannot end.

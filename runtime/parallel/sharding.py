@@ -82,9 +82,9 @@ class Unit(Weights):
         super().__init__(name, parameters, groups, zero, device, fill)
         self.states_on_host, dtype = states_on_host, self.flat.dtype
         self.wide = torch.float64 if dtype == torch.float64 else torch.float32
-        self._apart = dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
+        self._separate_master = dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
         make = host.copy if states_on_host else torch.Tensor.to
-        self.master = nn.Parameter(make(self.weights, self.wide) if self._apart else self.weights)
+        self.master = nn.Parameter(make(self.weights, self.wide) if self._separate_master else self.weights)
         self._reduced: Tensor | None = None  # on its way to the optimizer's states
         self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
         self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
@@ -125,28 +125,28 @@ class Unit(Weights):
 
     def reduce(self) -> Tensor:
         """After the last micro-batch: the sum over all ranks of this rank's part [part]."""
-        found = self.gradient
+        reduced = self.gradient
         if self.zero == 1 and self.groups.shard.size > 1:
             # Into its place in the buffer: parts of all units beside their whole gradients would be 4/shard bytes more.
             mine = self.gradient[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
-            found = mine.copy_(self._scattered(self.gradient))
+            reduced = mine.copy_(self._scattered(self.gradient))
         for group in (self.groups.replicate, self.groups.partial, self.groups.tied):
             if group is not None:
-                group.all_reduce(found)
-        self._reduced = found
-        return found
+                group.all_reduce(reduced)
+        self._reduced = reduced
+        return reduced
 
     @torch.no_grad()
     def hand_over(self) -> None:
         """What was reduced, and perhaps clipped since, to where the optimizer is: the master's .grad."""
-        found, self._reduced = self._reduced, None
-        if found is not None:
-            self.master.grad = host.copy(found, self.wide) if self.states_on_host else found
+        reduced, self._reduced = self._reduced, None
+        if reduced is not None:
+            self.master.grad = host.copy(reduced, self.wide) if self.states_on_host else reduced
 
     @torch.no_grad()
     def updated(self) -> None:
         """After the optimizer: weights from the master copy, on all ranks; gradients back to zero."""
-        if self._apart:
+        if self._separate_master:
             self.weights.copy_(self.master)
         if self.zero in (1, 2) and self.groups.shard.size > 1:
             self.groups.shard.all_gather(self.flat, self.weights.clone())

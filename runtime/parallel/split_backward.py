@@ -82,13 +82,13 @@ def later(products: Products, weights: Sequence[Tensor], *kept: Tensor) -> bool:
     """Puts off the gradients of `weights`, which are `products(*kept)`; False where they have to be made now."""
     if _State.late is None:
         return False
-    held = [each.detach() for each in kept]
+    inputs = [tensor.detach() for tensor in kept]
     # Under recomputation a saved weight comes back as another tensor, whose .grad nobody looks at.
     if all(isinstance(weight, torch.nn.Parameter) for weight in weights):
-        _State.late.direct.append((products, weights, held))
+        _State.late.direct.append((products, weights, inputs))
         return True
     with torch.enable_grad():
-        root: Tensor = _Later.apply(products, len(weights), *weights, *held)  # type: ignore[no-untyped-call]
+        root: Tensor = _Later.apply(products, len(weights), *weights, *inputs)  # type: ignore[no-untyped-call]
     _State.late.roots.append(root)
     return True
 

@@ -16,8 +16,8 @@ from ...errors import FieldProblem, InputError
 from ...planner.document.plan import Candidate, Chunk, LayerPlan, LayerRun, layers_digest
 
 EMBEDDING, HEAD = "embedding", "head"
-_ALIKE = {"pp": "number of stages", "vpp": "number of chunks", "num_gpus": "number of GPUs", "schedule": "schedule",
-          "offload": "offload", "precision": "precision"}
+_UNIFORM = {"pp": "number of stages", "vpp": "number of chunks", "num_gpus": "number of GPUs", "schedule": "schedule",
+            "offload": "offload", "precision": "precision"}
 
 
 def layer_name(index: int) -> str:
@@ -59,22 +59,22 @@ class Strategies:
     @property
     def cuts(self) -> tuple[tuple[int, int], ...]:
         """Parts before and after, of neighbours that cut their sequences differently; every pair once."""
-        found = (pair for pair in pairwise(map(parts_of, self.in_order)) if pair[0] != pair[1])
-        return tuple(dict.fromkeys(found))
+        pairs = (pair for pair in pairwise(map(parts_of, self.in_order)) if pair[0] != pair[1])
+        return tuple(dict.fromkeys(pairs))
 
     @property
     def runs(self) -> tuple[LayerRun, ...]:
         """Neighbours of one strategy together."""
         out, start = [], 0
-        for own, group in groupby(self.layers):
+        for strategy, group in groupby(self.layers):
             size = len(list(group))
-            out.append(LayerRun(layers=(start, start + size - 1), strategy=str(own)))
+            out.append(LayerRun(layers=(start, start + size - 1), strategy=str(strategy)))
             start += size
         return tuple(out)
 
     def __str__(self) -> str:
         layers = ((*run.layers, run.strategy) for run in self.runs)
-        said = [f"layer{'' if a == b else 's'} {a if a == b else f'{a}-{b}'} {own}" for a, b, own in layers]
+        said = [f"layer{'' if a == b else 's'} {a if a == b else f'{a}-{b}'} {strategy}" for a, b, strategy in layers]
         return ", ".join([f"embedding {self.embedding}", *said, f"head {self.head}"])
 
     @property
@@ -93,19 +93,19 @@ def strategies_of(
         return None
     plan, where = candidate.layerwise, f"candidates.{candidate.choice - 1}.layerwise"
     read = _read(plan, where, name)
-    found = [(field, said) for field, own in read.items() for said in _problems(own, like, seq_len)]
+    problems = [(field, said) for field, strategy in read.items() for said in _problems(strategy, like, seq_len)]
     if model.tied_embeddings and _cut(read[EMBEDDING]) != _cut(read[HEAD]):
-        found.append((HEAD, f"{plan.head}: the head is the embedding, which has {plan.embedding}"))
+        problems.append((HEAD, f"{plan.head}: the head is the embedding, which has {plan.embedding}"))
     following = 0
     for index, run in enumerate(plan.runs):
         if run.layers[0] != following or run.layers[1] < following:
-            found.append((f"runs.{index}.layers", f"must start with layer {following}"))
+            problems.append((f"runs.{index}.layers", f"must start with layer {following}"))
             break
         following = run.layers[1] + 1
     else:
         if following != model.num_layers:
-            found.append(("runs", f"{following} layers, the model has {model.num_layers}"))
-    _raise(found, where, name)
+            problems.append(("runs", f"{following} layers, the model has {model.num_layers}"))
+    _raise(problems, where, name)
     layers = [read[f"runs.{index}.strategy"] for index, run in enumerate(plan.runs)
               for _ in range(run.layers[0], run.layers[1] + 1)]  # fmt: skip
     return Strategies(read[EMBEDDING], tuple(layers), read[HEAD])
@@ -118,33 +118,33 @@ def _cut(layout: Layout) -> tuple[int, int, int]:
 def _read(plan: LayerPlan, where: str, name: str) -> dict[str, Layout]:
     said = {EMBEDDING: plan.embedding, HEAD: plan.head}
     said |= {f"runs.{index}.strategy": run.strategy for index, run in enumerate(plan.runs)}
-    found, wrong = dict[str, Layout](), list[tuple[str, str]]()
+    strategies, wrong = dict[str, Layout](), list[tuple[str, str]]()
     for field, text in said.items():
         try:
-            found[field] = parse(text)
+            strategies[field] = parse(text)
         except InputError as error:
             wrong.append((field, error.message))
     _raise(wrong, where, name)
-    return found
+    return strategies
 
 
-def _problems(own: Layout, like: Layout, seq_len: int) -> Iterator[str]:
+def _problems(strategy: Layout, like: Layout, seq_len: int) -> Iterator[str]:
     """What is wrong with a strategy, beside that of most layers."""
-    for field, what in _ALIKE.items():
-        if getattr(own, field) != getattr(like, field):
-            yield f"{own} has another {what} than {like}"
-    if own.dp * own.micro_batch != like.dp * like.micro_batch:
-        each = (f"{one} takes dp {one.dp} x {one.micro_batch} sequences at once" for one in (own, like))
-        yield ", ".join(each)
-    if own.cp > 1 and (own.tp > 1 or CP_ALGORITHMS[own.cp_algorithm] != "ulysses"):
-        yield f"{own} is neither tensor parallelism nor Ulysses alone: between layers, nothing else is resharded"
-    if seq_len % parts_of(own):
-        yield f"{own} cuts sequences into {parts_of(own)} parts, which do not divide {seq_len} tokens"
+    for field, what in _UNIFORM.items():
+        if getattr(strategy, field) != getattr(like, field):
+            yield f"{strategy} has another {what} than {like}"
+    if strategy.dp * strategy.micro_batch != like.dp * like.micro_batch:
+        yield ", ".join(f"{layout} takes dp {layout.dp} x {layout.micro_batch} sequences at once"
+                        for layout in (strategy, like))  # fmt: skip
+    if strategy.cp > 1 and (strategy.tp > 1 or CP_ALGORITHMS[strategy.cp_algorithm] != "ulysses"):
+        yield f"{strategy} is neither tensor parallelism nor Ulysses alone: between layers, nothing else is resharded"
+    if seq_len % parts_of(strategy):
+        yield f"{strategy} cuts sequences into {parts_of(strategy)} parts, which do not divide {seq_len} tokens"
 
 
-def _raise(found: Sequence[tuple[str, str]], where: str, name: str) -> None:
-    if found:
+def _raise(problems: Sequence[tuple[str, str]], where: str, name: str) -> None:
+    if problems:
         hint = "the file was edited; plan again"
         raise InputError.of(
-            [FieldProblem(said, file=name, field=f"{where}.{field}", hint=hint) for field, said in found]
+            [FieldProblem(said, file=name, field=f"{where}.{field}", hint=hint) for field, said in problems]
         )

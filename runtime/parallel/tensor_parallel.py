@@ -32,10 +32,10 @@ def scatter_sum(x: Tensor, group: Group) -> Tensor:
 class _Column(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, group: Group, waits: bool, num_weights: int, *tensors: Tensor | None
+        ctx: Any, x: Tensor, group: Group, deferrable: bool, num_weights: int, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
         weights, biases = tensors[:num_weights], tensors[num_weights:]
-        ctx.group, ctx.waits = group, waits
+        ctx.group, ctx.deferrable = group, deferrable
         # Of needs_input_grad: x, then behind three that are no tensors the weights, then the biases.
         needs = ctx.needs_input_grad
         ctx.trains, ctx.trains_bias = needs[4 : 4 + num_weights], needs[4 + num_weights :]
@@ -52,7 +52,7 @@ class _Column(torch.autograd.Function):
         made: list[Tensor | None] = [None] * len(weights)
         trained = [index for index, trains in enumerate(ctx.trains) if trains]
         products, theirs = partial(_column_weights, ctx.group), [grads[index] for index in trained]
-        if trained and not (ctx.waits and later(products, [weights[index] for index in trained], x, *theirs)):
+        if trained and not (ctx.deferrable and later(products, [weights[index] for index in trained], x, *theirs)):
             for index, grad in zip(trained, products(x, *theirs), strict=True):
                 made[index] = grad
         biases = [grad.flatten(0, 1).sum(0) if has else None for grad, has in zip(grads, ctx.trains_bias, strict=True)]
@@ -68,16 +68,16 @@ def _column_weights(group: Group, x: Tensor, *grads: Tensor) -> list[Tensor]:
 
 
 def column(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group: Group, *, waits: bool = True
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], group: Group, *, deferrable: bool = True
 ) -> list[Tensor]:
     """Products of one input with several weights [out / tp, in]: x [b, s/tp, in] -> [b, s, out / tp] each.
 
-    waits: their gradients are among those that `split_backward` puts off."""
+    deferrable: their gradients are among those that `split_backward` puts off."""
     if group.size == 1:
-        product = linear if waits else F.linear
+        product = linear if deferrable else F.linear
         return [product(x, w, b) for w, b in zip(weights, biases, strict=True)]
     result: tuple[Tensor, ...] = _Column.apply(  # type: ignore[no-untyped-call]
-        x, group, waits, len(weights), *weights, *biases
+        x, group, deferrable, len(weights), *weights, *biases
     )
     return list(result)
 
@@ -136,8 +136,8 @@ def embed(tokens: Tensor, weight: Tensor, first_row: int, group: Group) -> Tenso
         return F.embedding(tokens, weight)
     local = tokens - first_row
     elsewhere = (local < 0) | (local >= weight.shape[0])
-    found = F.embedding(local.masked_fill(elsewhere, 0), weight)
-    return to_sequence_parts(found.masked_fill(elsewhere[..., None], 0.0), group)
+    rows = F.embedding(local.masked_fill(elsewhere, 0), weight)
+    return to_sequence_parts(rows.masked_fill(elsewhere[..., None], 0.0), group)
 
 
 class _CrossEntropy(torch.autograd.Function):

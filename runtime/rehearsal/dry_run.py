@@ -55,7 +55,7 @@ def _shortened(job: Job, stage: int) -> Job:
     """Fewer micro-batches, but all that the stage ever holds at once, a backward pass between two forward ones, and the
     messages that are asked for meanwhile."""
     layout, number = job.layout, job.num_micro_batches
-    if layout.pp > 1 and (job.schedule == "gpipe" or job.own_order is not None):
+    if layout.pp > 1 and (job.schedule == "gpipe" or job.custom_order is not None):
         return job
     if layout.pp > 1 and job.splits_backward:  # full after 2 pp micro-batches, and drained by the last ones
         return replace(job, global_batch=min(number, 3 * layout.pp) * layout.dp * layout.micro_batch)
@@ -77,8 +77,8 @@ def _trace(job: Job, rank: int, gpu: bool) -> Trace:
             trainer.update()
             tracer.begin()
             trainer.step(0)
-    held = {kind: num_bytes for kind, num_bytes in tracer.at_peak.items() if num_bytes}
-    return Trace(mesh.place.stage, rank, held, tracer.peak_doing)
+    buffers = {kind: num_bytes for kind, num_bytes in tracer.at_peak.items() if num_bytes}
+    return Trace(mesh.coords.stage, rank, buffers, tracer.peak_doing)
 
 
 class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
@@ -90,13 +90,13 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
         self._vocab = trainer.parts.context(HEAD).part(job.model.vocab)[1]
         for unit in trainer.units:
             with host.memory(unit.states_on_host):
-                self.own("optimizer", [unit.master])
-            self.own("gradients", [unit.gradient])
+                self.label("optimizer", [unit.master])
+            self.label("gradients", [unit.gradient])
             unit._this_micro_batch = self._owning("gathered", unit._this_micro_batch)  # type: ignore[method-assign]
-        for held in (*trainer.units, *trainer.frozen):
-            self.own("weights", [held.weights])
-            if held.zero == 3:
-                self.own("gathered", [held.flat])
+        for gathered in (*trainer.units, *trainer.frozen):
+            self.label("weights", [gathered.weights])
+            if gathered.zero == 3:
+                self.label("gathered", [gathered.flat])
         for chunk in trainer.chunks:
             chunk.run = _Parts(self, chunk)
         self.kind = "optimizer"
@@ -108,7 +108,7 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
     def _owning(self, kind: str, make: Callable[[], Tensor]) -> Callable[[], Tensor]:
         def made() -> Tensor:
             tensor = make()
-            self.own(kind, [tensor])
+            self.label(kind, [tensor])
             return tensor
 
         return made

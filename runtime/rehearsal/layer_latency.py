@@ -123,7 +123,7 @@ def _more(rounds: Sequence[Sequence[float]], *, again: bool = False) -> Latency:
     forward pass that a whole recomputed layer runs again is left out."""
     more = [(there - usual, (both - there) - (usual_both - usual) - usual * again)
             for usual, usual_both, there, both, *_ in rounds]  # fmt: skip
-    forward, backward = (median(each) / _LAYERS for each in zip(*more, strict=True))
+    forward, backward = (median(column) / _LAYERS for column in zip(*more, strict=True))
     return Latency(forward, backward)
 
 

@@ -24,19 +24,19 @@ _Resize = Callable[[torch.UntypedStorage, int], Any]
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of live storages since it was entered, and the most there were, in all and by kind.
 
-    `held`: tensors from before. `kind` is that of what operations make from now on, until `own` says otherwise.
+    resident: tensors from before. `kind` is that of what operations make from now on; `label` gives tensors another.
     """
 
-    def __init__(self, held: Iterable[Tensor] = ()) -> None:
+    def __init__(self, resident: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.current, self.peak, self.kind = 0, 0, "other"
         self.at_peak: dict[str, int] = {}
         self._kinds: Counter[str] = Counter()
         self._live: Any = WeakIdKeyDictionary()
-        for tensor in held:
+        for tensor in resident:
             self._follow(tensor)
 
-    def own(self, kind: str, tensors: Iterable[Tensor]) -> None:
+    def label(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """These tensors are of this kind, whatever made them."""
         for tensor in tensors:
             self._follow(tensor)
@@ -70,9 +70,9 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for each in tree_iter(out):
-            if isinstance(each, Tensor):
-                self._follow(each)
+        for made in tree_iter(out):
+            if isinstance(made, Tensor):
+                self._follow(made)
         return out
 
     @contextmanager

@@ -26,10 +26,10 @@ _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
 def predicted_bytes(job: Job) -> list[dict[str, float]]:
     """Per stage: bytes of every buffer on one rank, and their sum `allocated`."""
     if job.strategies is not None:
-        return [_scaled(job, held) for held in _held_by(job.strategies, job, _problem(job))]
+        return [_scaled(job, buffers) for buffers in _layerwise_bytes(job.strategies, job, _problem(job))]
     memory = DeviceMemory(ledger_of(job))
     stages = [memory.buffers(stage) for stage in range(job.layout.pp)]
-    return [_scaled(job, {name: float(held[0]) for name, held in stage.items()}) for stage in stages]
+    return [_scaled(job, {name: float(buffers[0]) for name, buffers in stage.items()}) for stage in stages]
 
 
 def ledger_of(job: Job) -> ledger.Ledger:
@@ -39,18 +39,19 @@ def ledger_of(job: Job) -> ledger.Ledger:
     return build_ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
 
 
-def _scaled(job: Job, held: Mapping[str, float]) -> dict[str, float]:
-    buffers = {name: num_bytes * _SCALE[job.dtype] for name, num_bytes in held.items()}
+def _scaled(job: Job, unscaled: Mapping[str, float]) -> dict[str, float]:
+    buffers = {name: num_bytes * _SCALE[job.dtype] for name, num_bytes in unscaled.items()}
     return {**buffers, "allocated": sum(buffers.values())}
 
 
-def _held_by(own: Strategies, job: Job, problem: Problem) -> list[dict[str, float]]:
+def _layerwise_bytes(strategies: Strategies, job: Job, problem: Problem) -> list[dict[str, float]]:
     """Per stage, of layers with strategies of their own."""
-    columns, partition = Layouts.of(own.distinct), _partition(job)
+    columns, partition = Layouts.of(strategies.distinct), _partition(job)
     keys, index = index_keys(columns)
     whole = build_ledger.build(problem, _tables(problem, keys), columns, index, partition)
     stages = Stages(Bytes.of_rows(whole), job.num_micro_batches, partition.sizes)
-    return [held for held, _ in stages.held_by([own.distinct.index(each) for each in own.in_order])]
+    indices = [strategies.distinct.index(strategy) for strategy in strategies.in_order]
+    return [buffers for buffers, _ in stages.held_by(indices)]
 
 
 def _partition(job: Job) -> Partition:

@@ -35,34 +35,34 @@ def scale_down(job: Job) -> tuple[Job, list[str]]:
     if job.strategies is not None:
         return _with_strategies(job, job.strategies)
     layout = _layout(job.layout)
-    sizes, redone = _chunks(job, layout)
+    sizes, recomputed = _chunks(job, layout)
     seq_len = min(SEQ_LEN * layout.cp, job.seq_len)  # as many tokens on a rank
     model = _model(job.model, sum(sizes), seq_len, _num_head_shards(layout))
     batch = layout.dp * layout.micro_batch * (layout.pp + 2)
     small = replace(
-        job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, redone), seq_len=seq_len,
+        job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, recomputed), seq_len=seq_len,
         global_batch=batch, predicted_step_s=None, logical_of_rank=_rank_map(job, layout),
     )  # fmt: skip
     return small, _notes(job, small)
 
 
-def _with_strategies(job: Job, own: Strategies) -> tuple[Job, list[str]]:
+def _with_strategies(job: Job, strategies: Strategies) -> tuple[Job, list[str]]:
     if job.logical_of_rank is not None:
         raise UnsupportedError("a plan that renumbers ranks and gives layers strategies of their own cannot be shrunk",
                                hint="`--choice` of a layout whose layers are alike")  # fmt: skip
     pp = min(job.layout.pp, 2)
-    small = {each: shrunk(own, each, pp, MOST_MICRO_BATCH) for each in job.layouts}
-    stages = [kept_layers(own.of_chunk(job.chunks[round(stage * (job.layout.pp - 1) / max(pp - 1, 1))]))
+    small = {strategy: shrunk(strategies, strategy, pp, MOST_MICRO_BATCH) for strategy in job.layouts}
+    stages = [kept_layers(strategies.of_chunk(job.chunks[round(stage * (job.layout.pp - 1) / max(pp - 1, 1))]))
               for stage in range(pp)]  # fmt: skip
-    strategies = rehearsed(own, stages, small)
+    small_strategies = rehearsed(strategies, stages, small)
     layout, sizes = small[job.layout], [len(kept) for kept in stages]
-    seq_len = min(SEQ_LEN * max(each.cp for each in small.values()), job.seq_len)
+    seq_len = min(SEQ_LEN * max(strategy.cp for strategy in small.values()), job.seq_len)
     model = _model(job.model, sum(sizes), seq_len, max(map(parts_of, small.values())))
     rehearsal = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
-        global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=strategies,
+        global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=small_strategies,
     )  # fmt: skip
-    return rehearsal, [*_notes(job, rehearsal), str(strategies)]
+    return rehearsal, [*_notes(job, rehearsal), str(small_strategies)]
 
 
 def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
@@ -118,21 +118,21 @@ def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
     sizes = [base + (_size(chunk) > shortest) if chunk.layers else 0 for chunk in picked]
     if len(set(sizes)) == 1 and len({_size(chunk) for chunk in job.chunks}) > 1:
         sizes[number // 2] += 1
-    redone = [
+    recomputed = [
         min(size, 1 if chunk.recompute_layers < _size(chunk) else size) * (chunk.recompute_layers > 0)
         for chunk, size in zip(picked, sizes, strict=True)
     ]
-    return sizes, redone
+    return sizes, recomputed
 
 
 def _size(chunk: Chunk) -> int:
     return chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0
 
 
-def _build_chunks(layout: Layout, sizes: list[int], redone: list[int]) -> tuple[Chunk, ...]:
+def _build_chunks(layout: Layout, sizes: list[int], recomputed: list[int]) -> tuple[Chunk, ...]:
     devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
     chunks, start = [], 0
-    for index, (device, size, again) in enumerate(zip(devices, sizes, redone, strict=True)):
+    for index, (device, size, again) in enumerate(zip(devices, sizes, recomputed, strict=True)):
         chunks.append(Chunk(
             stage=device, chunk=devices[:index].count(device), embedding=index == 0,
             layers=(start, start + size - 1) if size else (), head=index == len(devices) - 1, gpu="",

@@ -16,20 +16,21 @@ from ..parallel.strategies import Strategies, parts_of
 MOST_RANKS = 8
 
 
-def degrees(own: Strategies, pp: int) -> tuple[dict[int, int], int]:
+def degrees(strategies: Strategies, pp: int) -> tuple[dict[int, int], int]:
     """Parts of a sequence -> of the rehearsal on `pp` stages, and its GPUs of a stage."""
-    gpus = own.embedding.num_gpus // own.embedding.pp
-    above = sorted({parts_of(each) for each in own.in_order} - {1})
+    gpus = strategies.embedding.num_gpus // strategies.embedding.pp
+    above = sorted({parts_of(strategy) for strategy in strategies.in_order} - {1})
     small = {1: 1, **{parts: 2 ** (index + 1) for index, parts in enumerate(above)}}
     most = 2 ** len(above)
     return small, most if gpus in small or (above and 2 * most * pp > MOST_RANKS) else 2 * most
 
 
-def shrunk(own: Strategies, layout: Layout, pp: int, most_micro_batch: int) -> Layout:
-    """The rehearsal of one strategy among `own`, on `pp` stages."""
-    small, gpus = degrees(own, pp)
-    least = min(map(parts_of, own.in_order))
-    sequences = min(min(each.micro_batch for each in own.in_order), most_micro_batch) * gpus // small[least]
+def shrunk(strategies: Strategies, layout: Layout, pp: int, most_micro_batch: int) -> Layout:
+    """The rehearsal of one strategy among those of a job, on `pp` stages."""
+    small, gpus = degrees(strategies, pp)
+    least = min(map(parts_of, strategies.in_order))
+    micro_batch = min(most_micro_batch, *(strategy.micro_batch for strategy in strategies.in_order))
+    sequences = micro_batch * gpus // small[least]
     tp, cp = small[layout.tp], small[layout.cp]
     dp = gpus // (tp * cp)
     layers = min(layout.recompute_layers, 1)
@@ -39,9 +40,10 @@ def shrunk(own: Strategies, layout: Layout, pp: int, most_micro_batch: int) -> L
 def kept_layers(layers: Sequence[Layout]) -> list[Layout]:
     """Of the layers of a stage, the first after each kind of neighbour."""
     pairs = zip((None, *layers), layers, strict=False)
-    return [own for _, own in dict.fromkeys(pairs)]
+    return [strategy for _, strategy in dict.fromkeys(pairs)]
 
 
-def rehearsed(own: Strategies, stages: Sequence[Sequence[Layout]], small: Mapping[Layout, Layout]) -> Strategies:
+def rehearsed(strategies: Strategies, stages: Sequence[Sequence[Layout]], small: Mapping[Layout, Layout]) -> Strategies:
     """The strategies of the rehearsal; stages: the layers that stay."""
-    return Strategies(small[own.embedding], tuple(small[each] for kept in stages for each in kept), small[own.head])
+    layers = tuple(small[strategy] for kept in stages for strategy in kept)
+    return Strategies(small[strategies.embedding], layers, small[strategies.head])

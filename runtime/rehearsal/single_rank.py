@@ -54,7 +54,8 @@ def _unit(part: torch.nn.Module, device: torch.device) -> Unit:
 def free_memory(chunk: DecoderChunk) -> None:
     """The memory of weights and gradients, of many experts half a gigabyte: hooks of autograd keep them reachable."""
     gatherer = chunk.run
-    units = [unit for each in gatherer.units_of.values() for unit in each] if isinstance(gatherer, Gatherer) else []
+    parts = gatherer.units_of.values() if isinstance(gatherer, Gatherer) else ()
+    units = [unit for part in parts for unit in part]
     resident = [parameter.grad for parameter in chunk.parameters()] + [unit.flat for unit in units]
     for tensor in (*resident, *(unit.gradient for unit in units if isinstance(unit, Unit))):
         if tensor is not None:

@@ -35,10 +35,10 @@ class Comparison:
     @classmethod
     def of(cls, trace: Trace, stage: Mapping[str, Any]) -> Comparison:
         """`stage`: the item of this stage in a plan's `memory`."""
-        apart = ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes", "host_bytes")
-        held = {key.removesuffix("_bytes"): float(value) for key, value in stage.items()
-                if key.endswith("_bytes") and key not in apart}  # fmt: skip
-        return cls(trace, held)
+        separate = ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes", "host_bytes")
+        planned = {key.removesuffix("_bytes"): float(value) for key, value in stage.items()
+                   if key.endswith("_bytes") and key not in separate}  # fmt: skip
+        return cls(trace, planned)
 
     @property
     def planned_bytes(self) -> float:
@@ -72,7 +72,7 @@ class Comparison:
 def distinct_stages(job: Job) -> list[int]:
     """The first of each set of stages with the same layers: of equal stages, it holds the most micro-batches. Where the
     backward pass is split also the last, in which most of them wait for their W."""
-    found: dict[tuple[Any, ...], list[int]] = {}
+    equal_stages: dict[tuple[Any, ...], list[int]] = {}
     for stage in range(job.layout.pp):
         chunks = [chunk for chunk in job.chunks if chunk.stage == stage]
         key = tuple(
@@ -80,5 +80,6 @@ def distinct_stages(job: Job) -> list[int]:
              chunk.embedding, chunk.head, chunk.recompute_layers, tuple(map(job.strategy, job.parts_of(chunk))))
             for chunk in chunks
         )  # fmt: skip
-        found.setdefault(key, []).append(stage)
-    return sorted({stages[end] for stages in found.values() for end in ((0, -1) if job.splits_backward else (0,))})
+        equal_stages.setdefault(key, []).append(stage)
+    ends = (0, -1) if job.splits_backward else (0,)
+    return sorted({stages[end] for stages in equal_stages.values() for end in ends})

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from meshwright.runtime.parallel.schedules import own_order
+from meshwright.runtime.parallel.schedules import custom_order
 from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
@@ -106,7 +106,7 @@ def test_states_that_stay_whole(schedule: str, zero: int) -> None:
 def test_orders_of_ones_own(name: str, recompute: str) -> None:
     layout_id = f"pp2{'-zbv-vpp2' if name.startswith('v') else ''}-dp2-mbs1-z1-{recompute}"
     wanted = job(layout_id, model_for("llama", layout_id))
-    assert parity_of(replace(wanted, own_order=own_order(name, wanted))).agrees
+    assert parity_of(replace(wanted, custom_order=custom_order(name, wanted))).agrees
 
 
 @pytest.mark.parametrize("sizes", [[1, 5], [5, 1], [3, 3], [0, 6]])

@@ -11,7 +11,7 @@ from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.planner import api
 from meshwright.runtime.job import job_of, unsupported
 from meshwright.runtime.parallel import offload
-from meshwright.runtime.parallel.schedules import own_order
+from meshwright.runtime.parallel.schedules import custom_order
 from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 
@@ -99,7 +99,7 @@ def test_a_split_backward_pass_is_refused() -> None:
     assert "zb-h1: what waits" in (found or "")
     plain = job("pp2-dp1-mbs1-z0-rnone-oact")
     with pytest.raises(UnsupportedError, match="splits the backward pass"):
-        replace(plain, own_order=own_order("zb-h2", plain)).check_states()
+        replace(plain, custom_order=custom_order("zb-h2", plain)).check_states()
 
 
 def test_plans_of_both_kinds() -> None:

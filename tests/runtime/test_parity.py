@@ -19,7 +19,7 @@ from meshwright.runtime.model.dispatch import Dispatch
 from meshwright.runtime.parallel import split_backward, tensor_parallel
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.recompute import _Recipe
-from meshwright.runtime.parallel.schedules import own_order
+from meshwright.runtime.parallel.schedules import custom_order
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, Parity, compare
 from meshwright.runtime.rehearsal.pricing import ledger_of
 from meshwright.runtime.status import Status
@@ -101,7 +101,7 @@ def test_a_stack_that_keeps_states_whole_in_a_pipeline(layout_id: str) -> None:
                                                  ("pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "v-min")])  # fmt: skip
 def test_an_order_of_ones_own(layout_id: str, name: str) -> None:
     wanted = job(layout_id)
-    assert parity_of(replace(wanted, own_order=own_order(name, wanted))).agrees
+    assert parity_of(replace(wanted, custom_order=custom_order(name, wanted))).agrees
 
 
 def test_uneven_chunks_of_a_v() -> None:
@@ -181,14 +181,14 @@ def swapped_tensor_parts(trainer: Trainer, rank: int) -> None:
     down = layer.feed_forward.tensor("down")
     whole = reference.whole_model(trainer.job).get_submodule("layers.0.feed_forward").get_parameter("down").detach()
     width = down.shape[1]
-    other = 1 - trainer.mesh.place.tp
+    other = 1 - trainer.mesh.coords.tp
     with torch.no_grad():
         down.copy_(whole[:, other * width : (other + 1) * width])
 
 
 def swapped_data(trainer: Trainer, rank: int) -> None:
     """Both data-parallel ranks read the sequences of rank 0."""
-    object.__setattr__(trainer.mesh.place, "dp", 0)
+    trainer.mesh = replace(trainer.mesh, coords=replace(trainer.mesh.coords, dp=0))
 
 
 def swapped_shards(trainer: Trainer, rank: int) -> None:
@@ -201,7 +201,7 @@ def swapped_shards(trainer: Trainer, rank: int) -> None:
 
 def dropped_layer(trainer: Trainer, rank: int) -> None:
     chunk = trainer.chunks[0]
-    if trainer.mesh.place.stage == 0:
+    if trainer.mesh.coords.stage == 0:
         chunk.layers.pop(next(iter(chunk.layers.keys())))
 
 
@@ -212,7 +212,7 @@ def _reversed(batches: Any, last: int) -> Any:
 def swapped_micro_batches(trainer: Trainer, rank: int) -> None:
     """The last stage takes the targets of the micro-batches in the wrong order."""
     before = trainer._micro_batches
-    if trainer.mesh.place.stage == 1:
+    if trainer.mesh.coords.stage == 1:
         last = trainer.job.num_micro_batches - 1
         trainer._micro_batches = lambda index: _reversed(before(index), last)  # type: ignore[method-assign]
 

@@ -12,7 +12,7 @@ from meshwright.cost_models.layouts import SCHEDULES
 from meshwright.cost_models.quantities.stages import chunk_devices
 from meshwright.cost_models.schedules.csv import to_csv
 from meshwright.cost_models.schedules.simulator import make
-from meshwright.runtime.parallel.schedules import Action, actions, own_order
+from meshwright.runtime.parallel.schedules import Action, actions, custom_order
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -50,11 +50,11 @@ def test_the_order_is_that_of_the_planner(layout_id: str) -> None:
 
 def test_an_order_of_ones_own_by_name_and_as_csv(tmp_path: Path) -> None:
     single, folded = job("pp2-dp1-mbs1-z0-rnone"), job("pp2-zbv-vpp2-dp1-mbs1-z0-rnone")
-    assert own_order("zb-h2", single).code.tolist() == make("zb-h2", 2, 4).code.tolist()
-    assert own_order("v-half", folded).num_chunks == 4
+    assert custom_order("zb-h2", single).code.tolist() == make("zb-h2", 2, 4).code.tolist()
+    assert custom_order("v-half", folded).num_chunks == 4
     path = tmp_path / "mine.csv"
     path.write_text(to_csv(make("v-min", 2, 4)), encoding="utf-8")
-    wanted = replace(folded, own_order=own_order(str(path), folded))
+    wanted = replace(folded, custom_order=custom_order(str(path), folded))
     assert wanted.order.code.tolist() == make("v-min", 2, 4).code.tolist()
     assert wanted.splits_backward
 
@@ -75,10 +75,10 @@ def test_what_is_no_order_of_these_stages(source: str, message: str | None, tmp_
         (tmp_path / "mine.csv").write_text(source, encoding="utf-8")
         source = str(tmp_path / "mine.csv")
     if message is None:
-        assert own_order(source, wanted).num_micro_batches == 4
+        assert custom_order(source, wanted).num_micro_batches == 4
         return
     with pytest.raises(InputError, match=message) as caught:
-        own_order(source, wanted)
+        custom_order(source, wanted)
     assert caught.value.hint or "line" in str(caught.value)
 
 
