@@ -39,34 +39,30 @@ _WAITING = "what waits for the gradients of weights stays on the GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training run. Batches count sequences; `chunks` are the runs of layers in the order of the model.
-    custom_order: what stages do when, where it is not the layout's schedule. lora: where only adapters train, scaled by
-    lora_alpha over their rank (None: by 1). strategies: where parts of the model have their own; `layout` is then that
-    of most layers, and chunks do not say what is recomputed. balances_experts: tokens go to the experts in turn,
-    about as evenly as a trained router sends them."""
+    """One training run: model, layout and stages of a plan, and the settings of `launch`."""
 
-    plan_id: str
-    choice: int
-    model: ModelSpec
-    layout: Layout
-    chunks: tuple[Chunk, ...]
-    stack: StackSpec
-    seq_len: int
-    global_batch: int
-    optimizer: str
-    dtype: Dtype
-    predicted_step_s: float | None
-    logical_of_rank: tuple[int, ...] | None = None
-    strategies: Strategies | None = None
-    custom_order: Schedule | None = None
-    lora: Lora | None = None
-    lora_alpha: float | None = None
-    steps: int = 10
-    seed: int = 0
-    learning_rate: float = 3e-4
-    clip: float | None = 1.0
-    data: str = "synthetic"
-    balances_experts: bool = False
+    plan_id: str  # first 12 digits of the digest of the plan's request
+    choice: int  # which candidate of the plan, from 1
+    model: ModelSpec  # what is trained
+    layout: Layout  # where parts have strategies of their own, that of most layers
+    chunks: tuple[Chunk, ...]  # runs of layers, in the order of the model
+    stack: StackSpec  # as which the plan was priced
+    seq_len: int  # tokens of a sequence
+    global_batch: int  # sequences of a step, of all ranks
+    optimizer: str  # adamw or sgd
+    dtype: Dtype  # of weights and activations
+    predicted_step_s: float | None  # seconds; None where the plan priced something else
+    logical_of_rank: tuple[int, ...] | None = None  # by the rank of torchrun; None: the same
+    strategies: Strategies | None = None  # None: all have the layout; else chunks do not say what is recomputed
+    custom_order: Schedule | None = None  # what stages do when; None: the layout's schedule
+    lora: Lora | None = None  # where only adapters train
+    lora_alpha: float | None = None  # over the rank it scales adapters; None: by 1
+    steps: int = 10  # of the whole run, those before a checkpoint too
+    seed: int = 0  # of weights and of synthetic data
+    learning_rate: float = 3e-4  # constant
+    clip: float | None = 1.0  # largest norm of the gradient; None: any
+    data: str = "synthetic"  # as `data.open_source` takes it
+    balances_experts: bool = False  # tokens go to the experts in turn, about as evenly as a trained router sends them
 
     @property
     def world_size(self) -> int:

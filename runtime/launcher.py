@@ -40,15 +40,14 @@ OnLine = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Nodes:
-    """How the ranks are spread: torchrun runs once per node. master_port None: any free one, on one node.
-    max_restarts: how often torchrun starts all ranks again when one has failed."""
+    """How the ranks are spread: torchrun runs once per node."""
 
-    nnodes: int = 1
-    nproc_per_node: int = 1
-    node_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int | None = None
-    max_restarts: int = 0
+    nnodes: int = 1  # nodes
+    nproc_per_node: int = 1  # ranks of a node
+    node_rank: int = 0  # this node, from 0
+    master_addr: str = "127.0.0.1"  # host of node 0
+    master_port: int | None = None  # on node 0; None: any free one, on one node
+    max_restarts: int = 0  # how often torchrun starts all ranks again when one has failed
 
 
 def check_torch(what: str = "`launch`") -> None:

@@ -24,10 +24,10 @@ Event = dict[str, Any]
 class Recorder:
     """Collects the events of one run."""
 
-    job: Job
-    notes: list[str]
-    events: list[Event] = field(default_factory=list)
-    stopped: str | None = None
+    job: Job  # what runs
+    notes: list[str]  # what was shrunk, a line each
+    events: list[Event] = field(default_factory=list)  # in order; of a run that went back, those that count
+    stopped: str | None = None  # why it ended early; None: it did not
 
     def add(self, event: Event) -> None:
         if event["event"] == "resumed":  # what follows is done again

@@ -22,33 +22,30 @@ DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What `launch` and the worker understand. timeout_s: how long a collective may take. checkpoint: a folder, to
-    which every `checkpoint_every` steps and the last one are saved, behind training if `checkpoint_async`; the last
-    `keep` stay. order: of the stages, a name
-    or a CSV file; None: the layout's."""
+    """What `launch` and the worker understand."""
 
-    plan: str
-    choice: int = 1
-    steps: int = 10
-    data: str = "synthetic"
-    seed: int = 0
-    learning_rate: float = 3e-4
-    clip: float = 1.0  # 0: gradients are not clipped
+    plan: str  # its file
+    choice: int = 1  # which layout of it, from 1
+    steps: int = 10  # of the whole run
+    data: str = "synthetic"  # as `data.open_source` takes it
+    seed: int = 0  # of weights and synthetic data
+    learning_rate: float = 3e-4  # constant
+    clip: float = 1.0  # largest norm of the gradient; 0: gradients are not clipped
     lora_alpha: float | None = None  # None: the rank
-    device: str = "auto"
-    timeout_s: float | None = None
-    scale_down: bool = False
-    check_parity: bool = False
-    report: str | None = None
-    checkpoint: str | None = None
-    checkpoint_every: int = 100
-    checkpoint_async: bool = False
-    keep: int = 2
-    resume: bool = False
-    balance_experts: bool = False
-    order: str | None = None
-    run_dir: str | None = None
-    events: bool = False
+    device: str = "auto"  # auto, cpu or cuda
+    timeout_s: float | None = None  # seconds that a collective may take; None: by kind of run
+    scale_down: bool = False  # rehearse a small model on few ranks
+    check_parity: bool = False  # train in float64, to compare with one process
+    report: str | None = None  # file; None: none is written
+    checkpoint: str | None = None  # folder; None: nothing is saved
+    checkpoint_every: int = 100  # steps between saves; the last step is always saved
+    checkpoint_async: bool = False  # save behind training
+    keep: int = 2  # checkpoints that stay, the newest
+    resume: bool = False  # go on from the newest checkpoint
+    balance_experts: bool = False  # tokens go to the experts in turn
+    order: str | None = None  # of the stages, a name or a CSV file; None: the layout's
+    run_dir: str | None = None  # where ranks write what they do; None: nowhere
+    events: bool = False  # rank 0 prints events, not lines
 
     @property
     def collective_timeout_s(self) -> float:

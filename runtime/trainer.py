@@ -30,10 +30,10 @@ Named = list[tuple[str, nn.Parameter, ParamShard]]  # parameters by their full n
 
 @dataclass(frozen=True)
 class Step:
-    """What a step found: mean loss per token in nats, norm of the gradient before clipping."""
+    """What a step gave."""
 
-    loss: float
-    gradient_norm: float
+    loss: float  # mean per token, nats
+    gradient_norm: float  # before clipping
 
 
 class Trainer:

@@ -41,19 +41,19 @@ class StorageError(Exception):
 class Saved:
     """A checkpoint that was written."""
 
-    folder: Path
-    num_bytes: int
-    seconds: float
+    folder: Path  # its final name
+    num_bytes: int  # of all its files, of all ranks
+    seconds: float  # from the start of the save until it has its name
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on. step: how many are done; skipped: newer checkpoints that are damaged, and how."""
+    """Where a run goes on."""
 
-    step: int
-    folder: Path | None
-    layout_id: str
-    skipped: tuple[str, ...]
+    step: int  # how many are done
+    folder: Path | None  # of the checkpoint; None where there was none
+    layout_id: str  # under which it was saved
+    skipped: tuple[str, ...]  # newer checkpoints that are damaged, and how
 
 
 class Checkpoints:
@@ -74,6 +74,7 @@ class Checkpoints:
                              hint="`--resume` goes on from it; or save to another folder")  # fmt: skip
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # By rank: all try at once, and one could delete the probe of another.
             probe = self.folder / f"{PARTIAL}probe-{self.rank}"
             probe.write_bytes(b"x")
             probe.unlink()
@@ -93,12 +94,15 @@ class Checkpoints:
         self.status.set(f"saving the checkpoint of step {step}")
         partial = self.folder / (PARTIAL + folder_name(step))
         try:
+            # Each `_together` is a barrier as well: nobody writes before the folder is there, digests are taken of
+            # files that are complete, and the folder gets its name after the last rank has written.
             self._together(lambda: self._clear(partial))
             self._write(partial, contents)
             digests = self._together(lambda: self._digests(partial))
             files = {name: file for of_rank in digests for name, file in of_rank.items()}
             self._together(lambda: self._publish(partial, step, files))
         except StorageError:
+            # Raised on all ranks or on none, so that no rank is still writing into what is deleted.
             if self.rank == 0:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -131,11 +135,15 @@ class Checkpoints:
             return
         job = self.trainer.job
         Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files).write(partial)
+        # The names in the folder reach the disk before its own name calls it complete.
         _sync(partial)
         final = self.folder / folder_name(step)
-        shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, that was passed over
+        # A damaged one of the same step, that was passed over: rename replaces no folder that has files in it.
+        shutil.rmtree(final, ignore_errors=True)
+        # Atomic in one file system: whoever looks sees the whole checkpoint or none, whenever this process dies.
         os.rename(partial, final)
-        _sync(self.folder)
+        _sync(self.folder)  # else a power cut could take back the new name after old checkpoints are deleted
+        # Last: until the new one is on disk, the old ones are what a run would resume from.
         for old in saved_in(self.folder)[self.keep :]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -144,6 +152,8 @@ class Checkpoints:
     def resume(self) -> Resumed:
         """Loads the newest checkpoint that is whole. Raises InputError if none is, or if it is of another run."""
         self.status.set("looking for a checkpoint")
+        # As rank 0 sees it: on a network file system ranks may see different lists for a moment, and would then load
+        # different checkpoints.
         folders = self._together(lambda: saved_in(self.folder) if self.rank == 0 else [])[0]
         skipped: list[str] = []
         for folder in folders:
@@ -165,6 +175,7 @@ class Checkpoints:
         def problem() -> str | None:
             try:
                 manifest = Manifest.read(folder)
+                # Every file is read by one rank: a checkpoint of a large model is read once, not once per rank.
                 for name in sorted(manifest.files)[self.rank :: dist.get_world_size()]:
                     manifest.check_file(folder, name)
             except DamagedError as error:
@@ -177,7 +188,7 @@ class Checkpoints:
 
     def _load(self, folder: Path, step: int) -> None:
         self.status.set(f"loading the checkpoint of step {step}")
-        _make_states(self.trainer)
+        _make_states(self.trainer)  # torch's reader fills tensors that are there
         try:
             load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(pieces(self.trainer))))
         except CheckpointException as error:
@@ -185,9 +196,11 @@ class Checkpoints:
                              hint="move it away: the one before is taken then") from None  # fmt: skip
         except RuntimeError as error:
             raise self._cut_off(error) from error
+        # The number of steps is no tensor of a parameter's shape and is not saved; bias correction of AdamW needs it.
         for state in self.trainer.optimizer.state.values():
             if "step" in state:
                 state["step"].fill_(step)
+        # Only master weights were loaded: the weights in the compute dtype follow from them, as after a step.
         for unit in self.trainer.units:
             unit.updated()
 
@@ -195,6 +208,8 @@ class Checkpoints:
 
     def _together(self, function: Callable[[], Any]) -> list[Any]:
         """What `function` returns on every rank. Raises StorageError on all if it failed on one."""
+        # A failure is sent to all instead of raised at once: the others would wait in the next collective for a rank
+        # that does not come.
         result: tuple[str | None, Any]
         try:
             result = None, function()
@@ -247,6 +262,7 @@ def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -
 @torch.no_grad()
 def _make_states(trainer: Trainer) -> None:
     """The optimizer's states, by a step that changes nothing: they come with the first step only."""
+    # Of gradients that are zero, at a rate of zero: weight decay is scaled by the rate, too, so that no weight changes.
     groups = trainer.optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for unit in trainer.units:

@@ -35,8 +35,8 @@ class DamagedError(Exception):
 class File:
     """A file of a checkpoint."""
 
-    num_bytes: int
-    sha256: str
+    num_bytes: int  # its size
+    sha256: str  # of all of it, hexadecimal
 
     @classmethod
     def of(cls, path: Path) -> File:
@@ -51,14 +51,14 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`run`: what must be equal to go on (`run_of`); `layout_id` and `data`: under which it was saved."""
+    """What a checkpoint says of itself."""
 
-    step: int
-    model: str
-    layout_id: str
-    data: str
-    run: Mapping[str, Any]
-    files: Mapping[str, File]
+    step: int  # how many were done
+    model: str  # its name, for messages
+    layout_id: str  # under which it was saved
+    data: str  # on which it was saved
+    run: Mapping[str, Any]  # what must be equal to go on (`run_of`)
+    files: Mapping[str, File]  # by name in the folder, all but the manifest
 
     def write(self, folder: Path) -> None:
         """Into `folder`, and on disk when this returns."""
@@ -66,6 +66,7 @@ class Manifest:
         with (folder / NAME).open("w", encoding="utf-8") as stream:
             stream.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
             stream.flush()
+            # The rename that follows must not reach the disk before what it promises.
             os.fsync(stream.fileno())
 
     @classmethod

@@ -60,7 +60,7 @@ class _Behind:
 
     def save(self, step: int) -> list[Event]:
         started = time.perf_counter()
-        before = self.finished(wait=True)
+        before = self.finished(wait=True)  # one save at a time: its thread reads the copy that is overwritten next
         copied = self._copy()
         waited_s = time.perf_counter() - started
         self._under_way = step, waited_s, self._thread.submit(self._checkpoints.store, step, copied)
@@ -81,6 +81,7 @@ class _Behind:
                 self._copies[piece.index] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
             to = self._copies[piece.index].copy_(tensor, non_blocking=True)
             copied.append(replace(piece, tensor=to))
+        # The copies above return before they are done; the next step changes what they read.
         if self._checkpoints.trainer.device.type == "cuda":
             torch.cuda.synchronize(self._checkpoints.trainer.device)
         return copied

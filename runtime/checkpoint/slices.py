@@ -48,12 +48,12 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of the whole tensor `name` of `shape`, and the memory of its elements on this rank."""
+    """A box of a whole tensor, and the memory of its elements on this rank."""
 
-    name: str
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
-    tensor: Tensor
+    name: str  # of the whole tensor: `weights.NAME`, `exp_avg.NAME`, ...
+    shape: tuple[int, ...]  # of the whole tensor
+    offsets: tuple[int, ...]  # where the box starts, by dim
+    tensor: Tensor  # [sizes of the box], a view of the flat buffer
 
     @property
     def chunk(self) -> ChunkStorageMetadata:

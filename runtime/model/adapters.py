@@ -14,11 +14,11 @@ from ...cost_models.specs.workload import Lora
 
 @dataclass(frozen=True)
 class Adapters:
-    """rank: r. scale: alpha / r. targets: of q k v o gate up down."""
+    """What trains beside frozen weights."""
 
-    rank: int
-    scale: float
-    targets: frozenset[str]
+    rank: int  # r, the width between A and B
+    scale: float  # alpha / r
+    targets: frozenset[str]  # products that have one, of q k v o gate up down
 
     @classmethod
     def of(cls, lora: Lora, alpha: float | None) -> Adapters:

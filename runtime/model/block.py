@@ -23,39 +23,31 @@ from .dispatch import ExpertGroup
 
 @dataclass(frozen=True)
 class ParamShard:
-    """How this rank's part of a parameter lies in the whole one. firsts: (dim, index) where it starts, one for each dim
-    that is split; none: every tp rank holds all of it.
+    """How this rank's part of a parameter lies in the whole one."""
 
-    expert: a routed expert's weight, which each tp rank applies to its own tokens. start: initial value, None: random,
-    with the standard deviation `std` (None: that of the model's weights).
-    """
-
-    shape: tuple[int, ...]
-    firsts: tuple[tuple[int, int], ...] = ()
-    expert: bool = False
-    start: float | None = None
-    std: float | None = None
+    shape: tuple[int, ...]  # of the whole parameter
+    firsts: tuple[tuple[int, int], ...] = ()  # (dim, index) where it starts, of each split dim; none: all is here
+    expert: bool = False  # a routed expert's weight, which each tp rank applies to its own tokens
+    start: float | None = None  # initial value of all elements; None: random
+    std: float | None = None  # of random initial values; None: that of the model's weights
 
 
 @dataclass(frozen=True)
 class Context:
-    """What all blocks of a stage share. fused: torch's own fused kernels, as a GPU has them. activation: its name.
-    cp: None where every rank has whole sequences. adapters: where only these train, of what is not frozen.
-    in_turn: tokens go to the experts in turn, and not to those that the router finds best. latent_scale: of the scores
-    of latent attention."""
+    """What all blocks of a stage share."""
 
-    group: Group
-    experts: ExpertGroup
-    dtype: torch.dtype
-    device: torch.device
-    norm_epsilon: float
-    activation: str
-    recompute: Recompute = field(default_factory=Recompute)
-    fused: bool = False
-    cp: ContextParallel | None = None
-    adapters: Adapters | None = None
-    in_turn: bool = False
-    latent_scale: float = 1.0
+    group: Group  # the tp ranks
+    experts: ExpertGroup  # the ranks that hold one copy of the routed experts
+    dtype: torch.dtype  # of weights and activations
+    device: torch.device  # of both
+    norm_epsilon: float  # added to the mean square or variance
+    activation: str  # its name in ACTIVATIONS
+    recompute: Recompute = field(default_factory=Recompute)  # what layers drop and make again
+    fused: bool = False  # torch's own fused kernels, as a GPU has them
+    cp: ContextParallel | None = None  # None: every rank has whole sequences
+    adapters: Adapters | None = None  # where only these train; None: weights do
+    in_turn: bool = False  # tokens go to the experts in turn, not to those that the router finds best
+    latent_scale: float = 1.0  # of the scores of latent attention
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""

@@ -23,13 +23,11 @@ from ..parallel.comm import Group
 
 @dataclass(frozen=True)
 class ExpertGroup:
-    """The ranks that hold one copy of the routed experts together, as this one meets them: over ep they have other
-    experts, over etp other parts of the same ones. imbalance: tokens that arrive here over the mean, where they have no
-    values that could tell."""
+    """The ranks that hold one copy of the routed experts together, as this one meets them."""
 
-    ep: Group
-    etp: Group
-    imbalance: float = 1.0
+    ep: Group  # ranks with other experts
+    etp: Group  # ranks with other parts of the same experts
+    imbalance: float = 1.0  # tokens that arrive here over the mean, where tensors have no values to count
 
     @property
     def size(self) -> int:

@@ -27,11 +27,11 @@ PartialSum = tuple[int, Tensor]
 
 @dataclass(frozen=True)
 class ContextParallel:
-    """How `group` shares sequences. algorithm: of layouts.CP_ALGORITHMS. fused: with the kernels of a GPU."""
+    """How a group shares sequences."""
 
-    group: Group
-    algorithm: str
-    fused: bool = False
+    group: Group  # the cp ranks
+    algorithm: str  # of layouts.CP_ALGORITHMS
+    fused: bool = False  # with the kernels of a GPU
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in their sequence: [s/cp], int64."""

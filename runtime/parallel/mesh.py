@@ -17,12 +17,12 @@ from .comm import Group
 
 @dataclass(frozen=True)
 class RankCoords:
-    """Where a rank stands: its index along each axis."""
+    """Where a rank stands: its index along each axis, from 0."""
 
-    stage: int
-    dp: int
-    cp: int
-    tp: int
+    stage: int  # of pp stages
+    dp: int  # of dp replicas and shards together
+    cp: int  # of cp parts of a sequence
+    tp: int  # of tp parts of a weight
 
     @classmethod
     def of(cls, rank: int, layout: Layout) -> RankCoords:
@@ -65,6 +65,7 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
         "etp": [ranks[first : first + etp] for ranks in expert_groups for first in range(0, copy, etp)],
         "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
         "expert_replicate": across if layout.zero else same,
+        # With one stage a rank by itself, which has nobody to add up with.
         "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
         "world": [list(range(layout.num_gpus))],
     }
@@ -77,11 +78,15 @@ class ProcessGroupFactory:
         self.rank, self.status = rank, status
         # A new group does not take the longest wait over from the world's.
         self.wait = timedelta(seconds=timeout_s)
+        # By ranks, not by axis: every communicator takes time to start and memory, and several axes often have the same
+        # ranks. None is the world's, which torch takes by default.
         self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(num_ranks)): None}
 
     def group(self, axis: str, all_ranks: Sequence[Sequence[int]]) -> Group | None:
         """This rank's group out of those along an axis; None where it is in none of them."""
         group = None
+        # Also the groups that this rank is not in: new_group is a collective of the whole world, so a rank that left
+        # one out would meet the others in the wrong one. A group of one rank never communicates and needs none.
         for ranks in all_ranks:
             if len(ranks) > 1 and tuple(ranks) not in self._made:
                 self._made[tuple(ranks)] = dist.new_group(list(ranks), timeout=self.wait)
@@ -94,12 +99,11 @@ class ProcessGroupFactory:
 class Mesh:
     """The groups of one rank."""
 
-    rank: int
-    coords: RankCoords
-    groups: dict[str, Group]
-    # By direction of the pass, sending and receiving stage; NCCL runs the messages of a group in one order.
-    edges: dict[tuple[str, int, int], Group]
-    factory: ProcessGroupFactory
+    rank: int  # in the world, after the plan's rank map
+    coords: RankCoords  # the same by axis
+    groups: dict[str, Group]  # by axis, the names of `rank_lists`
+    edges: dict[tuple[str, int, int], Group]  # by direction of the pass, sending and receiving stage
+    factory: ProcessGroupFactory  # for the meshes of other layouts on the same ranks
 
     def __getitem__(self, axis: str) -> Group:
         return self.groups[axis]
@@ -139,13 +143,17 @@ def _edges(
 ) -> Iterator[tuple[tuple[str, int, int], Group]]:
     """(direction, sending stage, receiving stage) -> group, for stages that hold chunks next to each other. Gloo tells
     messages apart by tags and needs one group only."""
+    # NCCL runs the messages of a group in one order: a stage that sends forward before it receives a gradient, and a
+    # neighbour that does it the other way round, would wait for each other on a common group.
     separate = dist.get_backend() == "nccl"
+    # Sorted, so that all ranks create them in one order; the turn of a V stays on its stage and needs none.
     hops = sorted({hop for hop in pairwise(devices) if hop[0] != hop[1]})
     for pipeline in pipelines:
         for direction in ("forward", "backward"):
             for first, second in hops:
                 source, to = (first, second) if direction == "forward" else (second, first)
                 pair = sorted((pipeline[source], pipeline[to]))
+                # Past the factory, which would give both directions of two stages the same group.
                 handle = dist.new_group(pair, timeout=wait) if separate else None
                 if rank in pair:
                     group = Group("pp", pair, rank, handle, status) if separate else whole

@@ -110,6 +110,7 @@ class Pipeline:
     def run(self, batch: Batch) -> Tensor:
         """All passes of a step. Returns this rank's part of the mean loss per token: 0 where the head is not."""
         context = self.chunks[0].context
+        # In float64: losses of many micro-batches and ranks are added up, and a check compares them to 12 digits.
         total = torch.zeros((), dtype=torch.float64, device=context.device)
         self._to_post = self._messages()
         self._post_receives(AHEAD)
@@ -123,6 +124,9 @@ class Pipeline:
                     split_backward.make(self._taken(self._late, action))
                 else:
                     self._backward(action)
+        # Only here: a stage that waited after each send would stop until its neighbour asks for the message. No barrier
+        # is needed between steps, as messages keep the stages in order; but the next step has the same tags, so what
+        # was sent has to be gone.
         for work, _ in self._sending:
             self.mesh["pp"].wait(work, "send")
         self._sending.clear()
@@ -147,9 +151,9 @@ class Pipeline:
             anchor = torch.zeros((), requires_grad=True, device=chunk.context.device)
             tokens = _Arrival.apply(anchor, self._arrived(action), gradient)  # type: ignore[no-untyped-call]
         out = chunk(tokens, *targets)
-        del tokens
+        del tokens  # only the graph keeps what arrived, if it does
         if chunk.head is not None:
-            loss = out / self.tokens_per_step
+            loss = out / self.tokens_per_step  # of the whole batch: all reductions of gradients can then be sums
             self._flights[action[1:]] = _Flight(gradient, loss)
             mean: Tensor = loss.detach().double()
             return mean
@@ -166,6 +170,8 @@ class Pipeline:
 
     def _backward(self, action: Action) -> None:
         flight: _Flight = self._taken(self._flights, action)
+        # The gradient travels past autograd: the root of the graph is a scalar, whose backward pass takes it out of the
+        # slot. So nothing here holds on to it once it is used.
         if self.chunks[action.chunk].head is None:
             flight.slot.append(self._receive(action))
         root, gradient = flight.root, flight.gradient
@@ -206,15 +212,18 @@ class Pipeline:
         # What has arrived need not be kept.
         self._sending = [sending for sending in self._sending if not sending[0].is_completed()]
         edge = self.mesh.edges[direction, self.mesh.coords.stage, to]
-        tensor = tensor.contiguous()
+        tensor = tensor.contiguous()  # what the back ends send
+        # The tensor beside its work: it must live until it has left.
         self._sending.append((edge.send(tensor, pp.ranks[to], self._tag(message)), tensor))
 
     def _receive(self, action: Action) -> Tensor:
         message = self._before(action)
         if self.devices[message.chunk] == self.mesh.coords.stage:
             return self._here.pop(message)
-        self._post_receives(AHEAD + 1)
+        self._post_receives(AHEAD + 1)  # the one that is needed now is posted already; AHEAD remain while this computes
         posted = self._posted.popleft()
+        # Receives are posted in the order of the passes. A mismatch is an error of this file, and reading the wrong
+        # activations would train on without a word.
         if posted.message != message:
             raise RuntimeError(f"this stage asked for {posted.message} where its next pass needs {message}")
         posted.group.wait(posted.work, f"receive from rank {self.mesh['pp'].ranks[self.devices[message.chunk]]}")

@@ -22,11 +22,11 @@ Box = tuple[slice, slice]  # sequences, tokens
 
 @dataclass(frozen=True)
 class Cut:
-    """What a rank holds under a strategy: `sequences` (a micro-batch) of `length` tokens each, one of `parts` parts."""
+    """What a rank holds under a strategy."""
 
-    parts: int
-    sequences: int
-    length: int
+    parts: int  # that each sequence is cut into
+    sequences: int  # that a rank has a part of: a micro-batch
+    length: int  # tokens of a part
 
     def box(self, rank: int) -> Box:
         """The share of a rank, counted from the first of its block."""

@@ -21,9 +21,9 @@ class Action(NamedTuple):
     """A forward (`F`) or whole backward (`B`) pass, or the gradients of the inputs (`I`) or weights (`W`) alone, of a
     chunk of this stage (0, 1, ... in the order of the model) for one micro-batch."""
 
-    kind: Kind
-    chunk: int
-    micro_batch: int
+    kind: Kind  # which pass
+    chunk: int  # of this stage, from 0, in the order of the model
+    micro_batch: int  # of the step, from 0
 
 
 def actions(schedule: Schedule, stage: int) -> list[Action]:

@@ -23,14 +23,13 @@ _NORM_PIECE = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Groups:
-    """Who shares and who repeats a unit. partial: tp ranks that each hold part of the gradient of the same weights;
-    tied: the two stages that hold tied embeddings. copies: ranks in the world that hold the same gradient shard."""
+    """Who shares and who repeats a unit."""
 
-    shard: Group
-    replicate: Group
-    partial: Group | None
-    tied: Group | None
-    copies: int
+    shard: Group  # ranks that hold a part of its states each
+    replicate: Group  # ranks that hold the same part, of other data
+    partial: Group | None  # tp ranks that each hold part of the gradient of the same weights
+    tied: Group | None  # the two stages that hold tied embeddings, or two copies of the token table
+    copies: int  # ranks in the world that hold the same gradient shard
 
 
 class Weights:
@@ -43,14 +42,16 @@ class Weights:
     ) -> None:  # fmt: skip
         self.name, self.parameters, self.groups, self.zero = name, list(parameters), groups, zero
         self.sizes = [p.numel() for p in parameters]
+        # Padded, since all_gather and reduce_scatter take equal parts. The padding is zero and its gradient too, so
+        # that it counts in no norm.
         self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
         self.part = self.length // groups.shard.size
         self.flat = torch.zeros(self.length, dtype=self.parameters[0].dtype, device=device)
         self._num_bytes = self.flat.untyped_storage().nbytes()
-        self._adopt()
+        self._adopt()  # before weights are drawn: they come into the buffer, and are never there twice
         fill()
         mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
-        self.weights = mine.clone() if zero == 3 else mine
+        self.weights = mine.clone() if zero == 3 else mine  # stage 3 frees the buffer, and its part has to outlive it
         self.release()
 
     def _adopt(self) -> None:
@@ -61,6 +62,9 @@ class Weights:
 
     def gather(self) -> None:
         """Stage 3: the whole weights, in the storage that the graph refers to."""
+        # The storage is filled again, not replaced: what autograd saved are views of it. A unit that is there by now
+        # (tied embeddings may be) is not gathered twice; all ranks of the group run the same parts, so none is alone in
+        # the collective.
         storage = self.flat.untyped_storage()
         if self.zero == 3 and storage.nbytes() == 0:
             storage.resize_(self._num_bytes)
@@ -81,6 +85,8 @@ class Unit(Weights):
     ) -> None:  # fmt: skip
         super().__init__(name, parameters, groups, zero, device, fill)
         self.states_on_host, dtype = states_on_host, self.flat.dtype
+        # Gradients are summed and reduced in fp32: in bf16, with 8 bits of mantissa, a sum over many micro-batches and
+        # ranks could lose what each of them adds.
         self.wide = torch.float64 if dtype == torch.float64 else torch.float32
         self._separate_master = dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
         make = host.copy if states_on_host else torch.Tensor.to
@@ -101,7 +107,7 @@ class Unit(Weights):
                 return
             into = self.gradient if self.zero < 2 else self._this_micro_batch()
             into[start:stop].view_as(parameter).add_(parameter.grad)
-            parameter.grad = None
+            parameter.grad = None  # at once: the gradients of all parameters in bf16 would be 2 bytes each more
             self._arrived += 1
             if self._arrived == len(self.parameters):
                 self._all_arrived()
@@ -115,6 +121,8 @@ class Unit(Weights):
 
     def _all_arrived(self) -> None:
         self._arrived = 0
+        # The ranks of a shard group run the same graph, so their units are complete in one order: the scatters meet
+        # without a barrier.
         if self._whole is not None:
             whole, self._whole = self._whole, None
             self.gradient.add_(self._scattered(whole))
@@ -130,6 +138,8 @@ class Unit(Weights):
             # Into its place in the buffer: parts of all units beside their whole gradients would be 4/shard bytes more.
             mine = self.gradient[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
             reduced = mine.copy_(self._scattered(self.gradient))
+        # Sums can be taken in any order. The scatter comes first, so that over these groups go 1/shard of the bytes.
+        # Two stages meet in `tied` only, and a stage has one such unit at most: it may be anywhere in their lists.
         for group in (self.groups.replicate, self.groups.partial, self.groups.tied):
             if group is not None:
                 group.all_reduce(reduced)
@@ -149,6 +159,7 @@ class Unit(Weights):
         if self._separate_master:
             self.weights.copy_(self.master)
         if self.zero in (1, 2) and self.groups.shard.size > 1:
+            # A copy goes in, since the part is a view of the buffer that comes out.
             self.groups.shard.all_gather(self.flat, self.weights.clone())
         self.master.grad = None
         self.gradient.zero_()
@@ -186,6 +197,8 @@ class Gatherer:
         out = function(x)
         for unit in units:
             unit.release()
+        # The gradient of the output is the first that the backward pass of the part makes: the weights are back before
+        # anything needs them. A table that is only looked up needs no row for its gradient.
         if units and out.requires_grad and getattr(module, "reads_again", True):
             out.register_hook(lambda grad: self._again(units))  # type: ignore[no-untyped-call]
         return out
@@ -199,6 +212,7 @@ class Gatherer:
 def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, device: torch.device) -> float:
     """Norm of the gradient of the whole model: every element once, however many ranks hold it, and a stage may hold
     none."""
+    # In float64, as the square of each part is; one sum over the world, so that all ranks clip by the same number.
     total = torch.zeros(1, dtype=torch.float64, device=device)
     for unit, part in zip(units, parts, strict=True):
         total += squared_norm(part) / unit.groups.copies

@@ -26,10 +26,11 @@ Products = Callable[..., Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Late:
-    """Gradients of weights that were put off. direct: what makes them, of which parameters, from what; roots: of those
-    of other tensors, as a saved weight is under recomputation, which autograd brings to their parameters."""
+    """Gradients of weights that were put off."""
 
+    # Of parameters: what makes the gradients, of which ones, from what.
     direct: list[tuple[Products, Sequence[Tensor], Sequence[Tensor]]] = field(default_factory=list)
+    # Of other tensors, as a saved weight is under recomputation: autograd brings these to their parameters.
     roots: list[Tensor] = field(default_factory=list)
 
 

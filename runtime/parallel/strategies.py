@@ -34,9 +34,9 @@ def parts_of(layout: Layout) -> int:
 class Strategies:
     """What embedding, layers and head do, in the order of the model."""
 
-    embedding: Layout
-    layers: tuple[Layout, ...]
-    head: Layout
+    embedding: Layout  # of the embedding
+    layers: tuple[Layout, ...]  # one for each layer
+    head: Layout  # of the head
 
     def of(self, part: str) -> Layout:
         """The strategy of a part, by its name."""

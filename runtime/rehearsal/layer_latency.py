@@ -34,8 +34,8 @@ _HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
 class Latency(NamedTuple):
     """Seconds that a part of a model takes whatever its data: forward and backward."""
 
-    forward: float
-    backward: float
+    forward: float  # seconds of the forward pass
+    backward: float  # seconds of the backward pass
 
 
 class _Mirror(Group):

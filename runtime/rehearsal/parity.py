@@ -19,11 +19,11 @@ LEAST_CHANGE = 0.01
 class StepComparison:
     """One step of both runs; relative differences."""
 
-    step: int
-    loss: float
-    reference_loss: float
-    gradient_norm: float
-    reference_norm: float
+    step: int  # from 1
+    loss: float  # of the run, nats per token
+    reference_loss: float  # of one process
+    gradient_norm: float  # of the run, before clipping
+    reference_norm: float  # of one process
 
     @property
     def loss_difference(self) -> float:
@@ -43,7 +43,7 @@ class StepComparison:
 class Parity:
     """The comparison of all steps."""
 
-    steps: tuple[StepComparison, ...]
+    steps: tuple[StepComparison, ...]  # in order
 
     @property
     def agrees(self) -> bool:
@@ -83,9 +83,9 @@ def compare(steps: Sequence[tuple[float, float]], reference: Sequence[tuple[floa
 class StageMemory:
     """Bytes of a stage: the fullest of its ranks, and what the planner's formulas say."""
 
-    stage: int
-    measured_bytes: int
-    predicted_bytes: float
+    stage: int  # from 0
+    measured_bytes: int  # of its fullest rank
+    predicted_bytes: float  # of the planner, all buffers
 
     @property
     def difference(self) -> float:

@@ -13,12 +13,12 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Trace:
-    """The peak of one rank: bytes by buffer, and what the rank was doing."""
+    """The peak of one rank."""
 
-    stage: int
-    rank: int
-    buffers: Mapping[str, float]
-    doing: str
+    stage: int  # from 0
+    rank: int  # in the world
+    buffers: Mapping[str, float]  # bytes at the peak, by buffer of the ledger
+    doing: str  # what the rank did then
 
     @property
     def allocated_bytes(self) -> float:
@@ -29,8 +29,8 @@ class Trace:
 class Comparison:
     """A trace and the planner's bytes of the same buffers."""
 
-    trace: Trace
-    planned: Mapping[str, float]
+    trace: Trace  # of the runtime
+    planned: Mapping[str, float]  # bytes by the same buffers
 
     @classmethod
     def of(cls, trace: Trace, stage: Mapping[str, Any]) -> Comparison:
