@@ -165,8 +165,8 @@ class Pipeline:
 
     def _arrived(self, action: Action) -> Tensor:
         """The input of a chunk: resharded before it is kept, so that nothing is kept twice."""
-        given, way = self._receive(action), self.arrivals.get(action.chunk)
-        return given if way is None else way.there(given)
+        given, resharding = self._receive(action), self.arrivals.get(action.chunk)
+        return given if resharding is None else resharding.there(given)
 
     def _backward(self, action: Action) -> None:
         flight: _Flight = self._taken(self._flights, action)
@@ -181,8 +181,9 @@ class Pipeline:
         if late is not None:
             self._late[action[1:]] = late
         if gradient:
-            way, grad_input = self.arrivals.get(action.chunk), gradient.pop()
-            self._send(grad_input if way is None else way.back(grad_input), "backward", action)
+            resharding, grad_input = self.arrivals.get(action.chunk), gradient.pop()
+            grad_input = grad_input if resharding is None else resharding.back(grad_input)
+            self._send(grad_input, "backward", action)
 
     def _before(self, action: Action) -> _Message:
         """What a pass takes from the chunk before or behind its own."""
