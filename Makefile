@@ -50,7 +50,7 @@ test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files 
 
 test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local Ray cluster (Ray: 80 MB to fetch)
 	$(PIP) install -q -e '.[cluster]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/planner/test_executors.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/planner/search/test_executors.py
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py

@@ -9,7 +9,7 @@ share the same sequences in another way. Every number is the ledger's, of the la
 - what comes and goes (moments.py) is that of the layer, embedding or head that needs most.
 
 A plan whose layers all have one strategy takes exactly what `step.price` gives for that layout
-(tests/planner/test_layerwise.py).
+(tests/planner/layerwise/test_layerwise.py).
 New is only what lies between strategies: `resharding_s`.
 """
 

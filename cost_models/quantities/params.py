@@ -1,8 +1,8 @@
 """How many parameters a model has, by name, per layer kind and in all.
 
 Every function is pure and counts elements, not bytes. Biases and norms are counted: the totals equal the element
-counts of transformers' modules for each supported family (tests/cost_models/test_params.py). Symbols: h hidden,
-a heads, g kv_heads, d head_dim, d_v value_head_dim, f inner, E experts, k top_k, V vocab.
+counts of transformers' modules for each supported family (tests/cost_models/quantities/test_params.py).
+Symbols: h hidden, a heads, g kv_heads, d head_dim, d_v value_head_dim, f inner, E experts, k top_k, V vocab.
 Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases and norms are derived here.
 """
 

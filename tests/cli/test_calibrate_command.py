@@ -17,7 +17,7 @@ from meshwright.profiles.stack.stack_file import load_stacks, read_stacks, stack
 
 from meshwright.errors import InputError
 
-from ..planner.test_validate import one, row
+from ..planner.accuracy.test_validate import one, row
 from ..snapshots import ROOT, check, run_here
 
 SLOWER = 1.15

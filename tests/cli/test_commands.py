@@ -214,7 +214,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     assert examples(name)
     for line in examples(name):
         if "--from-run" in line:
-            continue  # tests/planner/test_calibrate_runs.py has a report
+            continue  # tests/planner/accuracy/test_calibrate_runs.py has a report
         words = shlex.split(line.split(">")[0])[1:]
         if "-o" in words:
             words += ["--force"]

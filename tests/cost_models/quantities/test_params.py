@@ -1,0 +1,295 @@
+"""Parameter counts against transformers: the same config.json, built on the meta device, element by element."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from meshwright.cost_models.quantities.memory import edge_parameters
+from meshwright.cost_models.quantities.params import (
+    active_parameters,
+    dense_parameters,
+    embedding_parameters,
+    expert_parameters,
+    final_norm_parameters,
+    head_parameters,
+    layer_parameters,
+    mtp_parameters,
+    total_parameters,
+)
+from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
+from meshwright.profiles.model.huggingface import read_config
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+from ...snapshots import ROOT
+
+CONFIGS = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
+# Where transformers keeps its list of layers.
+LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "model.decoder.layers")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:transformers"),
+]
+
+
+def text_config(data: dict[str, Any]) -> PretrainedConfig:
+    """The config of the text model; only what the file says, no code and no network."""
+    text = dict(data.get("text_config", data))
+    for key in ("auto_map", "quantization_config", "architectures"):
+        text.pop(key, None)
+    if text["model_type"] == "kimi_k2":  # Kimi K2 is DeepSeek-V3 with other sizes; transformers has no type of its own
+        text["model_type"] = "deepseek_v3"
+    return AutoConfig.for_model(**text)
+
+
+def count(module: torch.nn.Module) -> int:
+    """Elements of the distinct parameters: tied weights once, buffers not at all."""
+    return sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
+
+
+def expert_count(module: torch.nn.Module) -> int:
+    """Elements of the routed experts."""
+    named = module.named_parameters()
+    return sum(p.numel() for name, p in named if ".experts." in name and "shared" not in name)
+
+
+def build(data: dict[str, Any]) -> torch.nn.Module:
+    with torch.device("meta"):
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(text_config(data))  # type: ignore[no-untyped-call]
+    model.tie_weights()  # type: ignore[operator]  # the method of transformers, not a submodule
+    return model
+
+
+def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
+    for path in LAYER_LISTS:
+        try:
+            found = functools.reduce(getattr, path.split("."), model)
+        except AttributeError:
+            continue
+        if isinstance(found, torch.nn.ModuleList):
+            return found
+    raise LookupError(f"no list of layers in {type(model).__name__}")
+
+
+def assert_equal_counts(data: dict[str, Any]) -> None:
+    spec, _ = read_config(data, "test")
+    model = build(data)
+    layers = layers_of(model)
+
+    assert len(layers) == spec.num_layers
+    for index, layer in enumerate(layers):
+        kind = spec.kinds[spec.pattern[index]]
+        assert count(layer) == sum(layer_parameters(spec, kind).values()), f"layer {index}"
+        assert expert_count(layer) == expert_parameters(spec, kind), f"experts of layer {index}"
+        assert count(layer) == dense_parameters(spec, kind) + expert_parameters(spec, kind)
+    assert count(model) == total_parameters(spec)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_real_config_counts_equal_transformers(path: Path) -> None:
+    assert_equal_counts(json.loads(path.read_text()))
+
+
+def family(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "configs" / f"{name}.json").read_text())
+    return dict(data.get("text_config", data))
+
+
+@st.composite
+def perturbed(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """A small model of the family with its switches drawn: heads, widths, tying, biases, dense/MoE pattern."""
+    data = family(name)
+    heads = draw(st.sampled_from([4, 8]))
+    layers = draw(st.integers(1, 4))
+    hidden = heads * draw(st.sampled_from([8, 16]))
+    data |= {key: hidden for key in ("hidden_size", "n_embd", "n_embed") if key in data}
+    data |= {key: heads for key in ("num_attention_heads", "n_head") if key in data}
+    data |= {key: layers for key in ("num_hidden_layers", "n_layer") if key in data}
+    data["vocab_size"] = draw(st.integers(50, 200))
+    data |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}  # the defaults lie outside a small vocabulary
+    data["tie_word_embeddings"] = draw(st.booleans())
+    data.pop("rope_scaling", None)
+    for key in ("num_key_value_heads", "num_kv_heads"):
+        if key in data and "kv_lora_rank" not in data:
+            data[key] = draw(st.sampled_from([1, 2, heads]))
+    for key in ("intermediate_size", "ffn_dim", "moe_intermediate_size", "shared_expert_intermediate_size"):
+        if key in data:
+            data[key] = draw(st.integers(8, 96))
+    for key in ("attention_bias", "mlp_bias", "use_bias", "bias", "qkv_bias", "enable_bias"):
+        if key in data or (name, key) in ADDED:
+            data[key] = draw(st.booleans())
+    if "layer_types" in data:
+        data["layer_types"] = draw(
+            st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=layers, max_size=layers)
+        )
+    data |= draw(FAMILY_SWITCHES.get(name, st.just({})))
+    return data
+
+
+# Switches that the published config leaves at their default.
+ADDED = {("opt-125m", "enable_bias"), ("qwen1.5-moe-a2.7b", "qkv_bias"), ("gpt-neox-20b", "attention_bias")}
+
+_small_moe = st.fixed_dictionaries({"num_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)})
+_small_mla = st.fixed_dictionaries(
+    {
+        "n_routed_experts": st.sampled_from([4, 8]),
+        "n_shared_experts": st.integers(1, 2),
+        "n_group": st.just(1),
+        "topk_group": st.just(1),
+        "num_experts_per_tok": st.just(2),
+        "first_k_dense_replace": st.integers(0, 3),
+        "q_lora_rank": st.sampled_from([None, 8, 24]),
+        "kv_lora_rank": st.sampled_from([8, 16]),
+        "qk_nope_head_dim": st.sampled_from([8, 16]),
+        "qk_rope_head_dim": st.sampled_from([4, 8]),
+        "v_head_dim": st.sampled_from([8, 12]),
+    }
+)
+_head_dim = st.fixed_dictionaries({"head_dim": st.sampled_from([8, 16, 32])})
+FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "gpt2": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "n_positions": st.integers(8, 64)}),
+    "gpt-j-6b": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "rotary_dim": st.just(4)}),
+    "opt-125m": st.fixed_dictionaries(
+        {
+            "word_embed_proj_dim": st.sampled_from([None, 24]),
+            "do_layer_norm_before": st.booleans(),
+            "layer_norm_elementwise_affine": st.booleans(),
+        }
+    ),
+    "falcon-7b": st.fixed_dictionaries(
+        {
+            "new_decoder_architecture": st.booleans(),
+            "multi_query": st.booleans(),
+            "parallel_attn": st.booleans(),
+            "num_ln_in_parallel_attn": st.sampled_from([None, 1, 2]),
+            "ffn_hidden_size": st.sampled_from([None, 56]),
+        }
+    ),
+    "llama-3.1-8b": _head_dim,
+    "mistral-7b": _head_dim,
+    "mixtral-8x7b": st.fixed_dictionaries({"num_local_experts": st.integers(2, 5)}),
+    "qwen3-8b": _head_dim,
+    "gemma-2b": _head_dim,
+    "gemma-2-9b": _head_dim,
+    "gemma-3-1b": _head_dim,
+    "qwen1.5-moe-a2.7b": st.builds(
+        lambda moe, step, dense: {**moe, "decoder_sparse_step": step, "mlp_only_layers": dense},
+        _small_moe,
+        st.integers(1, 3),
+        st.sampled_from([[], [0]]),
+    ),
+    "qwen3-30b-a3b": st.builds(
+        lambda moe, head, step, dense: {**moe, **head, "decoder_sparse_step": step, "mlp_only_layers": dense},
+        _small_moe,
+        _head_dim,
+        st.integers(1, 3),
+        st.sampled_from([[], [0]]),
+    ),
+    "deepseek-v2-lite": _small_mla,
+    "deepseek-v3": _small_mla,
+    "gpt-oss-20b": st.fixed_dictionaries({"num_local_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)}),
+    "llama-4-scout": st.fixed_dictionaries(
+        {
+            "num_local_experts": st.integers(2, 5),
+            "interleave_moe_layer_step": st.integers(1, 3),
+            "intermediate_size_mlp": st.integers(8, 96),
+        }
+    ),
+}
+# One per family; kimi-k2 is deepseek-v3, the others repeat a family for its published values.
+PERTURBED = [
+    path.stem
+    for path in CONFIGS
+    if path.stem not in ("kimi-k2", "opt-350m", "falcon-40b", "llama-3.2-1b", "gemma-3-4b", "llama-4-maverick")
+]
+
+
+@pytest.mark.parametrize("name", PERTURBED)
+def test_perturbed_config_counts_equal_transformers(name: str) -> None:
+    @settings(max_examples=10, deadline=None, derandomize=True, database=None)
+    @given(perturbed(name))
+    def check(data: dict[str, Any]) -> None:
+        assert_equal_counts(data)
+
+    check()
+
+
+# Families whose config in transformers says per layer how it attends.
+WINDOWED = [
+    "gemma-2-9b",
+    "gemma-3-1b",
+    "gemma-3-4b",
+    "gpt-oss-20b",
+    "llama-4-maverick",
+    "llama-4-scout",
+    "qwen1.5-moe-a2.7b",
+    "qwen2.5-7b",
+    "qwen3-8b",
+]
+
+
+def spec_of(name: str) -> ModelSpec:
+    return read_config(family(name), name)[0]
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windowed_layers_equal_transformers(name: str) -> None:
+    data = family(name)
+    spec, _ = read_config(data, name)
+    windowed = [spec.kinds[index].attention.window is not None for index in spec.pattern]
+
+    assert windowed == [kind != "full_attention" for kind in text_config(data).layer_types]
+
+
+def test_parts_outside_layers_add_up() -> None:
+    spec = spec_of("llama-3.1-8b")
+    inside = sum(sum(layer_parameters(spec, spec.kinds[i]).values()) for i in spec.pattern)
+
+    assert embedding_parameters(spec) == 128256 * 4096
+    assert head_parameters(spec) == 128256 * 4096
+    assert final_norm_parameters(spec) == 4096
+    assert total_parameters(spec) == inside + 2 * 128256 * 4096 + 4096
+
+
+def test_tied_head_counts_nothing() -> None:
+    assert head_parameters(spec_of("llama-3.2-1b")) == 0
+
+
+def test_the_ends_of_a_model_split_only_what_has_a_row_per_token() -> None:
+    embedding, head, _, copy = edge_parameters(spec_of("opt-350m"), trains_all=True)
+    narrow, wide, vocab, positions = 512, 1024, 50272, 2050
+
+    assert (embedding.sharded, embedding.replicated) == (vocab * narrow, narrow * wide + positions * wide)
+    assert (head.sharded, head.replicated) == (0, wide * narrow)  # tied, and no norm behind the layers
+    assert (copy.sharded, copy.replicated) == (vocab * narrow, 0)
+
+
+def test_mtp_module_of_deepseek_v3_by_hand() -> None:
+    h, f, experts, heads = 7168, 2048, 256, 128
+    attention = (
+        h * 1536 + 1536 * heads * 192 + h * (512 + 64) + 512 * heads * (128 + 128) + heads * 128 * h + 1536 + 512
+    )
+    layer = attention + h * experts + (experts + 1) * 3 * h * f + 2 * h
+    spec = spec_of("deepseek-v3")
+
+    assert mtp_parameters(spec) == layer + 2 * h * h + 2 * h + h
+    assert total_parameters(spec) == 671_026_404_352  # 671 B without the module
+    assert mtp_parameters(spec_of("kimi-k2")) == 0
+
+
+def test_active_parameters_use_top_k_experts() -> None:
+    spec = spec_of("mixtral-8x7b")
+    block = spec.kinds[0].feed_forward
+
+    assert isinstance(block, MixtureOfExperts)
+    assert total_parameters(spec) - active_parameters(spec) == 32 * 6 * 3 * 4096 * 14336
+    assert expert_parameters(spec, spec.kinds[0]) == 8 * 3 * 4096 * 14336
+    assert active_parameters(spec_of("llama-3.1-8b")) == total_parameters(spec_of("llama-3.1-8b"))

@@ -1,0 +1,80 @@
+"""The line that names a faster layout of other software: it is what that software, planned for, gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan, load_plan
+from meshwright.planner.search.exhaustive import SearchOutcome
+from meshwright.planner.search.tasks import Answer
+from meshwright.planner.space.tree import Count
+
+from ...snapshots import run_here
+
+
+def planned(target: str) -> Plan:
+    return api.plan(model="llama-3.1-8b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target=target)
+
+
+@pytest.mark.parametrize("target", ["accelerate", "deepspeed", "meshwright"])
+def test_a_faster_target_gives_what_it_is_said_to(target: str) -> None:
+    plan = planned(target)
+    assert plan.outside is not None
+    (other,) = plan.outside.targets
+    there = planned(other).candidates[0]
+
+    assert (plan.outside.layout_id, plan.outside.step_s) == (there.layout_id, there.step_s)
+    assert there.step_s < plan.candidates[0].step_s
+
+
+def test_the_fastest_target_names_no_other() -> None:
+    plans = [planned(target) for target in ("accelerate", "deepspeed", "megatron", "torchtitan")]
+    fastest = min(plans, key=lambda plan: plan.candidates[0].step_s)
+
+    assert [plan for plan in plans if plan.outside is None] == [fastest]
+
+
+def test_a_target_that_cannot_build_the_model_is_not_named() -> None:
+    """Megatron would be the fastest, and `emit` refuses Gemma for it: scaled embeddings, GeGLU."""
+    plan = api.plan(model="gemma-2-2b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target="accelerate")
+    assert plan.outside is None or plan.outside.targets == ("deepspeed",)
+
+
+def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What runs after it (`make plan` emits) must not go on: the exit code is that of an interrupt."""
+
+    def cut(pool: object, tasks: Sequence[object], report: object) -> list[Answer]:
+        return [Answer((), Count(), "interrupted") for _ in tasks]
+
+    monkeypatch.setattr(api, "in_order", cut)
+    model = ("--model", "llama-3.1-8b", "--cluster", "dgx-h100:1", "--global-batch", "64")
+    result = run_here("plan", *model, "-o", "plan.json", cwd=tmp_path)
+    kept = load_plan(tmp_path / "plan.json")
+    assert result.code == 130
+    assert kept.certificate.proven
+    assert "warning: interrupted before other targets were compared" in result.err
+    assert "best layout so far" not in result.err
+
+
+def test_ctrl_c_while_the_list_is_filled_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few families are left where much is fixed: a second search lists the next best of each."""
+    search, calls = api._search, itertools.count()
+
+    def cut(*args: Any, **options: Any) -> SearchOutcome:
+        found = search(*args, **options)
+        return replace(found, stopped="interrupted") if next(calls) == 1 else found
+
+    monkeypatch.setattr(api, "_search", cut)
+    asked: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "global_batch": 64, "top": 8}
+    plan = api.plan(**asked, fix={"tp": 8, "recompute": "none", "micro_batch": 1})
+    assert next(calls) == 2  # other targets are not searched after it
+    assert plan.interrupted
+    assert plan.warnings[-1] == "interrupted before the list was filled up"

@@ -1,0 +1,110 @@
+"""`plan --allow-technique`: the search uses what makes the best layout, counts every set, says why others cannot be."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan, read_plan
+
+from meshwright.errors import InputError
+
+from ...snapshots import run_here
+
+SLOW = {"groups": [{"name": "pair", "gpu": "h100-sxm-80gb", "gpus_per_node": 2, "count": 2}],
+        "links": {"inter_node": {"bandwidth": "1 Gb/s", "latency": "20 us"}}}  # fmt: skip
+ASKED: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": SLOW, "seq_len": 1024, "global_batch": 16,
+                         "target": "any", "stack": "deepspeed", "fix": ["pp=1"]}  # fmt: skip
+ALLOWED = ("1-bit-adam:warmup=0", "zero++", "three-level:weights_over=1,gradients_over=2")
+
+
+@pytest.fixture(scope="module")
+def chosen() -> Plan:
+    return api.plan(None, allow_techniques=ALLOWED, **ASKED)
+
+
+def test_the_best_set_is_chosen(chosen: Plan) -> None:
+    """As if every set of techniques had been planned by hand."""
+    by_hand: dict[tuple[str, ...], tuple[float, str, int]] = {}
+    for size in range(len(ALLOWED) + 1):
+        for texts in combinations(ALLOWED, size):
+            try:
+                plan = api.plan(None, technique=list(texts), **ASKED)
+            except InputError:
+                continue
+            names = tuple(sorted(text.partition(":")[0] for text in texts))
+            by_hand[names] = (plan.best.step_s, plan.best.layout_id, plan.certificate.space.total)
+    found = {each.names: (each.value, each.layout_id) for each in chosen.technique_choices if each.why is None}
+
+    assert found == {names: row[:2] for names, row in by_hand.items()}
+    best = min(by_hand, key=lambda names: by_hand[names])
+    assert best == chosen.technique_choices[0].names != ()
+    assert chosen.best.layout_id == by_hand[best][1]
+    assert [name for name, _ in chosen.resolved["workload"]["techniques"]] == list(best)
+    assert chosen.certificate.proven
+    assert chosen.certificate.space.total == sum(row[2] for row in by_hand.values())
+
+
+def test_what_cannot_be_has_its_reason(chosen: Plan) -> None:
+    refused = {each.names: each.why for each in chosen.technique_choices if each.why is not None}
+
+    assert refused == {
+        ("1-bit-adam", "zero++"): "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
+        ("1-bit-adam", "three-level"): "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
+        ("three-level", "zero++"): "both say which ranks share weights and gradients",
+    }
+
+
+def test_a_technique_makes_room() -> None:
+    """A share of the weights of 405B alone is more than a GPU of 40 GB has; on drives they fit, and the search finds
+    that out."""
+    asked = {**ASKED, "model": "llama-3.1-405b", "cluster": "dgx-a100-40gb:1", "fix": ["tp=1"]}
+    plan = api.plan(None, allow_techniques=["zero-infinity:tb=4"], **asked)
+
+    assert [each.names for each in plan.technique_choices] == [("zero-infinity",), ()]
+    assert plan.technique_choices[1].why == "no layout fits"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "more", "message"),
+    [
+        (["zero+"], {}, "unknown technique `zero\\+`"),
+        (["zero++:weight_bits=3"], {}, "weight_bits is 3, must be a whole number in 4 to 16"),
+        (["diloco"], {"technique": "diloco"}, "diloco is both asked for and allowed"),
+        (["diloco"], {"stages": "own"}, "no simulation knows techniques"),
+    ],
+)
+def test_bad_wishes(allowed: list[str], more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        api.plan(None, allow_techniques=allowed, **ASKED, **more)
+
+
+def test_the_screen_and_the_file(tmp_path: Path) -> None:
+    size = ("--model", "llama-3.2-1b", "--cluster", "dgx-h100:1", "--global-batch", "16", "--seq-len", "1024")
+    allowed = ("--allow-technique", "diloco", "--allow-technique", "1-bit-adam")
+    made = run_here("plan", *size, *allowed, "-o", "plan.json", cwd=tmp_path)
+
+    assert made.code == 0, made.err
+    assert "techniques" in made.out
+    assert "Not 1-bit-adam + diloco: DiLoCo's replicas send no gradients" in made.out
+    read = read_plan((tmp_path / "plan.json").read_text(), "plan.json")
+    assert len(read.technique_choices) == 4
+    assert run_here("report", "plan.json", cwd=tmp_path).code == 0
+    assert "Not 1-bit-adam + diloco: " in (tmp_path / "report.html").read_text(encoding="utf-8")
+    plain = run_here("plan", *size, "--json", cwd=tmp_path)
+    assert "technique_choices" not in plain.out
+
+
+def test_every_pair_works_or_is_refused_with_a_reason() -> None:
+    for one, other in combinations(TECHNIQUES, 2):
+        reasons = {TECHNIQUES[a].excludes.get(b) for a, b in ((one, other), (other, one))} - {None}
+        if not reasons:
+            assert len(applied({one: {}, other: {}})) == 2
+            continue
+        with pytest.raises(InputError, match="exclude one another") as refusal:
+            applied({one: {}, other: {}})
+        assert any(reason and reason in str(refusal.value) for reason in reasons)
