@@ -6,7 +6,6 @@ must not wait for the solvers.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import re
@@ -19,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..errors import MeshwrightError
+from ..errors import MeshwrightError, did_you_mean, nearest
 from .console import Terminal
 from .settings import HELP, Settings, UsageError, extract
 
@@ -152,8 +151,7 @@ def _unknown(name: str) -> UsageError:
     if name.startswith("-"):
         hint = "options of a command come after it: `meshwright plan ...`"
         return UsageError(f"unknown option `{name}` before the command", hint=hint)
-    near = difflib.get_close_matches(name, COMMANDS, n=2)
-    hint = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else "`meshwright --help` lists them"
+    hint = did_you_mean(nearest(name, COMMANDS, limit=2), otherwise="`meshwright --help` lists them")
     return UsageError(f"unknown command `{name}`", hint=hint)
 
 
@@ -210,7 +208,7 @@ def _usage_error(name: str, message: str) -> UsageError:
     hint = f"`meshwright {name} --help` shows how it is called"
     if guesses:
         names = re.findall(r"[\w-]+", guesses[1])
-        hint = f"did you mean {' or '.join(f'`{each}`' for each in names)}?"
+        hint = did_you_mean(names, otherwise=hint)
     return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 

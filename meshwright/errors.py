@@ -12,10 +12,24 @@ MeshwrightError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+def nearest(name: str, known: Iterable[str], *, limit: int = 1, cutoff: float = 0.55) -> list[str]:
+    """Up to `limit` of the `known` names that look most like a misspelt one, the nearest first.
+
+    cutoff: the least similarity, from 0 to 1 (the ratio of difflib).
+    """
+    import difflib  # only a wrong input needs it, and it loads slowly
+
+    return difflib.get_close_matches(name, list(known), n=limit, cutoff=cutoff)
+
+
+def did_you_mean(names: Sequence[str], otherwise: str = "") -> str:
+    """The hint that suggests these names; `otherwise` where there are none."""
+    return f"did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else otherwise
 
 
 class MeshwrightError(Exception):
@@ -66,8 +80,8 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "", see: str = "") -> None:
         known = sorted(known)
-        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.55)
-        hint = f"did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
+        near = nearest(name.lower(), known, limit=3)
+        hint = did_you_mean(near)
         if see:
             hint = f"{hint} `{see}` lists all {len(known)}".strip()
         super().__init__(

@@ -169,6 +169,11 @@ def test_errors_is_a_leaf() -> None:
     assert names <= set(sys.stdlib_module_names)
 
 
+def test_only_errors_suggests_names() -> None:
+    """`errors.nearest` is the one place that knows difflib, so that guesses are equally bold everywhere."""
+    assert not [ident(path) for path in SOURCES if any(name.split(".")[0] == "difflib" for name in imports(path))]
+
+
 def test_a_plan_can_be_read_without_the_planner() -> None:
     allowed = ("pydantic", "meshwright.cost_models", "meshwright.errors", "meshwright.planner.document.island_use")
     for path in sorted((ROOT / "planner" / "document").glob("*.py")):

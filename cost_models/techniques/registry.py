@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from ...errors import InputError, did_you_mean, nearest
 from . import diloco, fuyou, luwu, one_bit_adam, three_level, vocabulary_parallel, zero_infinity, zero_plus_plus
 from .base import Applied, Technique
 
@@ -22,8 +21,7 @@ TECHNIQUES: Mapping[str, Technique] = {
 def technique(name: str) -> Technique:
     """Raises InputError for an unknown name, with the nearest known one."""
     if name not in TECHNIQUES:
-        near = difflib.get_close_matches(name, TECHNIQUES, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(TECHNIQUES)}"
+        hint = did_you_mean(nearest(name, TECHNIQUES), otherwise=f"known: {', '.join(TECHNIQUES)}")
         raise InputError(f"unknown technique `{name}`", hint=hint)
     return TECHNIQUES[name]
 

@@ -7,7 +7,6 @@ was. References to models and clusters stay references here.
 from __future__ import annotations
 
 import copy
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from ...profiles.io.reader import Document, FieldPath, dotted, read_document
 from .fields import parse_fix
 from .schema import LoraRequest, Request, Train, WorkloadRequest, request_from_dict, request_to_dict
@@ -145,8 +144,7 @@ class _Draft:
     def override(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
             if name not in FLAT:
-                near = difflib.get_close_matches(name, FLAT, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(FLAT))}"
+                hint = did_you_mean(nearest(name, FLAT), otherwise=f"known: {', '.join(sorted(FLAT))}")
                 raise InputError(f"unknown argument `{name}`", hint=hint)
             if value is None:
                 continue
@@ -236,8 +234,8 @@ def _explain(error: ErrorDetails, place: FieldPath) -> tuple[str, str]:
             return str(context["message"]), str(context["hint"])
         case "extra_forbidden":
             known = _keys_at(place[:-1])
-            near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-            return f"unknown key `{place[-1]}`", f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
+            hint = did_you_mean(nearest(str(place[-1]), known), otherwise=f"known: {', '.join(known)}")
+            return f"unknown key `{place[-1]}`", hint
         case "missing" if place == ("model",):
             return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
         case "missing":

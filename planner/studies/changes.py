@@ -6,7 +6,6 @@ which is resolved again with them. A value is a quantity with its unit, or `x2`:
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 from ...cost_models import units
 from ...cost_models.layouts import FIELD_NAMES
 from ...cost_models.techniques.registry import TECHNIQUES
-from ...errors import InputError
+from ...errors import InputError, did_you_mean, nearest
 from ...profiles.io.reader import FieldPath, read_document
 from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve
@@ -90,10 +89,9 @@ def _split(text: str, flag: str, example: str) -> tuple[str, str]:
     if not equals or not path or not value:
         raise InputError(f"{flag} `{text}` is not `path=value`", hint=f"write `{flag} {example}`")
     if path not in known_paths():
-        near = difflib.get_close_matches(path, known_paths(), n=1, cutoff=0.6)
         last = [known for known in known_paths() if known.rpartition(".")[2] == path]
-        guesses = list(dict.fromkeys([*last, *near]))[:4]
-        hint = f"did you mean {' or '.join(f'`{each}`' for each in guesses)}?" if guesses else _known_under(path)
+        guesses = list(dict.fromkeys([*last, *nearest(path, known_paths())]))[:4]
+        hint = did_you_mean(guesses, otherwise=_known_under(path))
         raise InputError(f"{flag} {path}: no such field", hint=hint)
     return path, value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from ...cost_models.layouts import Layout
 from ...cost_models.specs.model import with_capacity
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, nearest
 from ...profiles.model.load import read_model_yaml
 from .argv import Arguments
 from .facts import request_part
@@ -63,9 +62,8 @@ def mended(given: Arguments, planned: Settings, problems: list[FieldProblem]) ->
     wrong = {each.field for each in problems}
     wrong |= {name for name in given.settings for each in problems if each.field and _names(each.message, name)}
     for name in planned:
-        if name not in given.settings and difflib.get_close_matches(
-            name, [spelled for unknown in given.unknown for spelled in _with_block(unknown, name)], n=1, cutoff=0.6
-        ):
+        misspelt = (spelled for unknown in given.unknown for spelled in _with_block(unknown, name))
+        if name not in given.settings and nearest(name, misspelt, cutoff=0.6):
             wrong.add(name)
     kept = {name: value for name, value in given.settings.items() if name not in wrong}
     return kept | {name: value for name, value in planned.items() if name in wrong}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, did_you_mean, nearest
 
 _FOLDER = Path(__file__).with_name("upstream")
 
@@ -48,9 +47,8 @@ class Option:
         if not right.get(self.kind, True):
             return f"`{value}` is not {words[self.kind]}"
         if self.values and str(value) not in self.values:
-            near = difflib.get_close_matches(str(value), self.values, n=1)
-            guess = f"; did you mean `{near[0]}`?" if near else ""
-            return f"`{value}` is none of {', '.join(self.values)}{guess}"
+            guess = did_you_mean(nearest(str(value), self.values))
+            return f"`{value}` is none of {', '.join(self.values)}{f'; {guess}' if guess else ''}"
         return None
 
 
@@ -78,9 +76,8 @@ class OptionList:
         return f"{self.version} ({self.commit})"
 
     def near(self, name: str) -> str:
-        """`; did you mean ...?` for an unknown option."""
-        found = difflib.get_close_matches(name, self.options, n=1, cutoff=0.75)
-        return f"did you mean `{found[0]}`?" if found else ""
+        """`did you mean ...?` for an unknown option; a framework has many, so only a close one is a guess."""
+        return did_you_mean(nearest(name, self.options, cutoff=0.75))
 
 
 def versions(target: str) -> list[str]:

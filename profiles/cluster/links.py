@@ -7,7 +7,6 @@ first row and a first column may hold the names of the hosts.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...cost_models.specs.cluster import ClusterSpec, NodeLinks
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from ..io.facts import Facts
 from ..io.reader import read_text
 from .fabric import Fabric, Group, suspicious_ratio
@@ -137,8 +136,7 @@ def _node(facts: Facts, path: tuple[str | int, ...], num_nodes: int, hosts: tupl
     if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < num_nodes:
         return given
     if given is not None:
-        near = difflib.get_close_matches(str(given), hosts, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"a name of `hosts`, or 0 to {num_nodes - 1}"
+        hint = did_you_mean(nearest(str(given), hosts), otherwise=f"a name of `hosts`, or 0 to {num_nodes - 1}")
         facts.fail(path, f"`{given}` is no node of this cluster", hint)
     return None
 

@@ -6,7 +6,6 @@ as PyYAML reads it, with three repairs: `1e9` is a number, `1:30` is not ninety,
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, did_you_mean, nearest
 
 FieldPath = tuple[str | int, ...]
 
@@ -156,8 +155,7 @@ def check_keys(document: Document, path: FieldPath, allowed: Iterable[str]) -> l
     for key in value:
         if key in known:
             continue
-        near = difflib.get_close_matches(str(key).lower(), known, n=1, cutoff=0.55)
-        hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+        hint = did_you_mean(nearest(str(key).lower(), known), otherwise=f"known here: {', '.join(known)}")
         problems.append(document.problem((*path, key), f"unknown key `{key}`", hint))
     return problems
 

@@ -6,11 +6,10 @@ runs to its end and the user sees every problem at once (`finish`).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from ..io.reader import FieldPath, dotted
 
 LineOf = Callable[[FieldPath], int]
@@ -153,8 +152,7 @@ class Fields:
         known = sorted(self._seen | set(also))
         for name in self.data:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                self.problem(str(name), "unknown field", f"did you mean `{near[0]}`?" if near else "")
+                self.problem(str(name), "unknown field", did_you_mean(nearest(str(name), known)))
 
     def finish(self) -> None:
         """Raise InputError with all problems, missing fields first and in one line; nothing when all is well."""

@@ -6,12 +6,12 @@ and `ModelSpec.assumed` names it: published models often differ from it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from ...cost_models.specs.model import ModelSpec
+from ...errors import did_you_mean, nearest
 from .fields import Fields
 from .rope import rope_theta, rotation_part, with_rotation
 
@@ -116,7 +116,6 @@ def _activation(f: Fields, *names: str) -> str | None:
         return None
     word = value.lower().partition(" (")[0]  # tables say more in brackets
     if word not in _ACTIVATION_NAMES:
-        near = difflib.get_close_matches(word, _ACTIVATION_NAMES, n=1)
-        known = f"known: {', '.join(_ACTIVATION_NAMES)}"
-        f.problem(name, f"`{value}` is no known activation", f"did you mean `{near[0]}`? {known}" if near else known)
+        guess, known = did_you_mean(nearest(word, _ACTIVATION_NAMES)), f"known: {', '.join(_ACTIVATION_NAMES)}"
+        f.problem(name, f"`{value}` is no known activation", f"{guess} {known}".strip())
     return _SPELLINGS.get(word, word)

@@ -6,11 +6,11 @@ kinds of layers may differ: then that of the layers that see all tokens is taken
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 from ...cost_models.specs.model import ModelSpec, RopeScaling
+from ...errors import did_you_mean, nearest
 from .fields import Fields
 
 _KINDS: tuple[str, ...] = get_args(get_type_hints(RopeScaling)["kind"])
@@ -55,10 +55,9 @@ def _scaling(f: Fields, part: Fields, max_positions: int) -> RopeScaling | None:
     if kind in _KINDS:
         return _read(f, part, kind, max_positions)
     if kind not in _SAME:
-        near = difflib.get_close_matches(str(kind), _KINDS, n=1)
         part.problem("rope_type" if part.has("rope_type") else "type",
                      f"`{kind}` is none of {', '.join(('default', *_KINDS))}",
-                     f"did you mean `{near[0]}`?" if near else "")  # fmt: skip
+                     did_you_mean(nearest(str(kind), _KINDS)))  # fmt: skip
     return None
 
 

@@ -9,7 +9,6 @@ writes such files.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ...cost_models import units
 from ...cost_models.specs.stack import StackSpec
-from ...errors import InputError
+from ...errors import InputError, did_you_mean, nearest
 from ..io.reader import Document, FieldPath, read_document
 from .load import is_stack, load_stack, stack_names
 
@@ -109,8 +108,7 @@ def _fact(document: Document, place: FieldPath, problems: list[Any]) -> tuple[An
     if isinstance(given, Mapping):
         source, given = str(given.get("source") or source), given.get("value")
     if field not in _TYPES:
-        near = difflib.get_close_matches(field, _TYPES, 1)
-        hint = f"did you mean `{near[0]}`?" if near else f"fields: {', '.join(sorted(_TYPES))}"
+        hint = did_you_mean(nearest(field, _TYPES), otherwise=f"fields: {', '.join(sorted(_TYPES))}")
         problems.append(document.problem(place, f"`{field}` is no field of a stack", hint))
         return None, source
     try:
