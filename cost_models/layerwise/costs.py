@@ -32,7 +32,7 @@ from ..quantities.tables import Tables
 from ..rates import collectives
 from ..rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ..rates.rates import Rates
-from ..step import optimizer_seconds, sharded_states, stage_messages
+from ..step import optimizer_seconds, sharded_states, stage_messages, step
 from ..step.data_parallel import group_curve, once_per_step_s, shown_s
 from ..step.pipeline import one_f_one_b_hop_s
 from .memory import Bytes, alone, share
@@ -92,9 +92,14 @@ class Prices(Bytes):
         return stage_messages.link_s(self.whole, self.rates)
 
     @cached_property
-    def messages_once_s(self) -> Array:
-        """[n] messages once a step."""
-        return stage_messages.messages_once_s(self.whole, self.rates)
+    def once_terms(self) -> dict[str, Array]:
+        """[n] seconds of each of step.ONCE_TERMS. A plan has those of the strategy of its head."""
+        return step.once_terms(self.whole, self.rates)
+
+    @cached_property
+    def once_terms_s(self) -> Array:
+        """[n] their sum."""
+        return np.asarray(sum(self.once_terms.values()))
 
     def resharding_s(self, row: int, splits: Ints) -> Array:
         """[from, to] seconds per micro-batch, forward and backward, between items whose sequences are cut into
@@ -164,14 +169,14 @@ class LayerwisePipeline:
         """Data parallelism once per step; room: [..., 2] seconds of forward and backward to hide it behind."""
         return shown_s(self.rates.stack, reduce, gather, room[..., 0], room[..., 1])
 
-    def step_s(self, sums: Array, messages_once_s: Array | float) -> Array:
+    def step_s(self, sums: Array, once_terms_s: Array | float) -> Array:
         """[...] seconds of a step: the slowest stage m times, the others once, messages, data parallelism, update."""
         cycle, room = self.cycle_s(sums)
         slowest = np.argmax(cycle, axis=-1)[..., None]
         longest, total = np.take_along_axis(cycle, slowest, -1)[..., 0], cycle.sum(axis=-1)
         beside = np.take_along_axis(room, slowest[..., None], -2)[..., 0, :]
         most = sums[..., REDUCE:].max(axis=-2)
-        step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + messages_once_s
+        step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + once_terms_s
         step_s = step_s + self.once_s(most[..., 0], most[..., 1], beside) + most[..., 2] + most[..., 3]
         return np.asarray(step_s * (1.0 + self.straggler_share))
 

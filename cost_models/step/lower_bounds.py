@@ -15,8 +15,9 @@ from .optimizer_seconds import least_optimizer_s
 from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .pipeline_overhead import pipeline_s
 from .reserved_memory import fixed_bytes, fullest_stage
-from .stage_messages import hop_s, messages_once_s
+from .stage_messages import hop_s
 from .stage_seconds import each_kind_s, stage_seconds
+from .step import once_terms_s
 from .stragglers import straggler_share
 from .vocabulary_seconds import exposed_vocabulary_s
 
@@ -40,7 +41,7 @@ def bound(
         cycles_s = _least_pipeline_s(ledger, rates, cycle)
     else:
         cycles_s = ledger.m * cycle + sum(pipeline_s(ledger, rates, stage, cycle))
-    step_s = cycles_s + messages_once_s(ledger, rates) + exposed_vocabulary_s(ledger, rates, cycle)
+    step_s = cycles_s + once_terms_s(ledger, rates) + exposed_vocabulary_s(ledger, rates, cycle)
     step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)

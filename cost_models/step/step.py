@@ -5,7 +5,7 @@ A term is exposed seconds of a step; their sum is the step time. Memory is the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,10 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "stragglers": ("waiting for slow GPUs", ()),
 }
 
+# name -> [n] seconds that every step has once, whichever stage is slowest and whatever runs the pipeline. Each place
+# that adds up a step adds all of these: here, the bounds, the simulated step, the integer program, strategies by layer.
+ONCE_TERMS: Mapping[str, Callable[[Ledger, Rates], Array]] = {"pp": messages_once_s}
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -85,7 +89,9 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["offload"] = m * stage.offload[slowest, pick]
     terms["bubble"], messages_s = pipeline_s(ledger, rates, stage, cycle)
     terms["imbalance"] = _imbalance(ledger, rates, slowest)
-    terms["pp"] = messages_s + messages_once_s(ledger, rates)
+    terms["pp"] = messages_s
+    for name, once_s in once_terms(ledger, rates).items():
+        terms[name] = terms.get(name, 0.0) + once_s
     if ledger.vocabulary is not None:
         terms["vocabulary"] = exposed_vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
@@ -99,6 +105,16 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
     terms["stragglers"] = straggler_share(ledger) * np.asarray(sum(terms.values()))
     return terms, slowest
+
+
+def once_terms(ledger: Ledger, rates: Rates) -> dict[str, Array]:
+    """[n] seconds of each of ONCE_TERMS. A term of TERMS with the same name may have a part of another kind too."""
+    return {name: seconds(ledger, rates) for name, seconds in ONCE_TERMS.items()}
+
+
+def once_terms_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] their sum."""
+    return np.asarray(sum(once_terms(ledger, rates).values()))
 
 
 def _imbalance(ledger: Ledger, rates: Rates, slowest: Ints) -> Array:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 
 from ..quantities.ledger import Ledger
+from ..specs.stack import StackSpec
 
 
 def straggler_share(ledger: Ledger) -> float:
     """Added to every step of more than a node's worth of GPUs, which waits for the slowest: per doubling above 8."""
-    return ledger.problem.stack.straggler_share * max(math.log2(ledger.problem.num_gpus / 8), 0.0)
+    return straggler_share_of(ledger.problem.stack, ledger.problem.num_gpus)
+
+
+def straggler_share_of(stack: StackSpec, num_gpus: int) -> float:
+    """The same for a job of `num_gpus`."""
+    return stack.straggler_share * max(math.log2(num_gpus / 8), 0.0)

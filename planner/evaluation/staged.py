@@ -33,6 +33,7 @@ from ...cost_models.quantities.stages import (
 from ...cost_models.quantities.tables import Tables, index_keys
 from ...cost_models.rates import collectives
 from ...cost_models.rates.kernel_seconds import keep_kernel_seconds, kernel_seconds
+from ...cost_models.rates.rates import COMPONENTS
 from ...cost_models.schedules import simulator
 from ...cost_models.schedules.simulator import Costs, Schedule, Timeline
 from ...cost_models.step import stage_messages, stage_seconds, step, stragglers
@@ -47,6 +48,10 @@ from .network import Network
 
 # A schedule of more operations than this is not simulated: it would take seconds.
 MOST_OPERATIONS = 1 << 22
+# Terms of a step (step.TERMS) that are in the makespan of the simulator, or a factor on all others. A simulated step
+# adds every other term to the makespan, with its seconds of the closed form.
+SIMULATED_TERMS = frozenset({*COMPONENTS, "accumulate", "fsdp", "resharding", "vocabulary", "bubble", "pp", "dp",
+                             "optimizer", "offload", "stragglers"})  # fmt: skip
 
 
 def chunks_per_stage(layout: Layout) -> int:
@@ -246,8 +251,8 @@ class Staged:
         """Seconds of a step."""
         if not self.is_simulated:
             return self.closed_s
-        outside = self._messages_once_s + self._contention_s + float(self.estimate.terms["imbalance"][0])
-        return (self.timeline.makespan_s + outside) * (1.0 + stragglers.straggler_share(self.batch))
+        beside_s = sum(self._beside_makespan_s.values())
+        return (self.timeline.makespan_s + beside_s) * (1.0 + stragglers.straggler_share(self.batch))
 
     @cached_property
     def terms(self) -> dict[str, float]:
@@ -259,9 +264,10 @@ class Staged:
         alone = replace(self.costs, reduce_s=(), gather_s=(), optimizer_s=())
         silent = replace(alone, forward_hop_s=(), backward_hop_s=(), forward_link_s=(), backward_link_s=())
         with_messages, without = (simulator.simulate(self.schedule, costs).makespan_s for costs in (alone, silent))
-        terms["pp"] = max(with_messages - without, 0.0) + self._messages_once_s
-        exposed = max(self.timeline.makespan_s - with_messages - terms["optimizer"], 0.0)
-        terms["dp"] = exposed + self._contention_s
+        terms["pp"] = max(with_messages - without, 0.0)
+        terms["dp"] = max(self.timeline.makespan_s - with_messages - terms["optimizer"], 0.0)
+        for name, seconds in self._beside_makespan_s.items():
+            terms[name] = seconds + (terms[name] if name in SIMULATED_TERMS else 0.0)
         share = stragglers.straggler_share(self.batch)
         terms["stragglers"] = self.step_s * share / (1.0 + share)
         if self.batch.vocabulary is not None:  # waiting for it is part of the bubble
@@ -272,8 +278,16 @@ class Staged:
         return terms
 
     @property
-    def _messages_once_s(self) -> float:
-        return float(stage_messages.messages_once_s(self.batch, self.resolved.rates)[0])
+    def _beside_makespan_s(self) -> dict[str, float]:
+        """Seconds of each term that a simulated step has beside the makespan."""
+        terms = self.estimate.terms
+        beside_s = {name: float(seconds[0]) for name, seconds in terms.items() if name not in SIMULATED_TERMS}
+        return {**beside_s, **self.once_terms, "dp": self._contention_s}
+
+    @cached_property
+    def once_terms(self) -> dict[str, float]:
+        """Seconds of each of step.ONCE_TERMS."""
+        return {name: float(s[0]) for name, s in step.once_terms(self.batch, self.resolved.rates).items()}
 
     @cached_property
     def _contention_s(self) -> float:

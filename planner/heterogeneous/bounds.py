@@ -29,7 +29,7 @@ from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates import collectives
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.specs.cluster import Bridge
-from ...cost_models.step import lower_bounds, reserved_memory, shared_bounds
+from ...cost_models.step import lower_bounds, reserved_memory, shared_bounds, stragglers
 from ..search.exhaustive import _KEYS, _ROWS, Search
 from ..space.rules import Columns as Fields
 from ..space.rules import Rule
@@ -60,7 +60,7 @@ class _Shared(Search):
         total = sum(part.num_gpus for part in parts)
         self.shares = [part.num_gpus / total for part in parts]
         self.mean = self.problem.num_gpus / total
-        self.growth = 1.0 + self.problem.stack.straggler_share * max(math.log2(total / 8), 0.0)
+        self.growth = 1.0 + stragglers.straggler_share_of(self.problem.stack, total)
 
     def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
         keys, index = index_keys(meshes)

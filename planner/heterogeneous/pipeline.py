@@ -154,6 +154,12 @@ class CrossIslandPipeline(OnIslands):
             out.append((ends, sent, seconds, bridged(bridge, self._senders).bw_bytes_per_s))
         return out
 
+    @cached_property
+    def once_terms(self) -> dict[str, float]:
+        """Those of the island that takes longest, but for messages, which may cross bridges."""
+        longest = {name: max(single.once_terms[name] for single in self.singles) for name in step.ONCE_TERMS}
+        return {**longest, "pp": self._messages_once_s}
+
     @property
     def _messages_once_s(self) -> float:
         """The sum of a tied embedding, over the bridge if its ends lie apart; and what the messages of several pairs of

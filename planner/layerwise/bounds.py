@@ -215,7 +215,7 @@ class Bounds:
         self.fits = all(stage.fits for stage in self.stages)
         if self.fits:
             last = self.pieces[-1]
-            self.messages_once_s = float(last[HEAD].messages_once_s.min()) if HEAD in last else 0.0
+            self.once_terms_s = float(last[HEAD].once_terms_s.min()) if HEAD in last else 0.0
             self.cycle_s = np.array([stage.cycle_s for stage in self.stages])
             self.step_s = self._of_step()
 
@@ -255,7 +255,7 @@ class Bounds:
         longest, total = np.maximum(cycle_s, others.max(initial=0.0)), cycle_s + others.sum()
         apart = (self.pipe.m - 1) * longest + total + self.pipe.hops_s(np.asarray(total), np.asarray(longest))
         together = others.sum() + once_s + self.least_hops_s
-        found = np.maximum(apart, together) + self.messages_once_s + self.instance.mixing_s
+        found = np.maximum(apart, together) + self.once_terms_s + self.instance.mixing_s
         return np.asarray(found * (1.0 + self.pipe.straggler_share))
 
     def worth(self, stage: Stage, item: int, threshold: float) -> NDArray[np.bool_]:

@@ -27,6 +27,8 @@ from .space import Instance
 
 _EQUAL = 1e-8  # gaps below are those of rounding
 _NOTHING_FITS = "no plan with strategies of their own fits without offload"
+# Terms of a step (step.TERMS) that no such plan has: its strategies offload nothing, and `check` refuses the others.
+ABSENT_TERMS = frozenset({"offload", "imbalance", "vocabulary"})
 
 
 def check(resolved: Resolved, *, own_stages: bool, techniques: bool, islands: bool) -> None:
@@ -59,7 +61,7 @@ def candidate(resolved: Resolved, outcome: LayerwiseOutcome) -> Candidate | None
     best = _in_runs(outcome.best)
     layouts = best.instance.prices.whole.layouts
     base = layouts.layout(max(set(best.rows[1:-1]), key=lambda row: (best.rows[1:-1].count(row), -row)))
-    terms = _terms(best)
+    terms = step_terms_of(best)
     step_s = sum(terms.values())
     like = candidates(resolved, [Staged.of(resolved, base)])[0]
     scale = step_s / like.step_s
@@ -148,7 +150,7 @@ def _alike(instance: Instance, row: int) -> Alike:
     return Alike(strategy=str(layout), **rounded(numbers))
 
 
-def _terms(best: Assignment) -> dict[str, float]:
+def step_terms_of(best: Assignment) -> dict[str, float]:
     """Seconds of every term (step.TERMS); they sum to the step."""
     instance, prices, rows = best.instance, best.instance.prices, best.rows
     pipe, sums = instance.pipeline, instance.sums_of(best.rows)
@@ -169,9 +171,11 @@ def _terms(best: Assignment) -> dict[str, float]:
     terms |= {
         "accumulate": m * accumulate, "fsdp": m * (float(traffic[slowest, :2].sum()) + copies),
         "resharding": m * max(steady - accumulate - copies, 0.0), "bubble": max(total - float(cycle[slowest]), 0.0),
-        "pp": float(pipe.hops_s(np.array(total), cycle[slowest])) + float(prices.messages_once_s[rows[-1]]),
+        "pp": float(pipe.hops_s(np.array(total), cycle[slowest])),
         "dp": float(pipe.once_s(most[0], most[1], room[slowest])), "optimizer": float(most[2] + most[3]),
     }  # fmt: skip
+    for name, seconds in prices.once_terms.items():
+        terms[name] = terms.get(name, 0.0) + float(seconds[rows[-1]])
     return {**terms, "stragglers": pipe.straggler_share * sum(terms.values())}
 
 
@@ -234,4 +238,4 @@ def _stages(best: Assignment, like: Candidate) -> list[dict[str, Any]]:
     return out
 
 
-__all__ = ["added", "best_layers", "candidate", "check"]
+__all__ = ["added", "best_layers", "candidate", "check", "step_terms_of"]

@@ -42,7 +42,7 @@ class State:
     longest: Array
     room: Array
     most: Array
-    messages_once_s: Array
+    once_terms_s: Array
 
     @classmethod
     def empty(cls) -> State:
@@ -62,7 +62,7 @@ class State:
     def dimensions(self) -> Array:
         """[n, column] what a label must be no worse in to take another's place."""
         columns = (self.sums, self.held, self.at_end, self.total, self.longest, -self.room, self.most,
-                   self.messages_once_s)  # fmt: skip
+                   self.once_terms_s)  # fmt: skip
         every = np.column_stack(columns)
         return np.asarray(every[:, np.ptp(every, axis=0) > 0]) if len(every) > 1 else every
 
@@ -148,7 +148,7 @@ class Labels:
         grown = replace(
             state.take(before), sums=sums, held=held, at_end=at_end, t=np.full_like(split, t), split=split, used=used,
             mixed=state.mixed[before] | ((old >= 0) & (old != split)),
-            messages_once_s=state.messages_once_s[before] + pieces.messages_once_s[option],
+            once_terms_s=state.once_terms_s[before] + pieces.once_terms_s[option],
         )  # fmt: skip
         return before, option, grown
 
@@ -190,7 +190,7 @@ class Labels:
             hidden = (pipe.m - 1) * longest + total + bounds.least_hops_s
             hidden = hidden + self._once(most, longest[:, None] * bounds.compute_shares)
             together = np.maximum(together, hidden)
-        found = np.maximum(apart, together) + np.maximum(state.messages_once_s, bounds.messages_once_s)
+        found = np.maximum(apart, together) + np.maximum(state.once_terms_s, bounds.once_terms_s)
         found = found + np.where(state.mixed, 0.0, bounds.instance.mixing_s)
         return np.asarray(found * (1.0 + pipe.straggler_share))
 
@@ -201,7 +201,7 @@ class Labels:
         """[n] seconds of the finished plans."""
         pipe = self.bounds.pipe
         step_s = (pipe.m - 1) * state.longest + state.total + pipe.hops_s(state.total, state.longest)
-        step_s = step_s + state.messages_once_s
+        step_s = step_s + state.once_terms_s
         return np.asarray((step_s + self._once(state.most, state.room)) * (1.0 + pipe.straggler_share))
 
     def _kept(self, state: State, least: Array, closed: bool) -> Ints:

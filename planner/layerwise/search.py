@@ -215,14 +215,14 @@ def _stage_by_stage(out: LayerwiseOutcome, bounds: Bounds, limit: int) -> float:
         rows += found.rows
     plan = tuple(rows)
     out.offer(instance, plan, instance.step_s(plan))
-    least = total + bounds.least_hops_s + bounds.messages_once_s
+    least = total + bounds.least_hops_s + bounds.once_terms_s
     return max(bounds.step_s, least * (1.0 + pipe.straggler_share))
 
 
 def _scaled(pieces: Pieces, once: float) -> Pieces:
     sums = pieces.sums.copy()
     sums[:, REDUCE:] *= once
-    return replace(pieces, sums=sums, messages_once_s=np.zeros_like(pieces.messages_once_s))
+    return replace(pieces, sums=sums, once_terms_s=np.zeros_like(pieces.once_terms_s))
 
 
 def _least_of(bounds: Bounds, most_s: float, limit: int) -> LabelSearchResult:

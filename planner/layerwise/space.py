@@ -59,7 +59,7 @@ def _crossed(columns: Columns, options: Columns) -> Columns:
 class Pieces:
     """Options of one item on one stage. rows: [o] of the strategies; sums: [o, SUMS] seconds; held, transient: [o]
     bytes that add up, and that come and go; at_end: [o] bytes that add up in the backward pass of the embedding, on the
-    stage of a pipeline that has it; split: [o] index of tp x cp; messages_once_s: [o] once per step."""
+    stage of a pipeline that has it; split: [o] index of tp x cp; once_terms_s: [o] of step.ONCE_TERMS."""
 
     rows: Ints
     sums: Array
@@ -67,7 +67,7 @@ class Pieces:
     transient: Array
     at_end: Array
     split: Ints
-    messages_once_s: Array
+    once_terms_s: Array
 
     def take(self, rows: NDArray[np.generic]) -> Pieces:
         return Pieces(*(getattr(self, name)[rows] for name in Pieces.__dataclass_fields__))
@@ -148,7 +148,7 @@ class Instance(Stages):
 
     def step_s(self, rows: tuple[int, ...]) -> float:
         """Seconds of a step of a plan."""
-        return float(self.pipeline.step_s(self.sums_of(rows), self.prices.messages_once_s[rows[-1]]))
+        return float(self.pipeline.step_s(self.sums_of(rows), self.prices.once_terms_s[rows[-1]]))
 
     def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
         """Of a plan, for every stage: bytes of every buffer (device_memory.BUFFERS), freed ones of no use
@@ -164,7 +164,7 @@ class Instance(Stages):
         """[row] step seconds, and bytes of the fullest GPU, of one strategy everywhere."""
         prices, rows = self.prices, self.rows
         sums = np.einsum("sk,sqkn->nsq", self.counts, prices.seconds[self.profile][..., rows])
-        step_s = self.pipeline.step_s(sums, prices.messages_once_s[rows])
+        step_s = self.pipeline.step_s(sums, prices.once_terms_s[rows])
         held = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows]
         held = held + self.in_flight[:, None, None] * prices.saved[:, rows] + prices.unusable[:, rows] / self.reserved
         passing = np.repeat(prices.transient[..., rows].sum(axis=0)[None], self.pp, axis=0)
@@ -180,10 +180,10 @@ class Instance(Stages):
         profile, cached = self.profile[stage], self._kept
         kinds = self.kinds_of(stage, item)
         if (profile, item) not in cached:
-            cached[profile, item] = self._undominated(profile, kinds, edge=item in (EMBEDDING, HEAD))
+            cached[profile, item] = self._undominated(profile, kinds, item)
         rows = cached[profile, item]
         sums, states, saved, transient = self._summed(profile, kinds, rows)
-        once_s = self.prices.messages_once_s[rows] if item == HEAD else np.zeros(len(rows))
+        once_s = self._once_terms_s(item, rows)
         split = np.searchsorted(self.splits, self.prices.split[rows])
         held = states + self.in_flight[stage] * saved
         if item >= 0:  # what a stage hands on, in equal parts to its layers; all strategies hand on as much
@@ -206,18 +206,22 @@ class Instance(Stages):
         transient = np.max([prices.transient[:, kind][:, rows].sum(axis=0) for kind in kinds], axis=0)
         return np.asarray(sums).T, np.asarray(states), np.asarray(saved), transient
 
-    def _undominated(self, profile: int, kinds: list[int], *, edge: bool) -> Ints:
+    def _once_terms_s(self, item: int, rows: Ints) -> Array:
+        """[o] seconds once per step: all are counted with the head."""
+        return self.prices.once_terms_s[rows] if item == HEAD else np.zeros(len(rows))
+
+    def _undominated(self, profile: int, kinds: list[int], item: int) -> Ints:
         """Strategies that no other of the same split beats in every sum; of equal ones the first. Those of an edge are
         counted once for all ways to recompute layers. An edge tied to another keeps all: they must agree."""
         rows, layouts = self.rows, self.prices.whole.layouts
-        if edge:
+        if item in (EMBEDDING, HEAD):
             names = ("tp", "cp", "zero")
             code = np.stack([layouts[name][rows] for name in names])
             rows = rows[np.sort(np.unique(code, axis=1, return_index=True)[1])]
             if self.ties_edges:
                 return rows
         sums, states, saved, transient = self._summed(profile, kinds, rows)
-        everything = np.column_stack([sums, states, saved, transient])
+        everything = np.column_stack([sums, states, saved, transient, self._once_terms_s(item, rows)])
         split = self.prices.split[rows]
         return rows[undominated(everything, split)]
 

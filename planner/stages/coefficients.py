@@ -17,9 +17,15 @@ from ...cost_models.quantities.moments import unusable
 from ...cost_models.quantities.resident import moments_held
 from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, on_devices
 from ...cost_models.rates.kernel_seconds import kernel_seconds
-from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, stragglers
+from ...cost_models.rates.rates import COMPONENTS
+from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, step, stragglers
 from ..evaluation.staged import Staged, chunks_per_stage, one_by_one
 from .ilp import Stages
+
+# Terms of a step (step.TERMS) that the program has, beside step.ONCE_TERMS, and those that it leaves out. It may leave
+# out any: its answer is a bound from below, and each split that it proposes is priced by `Staged`.
+PROGRAM_TERMS = frozenset({*COMPONENTS, "accumulate", "bubble", "pp", "optimizer", "stragglers"})
+LEFT_OUT_TERMS = frozenset({"imbalance", "fsdp", "resharding", "vocabulary", "dp", "offload"})
 
 _HELD = np.array([1.0, 1.0, 0.0, 0.0])  # of held.Moment, what is held from F to I
 
@@ -80,7 +86,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
         held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes, redo_bytes=redo_bytes,
         memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
         fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
-        fixed_s=float(stage_messages.messages_once_s(batch, rates)[0]), growth=1.0 + stragglers.straggler_share(batch),
+        fixed_s=float(step.once_terms_s(batch, rates)[0]), growth=1.0 + stragglers.straggler_share(batch),
     )  # fmt: skip
 
 
