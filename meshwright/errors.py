@@ -54,6 +54,7 @@ class FieldProblem:
     file: str = ""
     line: int = 0
     hint: str = ""
+    missing: tuple[str, ...] = ()  # paths of the fields that are absent, where that is the problem
 
     def __str__(self) -> str:
         where = ", ".join(part for part in (self.file, f"line {self.line}" if self.line else "", self.field) if part)
@@ -64,13 +65,16 @@ class InputError(MeshwrightError):
     """The input is wrong; all problems of a file are reported together."""
 
     code = "invalid_input"
+    problems: tuple[FieldProblem, ...] = ()  # what `of` was made from
 
     @classmethod
     def of(cls, problems: Sequence[FieldProblem]) -> InputError:
         """One error out of all `problems` of an input; the hint is the first that any of them carries."""
         hint = next((p.hint for p in problems if p.hint), "")
         message = "\n".join(str(p) for p in problems)
-        return cls(message, hint=hint, details={"problems": [str(p) for p in problems]})
+        error = cls(message, hint=hint, details={"problems": [str(p) for p in problems]})
+        error.problems = tuple(problems)
+        return error
 
 
 class UnknownNameError(InputError):

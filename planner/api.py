@@ -119,7 +119,7 @@ def _with_even_stages(resolved: Resolved, outcome: SearchOutcome, watch: _Watch)
     outside = None if outcome.stopped else _outside(resolved, best_s, best_s, watch)
     result = _plan(resolved, listed, _certificate(resolved, outcome), outside, outcome.count)
     doubts = [] if resolved.workload.objective == "memory" else _where_the_simulator_differs(staged)
-    return result.model_copy(update={"warnings": (*result.warnings, *doubts, *watch.cut)})
+    return watch.warn(result.with_warnings(doubts))
 
 
 def _where_the_simulator_differs(staged: Sequence[Staged]) -> list[str]:
@@ -145,7 +145,7 @@ def _with_own_stages(resolved: Resolved, outcome: SearchOutcome, watch: _Watch) 
     outside = None if stopped else _outside(resolved, outcome.top.rows[0][0], best_s, watch, simulate=True)
     certificate = _certificate_of_splits(resolved, outcome, finalists, best_s)
     result = _plan(resolved, listed, certificate, outside, outcome.count)
-    return result.model_copy(update={"warnings": (*result.warnings, *finalists.notes, *watch.cut)})
+    return watch.warn(result.with_warnings(finalists.notes))
 
 
 def _by_islands(resolved: Resolved, watch: _Watch) -> Plan:
@@ -161,10 +161,11 @@ def _by_islands(resolved: Resolved, watch: _Watch) -> Plan:
         gap=rounded(1.0 - bound / best_s), stopped=search.stopped,
         proven=search.stopped is None and 1.0 - bound / best_s <= 1e-3 * (1 + 1e-9),
     )  # fmt: skip
-    result = _plan(resolved, listed, proof, None, search.count)
-    warnings = [text for text in result.warnings if not heterogeneous.of_even_plans(text)]
-    update = {"ways": heterogeneous.ways(resolved, search, even), "warnings": (*warnings, *unusable, *search.notes)}
-    return result.model_copy(update=update)
+    # Nothing here is planned as if all groups were alike, so no loss of such a plan is worth a warning.
+    warnings = tuple(warning for warning in resolved.warnings if warning.code != "uniform-plan")
+    result = _plan(replace(resolved, warnings=warnings), listed, proof, None, search.count)
+    result = result.with_warnings((*unusable, *search.notes), search.cut_short)
+    return result.model_copy(update={"ways": heterogeneous.ways(resolved, search, even)})
 
 
 def _with_placed_nodes(resolved: Resolved, watch: _Watch, seed: int) -> Plan:
@@ -183,7 +184,7 @@ def _with_placed_nodes(resolved: Resolved, watch: _Watch, seed: int) -> Plan:
         gap = max(0.0, 1.0 - proof.lower_bound_s / listed[0].step_s)
         proof = proof.model_copy(update={"gap": rounded(gap), "proven": proof.proven and gap < _EQUAL})
     result = _plan(resolved, listed, proof, None, outcome.count)
-    return result.model_copy(update={"warnings": (*result.warnings, *watch.cut)})
+    return watch.warn(result)
 
 
 def _with_own_layers(resolved: Resolved, watch: _Watch, stages: str | None, allowed: Sequence[str]) -> Plan:
@@ -222,8 +223,7 @@ def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
     count = Count(total=1, priced=1)
     proof = Certificate(space=count.told(), lower_bound_s=None, gap=None, proven=False)
     result = _plan(resolved, listed, proof, None, count)
-    more = overflows(resolved, listed[0])
-    return result.model_copy(update={"warnings": (*result.warnings, *more)})
+    return result.with_warnings(overflows(resolved, listed[0]))
 
 
 def overflows(resolved: Resolved, candidate: Candidate) -> list[str]:
@@ -249,11 +249,11 @@ def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> 
 
 
 class _Watch:
-    """Progress and the time limit, shared by all searches of one call, and where those run that can run apart. cut:
-    what was left out, though the best layout is proven."""
+    """Progress and the time limit, shared by all searches of one call, and the pool for searches that can run apart."""
 
     def __init__(self, progress: Progress | None, time_limit_s: float | None, pool: Executor) -> None:
-        self.pool, self.cut = pool, list[str]()
+        self.pool = pool
+        self.cuts: list[tuple[str, str]] = []  # (cause, comparison that it cut), though the best layout is proven
         self._progress, self._limit_s, self._started = progress, time_limit_s, time.monotonic()
 
     def report(self, count: Count, best: float) -> None:
@@ -266,6 +266,11 @@ class _Watch:
 
     def late(self) -> bool:
         return self.left_s() <= 0
+
+    def warn(self, result: Plan) -> Plan:
+        """`result` with a warning for each comparison that was cut."""
+        texts = [f"{cause} before {comparison}" for cause, comparison in self.cuts]
+        return result.with_warnings(texts, [cause for cause, _ in self.cuts])
 
 
 def _search(resolved: Resolved, space: Space, watch: _Watch, **options: Any) -> SearchOutcome:
@@ -286,7 +291,7 @@ def _best_of_families(resolved: Resolved, watch: _Watch, least: int = 0) -> Sear
         return outcome
     every = _search(resolved, resolved.space, watch, top=top)
     if every.stopped:
-        watch.cut.append(f"{every.stopped} before the list was filled up")
+        watch.cuts.append((every.stopped, "the list was filled up"))
         return outcome
     twins = [row for row in every.top.rows if row not in outcome.top.rows]
     every.top.rows = sorted(outcome.top.rows + twins[:missing], key=lambda row: row[:2])
@@ -309,7 +314,7 @@ def _outside(
     the closed form the plan's best of it, closed_s, and as the plan prices (simulated or not) the plan's best, best_s.
     """
     unasked = resolved.target.name == "any" or resolved.workload.objective == "memory" or resolved.cluster.gpu.plan_only
-    if unasked or watch.cut:
+    if unasked or watch.cuts:
         return None
     incumbent, winner = min(closed_s, best_s) * (1 - _WORTH_SAYING), None
     others = [name for name in able_to_build(resolved.model, resolved.workload) if name != resolved.target.name]
@@ -317,7 +322,7 @@ def _outside(
     tasks = [Task.of(resolved, "step", limit=incumbent, target=name, ends_s=ends_s) for name in others]
     for name, got in zip(others, in_order(watch.pool, tasks, watch.report), strict=True):
         if got.stopped:
-            watch.cut.append(f"{got.stopped} before other targets were compared")
+            watch.cuts.append((got.stopped, "other targets were compared"))
             return None
         if not got.rows or got.rows[0][0] >= incumbent:
             continue
@@ -372,7 +377,7 @@ def _plan(
         profiles=tuple(Profile(name=name, sha256=digest) for name, digest in resolved.profiles.items()),
         candidates=listed, ranking_lead=rounded(intervals.ranking_lead()), certificate=certificate, outside=outside,
         resolved=resolved_part(resolved), rejected={"memory": count.out_of_memory, **count.ruled_out},
-        warnings=resolved.warnings,
+        warnings=tuple(warning.text for warning in resolved.warnings),
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from .notice import Notice
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
@@ -131,7 +133,7 @@ class ClusterSpec:
     name: str
     groups: tuple[NodeGroup, ...]
     levels: tuple[NetworkLevel, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
     hosts: tuple[str, ...] = ()
     links: NodeLinks | None = None
     collectives: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)

@@ -108,15 +108,12 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
 
 
 def _model_problems(row: RowReader, error: InputError) -> None:
-    """The model reader's complaints: its missing fields come in one line, and its paths start in the model."""
-    for text in error.details["problems"]:
-        if text.startswith("missing field"):
-            for name in text.partition("`")[2].rstrip("`").split("`, `"):
-                row.fail(("model", *name.split(".")), f"`model.{name}` is missing")
-            continue
-        where, _, message = text.partition(": ")
-        path = tuple(where.rpartition(", ")[2].split("."))
-        row.fail(("model", *path), message, error.hint)
+    """The model reader's complaints: it reports all missing fields as one problem, and its paths start in the model."""
+    for problem in error.problems:
+        for name in problem.missing:
+            row.fail(("model", *name.split(".")), f"`model.{name}` is missing")
+        if not problem.missing:
+            row.fail(("model", *problem.field.split(".")), problem.message, error.hint)
 
 
 def _workload(row: RowReader) -> Workload:

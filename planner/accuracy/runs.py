@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,11 +99,8 @@ def _syntax(path: Path, chunk: Chunk) -> FieldProblem:
     try:
         read_document(str(path.with_suffix(".yaml")), "\n" * (chunk.line - 1) + chunk.text)
     except InputError as error:
-        text = str(error.details["problems"][0])
-        found = re.match(r"(?s).*?, line (\d+)(?:, ([^:]+))?: (.*)", text)
-        if found:
-            return FieldProblem(found[3], found[2] or "", str(path), int(found[1]), error.hint)
-        return FieldProblem(text.partition(": ")[2] or text, "", str(path), chunk.line, error.hint)
+        problem = error.problems[0]
+        return replace(problem, file=str(path), line=problem.line or chunk.line, hint=error.hint)
     return FieldProblem("cannot be read", "", str(path), chunk.line)
 
 

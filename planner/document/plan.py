@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -358,18 +358,25 @@ class Plan(_Part):
     warnings: tuple[str, ...] = ()
     technique_choices: tuple[TechniqueChoice, ...] = ()
     ways: tuple[Strategy, ...] | None = None  # the best of each way to use the islands of the cluster, fastest first
+    # Causes, as in `certificate.stopped`, that cut a comparison after the search; the best layout is still proven.
+    cut_short: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans that had nothing to choose look as they always did."""
-        found: dict[str, Any] = _without(handler(self), "ways")
-        return {name: value for name, value in found.items() if name != "technique_choices" or value}
+        fields: dict[str, Any] = _without(handler(self), "ways")
+        optional = ("technique_choices", "cut_short")
+        return {name: value for name, value in fields.items() if value or name not in optional}
+
+    def with_warnings(self, texts: Iterable[str], cut_short: Iterable[str] = ()) -> Plan:
+        """This plan with more warnings, after a comparison that any cause in `cut_short` cut."""
+        update = {"warnings": (*self.warnings, *texts), "cut_short": (*self.cut_short, *cut_short)}
+        return self.model_copy(update=update)
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C cut short the search, or what comes after it: then a warning begins with the word."""
-        cut_later = any(each.startswith("interrupted ") for each in self.warnings)
-        return self.certificate.stopped == "interrupted" or cut_later
+        """Whether Ctrl-C cut short the search, or a comparison after it."""
+        return "interrupted" in (self.certificate.stopped, *self.cut_short)
 
     @property
     def best(self) -> Candidate:

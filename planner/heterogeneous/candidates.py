@@ -36,11 +36,6 @@ def applies(resolved: Resolved) -> bool:
     return usual and 0 < len(resolved.cluster.islands) <= MOST_ISLANDS
 
 
-def of_even_plans(warning: str) -> bool:
-    """Whether a warning of the cluster says what plans for all GPUs alike do."""
-    return warning.startswith(("mixed GPUs", "nodes of", "sites differ")) or warning.endswith("is used for all")
-
-
 def searched(
     resolved: Resolved, left_s: Callable[[], float], report: Callable[[Count, float], None]
 ) -> tuple[HeterogeneousSearch, tuple[str, ...]]:
@@ -105,7 +100,8 @@ def ways(resolved: Resolved, mixed: HeterogeneousSearch, even: Strategy | None) 
 
 def even_way(resolved: Resolved, mixed: HeterogeneousSearch, late: Callable[[], bool]) -> Strategy | None:
     """The best even layout for the weakest of all GPUs, and what it takes on the cluster as it is; None where there is
-    none, its groups of ranks straddle islands, or vendors differ. Ctrl-C here stops `mixed` too."""
+    none, its groups of ranks straddle islands, or vendors differ. Ctrl-C here stops `mixed` too; a time limit leaves
+    its result as proven as it was."""
     parts, unusable = parts_of(resolved)
     one_job = not unusable and len({part.alone.cluster.gpu.vendor for part in parts}) == 1
     outcome = None if mixed.stopped or not one_job else search_of(resolved, resolved.space, should_stop=late).run()
@@ -113,6 +109,7 @@ def even_way(resolved: Resolved, mixed: HeterogeneousSearch, late: Callable[[], 
         mixed.stopped = outcome.stopped
     elif outcome and outcome.stopped:
         mixed.notes.append(f"{outcome.stopped} before all GPUs as if alike were compared")
+        mixed.cut_short = (outcome.stopped,)
     if outcome is None or outcome.stopped or not outcome.top.rows:
         return None
     layout = outcome.top.rows[0][2]

@@ -87,6 +87,7 @@ class HeterogeneousSearch:
     priced: int = 0
     notes: list[str] = field(default_factory=list)
     stopped: str | None = None
+    cut_short: tuple[str, ...] = ()  # causes that cut a comparison after the search, as in the plan
     _even: dict[tuple[Layout, tuple[int, ...]], tuple[CrossIslandPipeline, Stages]] = field(default_factory=dict)
     _alone: dict[tuple[Layout, tuple[int, ...]], tuple[CrossIslandPipeline, dict[int, Stages]]] = field(
         default_factory=dict

@@ -92,11 +92,11 @@ def added(resolved: Resolved, plan: Plan, outcome: LayerwiseOutcome) -> Plan:
     """`plan` with the best layer-wise plan in its list, and the proof of both searches."""
     one, proof = candidate(resolved, outcome), plan.certificate
     if one is None and outcome.stopped:
-        said = f"{outcome.stopped} before plans with strategies of their own were compared"
-        return plan.model_copy(update={"warnings": (*plan.warnings, said)})
+        text = f"{outcome.stopped} before plans with strategies of their own were compared"
+        return plan.with_warnings([text], cut_short=[outcome.stopped])
     if one is None:
-        said = "no plan with strategies of their own for its layers is faster than the best with one for all"
-        return plan.model_copy(update={"warnings": (*plan.warnings, said if outcome.best else _NOTHING_FITS)})
+        text = "no plan with strategies of their own for its layers is faster than the best with one for all"
+        return plan.with_warnings([text if outcome.best else _NOTHING_FITS])
     listed = sorted([one, *plan.candidates[: max(resolved.request.top - 1, 1)]], key=lambda each: each.step_s)
     listed = [each.model_copy(update={"choice": index + 1}) for index, each in enumerate(listed)]
     stopped, best_s = proof.stopped or outcome.stopped, listed[0].step_s

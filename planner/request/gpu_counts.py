@@ -71,7 +71,7 @@ class Counts:
             return self.first
         sized = _sized(self.first.request, number, self.per_node)
         cluster = load_cluster(sized.cluster, gpu=sized.gpu, num_gpus=sized.gpus)
-        others = [text for text in self.first.warnings if text not in self.first.cluster.warnings]
+        others = [warning for warning in self.first.warnings if warning not in self.first.cluster.warnings]
         return replace(self.first, request=sized, cluster=cluster, warnings=(*others, *cluster.warnings))
 
 

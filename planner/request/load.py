@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -77,7 +77,7 @@ def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
     limit = work.pop("max_memory_bytes")  # the one number that has a unit where a user writes it
     work["max_memory"] = None if limit is None else f"{limit} B"
     for place, value in sets.items():
-        draft.put(place, value, f"--set {dotted(place)}")
+        draft.put(place, value, _of_set(place))
     return draft.request()
 
 
@@ -89,20 +89,32 @@ def _set(text: str) -> tuple[FieldPath, Any]:
     return tuple(name.strip().split(".")), read_document("--set", text=value).data
 
 
+@dataclass(frozen=True)
+class _Origin:
+    """Where a field of a request came from: as screens show it, and the kind of place."""
+
+    text: str
+    kind: Literal["file", "environment", "flag", "argument"]
+
+
+def _of_set(place: FieldPath) -> _Origin:
+    return _Origin(f"--set {dotted(place)}", "flag")
+
+
 class _Draft:
     """A request that is being put together: plain data, and where each field came from."""
 
     def __init__(self, document: Document | None, *, flags: bool) -> None:
         self.document, self.flags = document, flags
         self.data: dict[str, Any] = {}
-        self.origins: dict[FieldPath, str] = {}
+        self.origins: dict[FieldPath, _Origin] = {}
         if document is not None:
             if not isinstance(document.data, Mapping):
                 raise InputError.of([document.problem((), "is not a request", "it starts with `model: llama-3.1-8b`")])
             self.data = copy.deepcopy(dict(document.data))
             self._anchor_paths(Path(document.name).parent if document.name != "stdin" else Path())
             for place in _leaves(self.data):
-                self.origins[place] = f"{document.name}, line {document.line(place)}"
+                self.origins[place] = _Origin(f"{document.name}, line {document.line(place)}", "file")
 
     def _anchor_paths(self, folder: Path) -> None:
         """Paths in a file are relative to that file."""
@@ -112,7 +124,7 @@ class _Draft:
             if isinstance(value, str) and not Path(value).is_absolute() and (folder / value).exists():
                 holder[name] = str(folder / value)  # type: ignore[index]  # a dict, as value was in it
 
-    def put(self, place: FieldPath, value: Any, origin: str) -> None:
+    def put(self, place: FieldPath, value: Any, origin: _Origin) -> None:
         holder = self.data
         for depth, part in enumerate(place[:-1], 1):
             below = holder.get(str(part))
@@ -122,12 +134,12 @@ class _Draft:
                 below = holder[part] = parse_fix(below)
             elif isinstance(below, str) and part in ("model", "stack"):
                 hint = f"write `{part}` out in a request file to change parts of it"
-                raise InputError(f"{origin}: {dotted(place[:depth])} is the name `{below}`", hint=hint)
+                raise InputError(f"{origin.text}: {dotted(place[:depth])} is the name `{below}`", hint=hint)
             if not isinstance(below, dict):
                 below = holder[str(part)] = {}
             holder = below
         holder[str(place[-1])] = value
-        self.origins = {key: text for key, text in self.origins.items() if key[: len(place)] != place}
+        self.origins = {key: known for key, known in self.origins.items() if key[: len(place)] != place}
         self.origins[place] = origin
 
     def defaults(self, environ: Mapping[str, str], elsewhere: Mapping[str, Any]) -> None:
@@ -135,11 +147,11 @@ class _Draft:
         for variable, name in ENVIRONMENT.items():
             given = {name, "gpu"} if name == "cluster" else {name}  # GPUs by name and number are a cluster too
             if environ.get(variable) and not any(self.data.get(key) or elsewhere.get(key) for key in given):
-                self.put((name,), environ[variable], f"environment {variable}")
+                self.put((name,), environ[variable], _Origin(f"environment {variable}", "environment"))
 
     def set(self, text: str) -> None:
         place, value = _set(text)
-        self.put(place, value, f"--set {dotted(place)}")
+        self.put(place, value, _of_set(place))
 
     def override(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
@@ -148,18 +160,19 @@ class _Draft:
                 raise InputError(f"unknown argument `{name}`", hint=hint)
             if value is None:
                 continue
-            origin = f"--{name.replace('_', '-')}" if self.flags else f"argument {name}"
+            flag = f"--{name.replace('_', '-')}"
+            origin = _Origin(flag, "flag") if self.flags else _Origin(f"argument {name}", "argument")
             if name == "fix":
                 self._override_fix(value, origin)
             else:
                 self.put(FLAT[name], str(value) if isinstance(value, Path) else value, origin)
 
-    def _override_fix(self, value: Any, origin: str) -> None:
+    def _override_fix(self, value: Any, origin: _Origin) -> None:
         """Adds to what the file fixes; a field given here replaces the file's value instead of clashing with it."""
         try:
             fixed = parse_fix(value)
         except InputError as error:
-            raise InputError.of([FieldProblem(error.message, field=origin, hint=error.hint)]) from None
+            raise InputError.of([FieldProblem(error.message, field=origin.text, hint=error.hint)]) from None
         for name, each in fixed.items():
             self.put(("fix", name), each, origin)
 
@@ -177,16 +190,16 @@ class _Draft:
             raise _together([self._problem(each) for each in error.errors()] + missing) from None
         if missing:
             raise _together(missing)
-        request._origins.update({dotted(place): origin for place, origin in sorted(self.origins.items(), key=str)})
+        request._origins.update({dotted(place): self.origins[place].text for place in sorted(self.origins, key=str)})
         return request
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:
         place: FieldPath = tuple(error["loc"])
         message, hint = _explain(error, place)
         origin = next((self.origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self.origins), None)
-        if origin is not None and origin.startswith("--"):
-            return FieldProblem(message, field=origin, hint=hint)
-        if self.document is not None and (origin is None or origin.startswith(self.document.name)):
+        if origin is not None and origin.kind == "flag":
+            return FieldProblem(message, field=origin.text, hint=hint)
+        if self.document is not None and (origin is None or origin.kind == "file"):
             return self.document.problem(place, message, hint)
         return FieldProblem(message, field=dotted(place), hint=hint)
 
@@ -226,6 +239,16 @@ def _keys_at(place: FieldPath) -> list[str]:
     return sorted(model.model_fields)
 
 
+# pydantic's type of an error -> the kind of value that it expects
+_EXPECTED = {
+    "string_type": "a valid string",
+    "bool_type": "a valid boolean",
+    "float_type": "a valid number",
+    "list_type": "a valid list",
+    "tuple_type": "a valid tuple",
+}
+
+
 def _explain(error: ErrorDetails, place: FieldPath) -> tuple[str, str]:
     """pydantic's complaint in our words: (message, hint)."""
     context, given = error.get("ctx") or {}, error["input"]
@@ -249,6 +272,9 @@ def _explain(error: ErrorDetails, place: FieldPath) -> tuple[str, str]:
         case "model_type" | "model_attributes_type" | "dict_type":
             words = "`all` or " if place == ("workload", "train") else ""
             return f"must be {words}a mapping, is `{given}`", f"its keys: {', '.join(_keys_at(place))}"
+        case "value_error":
+            return str(context["error"]), ""
+        case kind if kind in _EXPECTED:
+            return f"must be {_EXPECTED[kind]}", ""
         case _:
-            message = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-            return f"must be {message}" if error["msg"].startswith("Input should be") else message, ""
+            return error["msg"], ""

@@ -16,6 +16,7 @@ from ...cost_models.rates.collectives import Levels
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import MixtureOfExperts, ModelSpec, with_capacity
+from ...cost_models.specs.notice import Notice
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
 from ...cost_models.techniques import registry as techniques
@@ -45,7 +46,7 @@ class Resolved:
     workload: Workload
     stack: StackSpec
     target: Target
-    warnings: tuple[str, ...]
+    warnings: tuple[Notice, ...]
     network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (placement/place.py)
     nodes: tuple[int, ...] | None = None  # in the order that was chosen to hold the ranks, where links differ
     links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
@@ -121,9 +122,9 @@ def resolve(request: Request) -> Resolved:
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
     target = load_target(request.target)
     stack = _fitting(_stack(request.stack, target), workload, cluster)
-    found = Resolved(request, model, cluster, workload, stack, target, ())
-    return Resolved(request, model, cluster, workload, stack, target,
-                    tuple([*model_warnings, *cluster.warnings, *_doubts(found)]))  # fmt: skip
+    resolved = Resolved(request, model, cluster, workload, stack, target, ())
+    of_model = [Notice("model", text) for text in model_warnings]
+    return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
 
 
 def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
@@ -203,23 +204,26 @@ def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec) -> Stac
     return replace(stack, attention="unfused") if plain else stack
 
 
-def _doubts(resolved: Resolved) -> list[str]:
+def _doubts(resolved: Resolved) -> list[Notice]:
     """Warnings about what the numbers rest on."""
-    gpu, out = resolved.cluster.gpu, []
+    gpu, target = resolved.cluster.gpu, resolved.target
+    doubts = []
     if gpu.plan_only:
-        out.append(f"{gpu.name}: plan only, no target of meshwright runs on it")
-    out += [_about(each, resolved.target) for each, _ in techniques.of(resolved.workload.techniques)]
-    out += _untrained(resolved)
+        doubts.append(Notice("target", f"{gpu.name}: plan only, no target of meshwright runs on it"))
+    used = techniques.of(resolved.workload.techniques)
+    doubts += [Notice("technique", _about(technique, target)) for technique, _ in used]
+    doubts += _untrained(resolved)
     device = surfaces_for(gpu)
     if device.provenance != "measured":
-        out.append(f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and "
-                   "bandwidth")  # fmt: skip
+        text = f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and bandwidth"
+        doubts.append(Notice("estimate", text))
     elif device.attention_provenance != "measured":
-        out.append(f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled")
-    return out
+        text = f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled"
+        doubts.append(Notice("estimate", text))
+    return doubts
 
 
-def _untrained(resolved: Resolved) -> list[str]:
+def _untrained(resolved: Resolved) -> list[Notice]:
     """A warning where the target cannot train the model: the plan is no more than priced. Raises UnsupportedError where
     it is a target that runs the plan itself, and was asked for."""
     target, model = resolved.target, resolved.model
@@ -230,7 +234,8 @@ def _untrained(resolved: Resolved) -> list[str]:
     if target.runs_plans and "target" in resolved.request.origins:
         raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
     refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
-    return [f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"]
+    text = f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"
+    return [Notice("target", text)]
 
 
 def _about(technique: Technique, target: Target) -> str:

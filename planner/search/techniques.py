@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -73,23 +73,28 @@ def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mappin
     names = sorted(techniques)
     for size in range(len(names) + 1):
         for chosen in combinations(names, size):
-            if size <= 2 or not any(_exclude(*pair) for pair in combinations(chosen, 2)):
+            if size <= 2 or not any(_reasons_apart(chosen)):
                 yield chosen, {name: techniques[name] for name in chosen}
 
 
-def _exclude(one: str, other: str) -> bool:
-    return other in TECHNIQUES[one].excludes or one in TECHNIQUES[other].excludes
+def _reasons_apart(names: Collection[str]) -> Iterator[str]:
+    """Why techniques of `names` exclude one another, in the order in which `applied` would refuse them."""
+    techniques = sorted((TECHNIQUES[name] for name in names), key=lambda technique: (technique.order, technique.name))
+    for technique in techniques:
+        yield from (reason for excluded, reason in technique.excludes.items() if excluded in names)
 
 
 def _try(
     request: Request, names: tuple[str, ...], chosen: Knobs, search: Callable[[Resolved], SearchOutcome]
 ) -> _Tried:  # fmt: skip
     given = {**request.workload.techniques, **chosen}
+    if reason := next(_reasons_apart(given), None):
+        return _Tried(names, why=reason)
     try:
         wanted = changed_request(request, {("workload", "techniques"): given}) if chosen else request
         resolved = resolve(wanted)
     except InputError as error:
-        return _Tried(names, why=str(error).rpartition("exclude one another: ")[-1])
+        return _Tried(names, why=error.message)
     if resolved.cluster.links is not None:
         raise InputError("the choice of techniques where links differ is not planned yet",
                          hint="name them: `--technique`")  # fmt: skip

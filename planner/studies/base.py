@@ -95,7 +95,7 @@ class Question:
                    after=_after(base, path, value))
             for path, value in self.sets.items()
         )  # fmt: skip
-        warnings = tuple(text for text in base.warnings if text not in self.plain.warnings)
+        warnings = tuple(warning.text for warning in base.warnings if warning not in self.plain.warnings)
         return {"study": study, "request_sha256": self.plain.request.sha256, "layout_id": self.layout.id,
                 "changes": changes, "warnings": warnings, **more}  # fmt: skip
 

@@ -152,7 +152,7 @@ def counts_to_dict(request: Request, founds: Sequence[Resolved], per_node: int) 
     return {
         "request_sha256": request.sha256, "request": request_to_dict(request), "resolved": resolved_part(founds[0]),
         "counts": tuple(found.cluster.num_gpus for found in founds), "whole_nodes_of": per_node,
-        "warnings": founds[-1].warnings,
+        "warnings": tuple(warning.text for warning in founds[-1].warnings),
     }  # fmt: skip
 
 

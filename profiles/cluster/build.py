@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ...cost_models.specs.cluster import Bridge, ClusterSpec, GpuSpec, Island, NetworkLevel, NodeGroup, NodeLinks
+from ...cost_models.specs.notice import Notice
 from ...errors import InputError
 from ..io import registry
 from ..io.registry import GpuEntry, NodeEntry
@@ -197,7 +198,7 @@ def build(name: str, groups: Sequence[Group], fabric: Fabric) -> ClusterSpec:
     levels, warnings = assemble(groups, fabric)
     across = levels[-1].size > groups[0].intra[-1].size or several
     for group in groups:
-        warnings += [*group.warnings, *_unconfirmed(group, across)]
+        warnings += [Notice("cluster", text) for text in (*group.warnings, *_unconfirmed(group, across))]
     islands, bridges = cut(groups, fabric)
     return ClusterSpec(name=name, groups=tuple(group.nodes for group in groups), levels=levels,
                        warnings=tuple(dict.fromkeys(warnings)), islands=islands, bridges=bridges)  # fmt: skip
@@ -221,7 +222,8 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         "name": cluster.name,
         "groups": [_group_to_dict(group) for group in cluster.groups],
         "levels": [asdict(level) for level in cluster.levels],
-        "warnings": list(cluster.warnings),
+        "warnings": [warning.text for warning in cluster.warnings],
+        **({"warning_codes": [warning.code for warning in cluster.warnings]} if cluster.warnings else {}),
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
         **({"links": asdict(cluster.links)} if cluster.links else {}),
         **({"collectives": cluster.collectives} if cluster.collectives else {}),
@@ -259,7 +261,10 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
     links = data.get("links")
     if links is not None:
         links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))
-    return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=tuple(data.get("warnings", ())),
+    texts: Sequence[str] = data.get("warnings", ())
+    codes = data.get("warning_codes", ["cluster"] * len(texts))  # plans of earlier versions have texts only
+    warnings = tuple(Notice(code, text) for code, text in zip(codes, texts, strict=True))
+    return ClusterSpec(name=data["name"], groups=groups, levels=levels, warnings=warnings,
                        hosts=tuple(data.get("hosts", ())), links=links, islands=islands, bridges=bridges,
                        collectives=data.get("collectives", {}))  # fmt: skip
 

@@ -18,6 +18,7 @@ import yaml
 
 from ...cost_models.rates.rates import MemoryOverheads
 from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.notice import Notice
 from ...errors import InputError
 from ..io import registry
 from ..io.facts import Facts
@@ -58,7 +59,8 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
         groups = [replace(group, measured={**group.measured, **values}) if group.gpu.name == on else group
                   for group in groups]  # fmt: skip
         warnings += _other_host(facts, found)
-    return replace(cluster, groups=tuple(groups), warnings=(*cluster.warnings, *warnings))
+    notices = [Notice("cluster", text) for text in warnings]
+    return replace(cluster, groups=tuple(groups), warnings=(*cluster.warnings, *notices))
 
 
 def _document(facts: Facts, named: str | Mapping[str, Any]) -> Document:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...cost_models.specs.cluster import NetworkLevel, NodeGroup, Topology
+from ...cost_models.specs.notice import Notice
 
 _NCCL = "NCCL tuning.cc, ring, Simple"
 _LIKE = "assumed as of the nearest link that NCCL lists"
@@ -120,12 +121,12 @@ def domain_size(gpus_per_node: int, num_nodes: int, domain: int) -> tuple[int, s
     return size * gpus_per_node, note
 
 
-def assemble(groups: Sequence[Group], fabric: Fabric) -> tuple[tuple[NetworkLevel, ...], list[str]]:
+def assemble(groups: Sequence[Group], fabric: Fabric) -> tuple[tuple[NetworkLevel, ...], list[Notice]]:
     """The hierarchy of the whole cluster, innermost first, and what to warn of. Every group that needs a network has
     one: the caller checked."""
     levels = _merge_intra(groups)
     total = sum(group.nodes.num_gpus for group in groups)
-    warnings: list[str] = []
+    warnings: list[Notice] = []
     if len(groups) > 1:
         warnings += _mixed_warnings(groups, fabric)
     every = [*(group.inter for group in groups), fabric.between]
@@ -155,7 +156,7 @@ def _weakest(levels: Sequence[NetworkLevel], size: int) -> NetworkLevel:
 
 
 def _network_levels(
-    inter: Inter, fabric: Fabric, total: int, gpus_per_node: int, warnings: list[str]
+    inter: Inter, fabric: Fabric, total: int, gpus_per_node: int, warnings: list[Notice]
 ) -> list[NetworkLevel]:
     reach = min(nodes for _, nodes in fabric.sites) * gpus_per_node if fabric.sites else total
     base = NetworkLevel(name="site" if fabric.sites else "cluster", size=reach, bw_bytes_per_s=inter.bw_bytes_per_s,
@@ -175,7 +176,8 @@ def _network_levels(
                                    latency_s=fabric.wan_latency_s, kind="wan", source="as given"))  # fmt: skip
         if len({nodes for _, nodes in fabric.sites}) > 1:
             named = ", ".join(f"{name} {nodes}" for name, nodes in fabric.sites)
-            warnings.append(f"sites differ in size ({named} nodes): groups are laid out for the smallest")
+            text = f"sites differ in size ({named} nodes): groups are laid out for the smallest"
+            warnings.append(Notice("uniform-plan", text))
     return levels
 
 
@@ -192,31 +194,39 @@ def _increasing(levels: Sequence[NetworkLevel]) -> list[NetworkLevel]:
     return kept
 
 
-def _mixed_warnings(groups: Sequence[Group], fabric: Fabric) -> list[str]:
+def _mixed_warnings(groups: Sequence[Group], fabric: Fabric) -> list[Notice]:
     warnings = []
     gpus = sorted({group.nodes.gpu.name for group in groups})
     if len(gpus) > 1:
         weakest = min((group.nodes.gpu for group in groups),
                       key=lambda gpu: max(gpu.peak_flops_per_s.get(t, 0.0) for t in ("bf16", "fp16")))  # fmt: skip
         smallest = min((group.nodes.gpu for group in groups), key=lambda gpu: gpu.memory_bytes)
-        warnings.append(f"mixed GPUs ({', '.join(gpus)}): an even plan runs at the speed of {weakest.name} and in the "
-                        f"memory of {smallest.name}")  # fmt: skip
+        text = (
+            f"mixed GPUs ({', '.join(gpus)}): an even plan runs at the speed of {weakest.name} and in the "
+            f"memory of {smallest.name}"
+        )
+        warnings.append(Notice("uniform-plan", text))
     vendors = sorted({group.nodes.gpu.vendor for group in groups})
     if len(vendors) > 1:
-        warnings.append(f"{' and '.join(vendors)} GPUs share no communication library: one job cannot span them")
+        text = f"{' and '.join(vendors)} GPUs share no communication library: one job cannot span them"
+        warnings.append(Notice("cluster", text))
     sizes = sorted({group.nodes.gpus_per_node for group in groups})
     if len(sizes) > 1:
         listed = " and ".join(map(str, sizes))
-        warnings.append(f"nodes of {listed} GPUs: groups inside a node are limited to {sizes[0]}")
+        text = f"nodes of {listed} GPUs: groups inside a node are limited to {sizes[0]}"
+        warnings.append(Notice("uniform-plan", text))
     inters = [group.inter for group in groups if group.inter is not None]
     speeds = sorted({inter.bw_bytes_per_s for inter in inters})
     if len(speeds) > 1:
         listed = ", ".join(gbps(speed) for speed in speeds)
-        warnings.append(f"networks of {listed} per GPU: the slowest is used for all")
+        warnings.append(Notice("uniform-plan", f"networks of {listed} per GPU: the slowest is used for all"))
     kinds = sorted({GENERATIONS.get(inter.kind, inter.kind) for inter in inters})
     if len(kinds) > 1 and fabric.between is None:
-        warnings.append(f"networks of different kinds ({', '.join(kinds)}) must be joined by something: "
-                        "give `links.between_groups` if it is slower than they are")  # fmt: skip
+        text = (
+            f"networks of different kinds ({', '.join(kinds)}) must be joined by something: "
+            "give `links.between_groups` if it is slower than they are"
+        )
+        warnings.append(Notice("cluster", text))
     return warnings
 
 

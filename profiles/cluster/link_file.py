@@ -19,6 +19,7 @@ import yaml
 from ...cost_models.quantities.exchanges import OPS
 from ...cost_models.rates.collectives import OpRates
 from ...cost_models.specs.cluster import ClusterSpec, NetworkLevel
+from ...cost_models.specs.notice import Notice
 from ..io.facts import Facts
 from ..io.reader import FieldPath
 from ..io.registry import NETWORK_KIND, NODE_KIND, is_inside_kind
@@ -44,7 +45,8 @@ def with_collectives(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
             found[kind] = {op: values for op in OPS if (values := _constants(facts, (*path, kind, op))) is not None}
     for kind in sorted(asked - found.keys()):
         facts.fail(path, f"says nothing of `{kind}`, which a link is of", "`profile links` writes both")
-    return replace(cluster, collectives=found, warnings=(*cluster.warnings, *_other_hardware(facts, cluster)))
+    warnings = [Notice("cluster", text) for text in _other_hardware(facts, cluster)]
+    return replace(cluster, collectives=found, warnings=(*cluster.warnings, *warnings))
 
 
 def _constants(facts: Facts, path: FieldPath) -> dict[str, float] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...cost_models.specs.cluster import ClusterSpec, NodeLinks
+from ...cost_models.specs.notice import Notice
 from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from ..io.facts import Facts
 from ..io.reader import read_text
@@ -62,12 +63,13 @@ def _linked(cluster: ClusterSpec, rows: Rows, source: str, warnings: tuple[str, 
     pairs = [bw for i, row in enumerate(rows) for j, bw in enumerate(row) if i != j]
     slowest = replace(cluster.levels[-1], bw_bytes_per_s=min(pairs) / cluster.gpus_per_node,
                       source=f"bandwidth: the slowest pair of {source}")  # fmt: skip
-    cluster = replace(cluster, levels=(*cluster.levels[:-1], slowest), warnings=(*cluster.warnings, *warnings))
+    notices = [Notice("cluster", text) for text in warnings]
+    cluster = replace(cluster, levels=(*cluster.levels[:-1], slowest), warnings=(*cluster.warnings, *notices))
     if min(pairs) == max(pairs):
         return cluster
     links = NodeLinks(bw_bytes_per_s=tuple(map(tuple, rows)), source=source)
-    note = "links between nodes differ: `plan` places the nodes by them; `what-if` takes the slowest for all"
-    return replace(cluster, links=links, warnings=(*cluster.warnings, note))
+    text = "links between nodes differ: `plan` places the nodes by them; `what-if` takes the slowest for all"
+    return replace(cluster, links=links, warnings=(*cluster.warnings, Notice("cluster", text)))
 
 
 def _hosts(facts: Facts, num_nodes: int) -> tuple[str, ...]:

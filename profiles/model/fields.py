@@ -159,6 +159,7 @@ class Fields:
         problems = list(self._problems)
         if self._missing:
             fields = ", ".join(f"`{name}`" for name in self._missing)
-            problems.insert(0, FieldProblem(f"missing field{'s' * (len(self._missing) > 1)} {fields}", file=self._file))
+            message = f"missing field{'s' * (len(self._missing) > 1)} {fields}"
+            problems.insert(0, FieldProblem(message, file=self._file, missing=tuple(self._missing)))
         if problems:
             raise InputError.of(problems)

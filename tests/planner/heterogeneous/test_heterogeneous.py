@@ -332,6 +332,7 @@ def test_four_t4_beside_twelve_a100_are_no_drag() -> None:
     alone = next(way for way in plan.ways if way.manner == "together" and way.islands == ("a100-node",))
     assert plan.best.step_s <= min(even.step_s, alone.step_s)
     assert plan.best.step_s < 0.5 * even.step_s
+    assert not any("an even plan runs at the speed of" in warning for warning in plan.warnings)
 
 
 def test_gpus_of_two_vendors_are_no_way_to_use_the_groups() -> None:

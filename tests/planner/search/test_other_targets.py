@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, load_plan
+from meshwright.planner.document.plan import Plan, load_plan, read_plan
 from meshwright.planner.search.exhaustive import SearchOutcome
 from meshwright.planner.search.tasks import Answer
 from meshwright.planner.space.tree import Count
@@ -60,6 +60,7 @@ def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
     kept = load_plan(tmp_path / "plan.json")
     assert result.code == 130
     assert kept.certificate.proven
+    assert kept.interrupted
     assert "warning: interrupted before other targets were compared" in result.err
     assert "best layout so far" not in result.err
 
@@ -78,3 +79,4 @@ def test_ctrl_c_while_the_list_is_filled_up_is_told(monkeypatch: pytest.MonkeyPa
     assert next(calls) == 2  # other targets are not searched after it
     assert plan.interrupted
     assert plan.warnings[-1] == "interrupted before the list was filled up"
+    assert read_plan(plan.to_json(), "plan.json").interrupted

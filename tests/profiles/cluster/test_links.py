@@ -30,7 +30,7 @@ def test_a_slow_node_slows_its_links() -> None:
     assert (rows[0][1], rows[0][3], rows[3][0], rows[3][3]) == (12.5e9, 3.125e9, 3.125e9, 0.0)
     assert found.hosts[3] == "gpu-03"
     assert found.levels[-1].bw_bytes_per_s == 3.125e9 / 4  # other commands take the slowest for all
-    assert any("links between nodes differ" in each for each in found.warnings)
+    assert any("links between nodes differ" in warning.text for warning in found.warnings)
     assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(found)))) == found
 
 

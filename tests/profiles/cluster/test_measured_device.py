@@ -242,7 +242,7 @@ def test_profiles_of_other_hardware_are_named_and_not_used(tmp_path: Path) -> No
     path = cluster(tmp_path, mine, measured={"gpu": "", "device": "EPYC, 2 cores"})
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("- cpu.yaml", "- cpu.yaml\n- other.yaml"), encoding="utf-8")
-    links, unused = load_cluster(str(path)).warnings
+    links, unused = (warning.text for warning in load_cluster(str(path)).warnings)
     assert "measured on Xeon, 8 cores, the links of" in links
     assert "on EPYC, 2 cores" in links
     assert "measured on cpu-0.25-cores, the cluster has cpu-0.5-cores: not used" in unused

@@ -1,0 +1,23 @@
+"""A warning of what a plan rests on: a code that programs compare, and a text that people read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Code = Literal[
+    "cluster",  # a value of the cluster's description is assumed, doubtful, unconfirmed or not used
+    "uniform-plan",  # a plan that treats all groups of nodes alike loses speed or memory; one by islands does not
+    "model",  # a part of the model's description is left out, or its numbers disagree
+    "estimate",  # times are scaled from another device instead of measured
+    "target",  # the target cannot run what is planned
+    "technique",  # who trains by a technique, and what no price of it shows
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One warning. Two with equal code and text are the same warning."""
+
+    code: Code
+    text: str
