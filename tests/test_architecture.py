@@ -36,7 +36,7 @@ LEAVES = {"errors", "_version"}
 THIRD_PARTY = {
     "cli": {"typer", "rich", "matplotlib", "pydantic"},
     "planner": {"numpy", "scipy", "pydantic", "pydantic_core", "pulp", "highspy", "networkx", "distributed", "ray"},
-    "profiles": {"numpy", "scipy", "pydantic", "yaml", "ruamel", "torch"},
+    "profiles": {"numpy", "scipy", "pydantic", "yaml", "torch"},
     "cost_models": {"numpy", "scipy"},
     "runtime": {"torch", "numpy"},
 }

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.profiles.io.document import FieldPath
 from meshwright.profiles.io.facts import Facts
-from meshwright.profiles.io.reader import FieldPath, read_document
+from meshwright.profiles.io.reader import read_document
 
 from .emulated import Host
 

@@ -13,7 +13,7 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
 from ...errors import FieldProblem
-from ...profiles.io.reader import Document, FieldPath, dotted
+from ...profiles.io.document import Document, FieldPath, dotted
 
 _REQUIRED = object()
 

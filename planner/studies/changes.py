@@ -18,7 +18,8 @@ from ...cost_models import units
 from ...cost_models.layouts import FIELD_NAMES
 from ...cost_models.techniques.registry import TECHNIQUES
 from ...errors import InputError, did_you_mean, nearest
-from ...profiles.io.reader import FieldPath, read_document
+from ...profiles.io.document import FieldPath
+from ...profiles.io.reader import read_document
 from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve
 from ..request.schema import LoraRequest, Train, WorkloadRequest

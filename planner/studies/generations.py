@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import InputError
-from ...profiles.io.reader import FieldPath
+from ...profiles.io.document import FieldPath
 from ..request.load import changed_request
 from ..request.resolve import resolve
 from .base import Question

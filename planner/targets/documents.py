@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...errors import FieldProblem
-from ...profiles.io.reader import Document, read_document
+from ...profiles.io.document import Document
+from ...profiles.io.reader import read_document
 from .argv import Arguments
 from .option_lists import OptionList
 
@@ -57,7 +59,7 @@ def read_toml(document: Document, options: OptionList) -> Arguments:
     """torchtitan's TOML of releases up to 0.2.2, in the names of its Python config."""
     data = {key: value for key, value in dict(document.data).items() if key not in _TOML_OTHERS}
     mode = dict(data.pop("activation_checkpoint", {}) or {}).get("mode", "none")
-    found = read_blocks(Document(document.name, data, document.text, document.syntax), options)
+    found = read_blocks(replace(document, data=data), options)
     model = document.at(("model",), {})
     found.settings["activation_checkpoint"] = mode
     if isinstance(model, Mapping) and model.get("flavor"):

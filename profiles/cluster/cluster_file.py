@@ -13,8 +13,8 @@ from typing import Any, get_args
 from ...cost_models.specs.cluster import ClusterSpec, Topology
 from ...errors import InputError
 from ..io import registry
+from ..io.document import Document, FieldPath
 from ..io.facts import Facts
-from ..io.reader import Document, FieldPath
 from . import device_files
 from .build import build, gpu_group, node_group, parse_shorthand
 from .fabric import Fabric, FabricType, Group, Inter, latency, suspicious_nic, suspicious_ratio

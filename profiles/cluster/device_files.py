@@ -21,8 +21,9 @@ from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.notice import Notice
 from ...errors import InputError
 from ..io import registry
+from ..io.document import Document
 from ..io.facts import Facts
-from ..io.reader import Document, read_document
+from ..io.reader import read_document
 from ..io.registry import GpuEntry
 from ..rates.calibration import Calibration, overlaid
 from . import measured_device

@@ -20,8 +20,8 @@ from ...cost_models.quantities.exchanges import OPS
 from ...cost_models.rates.collectives import OpRates
 from ...cost_models.specs.cluster import ClusterSpec, NetworkLevel
 from ...cost_models.specs.notice import Notice
+from ..io.document import FieldPath
 from ..io.facts import Facts
-from ..io.reader import FieldPath
 from ..io.registry import NETWORK_KIND, NODE_KIND, is_inside_kind
 from .link_fits import Links, Slow, links_differ
 from .link_tests import Ranks

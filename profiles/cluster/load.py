@@ -9,7 +9,8 @@ from typing import Any
 
 from ...cost_models.specs.cluster import ClusterSpec
 from ...errors import InputError
-from ..io.reader import Document, read_document
+from ..io.document import Document
+from ..io.reader import read_document
 from .build import of_gpus, of_shorthand
 from .cluster_file import read_cluster
 

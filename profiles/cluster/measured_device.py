@@ -28,8 +28,8 @@ from typing import Any
 from ...cost_models.layouts import MODULES
 from ...cost_models.rates.surfaces import AttentionSurface, GemmSurface
 from ...cost_models.specs.cluster import GpuSpec
+from ..io.document import FieldPath
 from ..io.facts import Facts
-from ..io.reader import FieldPath
 from ..io.registry import PRECISIONS, GpuEntry
 
 PATH: FieldPath = ("device",)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...cost_models import units
 from ...errors import FieldProblem, InputError
-from .reader import Document, FieldPath, check_keys, dotted
+from .document import Document, FieldPath, check_keys, dotted
 
 FACT_KEYS = ("value", "source", "confirmed", "note")
 

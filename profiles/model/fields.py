@@ -6,20 +6,14 @@ runs to its end and the user sees every problem at once (`finish`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import FieldProblem, InputError, did_you_mean, nearest
-from ..io.reader import FieldPath, dotted
+from ..io.document import FieldPath, LineOf, dotted, no_line
 
-LineOf = Callable[[FieldPath], int]
 _REQUIRED = object()
 _LARGEST_COUNT = 10**9
-
-
-def no_line(path: FieldPath) -> int:
-    """For data that did not come from a file: there is no line."""
-    return 0
 
 
 class Fields:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnknownNameError
+from ..io.document import LineOf, no_line
 from .families import FAMILIES
-from .fields import Fields, LineOf, no_line
+from .fields import Fields
 from .numerics import with_numerics
 
 _OWN_FORM = (

@@ -17,9 +17,10 @@ from typing import Any
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ...errors import InputError, UnknownNameError
+from ..io.document import Document, LineOf, no_line
 from ..io.folders import CATALOGUE
-from ..io.reader import Document, read_document
-from .fields import Fields, LineOf, no_line
+from ..io.reader import read_document
+from .fields import Fields
 from .huggingface import read_config
 from .numerics import own_numerics
 

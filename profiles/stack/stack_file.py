@@ -18,7 +18,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from ...cost_models import units
 from ...cost_models.specs.stack import StackSpec
 from ...errors import InputError, did_you_mean, nearest
-from ..io.reader import Document, FieldPath, read_document
+from ..io.document import Document, FieldPath
+from ..io.reader import read_document
 from .load import is_stack, load_stack, stack_names
 
 _TYPES = {name: kind for name, kind in get_type_hints(StackSpec).items() if name not in ("name", "sources")}

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from meshwright.profiles.io.reader import FieldPath, check_keys, dotted, read_document
+from meshwright.profiles.io.document import FieldPath, check_keys, dotted
+from meshwright.profiles.io.reader import read_document
 
 from meshwright.errors import InputError
 
@@ -135,7 +136,10 @@ def test_unknown_keys() -> None:
 
 def test_merge_keys_and_aliases_are_no_duplicates() -> None:
     text = "base: &b {x: 1, y: 2}\nmore:\n  <<: *b\n  x: 3\n"
-    assert read_document("a.yaml", text).data["more"] == {"x": 3, "y": 2}
+    document = read_document("a.yaml", text)
+    assert document.data["more"] == {"x": 3, "y": 2}
+    assert document.line(("more", "x")) == 4
+    assert document.line(("more", "y")) == 1  # where the alias points to: there the value must be changed
 
 
 def test_surrogate_pairs_in_json() -> None:
