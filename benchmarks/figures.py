@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from meshwright.cost_models.layouts import Layouts
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.step import step
 from meshwright.planner.accuracy.calibrate import LEFT_OUT_FILE
+from meshwright.planner.accuracy.outcome import ErrorStatistics, RunOutcome, error_statistics
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
-from meshwright.planner.accuracy.summary import RunOutcome, error_statistics, sweeps
+from meshwright.planner.accuracy.sweeps import sweeps_of
 from meshwright.planner.accuracy.validate import outcome, validate
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
@@ -153,32 +154,33 @@ def left_out() -> dict[str, Any]:
         for stage, runs in stages.items():
             found = error_statistics([e for run in runs if member(run) and (e := run.step_error) is not None])
             if found:
-                shown = {key: round(100 * found[key], 1) for key in ("median", "mean")}
-                errors.setdefault(name, {"count": found["count"]})[stage] = shown
+                shown = {"median": round(100 * found.median, 1), "mean": round(100 * found.mean, 1)}
+                errors.setdefault(name, {"count": found.count})[stage] = shown
     regret = {}
     for name in ("vTrain multi-node", "vTrain single-node"):
-        groups = sweeps([run for run in stages["without_its_group"] if SETS[name](run)])
-        regret[name] = round(100 * float(np.mean([group["regret"] for group in groups])), 1)
+        groups = sweeps_of([run for run in stages["without_its_group"] if SETS[name](run)])
+        regret[name] = round(100 * float(np.mean([group.regret for group in groups])), 1)
     return {"left_out_error_percent": errors, "left_out_regret_percent": regret}
 
 
 def accuracy() -> dict[str, Any]:
     """Errors (percent) of step time and memory on the published runs, and the regret of choosing by them."""
     found = validate()
-    summary, groups = found["summary"], found["groups"]
-    step_time, choice = summary["step_time"], summary["choice"]
+    summary, groups = found.summary, found.groups
+    step_time, choice = summary.step_time, summary.choice
 
-    def percent(statistics: dict[str, Any]) -> dict[str, Any]:
+    def percent(statistics: ErrorStatistics | None) -> dict[str, Any]:
         counts = ("count", "too_little")
-        return {key: value if key in counts else round(100 * value, 1) for key, value in statistics.items()}
+        values = asdict(statistics) if statistics else {}
+        return {key: value if key in counts else round(100 * value, 1) for key, value in values.items()}
 
     return {
-        "step_time_error_percent": {name: percent(step_time[name]) for name in ("core", "all")},
-        "step_time_error_percent_by_source": {k: percent(v) for k, v in step_time["by_source"].items()},
-        "memory_error_percent": {name: percent(statistics) for name, statistics in summary["memory"].items()},
-        "choice_regret_percent": round(100 * choice["mean_regret"], 1),
-        "choice_regret_percent_by_sweep": {group["group"]: round(100 * group["regret"], 1) for group in groups},
-        "interval_coverage_percent": round(100 * summary["coverage"]["covered"], 1),
+        "step_time_error_percent": {"core": percent(step_time.core), "all": percent(step_time.all)},
+        "step_time_error_percent_by_source": {k: percent(v) for k, v in step_time.by_source.items()},
+        "memory_error_percent": {name: percent(statistics) for name, statistics in summary.memory.items()},
+        "choice_regret_percent": round(100 * choice.mean_regret, 1) if choice else None,
+        "choice_regret_percent_by_sweep": {group.group: round(100 * group.regret, 1) for group in groups},
+        "interval_coverage_percent": round(100 * summary.coverage.covered, 1) if summary.coverage else None,
         **left_out(),
     }
 

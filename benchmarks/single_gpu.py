@@ -193,7 +193,8 @@ def after(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for path, chosen in ((seen, rows[::3]), (rest, [row for i, row in enumerate(rows) if i % 3])):
             path.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
         stack.write_text(calibrate([seen]).stack, encoding="utf-8")
-        return {row["id"]: float(row["step_s"]) for row in validate([rest], stack=str(stack))["rows"]}
+        runs = validate([rest], stack=str(stack)).rows
+        return {run.id: run.step_s for run in runs if run.step_s is not None}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -46,11 +46,11 @@ def test_rows_read_back_as_the_runs_that_were_planned(benchmark: ModuleType, tmp
     """Every model's fields, layout and recomputation: prices and bytes of the row are those of the plan."""
     path = tmp_path / "runs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in planted(benchmark, 1.0, 1.0)), encoding="utf-8")
-    found = validate([path])["rows"]
-    assert len(found) == 36
-    for row in found:
-        assert row["step_s"] == pytest.approx(row["measured_step_s"], rel=1e-6)
-        assert row["peak_memory_bytes"] == pytest.approx(row["measured_peak_memory_bytes"], rel=1e-6)
+    runs = validate([path]).rows
+    assert len(runs) == 36
+    for run in runs:
+        assert run.step_s == pytest.approx(run.measured_step_s, rel=1e-6)
+        assert run.peak_memory_bytes == pytest.approx(run.measured_peak_memory_bytes, rel=1e-6)
 
 
 def test_the_table_says_how_far_off_and_what_calibration_mends(benchmark: ModuleType) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 from ..screens import calibrate as calibrate_screen
 from ..screens import calibrate_runs as calibrate_runs_screen
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...planner.accuracy.calibrate_report import CalibrationReport
+    from ...planner.accuracy.from_run import RunCalibrationReport
 
 Rows = Annotated[
     list[Path] | None, typer.Argument(metavar="ROWS", help="Runs: YAML, JSON, JSON lines.", show_default=False)
@@ -56,18 +63,30 @@ def command(
     _check_given(rows, from_run, plan, keep_going=keep_going)
     if output is not None:
         check_writable(output, force=force)
+    saved_as = str(output) if output else None
+    if from_run:
+        with terminal.progress("fitting"):
+            launched = calibrate_runs(from_run, plan or [])
+        screen = calibrate_runs_screen.screen(launched.report, saved_as=saved_as)
+        _finish(terminal, launched.report, screen, launched.stack, output, force=force)
+        return
     with terminal.progress("fitting") as progress:
-        if from_run:
-            found = calibrate_runs(from_run, plan or [])
-        else:
-            found = calibrate(rows or [], keep_going=keep_going, progress=progress)
+        fitted = calibrate(rows or [], keep_going=keep_going, progress=progress)
+    screen = calibrate_screen.screen(fitted.report, saved_as=saved_as)
+    _finish(terminal, fitted.report, screen, fitted.stack, output, force=force)
+
+
+def _finish(
+    terminal: Terminal, report: CalibrationReport | RunCalibrationReport, screen: Iterator[RenderableType], stack: str,
+    output: Path | None, *, force: bool,
+) -> None:  # fmt: skip
+    """Writes the stack file and shows the report."""
     if output is not None:
-        write_file(output, found.stack, force=force)
+        write_file(output, stack, force=force)
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "calibration", **found.document})
-    screen = calibrate_runs_screen.screen if from_run else calibrate_screen.screen
-    terminal.show(screen(found.document, saved_as=str(output) if output else None))
-    for problem in found.document["problems"]:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "calibration", **report.to_dict()})
+    terminal.show(screen)
+    for problem in report.problems:
         terminal.warn(problem)
 
 

@@ -59,11 +59,11 @@ def command(
         check_writable(plot, force=force)
         validate_screen.check_plot()
     with terminal.progress("predicting") as progress:
-        found = validate(files or (), stack=stack, keep_going=keep_going, core=core, progress=progress)
+        validation = validate(files or (), stack=stack, keep_going=keep_going, core=core, progress=progress)
     if plot is not None:
-        validate_screen.draw(found["rows"], plot)
+        validate_screen.draw(validation.rows, plot)
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation", **found})
-    terminal.show(validate_screen.screen(found, rows=rows))
-    for problem in found["problems"]:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation", **validation.to_dict()})
+    terminal.show(validate_screen.screen(validation, rows=rows))
+    for problem in validation.problems:
         terminal.warn(problem)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,13 +27,14 @@ from ...profiles.stack.stack_file import stack_text
 from ..evaluation import intervals
 from . import interval_fit
 from .batch_pricing import rates_of
-from .calibrate_report import report
+from .calibrate_report import CalibrationReport, report
 from .cross_validation import Progress, Study, study
 from .row import Case
 from .runs import Problems, read_cases, shipped_files
 
 LEAST_RUNS = 3  # a scalar from fewer says more about the run than about the stack
 LEFT_OUT_FILE = PUBLISHED / "left_out.json"
+Report = TypeVar("Report", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,16 @@ def _refused(case: Case) -> str:
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """document: the JSON form of the report; stack: the text of the stack file."""
+class Calibrated(Generic[Report]):
+    """The result of a calibration."""
 
-    document: dict[str, Any]
-    stack: str
+    report: Report
+    stack: str  # text of the stack file
 
 
-def calibrate(paths: Sequence[Path], *, keep_going: bool = False, progress: Progress | None = None) -> Calibrated:
+def calibrate(
+    paths: Sequence[Path], *, keep_going: bool = False, progress: Progress | None = None
+) -> Calibrated[CalibrationReport]:
     """Fit the stack families of the runs in `paths`, starting at what ships.
 
     Raises InputError with everything that is wrong in the files (unless `keep_going`), and where fewer than LEAST_RUNS
@@ -93,9 +96,9 @@ def calibrate(paths: Sequence[Path], *, keep_going: bool = False, progress: Prog
     families = sorted({case.stack.name for case in runs})
     chosen = [constant for family in families for constant in constants.of_family(family, base)]
     found = study(runs, chosen, base, f"fitted to {len(runs)} runs", progress)
-    document = report(found, used.refused) | {"families": families, "problems": [str(each) for each in problems.kept]}
-    document["runs"] |= {"without_step_time": used.without_step_time, "quality_c": used.quality_c}
-    return Calibrated(document, _stack_file(found, families))
+    reported = report(found, families, used.refused, [str(problem) for problem in problems.kept],
+                      without_step_time=used.without_step_time, quality_c=used.quality_c)  # fmt: skip
+    return Calibrated(reported, _stack_file(found, families))
 
 
 def _speaks_for(case: Case, base: Calibration) -> str:

@@ -7,6 +7,7 @@ numbers chosen before it do not. What they do not tell stays as it ships, and is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,66 @@ from ...profiles.rates.constants import UNIDENTIFIED, Constant, values_at
 from ...profiles.stack.load import family_of, load_stack
 from ...profiles.stack.stack_file import stack_text
 from .calibrate import Calibrated, fact_note
+from .calibrate_report import FittedConstant
 from .fit import SCATTER, Fit, Fitter, fit
+from .outcome import ErrorStatistics
 from .run_reports import STACK, Run, read_runs
-from .summary import error_statistics
 
 # What is left of a number's slopes, in scatters per prior width, from which a run narrows its prior to UNIDENTIFIED.
 _LEAST_SLOPE = (UNIDENTIFIED**-2 - 1.0) ** 0.5
 
 
-def calibrate_runs(reports: Sequence[Path], plans: Sequence[Path]) -> Calibrated:
+@dataclass(frozen=True, kw_only=True)
+class LaunchedRun:
+    """A run of `launch`: its seconds and bytes as measured and as predicted."""
+
+    file: str
+    layout_id: str
+    gpu: str
+    num_gpus: int
+    num_steps: int  # that count
+    measured_step_s: float
+    before_s: float  # predicted by what ships
+    after_s: float  # predicted by the fit
+    measured_bytes: float | None  # of the fullest stage; None where the run did not end
+    predicted_bytes: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchedRuns:
+    """The runs of a fit; a report that cannot be used is an error, so none is refused."""
+
+    used: int
+    reports: tuple[LaunchedRun, ...]
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeAndAfter:
+    """Errors of the runs before and after the fit."""
+
+    before: ErrorStatistics
+    after: ErrorStatistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCalibrationReport:
+    """The result of a calibration on reports of `launch`."""
+
+    stack: str
+    families: tuple[str, ...]
+    runs: LaunchedRuns
+    constants: dict[str, int]  # `total`: number of fitted constants
+    errors: dict[str, BeforeAndAfter]  # `all`
+    values: tuple[FittedConstant, ...]  # fitted ones first, then those that stay as they ship
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+def calibrate_runs(reports: Sequence[Path], plans: Sequence[Path]) -> Calibrated[RunCalibrationReport]:
     """Fit the numbers of the stack `meshwright` that the runs identify, starting at what ships.
 
     Raises InputError with everything that is wrong in the reports, and where the runs identify nothing.
@@ -50,7 +102,7 @@ def calibrate_runs(reports: Sequence[Path], plans: Sequence[Path]) -> Calibrated
     fitter = Fitter(cases, [candidates[j] for j in told], base, source)
     found = fit(fitter, wanted, np.ones(len(runs)))
     after = np.array([run.seconds(load_stack(STACK, found.calibration)) for run in runs])
-    return Calibrated(_document(runs, candidates, found, before, after), _stack_file(found, len(runs)))
+    return Calibrated(_report(runs, candidates, found, before, after), _stack_file(found, len(runs)))
 
 
 def identified(slopes: Array) -> list[int]:
@@ -80,44 +132,48 @@ def _tells_nothing(candidates: Sequence[Constant], slopes: Array, num_runs: int)
     return InputError("\n".join([f"{runs} no number of the stack", *lines]), hint=hint)
 
 
-def _document(
+def _report(
     runs: Sequence[Run], candidates: Sequence[Constant], found: Fit, before: NDArray[np.float64],
     after: NDArray[np.float64],
-) -> dict[str, Any]:  # fmt: skip
+) -> RunCalibrationReport:  # fmt: skip
     measured = np.array([run.step_s for run in runs])
-    errors = {name: error_statistics((each / measured - 1).tolist())
-              for name, each in (("before", before), ("after", after))}  # fmt: skip
-    fitted = dict(zip((c.place for c in found.constants), _values(found), strict=True))
-    left = [_value(c, c.prior, 0.0, 1.0) for c in candidates if c.place not in fitted]
-    return {
-        "stack": STACK, "families": [family_of(STACK)[0]],
-        "runs": {"used": len(runs), "refused": {}, "reports": [
-            {"file": run.file, "layout_id": run.candidate.layout_id, "gpu": run.resolved.cluster.gpu.name,
-             "num_gpus": run.resolved.cluster.num_gpus, "num_steps": run.num_steps, "measured_step_s": run.step_s,
-             "before_s": float(b), "after_s": float(a),
-             "measured_bytes": run.memory and run.memory[0], "predicted_bytes": run.memory and run.memory[1]}
-            for run, b, a in zip(runs, before, after, strict=True)
-        ]},
-        "constants": {"total": len(found.constants)}, "errors": {"all": errors},
-        "values": [*fitted.values(), *left], "problems": [],
-    }  # fmt: skip
+    errors = BeforeAndAfter(before=ErrorStatistics.of((before / measured - 1).tolist()),
+                            after=ErrorStatistics.of((after / measured - 1).tolist()))  # fmt: skip
+    reports = [_launched(run, float(b), float(a)) for run, b, a in zip(runs, before, after, strict=True)]
+    fitted = {constant.place for constant in found.constants}
+    unfitted = [_constant(c, c.prior, 0.0, 1.0, at_bound=False) for c in candidates if c.place not in fitted]
+    return RunCalibrationReport(
+        stack=STACK, families=(family_of(STACK)[0],), runs=LaunchedRuns(used=len(runs), reports=tuple(reports)),
+        constants={"total": len(found.constants)}, errors={"all": errors}, values=(*_fitted(found), *unfitted),
+    )  # fmt: skip
 
 
-def _values(found: Fit) -> list[dict[str, Any]]:
+def _launched(run: Run, before_s: float, after_s: float) -> LaunchedRun:
+    measured_bytes, predicted_bytes = run.memory or (None, None)
+    return LaunchedRun(
+        file=run.file, layout_id=run.candidate.layout_id, gpu=run.resolved.cluster.gpu.name,
+        num_gpus=run.resolved.cluster.num_gpus, num_steps=run.num_steps, measured_step_s=run.step_s,
+        before_s=before_s, after_s=after_s, measured_bytes=measured_bytes, predicted_bytes=predicted_bytes,
+    )  # fmt: skip
+
+
+def _fitted(found: Fit) -> list[FittedConstant]:
     values = values_at(found.constants, found.z.tolist())
     low, high = np.array([constant.bounds for constant in found.constants]).reshape(-1, 2).T
     return [
-        {**_value(constant, value, float(z), float(spread)), "at_bound": bool(z <= lowest or z >= highest)}
+        _constant(constant, value, float(z), float(spread), at_bound=bool(z <= lowest or z >= highest))
         for constant, value, z, spread, lowest, highest in zip(
             found.constants, values, found.z, found.spread, low, high, strict=True
         )
     ]
 
 
-def _value(constant: Constant, value: float, z: float, spread: float) -> dict[str, Any]:
-    return {"name": f"{STACK} {constant.place[-1]}", "scope": constant.entry.scope, "meaning": constant.entry.meaning,
-            "prior": constant.prior, "value": value, "moved_prior_widths": z, "spread_over_prior": spread,
-            "identified": spread <= UNIDENTIFIED, "at_bound": False}  # fmt: skip
+def _constant(constant: Constant, value: float, z: float, spread: float, *, at_bound: bool) -> FittedConstant:
+    return FittedConstant(
+        name=f"{STACK} {constant.place[-1]}", scope=constant.entry.scope, meaning=constant.entry.meaning,
+        prior=constant.prior, value=value, moved_prior_widths=z, spread_over_prior=spread,
+        identified=spread <= UNIDENTIFIED, at_bound=at_bound,
+    )  # fmt: skip
 
 
 def _stack_file(found: Fit, num_runs: int) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,10 @@ from ...errors import InputError
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
 from .batch_pricing import ledger_of, rates_of
+from .outcome import RunOutcome
 from .row import Case
 from .runs import Problems, Progress, read_cases, shipped_files
-from .summary import RunOutcome, summarise
+from .summary import Validation, validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Prediction:
 def validate(
     paths: Sequence[Path] = (), *, stack: str | None = None, keep_going: bool = False, core: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Validation:  # fmt: skip
     """Predict every run of the files (none: the shipped ones): rows, groups, summary and, if kept going, problems.
 
     stack: name or file of the software of all runs, instead of what each states; of a file with several families, each
@@ -48,7 +48,7 @@ def validate(
     outcomes = [outcome(case, _software(software, case)) for case in cases]
     if problems.count and not (keep_going and outcomes):
         raise problems.error()
-    return {**summarise(outcomes, core=core), "problems": [str(problem) for problem in problems.kept]}
+    return validation(outcomes, [str(problem) for problem in problems.kept], core=core)
 
 
 def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None:

@@ -42,28 +42,28 @@ def write_runs(tmp_path: Path, texts: list[str], factor: float = SLOWER) -> Path
 def test_three_runs_move_what_they_can_tell_and_little_else(three: Path) -> None:
     """FIDELITY: one shrunken scalar. All three are compute-bound: the throughput takes most of it, launches next to
     nothing, and a pull towards the prior remains."""
-    found = calibrate([three])
-    by_name = {each["name"]: each for each in found.document["values"]}
+    report = calibrate([three]).report
+    by_name = {constant.name: constant for constant in report.values}
     moved = by_name["megatron-core throughput"]
-    assert moved["identified"]
-    assert 1 / SLOWER < moved["value"] / moved["prior"] < 0.95
+    assert moved.identified
+    assert 1 / SLOWER < moved.value / moved.prior < 0.95
     launches = by_name["megatron-core host_s_per_kernel"]
-    assert not launches["identified"]
-    assert launches["value"] == pytest.approx(launches["prior"], rel=0.1)
-    errors = found.document["errors"]["all"]
-    assert errors["before"]["mean"] == pytest.approx(1 - 1 / SLOWER, abs=1e-3)
-    assert errors["after"]["mean"] < 0.3 * errors["before"]["mean"]
-    assert errors["across_groups"]["mean"] < 0.5 * errors["before"]["mean"]
-    assert found.document["runs"]["groups"] == 1
-    assert found.document["runs"]["left_out_by"] == "runs"
+    assert not launches.identified
+    assert launches.value == pytest.approx(launches.prior, rel=0.1)
+    errors = report.errors["all"]
+    assert errors.before.mean == pytest.approx(1 - 1 / SLOWER, abs=1e-3)
+    assert errors.after.mean < 0.3 * errors.before.mean
+    assert errors.across_groups.mean < 0.5 * errors.before.mean
+    assert report.runs.groups == 1
+    assert report.runs.left_out_by == "runs"
     # nothing is left of runs of this source in a fit without it
-    assert errors["across_sources"]["mean"] == pytest.approx(errors["before"]["mean"])
-    assert moved["error_without"] > 2 * errors["after"]["mean"]
+    assert errors.across_sources.mean == pytest.approx(errors.before.mean)
+    assert moved.error_without > 2 * errors.after.mean
 
 
 def test_runs_that_the_model_predicts_move_nothing(tmp_path: Path) -> None:
-    for each in calibrate([write_runs(tmp_path, LAYOUTS, 1.0)]).document["values"]:
-        assert each["value"] == pytest.approx(each["prior"], rel=1e-4)
+    for constant in calibrate([write_runs(tmp_path, LAYOUTS, 1.0)]).report.values:
+        assert constant.value == pytest.approx(constant.prior, rel=1e-4)
 
 
 def test_the_stack_file_is_used_by_validate_and_plan(three: Path, tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ def test_ctrl_c_is_exit_130(three: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_refused_runs_count_in_every_error(three: Path) -> None:
     three.write_text(three.read_text() + row("cannot", **REFUSED))
-    document = calibrate([three]).document
-    assert list(document["runs"]["refused"]) == ["cannot"]
-    assert document["errors"]["all"]["after"]["count"] == 4
-    assert document["errors"]["all"]["after"]["max"] == 1.0
+    report = calibrate([three]).report
+    assert list(report.runs.refused) == ["cannot"]
+    assert report.errors["all"].after.count == 4
+    assert report.errors["all"].after.max == 1.0
 
 
 def test_input_errors_are_ours(tmp_path: Path) -> None:
@@ -218,6 +218,6 @@ def test_input_errors_are_ours(tmp_path: Path) -> None:
 def test_the_runs_of_the_guide_can_be_copied(tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "guides" / "calibrate.md").read_text(encoding="utf-8")
     (tmp_path / "runs.yaml").write_text(guide.partition("```yaml\n")[2].partition("```")[0])
-    found = calibrate([tmp_path / "runs.yaml"]).document
-    assert found["runs"]["used"] == 3
-    assert found["values"][0]["identified"]
+    report = calibrate([tmp_path / "runs.yaml"]).report
+    assert report.runs.used == 3
+    assert report.values[0].identified

@@ -300,8 +300,9 @@ def test_the_fit_reproduces_what_ships() -> None:
 
 def test_intervals_cover_what_they_claim() -> None:
     """Of all shipped runs, each predicted by the shipped fit; the factors come from fits without them."""
-    covered = validate()["summary"]["coverage"]
-    assert 0.85 <= covered["covered"] <= 0.95
+    coverage = validate().summary.coverage
+    assert coverage is not None
+    assert 0.85 <= coverage.covered <= 0.95
 
 
 def test_a_lead_by_hand() -> None:

@@ -102,8 +102,8 @@ def test_a_pipeline_is_fitted_as_the_plan_simulates_it(tmp_path: Path) -> None:
     assert plan.best.closed_form_s > 1.05 * plan.best.step_s
     (tmp_path / "plan.json").write_text(plan.to_json())
     (tmp_path / "run.json").write_text(json.dumps(reported(plan, factor=1.0)))
-    (value, *_) = calibrate_runs([tmp_path / "run.json"], [tmp_path / "plan.json"]).document["values"]
-    assert value["value"] == pytest.approx(value["prior"], rel=1e-6)
+    (constant, *_) = calibrate_runs([tmp_path / "run.json"], [tmp_path / "plan.json"]).report.values
+    assert constant.value == pytest.approx(constant.prior, rel=1e-6)
 
 
 def test_tiny_layers_tell_launches_and_not_the_throughput(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_tiny_layers_tell_launches_and_not_the_throughput(tmp_path: Path) -> Non
     plan = planned(model=str(tmp_path / "tiny.yaml"), workload=work, fix={"micro_batch": 1})
     (tmp_path / "plan.json").write_text(plan.to_json())
     (tmp_path / "run.json").write_text(json.dumps(reported(plan)))
-    values = calibrate_runs([tmp_path / "run.json"], [tmp_path / "plan.json"]).document["values"]
-    assert [each["name"] for each in values if each["identified"]] == ["meshwright host_s_per_kernel"]
+    constants = calibrate_runs([tmp_path / "run.json"], [tmp_path / "plan.json"]).report.values
+    assert [constant.name for constant in constants if constant.identified] == ["meshwright host_s_per_kernel"]
 
 
 def test_numbers_that_move_runs_alike_count_once() -> None:
@@ -202,5 +202,5 @@ def test_steps_after_a_restart_warm_up_again(folder: Path, plan: Plan) -> None:
     document = reported(plan)
     document["resumed"] = [{"step": 5}]
     (folder / "run.json").write_text(json.dumps(document))
-    found = calibrate_runs([folder / "run.json"], [folder / "plan.json"]).document
-    assert found["runs"]["reports"][0]["num_steps"] == 4
+    report = calibrate_runs([folder / "run.json"], [folder / "plan.json"]).report
+    assert report.runs.reports[0].num_steps == 4

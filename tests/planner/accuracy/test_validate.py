@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 from meshwright.cli.screens.validate import draw
 from meshwright.cost_models.specs.stack import StackSpec
+from meshwright.planner.accuracy.outcome import RunOutcome, error_statistics, quantile
 from meshwright.planner.accuracy.row import Case
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
-from meshwright.planner.accuracy.summary import RunOutcome, error_statistics, kendall_tau, quantile, summarise, sweep
+from meshwright.planner.accuracy.summary import RunCounts, validation
+from meshwright.planner.accuracy.sweeps import kendall_tau, sweep_of
 from meshwright.planner.accuracy.validate import predict, source_of, validate
 from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.stack.load import FAMILIES, load_stack, stack_for, stack_names
@@ -321,8 +324,8 @@ def test_all_problems_come_together_and_nothing_is_judged(tmp_path: Path) -> Non
         validate([path, tmp_path / "none.yaml"])
     assert len(raised.value.details["problems"]) == 3
     found = validate([path], keep_going=True)
-    assert [each["id"] for each in found["rows"]] == ["b"]
-    assert len(found["problems"]) == 2
+    assert [run.id for run in found.rows] == ["b"]
+    assert len(found.problems) == 2
     path.write_text(row("a", dp="dp: 5"))
     with pytest.raises(InputError):
         validate([path], keep_going=True)
@@ -344,7 +347,8 @@ def outcome(name: str, predicted: float | None, measured: float | None, **change
 def test_statistics_of_errors_by_hand() -> None:
     found = error_statistics([0.1, -0.2, 0.3, -0.4])
     assert found is not None
-    assert found == pytest.approx({"count": 4, "mean": 0.25, "median": 0.25, "p90": 0.37, "max": 0.4, "bias": -0.05})
+    by_hand = {"count": 4, "mean": 0.25, "median": 0.25, "p90": 0.37, "max": 0.4, "bias": -0.05}
+    assert asdict(found) == pytest.approx(by_hand)
     assert error_statistics([]) is None
     assert quantile([1.0], 0.9) == 1.0
 
@@ -358,17 +362,20 @@ def test_summary_counts_what_is_scored() -> None:
         outcome("e", 2.0, None, peak_memory_bytes=9.0, measured_peak_memory_bytes=10.0),
         outcome("f", 2.0, None, peak_memory_bytes=9.0, measured_peak_memory_bytes=10.0, memory_scored=False),
     ]
-    summary = summarise(runs)["summary"]
-    assert summary["counts"] == {
-        "rows": 6, "core": 1, "step_time_scored": 3, "memory_scored": 1, "refused": 1, "without_step_time": 2,
-        "quality_c": 1, "memory_with_unknown_recompute": 1, "with_assumptions": 0,
-    }  # fmt: skip
-    assert summary["step_time"]["all"]["mean"] == pytest.approx((0.1 + 0.1 + 1.0) / 3)  # refused: 100 % off
-    assert summary["step_time"]["core"]["count"] == 1
-    assert summary["step_time"]["by_regime"]["moe"]["bias"] == pytest.approx(-0.1)
-    assert summary["memory"]["allocated"]["too_little"] == 1
-    assert summary["refused"] == {"c": "cannot"}
-    assert set(summarise(runs, core=True)["summary"]["step_time"]["by_regime"]) == {"dense"}
+    summary = validation(runs).summary
+    assert summary.counts == RunCounts(
+        rows=6, core=1, step_time_scored=3, memory_scored=1, refused=1, without_step_time=2, quality_c=1,
+        memory_with_unknown_recompute=1, with_assumptions=0,
+    )  # fmt: skip
+    all_runs, core_runs = summary.step_time.all, summary.step_time.core
+    assert all_runs is not None
+    assert all_runs.mean == pytest.approx((0.1 + 0.1 + 1.0) / 3)  # refused: 100 % off
+    assert core_runs is not None
+    assert core_runs.count == 1
+    assert summary.step_time.by_regime["moe"].bias == pytest.approx(-0.1)
+    assert summary.memory["allocated"].too_little == 1
+    assert summary.refused == {"c": "cannot"}
+    assert set(validation(runs, core=True).summary.step_time.by_regime) == {"dense"}
 
 
 def test_regret_by_hand() -> None:
@@ -377,11 +384,11 @@ def test_regret_by_hand() -> None:
         outcome("a", 5.0, 10.0, tp_pp=2), outcome("b", 4.0, 12.0, tp_pp=1, micro_batch=2),
         outcome("c", 6.0, 11.0, tp_pp=1, micro_batch=4), outcome("d", None, 20.0, tp_pp=4),
     ]  # fmt: skip
-    found = sweep("g", runs)
-    assert found["regret"] == pytest.approx(0.2)
-    assert found["rule_regret"] == pytest.approx(0.1)
-    assert found["random_regret"] == pytest.approx((10 + 12 + 11 + 20) / 4 / 10 - 1)
-    assert (found["chosen"], found["best"], found["picked_best"]) == ("b", "a", False)
+    found = sweep_of("g", runs)
+    assert found.regret == pytest.approx(0.2)
+    assert found.rule_regret == pytest.approx(0.1)
+    assert found.random_regret == pytest.approx((10 + 12 + 11 + 20) / 4 / 10 - 1)
+    assert (found.chosen, found.best, found.picked_best) == ("b", "a", False)
 
 
 def test_kendall_tau_by_hand() -> None:
@@ -453,8 +460,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    rows = [{"regime": "dense", "step_error": 0.1, "step_s": 1.1, "measured_step_s": 1.0}]
-    draw(rows, tmp_path / "errors.png")
+    draw([outcome("a", 1.1, 1.0)], tmp_path / "errors.png")
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
 
 
