@@ -30,10 +30,10 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
     out = []
     for row, one in enumerate(staged):
-        layout, own, step_s = one.layout, one.own, one.step_s
+        layout, own, step_s = one.layout, one.custom_partition, one.step_s
         peak = one.peak_flops_per_s * step_s
         tokens = resolved.workload.tokens_per_step
-        redone = one.redone.sum(axis=0)[: resolved.problem.num_kinds].tolist() if own and own.redone else None
+        redone = one.recomputed.sum(axis=0)[: resolved.problem.num_kinds].tolist() if own and own.redone else None
         fields: dict[str, Any] = {
             "choice": row + 1, "layout_id": one.id, "layout": layout.as_dict(),
             "stages": _stages(one), "step_s": step_s,
@@ -109,7 +109,7 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
         full = RECOMPUTE_MODES[one.layout.recompute] == "full"
         layers = (one.layout.recompute_layers or sum(sizes)) if full else 0
         redone = tuple(redone_by_layout(sizes, devices, layers))
-    out, start, spread = [], 0, one.batch.vocabulary is not None
+    out, start, spread = [], 0, one.ledger.vocabulary is not None
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
@@ -123,7 +123,7 @@ def _stages(one: Staged) -> list[dict[str, Any]]:
 
 def _memory(one: Staged) -> list[dict[str, Any]]:
     """Bytes of each stage."""
-    batch, memory = one.batch, DeviceMemory(one.batch)
+    batch, memory = one.ledger, DeviceMemory(one.ledger)
     context = float(reserved_memory.fixed_bytes(batch, one.resolved.rates)[0])
     out = []
     for stage in range(batch.num_profiles):

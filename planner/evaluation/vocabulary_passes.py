@@ -24,17 +24,17 @@ Collectives = Callable[[Array], tuple[Array, Array]]
 def seconds_of(one: Staged, layers: Costs) -> Seconds:
     """What the passes take on every device: what messages cost it goes with S."""
     rates = one.resolved.rates
-    s, t = (float(x[0]) for x in vocabulary_passes_s(one.batch, rates))
-    c0, c1, c2 = (float(x[0]) for x in vocabulary_messages_s(one.batch, rates))
+    s, t = (float(x[0]) for x in vocabulary_passes_s(one.ledger, rates))
+    c0, c1, c2 = (float(x[0]) for x in vocabulary_messages_s(one.ledger, rates))
     backward = np.add(layers.input_s, layers.weight_s).tolist()
-    beside_s = float(vocabulary_beside_s(one.batch, rates)[0])
+    beside_s = float(vocabulary_beside_s(one.ledger, rates)[0])
     return Seconds(layers.forward_s, tuple(backward), s + beside_s, t, (c0, c1, c2), layers.forward_hop_s[0])
 
 
 def costs_of(one: Staged, how: Vocabulary, layers: Costs, collectives: Collectives) -> Costs:
     """collectives: seconds to reduce the gradients and to gather the weights of [chunk, kind] layers."""
     part = np.zeros_like(one.rows)
-    part[:, EMBEDDING:] = one.batch.splits.total[0, EMBEDDING:] / one.layout.pp
+    part[:, EMBEDDING:] = one.ledger.splits.total[0, EMBEDDING:] / one.layout.pp
     return with_passes(layers, how.barriers, seconds_of(one, layers), *collectives(np.vstack([one.rows, part])))
 
 

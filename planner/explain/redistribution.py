@@ -38,7 +38,7 @@ def redistribution(request: Request, candidate: Candidate) -> Redistribution | N
     if TECHNIQUE.name not in request.workload.techniques:
         return None
     spread = staged_as(resolve(request), candidate)
-    if spread.batch.vocabulary is None or not spread.is_simulated:
+    if spread.ledger.vocabulary is None or not spread.is_simulated:
         return None
     plain = resolve(changed_request(request, {("workload", "techniques"): {}}))
     even = Staged.of(plain, spread.layout, simulate=True)
@@ -53,6 +53,6 @@ def redistribution(request: Request, candidate: Candidate) -> Redistribution | N
 
 
 def _last_bytes(one: Staged) -> float:
-    batch, rates = one.batch, one.resolved.rates
+    batch, rates = one.ledger, one.resolved.rates
     reserved = reserved_memory.reserved_bytes(DeviceMemory(batch), rates, batch.num_profiles - 1)
     return float((reserved + reserved_memory.fixed_bytes(batch, rates))[0])

@@ -44,13 +44,10 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     """Of a candidate of the plan for `request`; it must have a pipeline."""
     one = staged_as(resolve(request), candidate)
     even, edges = one.split(None), slice(-EXTRA_KINDS, None)
-    key, code = int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
-    tables = kernel_seconds(one.batch.tables, one.resolved.rates)
-    kind_s = tables.forward_s[:, key] + tables.backward_s[:, key]
-    held, redo_s = one.batch.splits.total[0], one.redone.sum(axis=0) * tables.recompute_s(*code).sum(axis=1)[:, key]
-    layer_s = float((held * kind_s + redo_s)[:-EXTRA_KINDS].sum() / held[:-EXTRA_KINDS].sum())
-    worth = (held * kind_s)[edges] / layer_s
-    one_layer_set = one.batch.vocabulary is None and one.resolved.nodes is None
+    kernels, layer_s = kernel_seconds(one.ledger.tables, one.resolved.rates), one.mean_layer_s
+    kind_s = kernels.forward_s[:, one.key] + kernels.backward_s[:, one.key]
+    worth = (one.ledger.splits.total[0] * kind_s)[edges] / layer_s
+    one_layer_set = one.ledger.vocabulary is None and one.resolved.nodes is None
     can_split = one.is_simulated and one_layer_set and one.resolved.target.stages != "even"
     return StageLoads(**rounded({
         "stage_s": _stage_s(one), "even_stage_s": _stage_s(even), "layer_s": layer_s,
@@ -66,7 +63,7 @@ def _stage_s(one: Staged) -> list[float]:
     """[stage] seconds of a micro-batch."""
     costs = one.costs
     chunks = np.array(costs.forward_s) + np.array(costs.input_s) + np.array(costs.weight_s)
-    devices = one.devices if one.batch.vocabulary is None else 2 * one.devices  # of layers, then of the vocabulary
+    devices = one.devices if one.ledger.vocabulary is None else 2 * one.devices  # of layers, then of the vocabulary
     return [float(seconds) for seconds in on_devices(chunks[: len(devices)], devices)]
 
 

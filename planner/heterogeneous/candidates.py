@@ -10,8 +10,6 @@ import numpy as np
 from ...cost_models import units
 from ...cost_models.build_ledger import build_totals
 from ...cost_models.layouts import Layout
-from ...cost_models.quantities.stages import EXTRA_KINDS
-from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
 from ..document.island_use import UNEVEN_SHARES, Crossing, IslandAssignment, IslandUse, Strategy
 from ..document.plan import Candidate, Placement, rounded
@@ -163,7 +161,7 @@ def _spread(resolved: Resolved, choice: IslandChoice) -> IslandAssignment:
 
 def _even(resolved: Resolved, one: Staged) -> tuple[float | None, bool]:
     """Seconds of the same layout in equal parts, and whether that fits; None where it is in equal parts."""
-    if isinstance(one, CrossIslandPipeline) and one.own is not None:
+    if isinstance(one, CrossIslandPipeline) and one.custom_partition is not None:
         even = one.split(None)
         return even.step_s, even.fits
     if isinstance(one, Replicas) and one.is_uneven:
@@ -190,19 +188,9 @@ def _use(resolved: Resolved, one: Staged, index: int, part: IslandPart) -> Islan
         num_gpus=part.num_gpus, nodes=(island.first_node, island.first_node + island.num_nodes - 1),
         stages=(devices[0], devices[-1]), replicas=replicas, micro_batches=micro_batches,
         layers=sum(size for size, device in zip(sizes, one.devices, strict=True) if device in devices),
-        layer_s=_layer_s(single), busy_s=float(busy[devices].max()), device_bytes=single.device_bytes,
+        layer_s=single.mean_layer_s, busy_s=float(busy[devices].max()), device_bytes=single.device_bytes,
         memory_bytes=part.alone.memory_bytes,
     )  # fmt: skip
-
-
-def _layer_s(one: Staged) -> float:
-    """Forward, backward and recomputation of a mean layer and micro-batch."""
-    key, code = int(one.batch.key[0]), one.batch.codes[int(one.batch.code[0])]
-    kernels = kernel_seconds(one.batch.tables, one.resolved.rates)
-    held, redone = one.rows.sum(axis=0), one.redone.sum(axis=0)
-    redone_s = kernels.recompute_s(*code).sum(axis=1)[:, key]
-    seconds = held * (kernels.forward_s + kernels.backward_s)[:, key] + redone * redone_s
-    return float(seconds[:-EXTRA_KINDS].sum() / held[:-EXTRA_KINDS].sum())
 
 
 def _crossings(one: Staged) -> list[Crossing]:

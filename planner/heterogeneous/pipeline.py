@@ -48,10 +48,10 @@ class CrossIslandPipeline(OnIslands):
 
     def reordered(self, parts: Sequence[IslandPart]) -> CrossIslandPipeline:
         """The same islands in another order of the pipeline."""
-        return self._over(self.mixed, tuple(parts), self.layout, self.partition, self.batch.tables)
+        return self._over(self.mixed, tuple(parts), self.layout, self.partition, self.ledger.tables)
 
     def split(self, partition: Partition | None) -> CrossIslandPipeline:
-        return self._over(self.mixed, self.parts, self.layout, partition, self.batch.tables)
+        return self._over(self.mixed, self.parts, self.layout, partition, self.ledger.tables)
 
     @classmethod
     def _over(
@@ -70,7 +70,7 @@ class CrossIslandPipeline(OnIslands):
             estimate = step.price(mine, part.rates, detail=True)
             singles.append(Staged(seen, layout, partition, batch, estimate, True))
         slowest = max(singles, key=lambda one: one.estimate.terms["matmul"][0] + one.estimate.terms["attention"][0])
-        return cls(found, layout, partition, singles[0].batch, slowest.estimate, True, parts, tuple(singles), on,
+        return cls(found, layout, partition, singles[0].ledger, slowest.estimate, True, parts, tuple(singles), on,
                    mixed=mixed)  # fmt: skip
 
     def gpu_of(self, device: int) -> str:
@@ -116,13 +116,13 @@ class CrossIslandPipeline(OnIslands):
     def _message_s(self, mine: int, theirs: int) -> float:
         if mine == theirs:
             single = self.singles[mine]
-            return float(stage_messages.hop_s(single.batch, single.resolved.rates)[0])
+            return float(stage_messages.hop_s(single.ledger, single.resolved.rates)[0])
         return crossing_s(self.parts[mine].rates, self._bridge(mine, theirs), self._senders, "p2p", self._message)
 
     def _link_s(self, mine: int, theirs: int) -> float:
         if mine == theirs:
             single = self.singles[mine]
-            return float(stage_messages.link_s(single.batch, single.resolved.rates)[0])
+            return float(stage_messages.link_s(single.ledger, single.resolved.rates)[0])
         return sending_s(self.parts[mine].rates, self._bridge(mine, theirs), self._senders, self._message)
 
     def _bridge(self, mine: int, theirs: int) -> Bridge:
@@ -135,7 +135,7 @@ class CrossIslandPipeline(OnIslands):
 
     @property
     def _message(self) -> float:
-        return float(self.batch.tables.message[int(self.batch.key[0])])
+        return float(self.ledger.tables.message[int(self.ledger.key[0])])
 
     @cached_property
     def _ways_over(self) -> list[tuple[int, int]]:
@@ -165,7 +165,7 @@ class CrossIslandPipeline(OnIslands):
         """The sum of a tied embedding, over the bridge if its ends lie apart; and what the messages of several pairs of
         stages wait for one another on one bridge."""
         first, last = self.on[0], self.on[-1]
-        tied = float(stage_messages.tied_embedding_s(self.batch, self.parts[first].rates)[0])
+        tied = float(stage_messages.tied_embedding_s(self.ledger, self.parts[first].rates)[0])
         if tied and first != last:
             problem = self.resolved.problem
             size = problem.model.vocab * problem.model.hidden / self.layout.tp * problem.state_bytes.gradient

@@ -31,10 +31,10 @@ _MOST_TRIED = 4
 
 @dataclass(frozen=True)
 class Replicas(OnIslands):
-    """Shares of one layout, priced: `found`, `batch` and `estimate` are those of the island that ends last. layout.dp
-    counts the replicas of all islands. shares: micro-batches of a replica of each part."""
+    """Replicas of one layout, priced. `ledger` and `estimate` are those of the island that ends last. `layout.dp`
+    counts the replicas of all islands."""
 
-    shares: tuple[int, ...] = ()
+    shares: tuple[int, ...] = ()  # [part] micro-batches that each replica on it runs
 
     @classmethod
     def of_shares(
@@ -49,7 +49,7 @@ class Replicas(OnIslands):
                 return None
             singles.append(Staged.of(seen, layout, simulate=simulate))
         last = max(singles, key=lambda one: one.step_s)
-        return cls(joined(mixed, parts), layout, last.partition, last.batch, last.estimate, simulate, tuple(parts),
+        return cls(joined(mixed, parts), layout, last.partition, last.ledger, last.estimate, simulate, tuple(parts),
                    tuple(singles), tuple(shares))  # fmt: skip
 
     @property
@@ -63,7 +63,7 @@ class Replicas(OnIslands):
 
     @property
     def id(self) -> str:
-        return layout_id(self.layout, self.own, self.shares if self.is_uneven else None)
+        return layout_id(self.layout, self.custom_partition, self.shares if self.is_uneven else None)
 
     @property
     def dp(self) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, on_device
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS
 from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, step, stragglers
-from ..evaluation.staged import Staged, chunks_per_stage, one_by_one
+from ..evaluation.simulator_costs import single_layers
+from ..evaluation.staged import Staged, chunks_per_stage
 from .ilp import Stages
 
 # Terms of a step (step.TERMS) that the program has, beside step.ONCE_TERMS, and those that it leaves out. It may leave
@@ -39,13 +40,13 @@ def runs_of(pattern: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: Stages | None = None) -> Stages:
     """What the integer program needs of a layout. recompute_apart: whether stages may recompute different numbers.
     like: of the same layout under other rates, which holds the same bytes."""
-    resolved, layout, batch = one.resolved, one.layout, one.batch
+    resolved, layout, batch = one.resolved, one.layout, one.ledger
     problem, rates, runs = resolved.problem, resolved.rates, runs_of(resolved.problem.pattern)
     chunks = len(one.devices)
     kinds = [kind for kind, _ in runs]
     chooses = recompute_apart and RECOMPUTE_MODES[layout.recompute] == "full"
     tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
-    single = one_by_one(batch)
+    single = single_layers(batch)
     accumulate = accumulated_bytes(single, 0)[:-1] / rates.bandwidth("accumulation")[0]
     kernels = kernel_seconds(tables, rates)
     redo, weight = kernels.recompute_s(*code).sum(axis=1)[:, key], kernels.weight_s[:, key]
@@ -102,8 +103,8 @@ def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, fill
     a stage may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
     on_gpu = on_devices(edges, one.devices)
     variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.resolved.problem.num_kinds)]
-    batch = replace(one.batch, code=one.batch.code * 0, codes=((0, 0),)) if none_redone else one.batch
-    late = DeviceMemory(one.batch).late_bytes
+    batch = replace(one.ledger, code=one.ledger.code * 0, codes=((0, 0),)) if none_redone else one.ledger
+    late = DeviceMemory(one.ledger).late_bytes
     of_kinds = np.array([_transient(batch, rows, late) for rows in variants])
     least = of_kinds.min(axis=0)
     # A chunk between the ends has a layer, and so has each before and behind it: which kinds can it be of?
@@ -130,12 +131,12 @@ def _transient(batch: Ledger, rows: Array, late: Array) -> Array:
 def _outputs(one: Staged, in_flight: Array) -> Array:
     """[device, moment] bytes that it keeps of what it hands on. in_flight: [chunk, moment, 1] micro-batches."""
     hands_on = np.arange(one.layout.pp) < one.layout.pp - 1
-    return np.asarray(hands_on[:, None] * one.batch.kept_output[0] * in_flight[: one.layout.pp, :, 0])
+    return np.asarray(hands_on[:, None] * one.ledger.kept_output[0] * in_flight[: one.layout.pp, :, 0])
 
 
 def _unusable(one: Staged, on_gpu: Array) -> Array:
     """[device] bytes of blocks that the loss leaves empty."""
-    most = max(float(unusable(one.batch, j)[0]) for j in range(one.batch.num_profiles))
+    most = max(float(unusable(one.ledger, j)[0]) for j in range(one.ledger.num_profiles))
     return np.where(on_gpu[:, HEAD] > 0, most, 0.0)
 
 
@@ -143,8 +144,8 @@ def _moments(one: Staged) -> tuple[Array, Array, NDArray[np.int64]]:
     """[chunk, moment, 1] micro-batches of each chunk that are held from F to I, and from I to W, at each moment at
     which its device may be fullest; [moment] the row of `_passing_bytes` that is there: after an F, after an I, and
     without a split backward pass in that of the embedding, when a micro-batch of one chunk is gone."""
-    x, devices, name = one.batch.layouts, np.array(one.devices), SCHEDULES[one.layout.schedule]
-    pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], one.batch.m))
+    x, devices, name = one.ledger.layouts, np.array(one.devices), SCHEDULES[one.layout.schedule]
+    pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], one.ledger.m))
     after_f, after_i = moments_held(name, pp, vpp, m, devices.astype(np.float64))
     back = (name in V_SCHEDULES) * (np.arange(len(devices)) >= len(devices) // 2)
     last = [after_f - _HELD[:, None] / chunks_per_stage(one.layout)] if not len(after_i) else []

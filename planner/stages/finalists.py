@@ -119,7 +119,7 @@ class Finalists:
             return float("inf")
         self.simulated += one.is_simulated
         known = self.best.get(layout)
-        if known is None or one.step_s < known.step_s * (1.0 - WORTH * (one.own is not None)):
+        if known is None or one.step_s < known.step_s * (1.0 - WORTH * (one.custom_partition is not None)):
             self.best[layout] = one
         return one.step_s
 

@@ -114,7 +114,7 @@ def test_the_closed_form_is_the_simulation(layout_id: str, barriers: int, global
     assert one.is_simulated
     assert one.closed_s == pytest.approx(one.step_s, rel=0.02)
     assert sum(one.terms.values()) == pytest.approx(one.step_s, rel=1e-9)
-    held = [sum(float(x[0]) for x in DeviceMemory(one.batch).buffers(d).values()) for d in range(one.layout.pp)]
+    held = [sum(float(x[0]) for x in DeviceMemory(one.ledger).buffers(d).values()) for d in range(one.layout.pp)]
     assert one.timeline.peak_bytes[: one.layout.pp] == pytest.approx(held, rel=0.02)
 
 
@@ -123,7 +123,7 @@ def test_head_and_embedding_are_on_all_stages() -> None:
     layout_id, p = "pp16-dp1-mbs1-z0-rnone", 16
     plain, spread = staged(layout_id), staged(layout_id, NAME)
     matrix_bytes = 2.0 * plain.resolved.model.hidden * plain.resolved.model.vocab
-    held = [[DeviceMemory(one.batch).buffers(d)["weights"][0] for d in range(p)] for one in (plain, spread)]
+    held = [[DeviceMemory(one.ledger).buffers(d)["weights"][0] for d in range(p)] for one in (plain, spread)]
 
     assert np.sum(held[0]) == pytest.approx(np.sum(held[1]))
     assert held[0][0] - held[1][0] == pytest.approx(matrix_bytes * (1 - 2 / p), rel=1e-3)
@@ -157,13 +157,13 @@ def test_it_gains_more_than_redistributed_layers(vocab: int, head_layers: float,
     pipeline and faster products leave of them is less. The last stage loses (p-1)/p of 2hV bytes, and more."""
     layout_id = f"pp{STAGES}-dp1-mbs1-z0-rnone"
     plain, spread = staged(layout_id, **gpt(vocab)), staged(layout_id, NAME, **gpt(vocab))
-    layer, head = plain.batch.tables.operations[0], plain.batch.tables.operations[HEAD]
+    layer, head = plain.ledger.tables.operations[0], plain.ledger.tables.operations[HEAD]
     of_layer = sum(2 * float((g.m * g.n * g.k * g.count)[0]) for g in layer.gemms)
     of_layer += sum(2 * float(core.flops[0]) for core in layer.cores)  # the causal half, twice
     r = sum(2 * float((g.m * g.n * g.k)[0]) for g in head.gemms) / of_layer
     ideal = min(max(k + r, -(-(LAYERS - k) // (STAGES - 1))) for k in range(3)) / ((LAYERS + r) / STAGES)
     gain = redistributed_s(plain) / spread.step_s
-    last_bytes = [float(reserved_memory.reserved_bytes(DeviceMemory(one.batch), one.resolved.rates, STAGES - 1)[0])
+    last_bytes = [float(reserved_memory.reserved_bytes(DeviceMemory(one.ledger), one.resolved.rates, STAGES - 1)[0])
                   for one in (plain, spread)]  # fmt: skip
 
     assert r == pytest.approx(head_layers, rel=0.01)

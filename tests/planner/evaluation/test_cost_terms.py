@@ -72,7 +72,7 @@ def program_s() -> float:
 
 def bound_s() -> float:
     staged = closed_form()
-    return float(lower_bounds.bound(staged.batch, staged.resolved.rates, states_known=True, shards_known=True)[0][0])
+    return float(lower_bounds.bound(staged.ledger, staged.resolved.rates, states_known=True, shards_known=True)[0][0])
 
 
 def growth_of(staged: Staged) -> float:

@@ -131,7 +131,7 @@ def scored(base: Staged, partition: Partition, memory_bytes: float) -> float:
 
 def bound_of_any_split(base: Staged) -> tuple[float, float]:
     """Seconds and bytes of the proof's tree."""
-    columns = base.batch.layouts
+    columns = base.ledger.layouts
     keys, index = index_keys(columns)
     priced = build(base.resolved.problem, keys)
     mean = build_ledger.build(base.resolved.problem, priced, columns, index, mean=True)
@@ -258,7 +258,7 @@ def test_a_mesh_is_bounded_by_the_layer_that_needs_least(monkeypatch: pytest.Mon
 
 def stage_bytes(one: Staged) -> Any:
     """[stage] bytes of tensors."""
-    memory = DeviceMemory(one.batch)
+    memory = DeviceMemory(one.ledger)
     return np.array([sum(float(held[0]) for held in memory.buffers(j).values()) for j in range(one.layout.pp)])
 
 
