@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from .evaluation.candidates import candidates
 from .evaluation.infeasible import does_not_fit, no_legal_layout
 from .evaluation.staged import Staged
 from .heterogeneous import candidates as heterogeneous
+from .request.keywords import RequestFields
 from .request.load import Request, load_request, request_to_dict
 from .request.resolve import Resolved, resolve
 from .search.executors import Executor, opened
@@ -57,15 +58,15 @@ def plan(
     jobs: int = 1,
     executor: str | None = None,
     allow_techniques: Sequence[str] = (),
-    **asked: Any,
+    **request_fields: Unpack[RequestFields],
 ) -> Plan:
     """The fastest layout that fits, the runners-up, and the proof.
 
     `stages`: `even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best
     pipelines stages of their own (slower); None: `even`, but groups of nodes that are not alike are planned one by one,
     which `even` takes all for the weakest. `layers`: `own` also looks for a plan that gives every layer a strategy of
-    its own (planner/layerwise/candidate.py). `request`: a Request or a file; `asked`: the fields of a request by their
-    flat names (model, cluster, gpu, gpus, seq_len, global_batch, precision, optimizer, target, stack, fix, top, ...).
+    its own (planner/layerwise/candidate.py). `request`: a Request or a file; `request_fields`: the fields of a request
+    by their flat names, each described in `RequestFields` (planner/request/keywords.py).
     Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or nothing
     fits. Ctrl-C and `time_limit_s` return the best so far with `certificate.stopped`.
     seed: of the orders of nodes that are tried where their links differ; jobs, executor: processes, or the cluster
@@ -76,10 +77,10 @@ def plan(
     with opened(jobs, executor) as pool:
         watch = _Watch(progress, time_limit_s, pool)
         if layers == "own":
-            return _with_own_layers(resolve(_request(request, asked)), watch, stages, allow_techniques)
+            return _with_own_layers(resolve(_request(request, request_fields)), watch, stages, allow_techniques)
         if allow_techniques:
-            return _with_techniques(_request(request, asked), allow_techniques, watch, stages, seed)
-        return _planned(resolve(_request(request, asked)), watch, stages, seed)
+            return _with_techniques(_request(request, request_fields), allow_techniques, watch, stages, seed)
+        return _planned(resolve(_request(request, request_fields)), watch, stages, seed)
 
 
 def _planned(resolved: Resolved, watch: _Watch, stages: str | None, seed: int) -> Plan:
@@ -203,12 +204,12 @@ def _placed_alone(resolved: Resolved, layout: Layout) -> tuple[Candidate, ...]:
     return (place(resolved, layout),)
 
 
-def evaluate(request: Request | Path | str | None, layout_id: str, **asked: Any) -> Plan:
-    """The plan that has just the layout `layout_id`, whether it fits or not.
+def evaluate(request: Request | Path | str | None, layout_id: str, **request_fields: Unpack[RequestFields]) -> Plan:
+    """The plan that has just the layout `layout_id`, whether it fits or not. `request`, `request_fields`: as in `plan`.
 
     Raises InputError with everything that makes the layout illegal, each with its arithmetic.
     """
-    return evaluate_resolved(resolve(_request(request, asked)), layout_id)
+    return evaluate_resolved(resolve(_request(request, request_fields)), layout_id)
 
 
 def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
@@ -238,14 +239,13 @@ def overflows(resolved: Resolved, candidate: Candidate) -> list[str]:
     return more
 
 
-def _request(request: Request | Path | str | None, asked: Mapping[str, Any]) -> Request:
-    if isinstance(request, Request):
-        if asked:
-            raise InputError(
-                f"a Request and {', '.join(asked)}: give one of them", hint="or `load_request(path, overrides)`"
-            )
-        return request
-    return load_request(request, asked)
+def _request(request: Request | Path | str | None, fields: Mapping[str, Any]) -> Request:
+    if not isinstance(request, Request):
+        return load_request(request, fields)
+    if fields:
+        hint = "or `load_request(path, overrides)`"
+        raise InputError(f"a Request and {', '.join(fields)}: give one of them", hint=hint)
+    return request
 
 
 class _Watch:

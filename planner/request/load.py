@@ -20,27 +20,12 @@ from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from ...profiles.io.document import Document, FieldPath, dotted
 from ...profiles.io.reader import read_document
 from .fields import parse_fix
+from .keywords import FLAT
 from .schema import LoraRequest, Request, Train, WorkloadRequest, request_from_dict, request_to_dict
 
-__all__ = ["ENVIRONMENT", "FLAT", "Request", "changed_request", "load_request", "request_from_dict", "request_to_dict"]
+__all__ = ["ENVIRONMENT", "Request", "changed_request", "load_request", "request_from_dict", "request_to_dict"]
 
 ENVIRONMENT = {"MESHWRIGHT_CLUSTER": "cluster", "MESHWRIGHT_TARGET": "target", "MESHWRIGHT_STACK": "stack"}
-
-# Flat names (flags, keyword arguments) -> place in the request.
-FLAT: dict[str, FieldPath] = {
-    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "top", "workload")},
-    **{
-        name: ("workload", name)
-        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
-                     "expert_capacity_factor")
-    },
-    "objective": ("workload", "objective"),
-    "max_memory": ("workload", "max_memory"),
-    "dtype": ("workload", "precision"),
-    "lora": ("workload", "train", "lora"),
-    "technique": ("workload", "techniques"),
-    "train_layers": ("workload", "train", "last_layers"),
-}
 
 
 def load_request(

@@ -118,23 +118,25 @@ def _spelled(value: object) -> str:
 def resolve(request: Request) -> Resolved:
     """Load what `request` refers to. Raises InputError for anything that does not exist or fit together, and
     UnsupportedError where the target that was asked for runs the plan itself and cannot train the model."""
-    model, workload, model_warnings = _asked(request)
+    model, workload, model_warnings = _trained(request)
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
     target = load_target(request.target)
     stack = _fitting(_stack(request.stack, target), workload, cluster)
-    resolved = Resolved(request, model, cluster, workload, stack, target, ())
+    resolved = Resolved(
+        request=request, model=model, cluster=cluster, workload=workload, stack=stack, target=target, warnings=()
+    )
     of_model = [Notice("model", text) for text in model_warnings]
     return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
 
 
 def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
     """What is trained, on one node of a device of which nothing is known yet."""
-    model, workload, _ = _asked(request)
+    model, workload, _ = _trained(request)
     target = load_target(request.target)
     return Problem(model, workload, _stack(request.stack, target), num_gpus, num_gpus), target
 
 
-def _asked(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
+def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
     model, warnings = _model(request.model)
     workload = request.to_workload(model.max_positions)

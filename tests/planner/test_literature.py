@@ -67,7 +67,7 @@ def test_frontier() -> None:
 
     def best(model: str, tp: int, pp: int, micro_batches: int, dp: int = 1) -> Candidate:
         layout = f"tp{tp}-pp{pp}-dp{dp}-mbs1-z{int(dp > 1)}-rfull"
-        where = {"cluster": f"frontier:{tp * pp * dp // 8}", "global_batch": micro_batches * dp}
+        where: dict[str, Any] = {"cluster": f"frontier:{tp * pp * dp // 8}", "global_batch": micro_batches * dp}
         return api.evaluate(None, layout, model=model, **where, **asked).best
 
     one_node = [best("gpt-22b", tp, 8 // tp, 256).hfu for tp in (1, 2, 4, 8)]

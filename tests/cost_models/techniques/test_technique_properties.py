@@ -26,7 +26,7 @@ SETS = [(one, other) if one != other else (one,) for one in TECHNIQUES for other
 @cache
 def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
     """Its price, or why there is none."""
-    asked = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
+    asked: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
              "stack": "deepspeed"}  # fmt: skip
     try:
         chosen = {name: dict(knobs) for name, knobs in techniques}

@@ -27,7 +27,7 @@ def shown(candidate: Candidate, name: str) -> float:
 def workers(layout_id: str, technique: Any, gbit_per_s: float, batch: int) -> float:
     """Step of GPT-175B on 8 workers of one A100, with this much between them."""
     cluster = nodes(8, 1, "a100-sxm-80gb") | {"links": {"inter_node": {"bandwidth": f"{gbit_per_s} Gb/s"}}}
-    asked = {"model": gpt(96, 12288, 96), "cluster": cluster, "seq_len": 2048, "global_batch": batch,
+    asked: dict[str, Any] = {"model": gpt(96, 12288, 96), "cluster": cluster, "seq_len": 2048, "global_batch": batch,
              "stack": "deepspeed"}  # fmt: skip
     return api.evaluate(None, layout_id, technique=technique, **asked).best.step_s
 
@@ -63,7 +63,7 @@ DGX_2 = {"nics": 8, "nic_bandwidth": "100 Gb/s", "network": "ib", "host_memory":
 
 
 def trillion(num_nodes: int, layout_id: str, technique: Any, batch: int) -> Plan:
-    asked = {"model": gpt(128, 25600, 256), "dtype": "fp16", "stack": "deepspeed", "seq_len": 1024,
+    asked: dict[str, Any] = {"model": gpt(128, 25600, 256), "dtype": "fp16", "stack": "deepspeed", "seq_len": 1024,
              "global_batch": batch, "cluster": nodes(num_nodes, 16, "v100-sxm2-32gb", **DGX_2)}  # fmt: skip
     return api.evaluate(None, layout_id, technique=technique, **asked)
 
@@ -91,8 +91,8 @@ def test_a_trillion_parameters_on_512_v100() -> None:
 def on_4090(technique: Any) -> Candidate:
     """13B on one GPU, 32 sequences of 1024; a single GPU's states need no ZeRO."""
     cluster = nodes(1, 1, "rtx-4090", host_memory="768 GB", host_memory_bandwidth="375 GB/s")
-    asked = {"model": gpt(40, 5120, 40), "cluster": cluster, "seq_len": 1024, "global_batch": 32, "dtype": "fp16",
-             "stack": "deepspeed"}  # fmt: skip
+    asked: dict[str, Any] = {"model": gpt(40, 5120, 40), "cluster": cluster, "seq_len": 1024, "global_batch": 32,
+                             "dtype": "fp16", "stack": "deepspeed"}  # fmt: skip
     return api.evaluate(None, "dp1-mbs32-z0-rfull-oact-fp16", technique=technique, **asked).best
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.planner.request.fields import parse_batch, parse_fix, parse_lengths
-from meshwright.planner.request.load import FLAT, Request, load_request, request_from_dict, request_to_dict
+from meshwright.planner.request.keywords import FLAT, RequestFields
+from meshwright.planner.request.load import Request, load_request, request_from_dict, request_to_dict
 
 from meshwright.errors import InputError
 
@@ -291,3 +292,4 @@ def test_every_flat_name_is_a_field_of_the_request() -> None:
     places |= {("workload", name) for name in schema["$defs"]["WorkloadRequest"]["properties"]}
     places |= {("workload", "train", name) for name in schema["$defs"]["Train"]["properties"]}
     assert set(FLAT.values()) <= places
+    assert set(FLAT) == set(RequestFields.__annotations__)

@@ -196,7 +196,7 @@ def test_the_layout_held_follows_gpus_and_precision() -> None:
 @pytest.mark.parametrize("cluster", [{"cluster": "dgx-h100:2"}, {"gpu": "h100-sxm-80gb", "gpus": 16},
                                      {"cluster": "dgx-h100", "gpus": 16},
                                      {"cluster": {"groups": [{"node": "dgx-h100", "count": 2}]}}])  # fmt: skip
-def test_gpus_and_links_of_every_way_to_name_a_cluster(cluster: dict[str, object]) -> None:
+def test_gpus_and_links_of_every_way_to_name_a_cluster(cluster: dict[str, Any]) -> None:
     own = mw.evaluate(None, LAYOUT, model="llama-3.1-8b", global_batch=64, **cluster)
     sets = ["gpus=32", "cluster.links.inter_node.bandwidth=800Gb/s"]
     result = mw.what_if(own, set=sets)

@@ -1,0 +1,80 @@
+"""The fields of a request as keyword arguments and flags: flat names, their types, and their place in the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from ...cost_models.specs.workload import OptimizerName, Precision
+from ...profiles.io.document import FieldPath
+
+
+class RequestFields(TypedDict, total=False):
+    """Keywords of `plan` and `evaluate`. All but `model`, and either `cluster` or `gpu` and `gpus`, may be left out;
+    None means the same. Quantities take text with a unit."""
+
+    model: str | Path | Mapping[str, Any] | None
+    """A catalogue name, a config.json or its folder, a model file, or the description itself."""
+    cluster: str | Path | Mapping[str, Any] | None
+    """Nodes by name and number (`dgx-h100:2`), several groups joined by `+`, a cluster file, or the description."""
+    gpu: str | None
+    """The GPUs: with `gpus` in place of `cluster`, else instead of those that the nodes usually have."""
+    gpus: int | None
+    """How many GPUs there are."""
+    target: str | None
+    """The framework that runs the plan [meshwright]; `any` for a plan that no framework limits."""
+    stack: str | Path | Mapping[str, Any] | None
+    """The software versions, by name or as a file [those of the target]."""
+    fix: str | Sequence[str] | Mapping[str, Any] | None
+    """Fields of the layout that are given: `{"tp": 8}` or `["tp=8"]`."""
+    top: int | None
+    """How many layouts the plan lists [5]."""
+    workload: Mapping[str, Any] | None
+    """The whole workload as in a request file; the keywords below replace single fields of it."""
+
+    seq_len: int | None
+    """Tokens per sequence [8192, or as many positions as the model has if they are fewer]."""
+    global_batch: int | str | Mapping[str, Any] | None
+    """Sequences per step, or tokens: `4M tokens` [about 4M tokens]."""
+    lengths: str | Path | Mapping[int, float] | None
+    """Histogram of document lengths: tokens -> share, or a file with it [every document fills a sequence]."""
+    packed: bool | None
+    """Whether several documents share a sequence; else they are padded [True]."""
+    precision: Precision | None
+    """Data type of matrix products [bf16]."""
+    dtype: Precision | None
+    """The same as `precision`."""
+    optimizer: OptimizerName | None
+    """The optimizer, with the data type of its states [adamw]."""
+    train: str | Mapping[str, Any] | None
+    """Trained parameters: `all`, or a mapping of `lora` and `last_layers` [all]."""
+    lora: int | str | Mapping[str, Any] | None
+    """Low-rank adapters: `16`, `16:q,v` or `16:q,v:nf4` (rank, projections, data type of the frozen weights)."""
+    train_layers: int | None
+    """Only the last so many layers train."""
+    expert_capacity_factor: float | str | None
+    """Routed experts take this many times their even share of a rank's tokens and drop the rest [no token dropped]."""
+    total_tokens: int | float | str | None
+    """Tokens of the whole run, for days and cost: `15T`."""
+    objective: Literal["step", "cost", "memory"] | None
+    """Minimise seconds per step, dollars per token, or bytes on the fullest GPU [step]."""
+    max_memory: int | str | None
+    """Limit on the bytes of each GPU: `70 GiB` [the memory of the GPU]."""
+    technique: str | Sequence[str] | Mapping[str, Any] | None
+    """Techniques to train by, with their knobs: `diloco:period=50`."""
+
+
+# Flat name -> place in the request. A test compares the names with those of RequestFields.
+FLAT: dict[str, FieldPath] = {
+    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "top", "workload")},
+    **{
+        name: ("workload", name)
+        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
+                     "expert_capacity_factor", "objective", "max_memory")
+    },
+    "dtype": ("workload", "precision"),
+    "technique": ("workload", "techniques"),
+    "lora": ("workload", "train", "lora"),
+    "train_layers": ("workload", "train", "last_layers"),
+}  # fmt: skip
