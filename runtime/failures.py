@@ -11,6 +11,7 @@ from ..errors import InputError, MeshwrightError
 
 State = Mapping[str, Any]
 REFUSED = ("invalid_input", "unsupported", "unknown_name")  # codes of what the user has to change
+TERMINATED = "terminated"  # code of ranks that ended on SIGTERM, well but before their last step
 
 
 class RunFailed(MeshwrightError):
@@ -20,12 +21,23 @@ class RunFailed(MeshwrightError):
     exit_code = 1
 
 
+class RunTerminated(MeshwrightError):
+    """A run that ended on SIGTERM, after a whole step and a save."""
+
+    code = TERMINATED
+    exit_code = 128 + signal.SIGTERM
+
+
 def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int) -> MeshwrightError:
     """The error of a run that failed, out of the ranks' last states and torchrun's last lines."""
     refused = [state for state in states.values() if state["code"] in REFUSED]
     if refused:
         message, _, hint = str(refused[0]["failed"]).rpartition("\n")  # as the worker writes it: the hint is one line
         return InputError(message, hint=hint)
+    unsaved = next((state for state in states.values() if state["code"] == RunFailed.code), None)
+    if unsaved is not None:
+        message, _, hint = str(unsaved["failed"]).rpartition("\n")
+        return RunFailed(message, hint=hint)
     details = {"ranks": {str(rank): dict(state) for rank, state in sorted(states.items())}, "log": list(tail)[-60:]}
     raised = [state for state in states.values() if state["code"] == "exception"]
     killed = _killed(tail)

@@ -14,16 +14,18 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from ..errors import InputError, MissingExtraError
 from ..planner.document.plan import Plan
+from . import rendezvous
 from .agent import PARENT
-from .failures import REFUSED, RunFailed, diagnose
+from .failures import REFUSED, TERMINATED, RunFailed, RunTerminated, diagnose
 from .job import Job
 from .report import Event
 from .settings import Settings
@@ -107,18 +109,26 @@ def shell_line(settings: Settings, nodes: Nodes) -> str:
     return shlex.join(command(settings, nodes))
 
 
-def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine) -> None:
-    """Runs all ranks of this node to their end. Raises InputError (bad data, no port), RunFailed, KeyboardInterrupt;
-    whatever happens, no process is left."""
+def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on_wait: OnLine) -> None:
+    """Runs all ranks of this node to their end. on_wait: gets a line from time to time while other nodes are missing.
+    Raises InputError (bad data, no port, nodes that differ), RunFailed, RunTerminated (SIGTERM, here or on another
+    node), KeyboardInterrupt; whatever happens, no process is left."""
     check_torch()
     for attempt in range(PORT_ATTEMPTS):
         port = _port(nodes)
+        if nodes.nnodes > 1:
+            rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port), settings.must_be_equal(),
+                            settings.collective_timeout_s, on_wait)
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)
             words = command(ready, replace(nodes, master_port=port))
             ranks = _Run(words, Path(folder), on_event, on_line, restarts=nodes.max_restarts > 0)
-            code = ranks.follow()
+            with _passing_on_sigterm(ranks):
+                code = ranks.follow()
             if code == 0:
+                if any(state["code"] == TERMINATED for state in read_all(Path(folder)).values()):
+                    hint = "`--resume` goes on" if settings.checkpoint else "`--checkpoint DIR` saves before the end"
+                    raise RunTerminated("SIGTERM ended the run before its last step", hint=hint)
                 return
             if ranks.port_was_taken and attempt + 1 < PORT_ATTEMPTS:
                 time.sleep(PORT_WAIT_S)
@@ -153,6 +163,25 @@ def _port_in_use(port: int) -> InputError:
     return InputError(f"port {port} is in use; tried {PORT_ATTEMPTS} times", hint=hint)
 
 
+@contextmanager
+def _passing_on_sigterm(ranks: _Run) -> Iterator[None]:
+    """While this lasts, SIGTERM to the launcher goes to its ranks, which end after the step; a second one ends all."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if ranks.terminating:
+            raise KeyboardInterrupt
+        ranks.terminating = True
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Run:
     """One torchrun process and its ranks."""
 
@@ -160,6 +189,8 @@ class _Run:
         self, words: list[str], folder: Path, on_event: OnEvent, on_line: OnLine, *, restarts: bool
     ) -> None:
         self.folder, self.on_event, self.on_line, self.restarts = folder, on_event, on_line, restarts
+        self.terminating = False  # whether the ranks are to end after the step
+        self._signalled: set[int] = set()  # process ids of ranks that know
         self.tail: deque[str] = deque(maxlen=_TAIL)
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
         self.process = subprocess.Popen(
@@ -195,6 +226,8 @@ class _Run:
         try:
             while self.process.poll() is None:
                 self._deliver()
+                if self.terminating:
+                    self._pass_on_sigterm()
                 if failed_at is None and any(self._is_final(state) for state in read_all(self.folder).values()):
                     failed_at = time.monotonic()
                 if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
@@ -207,9 +240,17 @@ class _Run:
             self._deliver()
         return self.process.returncode or (1 if failed_at is not None else 0)
 
+    def _pass_on_sigterm(self) -> None:
+        """To every rank of this node, once. torchrun gets none: it would kill them after 30 seconds."""
+        for state in read_all(self.folder).values():
+            pid = int(state["pid"])
+            if pid not in self._signalled:
+                self._signalled.add(pid)
+                _signal_rank(pid, signal.SIGTERM)
+
     def _is_final(self, state: Mapping[str, Any]) -> bool:
         """Whether the run is over for this rank: torchrun may start failed ranks again, but bad input stays bad."""
-        return bool(state["failed"]) and (not self.restarts or state["code"] in REFUSED)
+        return bool(state["failed"]) and (not self.restarts or state["code"] in (*REFUSED, RunFailed.code))
 
     def _deliver(self) -> None:
         while self._events:
@@ -220,21 +261,21 @@ class _Run:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         for state in read_all(self.folder).values():
-            _kill_rank(int(state["pid"]))
+            _signal_rank(int(state["pid"]), signal.SIGKILL)
         try:
             self.process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         for state in read_all(self.folder).values():
-            _kill_rank(int(state["pid"]))
+            _signal_rank(int(state["pid"]), signal.SIGKILL)
 
 
-def _kill_rank(pid: int) -> None:
-    """SIGKILL, if the process is one of our workers: its number may have been given to another by now."""
+def _signal_rank(pid: int, number: signal.Signals) -> None:
+    """Sends a signal, if the process is one of our workers: its number may have been given to another by now."""
     with suppress(OSError):  # it ended by itself
         if b"meshwright.runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def reference_steps(settings: Settings) -> list[tuple[float, float]]:

@@ -1,6 +1,7 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
-Events: `start` (environment), `step`, `end` (peak memory), `resumed`, `checkpoint`, `not_saved`. A run that was stopped
+Events: `start` (environment), `step`, `end` (peak memory), `resumed`, `checkpoint`, `not_saved`, `terminated` (on
+SIGTERM). A run that was stopped
 reports its steps until then, one that went back to a checkpoint those that count.
 """
 
@@ -72,8 +73,15 @@ def event_line(event: Event, job: Job) -> str:
         said = f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
         return said + (f", training waited {event['waited_s']:.2g} s" if "waited_s" in event else "")
     if event["event"] == "not_saved":
-        return f"the checkpoint of step {event['step']} was not saved, training goes on: {event['reason']}"
+        return not_saved_line(event)
+    if event["event"] == "terminated":
+        return f"SIGTERM: stopped after step {event['step']} of {job.steps}"
     return _resumed_line(event) if event["event"] == "resumed" else ""
+
+
+def not_saved_line(event: Event) -> str:
+    """About a save that failed."""
+    return f"the checkpoint of step {event['step']} was not saved: {event['reason']}"
 
 
 def _resumed_line(event: Event) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
 from ..planner.document.plan import load_plan
+from .checkpoint.manifest import check_resumable
 from .job import Job, job_of
 from .parallel.schedules import custom_order
 from .rehearsal.scale import scale_down
@@ -72,6 +74,17 @@ class Settings:
         return out + [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(self, name)]
 
 
+    def must_be_equal(self) -> dict[str, str]:
+        """By flag, what the launchers of all nodes must have been given alike. Files may have another path on another
+        node; of the plan the content counts."""
+        digest = hashlib.sha256(Path(self.plan).read_bytes()).hexdigest()
+        names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "balance_experts",
+                 "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
+        flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": str(getattr(self, name)) for name in names}
+        return {"the plan's SHA-256": digest[:16], **flags}
+
+
+_FLAGS = {"learning_rate": "lr"}  # fields that `launch` calls otherwise
 _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float,
            "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
@@ -84,6 +97,8 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     name = Path(settings.plan).name
     job = job_of(load_plan(settings.plan), settings.choice, name)
     notes: list[str] = []
+    if settings.resume and settings.checkpoint is not None:
+        check_resumable(Path(settings.checkpoint))
     if settings.scale_down:
         job, notes = scale_down(job)
     if settings.order is not None:

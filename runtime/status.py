@@ -39,6 +39,11 @@ class Status:
             self.failed, self.code = what, code
         self.write()
 
+    def end(self, code: str) -> None:
+        """This rank ends well, but before its time, as `code` says."""
+        self.code = code
+        self.set("ended")
+
     def write(self) -> None:
         if self._map is None:
             return

@@ -34,6 +34,7 @@ class Step:
 
     loss: float  # mean per token, nats
     gradient_norm: float  # before clipping
+    stop: bool = False  # whether a rank was asked to end after this step
 
 
 class Trainer:
@@ -140,15 +141,18 @@ class Trainer:
         copies = replicate.size * (partial.size if partial else 1) * (tied.size if tied else 1)
         return Groups(shard, replicate, partial, tied, copies)
 
-    def step(self, index: int) -> Step:
-        """Trains on the batch of step `index` (0, 1, ...)."""
+    def step(self, index: int, *, stop: bool = False) -> Step:
+        """Trains on the batch of step `index` (0, 1, ...). stop: this rank was asked to end; all ranks learn of it."""
         status = self.mesh["world"].status
         status.step = index
         loss = self.pipeline.run(self._micro_batches(index))
         norm = self.update()
+        # A rank that stopped by itself would leave the others in a collective: they must agree on the step. The wish
+        # travels with the loss, since one more message per step would cost time in every run.
+        loss_and_stop = torch.stack([loss, torch.full_like(loss, float(stop))])
         # The tp ranks of a last stage all have the same loss, and only last stages have one.
-        self.mesh["world"].all_reduce(loss)
-        return Step(float(loss) / self.parts.mesh(HEAD)["tp"].size, norm)
+        total, stops = self.mesh["world"].all_reduce(loss_and_stop).tolist()
+        return Step(total / self.parts.mesh(HEAD)["tp"].size, norm, stops > 0)
 
     def update(self) -> float:
         """After the last backward pass: gradients over all ranks, clipped, and new weights. Returns their norm."""

@@ -2,17 +2,21 @@
 
 Rank 0 prints a line per step, or events for the launcher. A rank that fails says why in its status file and ends at
 once: torch's own clean-up would wait for ranks that are no longer there.
+
+SIGTERM is what a scheduler sends before it takes the machine away. The ranks finish the step, save, and end well.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,11 +29,12 @@ from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
 from .checkpoint.checkpoint import Checkpoints
 from .checkpoint.saver import Saver
+from .failures import TERMINATED, RunFailed
 from .job import Job
 from .parallel.comm import CommunicationError
 from .parallel.mesh import Mesh, build_mesh
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
-from .report import PEAKS, Event, Recorder, event_line
+from .report import PEAKS, Event, Recorder, event_line, not_saved_line
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import Trainer
@@ -43,9 +48,12 @@ def main(argv: Sequence[str]) -> int:
     settings = Settings.parse(argv)
     rank = int(os.environ.get("RANK", "0"))
     die_with_parent()
+    terminated = threading.Event()
+    # Before the status file names this process: from then on the launcher may pass a signal on.
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     status = Status(Path(settings.run_dir) if settings.run_dir else None, rank)
     try:
-        _run(settings, status)
+        _run(settings, status, terminated)
         return 0
     except CommunicationError as error:
         _give_up(status, str(error), "communication")
@@ -64,19 +72,24 @@ def _give_up(status: Status, what: str, code: str) -> None:
     os._exit(1)
 
 
-def _run(settings: Settings, status: Status) -> None:
+def _run(settings: Settings, status: Status, terminated: threading.Event) -> None:
     job, notes, device, mesh = meet(settings, status)
     recorder, before = Recorder(job, notes), resident_bytes()
     trainer = Trainer(job, mesh, device)
     _tell(_environment(device, job), settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
-    peaks = _train(trainer, settings, recorder, saver, done, before)
+    training = _Training(trainer, settings, recorder, saver, terminated)
+    peaks = training.run(done, before)
     status.set("ending")
     _tell({"event": "end", **peaks}, settings, recorder)
     if dist.get_rank() == 0 and settings.report:
         Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
     mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
     dist.destroy_process_group()
+    if training.unsaved is not None:
+        raise RunFailed(not_saved_line(training.unsaved), hint="what was trained since the last checkpoint is lost")
+    if training.stopped:
+        status.end(TERMINATED)
 
 
 def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device, Mesh]:
@@ -152,36 +165,69 @@ def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[S
     return saver, start.step
 
 
-def _train(
-    trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None, done: int, before: int
-) -> dict[str, list[int]]:
-    """All steps after the first `done`; peak bytes of every rank, by the names of PEAKS. before: bytes of the process
-    without tensors."""
-    job, device, world = trainer.job, trainer.device, trainer.mesh["world"]
-    tracked = PeakMemory(trainer.tensors()) if device.type == "cpu" else None
-    forget_resident_peak()
-    if tracked is None:
-        torch.cuda.empty_cache()  # what drawing the weights left behind is no part of a step
-        torch.cuda.reset_peak_memory_stats(device)
-    for index in range(done, job.steps):
+class _Training:
+    """The steps of a run, and the checkpoints between them."""
+
+    def __init__(
+        self, trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None, terminated: threading.Event
+    ) -> None:
+        """terminated: set when this rank was asked to end."""
+        self.trainer, self.settings, self.recorder = trainer, settings, recorder
+        self.saver, self.terminated = saver, terminated
+        self.stopped = False  # whether a rank was asked to end before the last step
+        self.unsaved: Event | None = None  # of the last save, where it failed
+
+    def run(self, done: int, before: int) -> dict[str, list[int]]:
+        """All steps after the first `done`; peak bytes of every rank, by the names of PEAKS. before: bytes of the
+        process without tensors."""
+        job, device = self.trainer.job, self.trainer.device
+        tracked = PeakMemory(self.trainer.tensors()) if device.type == "cpu" else None
+        forget_resident_peak()
+        if tracked is None:
+            torch.cuda.empty_cache()  # what drawing the weights left behind is no part of a step
+            torch.cuda.reset_peak_memory_stats(device)
+        for index in range(done, job.steps):
+            following = tracked.following() if tracked is not None and index < done + TRACKED_STEPS else nullcontext()
+            stop = self._step(index, following)
+            last = stop or index + 1 == job.steps
+            self._save(index + 1, due=last or (index + 1) % self.settings.checkpoint_every == 0)
+            if stop and index + 1 < job.steps:
+                self.stopped = True
+                break
+        for event in self.saver.finished(wait=True) if self.saver is not None else ():
+            self._told(event)
+        if self.stopped:
+            self._tell({"event": "terminated", "step": index + 1})
+        return self._peaks(cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device))
+
+    def _step(self, index: int, following: AbstractContextManager[object]) -> bool:
+        """Trains a step; whether a rank was asked to end."""
         started = time.perf_counter()
-        following = tracked.following() if tracked is not None and index < done + TRACKED_STEPS else nullcontext()
         with following:
-            step = trainer.step(index)
+            step = self.trainer.step(index, stop=self.terminated.is_set())
         step_s = time.perf_counter() - started
-        speed = {"step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s}
-        _tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm, **speed},
-              settings, recorder)  # fmt: skip
-        if saver is not None:
-            due = (index + 1) % settings.checkpoint_every == 0 or index + 1 == job.steps
-            for event in saver.save(index + 1) if due else saver.finished():
-                _tell(event, settings, recorder)
-    for event in saver.finished(wait=True) if saver is not None else ():
-        _tell(event, settings, recorder)
-    peak_bytes = cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device)
-    peaks = torch.zeros(len(peak_bytes), world.size, dtype=torch.int64, device=device)
-    peaks[:, world.rank] = torch.tensor(peak_bytes, device=device)
-    return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))
+        self._tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm,
+                    "step_s": step_s, "tokens_per_s": self.trainer.job.tokens_per_step / step_s})  # fmt: skip
+        return step.stop
+
+    def _save(self, step: int, *, due: bool) -> None:
+        if self.saver is not None:
+            for event in self.saver.save(step) if due else self.saver.finished():
+                self._told(event)
+
+    def _told(self, event: Event) -> None:
+        """Of a save that has ended."""
+        self.unsaved = event if event["event"] == "not_saved" else None
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        _tell(event, self.settings, self.recorder)
+
+    def _peaks(self, peak_bytes: Sequence[int]) -> dict[str, list[int]]:
+        world, device = self.trainer.mesh["world"], self.trainer.device
+        peaks = torch.zeros(len(peak_bytes), world.size, dtype=torch.int64, device=device)
+        peaks[:, world.rank] = torch.tensor(peak_bytes, device=device)
+        return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))
 
 
 def _environment(device: torch.device, job: Job) -> Event:

@@ -25,6 +25,7 @@ all commands take are accepted before and after the command.
 | 2 | your input: a flag, a file, a missing extra, a target that cannot do it; a result that cannot be written |
 | 3 | our bug: the traceback is in a file that is named |
 | 130 | interrupted; a search prints the best layout so far |
+| 143 | `launch` ended on SIGTERM, after a step and a checkpoint |
 
 | variable | same as |
 |---|---|
@@ -48,8 +49,9 @@ With `--json` an error is `{"kind": "error", "code": ..., "message": ..., "hint"
 | `unsupported` | 2 | a target cannot do this |
 | `worker_lost` | 2 | a process, or a worker of a cluster, died in a search |
 | `no_feasible_layout` | 1 | no layout is legal or none fits |
-| `run_failed` | 1 | a rank died or hung, or a rehearsal was not the same training |
+| `run_failed` | 1 | a rank died or hung, a node or the last checkpoint is missing, or a rehearsal differs |
 | `interrupted` | 130 | Ctrl-C |
+| `terminated` | 143 | SIGTERM ended a run before its last step |
 | `internal_error` | 3 | our bug |
 """
 

@@ -155,7 +155,7 @@ def _train(
             (terminal.warn if event["event"] == "not_saved" else show_line)(line)
 
     try:
-        launcher.run(settings, nodes, on_event, terminal.verbose)
+        launcher.run(settings, nodes, on_event, terminal.verbose, terminal.talk)
     except KeyboardInterrupt:
         recorder.stopped = "interrupted"
         terminal.talk(f"all ranks stopped after {len(recorder.steps)} finished steps")
@@ -218,8 +218,6 @@ def _saving(
             raise InputError(f"{name} {value}: must be {least} or more",
                              hint="the last two stay, so that one is left if the other is damaged" if name == "--keep"
                              else f"`{name} {least}`")  # fmt: skip
-    if resume and not folder.is_dir():
-        raise InputError(f"{folder}: no such folder", hint="without `--resume` a run starts anew and makes it")
     found: dict[str, Any] = {"checkpoint": str(folder.resolve()), "checkpoint_async": behind, "resume": resume}
     found |= {} if every is None else {"checkpoint_every": every}
     return found | ({} if keep is None else {"keep": keep})

@@ -58,7 +58,7 @@ def _trained(
     nodes = launcher.nodes_for(load_plan(path), job, scaled=False, nnodes=1, nproc_per_node=None, node_rank=0,
                                master_addr=None, master_port=None)  # fmt: skip
     recorder = Recorder(job, notes)
-    launcher.run(settings, nodes, recorder.add, terminal.verbose)
+    launcher.run(settings, nodes, recorder.add, terminal.verbose, terminal.talk)
     about = recorder.document()["environment"]
     found = {size: max(peaks) for size, name in zip(SIZES, PEAKS, strict=True) if (peaks := recorder.peaks(name))}
     return about, found

@@ -107,6 +107,23 @@ def saved_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
 
+def check_resumable(folder: Path) -> None:
+    """Raises InputError where a run that is to go on from a checkpoint in `folder` would find none of ours.
+
+    An empty folder passes: a job that is always started with `--resume` has nothing there the first time.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder", hint="without `--resume` a run starts anew and makes it")
+    if (folder / NAME).exists():
+        raise InputError(f"{folder} is one checkpoint, not the folder of a run's checkpoints",
+                         hint=f"`--checkpoint {folder.parent}`")  # fmt: skip
+    names = sorted(path.name for path in folder.iterdir())
+    if names and not any(name.startswith(("step-", PARTIAL)) for name in names):
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise InputError(f"{folder} has no checkpoint of meshwright; it has {shown}",
+                         hint="leave out `--resume` to train from new weights and save there")  # fmt: skip
+
+
 def run_of(job: Job) -> dict[str, Any]:
     """What decides the weights after each step, whatever the layout, as JSON has it."""
     model = {key: value for key, value in spec_to_dict(job.model).items() if key not in _WORDS}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +30,7 @@ from meshwright.runtime.trainer import Step, Trainer
 
 from meshwright.errors import InputError
 
+from ..snapshots import ROOT, environment
 from .fork import TIMEOUT_S, fork
 from .jobs import gpt, job, llama, mixed, moe
 from .kills import check, kill_run
@@ -254,6 +257,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
         (["--checkpoint", "{}", "--checkpoint-every", "0"], "--checkpoint-every 0: must be 1 or more"),
         (["--checkpoint", "{}", "--keep", "1"], "--keep 1: must be 2 or more"),
         (["--checkpoint", "{}/none", "--resume"], "none: no such folder"),
+        (["--checkpoint", str(ROOT / "docs"), "--resume"], "docs has no checkpoint of meshwright; it has README.md, "),
         (["--checkpoint", "{}", "--max-restarts", "1", "--nnodes", "2", "--master-addr", "x"],
          "restarts the ranks of one node"),
     ],
@@ -302,6 +306,17 @@ def test_training_goes_on_behind_a_save(tmp_path: Path, monkeypatch: pytest.Monk
     assert [step.loss for step in steps] == pytest.approx(expected[2:], rel=1e-12)
 
 
+def test_a_folder_to_resume_from_holds_checkpoints(two_saved: Path, tmp_path: Path) -> None:
+    manifest.check_resumable(two_saved)
+    manifest.check_resumable(tmp_path)  # empty: the first start of a job that always resumes
+    with pytest.raises(InputError, match="is one checkpoint, not the folder") as caught:
+        manifest.check_resumable(two_saved / "step-00000002")
+    assert caught.value.hint == f"`--checkpoint {two_saved}`"
+    (tmp_path / "model.safetensors").write_text("")
+    with pytest.raises(InputError, match=r"no checkpoint of meshwright; it has model\.safetensors"):
+        manifest.check_resumable(tmp_path)
+
+
 def test_a_folder_in_use_or_unwritable_is_refused_before_training(two_saved: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
@@ -333,6 +348,20 @@ def test_launch_saves_and_resumes(two_ranks: Path, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert [step["step"] for step in found["steps"]] == [4, 5]
     assert found["resumed"][0]["step"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [[], ["--checkpoint-async"]])
+def test_a_last_checkpoint_that_is_lost_is_an_error(two_ranks: Path, tmp_path: Path, behind: list[str]) -> None:
+    """No file may grow over 20 kB: training runs to its end, but its weights are nowhere."""
+    words = ["launch", str(two_ranks), "--checkpoint", str(tmp_path / "ckpt"), "--steps", "2", *behind]
+    done = subprocess.run([sys.executable, "-m", "meshwright", *words], capture_output=True, text=True,
+                          env=environment({"OMP_NUM_THREADS": "1"}),
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "step 2/2" in done.stdout
+    assert "error: the checkpoint of step 2 was not saved: rank " in done.stderr
+    assert not manifest.saved_in(tmp_path / "ckpt")
 
 
 @pytest.mark.slow

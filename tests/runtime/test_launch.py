@@ -103,6 +103,52 @@ def test_ctrl_c_stops_all_and_keeps_the_report(plan: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("to", ["launcher", "rank 1"])
+def test_sigterm_ends_after_a_step_and_a_save(to: str, plan: Path, tmp_path: Path) -> None:
+    """As a scheduler sends it before it takes the machine away; one rank that gets it stops all."""
+    report, folder = tmp_path / "run.json", tmp_path / "ckpt"
+    words = (str(plan), "--scale-down", "--checkpoint", str(folder), "--checkpoint-every", "1000000")
+    process = start(*words, "--steps", "1000000", "--report", str(report))
+    rank_1 = after_steps(process, plan, rank=1)
+    os.kill(process.pid if to == "launcher" else rank_1, signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == 143, err
+    assert "SIGTERM ended the run before its last step" in err
+    document = json.loads(report.read_text(encoding="utf-8"))
+    last = document["steps"][-1]["step"]
+    assert document["stopped"]
+    assert [saved["step"] for saved in document["checkpoints"]] == [last]
+    assert [path.name for path in folder.iterdir()] == [f"step-{last:08d}"]
+    assert all_gone(plan)
+
+
+@pytest.mark.slow
+def test_two_nodes_meet_and_train(plan: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    words = (str(plan), "--scale-down", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+             "--master-port", port, "--steps", "2")  # fmt: skip
+    other = start(*words, "--node-rank", "1")
+    code, out, err = finish(start(*words, "--node-rank", "0"))
+    assert code == 0, err
+    assert "step 2/2" in out
+    code, _, err = finish(other)
+    assert code == 0, err
+
+
+def test_an_unreachable_node_0_is_named(plan: Path) -> None:
+    words = ("--scale-down", "--nnodes", "2", "--nproc-per-node", "2", "--node-rank", "1", "--master-addr", "127.0.0.1",
+             "--timeout", "1")  # fmt: skip
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: whoever connects is refused
+        code, _, err = finish(start(str(plan), *words, "--master-port", str(closed.getsockname()[1])))
+    assert code == 1
+    assert "node 0 did not answer at 127.0.0.1:" in err
+    assert "within 1 s: Connection refused" in err
+
+
+@pytest.mark.slow
 def test_a_dead_launcher_leaves_nothing(plan: Path) -> None:
     process = start(str(plan), "--scale-down", "--steps", "1000000")
     after_steps(process, plan, rank=0)

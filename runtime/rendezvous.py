@@ -1,0 +1,232 @@
+"""The launchers of all nodes meet before they start torchrun, so that a missing node is named. No torch here.
+
+torchrun waits for other nodes without a word and does not say which one it waits for. Here node 0 listens on the port
+that torchrun takes over afterwards. Every other node connects, sends one line of JSON (its rank, its host, what it
+runs), and waits for one line back: `{"go": true}`, or the error. Nodes that would train with other settings are
+refused: each rank takes its settings from its own launcher, and replicas that differ would drift apart unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import InputError
+from .failures import RunFailed
+
+_REMIND_S = 10.0  # between two lines that say who is missing
+_RETRY_S = 0.25  # between two attempts to reach node 0
+_LONGEST_LINE = 1 << 16  # bytes: whoever sends more is not one of us
+_READ_S = 5.0  # a node sends its line at once; a port scanner sends nothing
+
+_HINT_MISSING = "start `meshwright launch` on every node, or give more time with `--timeout`"
+_HINT_DIFFERENT = "start the same command on every node, each with its own `--node-rank`"
+
+OnWait = Callable[[str], None]
+
+
+@dataclass
+class _Clock:
+    """The time that is left, and when to speak next."""
+
+    timeout_s: float
+    on_wait: OnWait
+    started: float = field(default_factory=time.monotonic)
+    spoken: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        return self.started + self.timeout_s - time.monotonic()
+
+    def remind(self, text: str) -> None:
+        """Passes on `text` where the last line is `_REMIND_S` old."""
+        now = time.monotonic()
+        if now - self.spoken >= _REMIND_S:
+            self.spoken = now
+            self.on_wait(f"{text} ({now - self.started:.0f} s of {self.timeout_s:.0f} s)")
+
+
+def meet(
+    node_rank: int, num_nodes: int, address: tuple[str, int], run: Mapping[str, Any], timeout_s: float, on_wait: OnWait
+) -> None:
+    """Returns when the launchers of all `num_nodes` nodes are there and run the same.
+
+    address: host and port of node 0; run: settings that must be equal on all nodes, by the flags that set them;
+    on_wait: gets a line every 10 s that says who is missing. Raises InputError where two nodes run something else or
+    have the same rank, RunFailed where a node is missing after `timeout_s` seconds.
+    """
+    clock = _Clock(timeout_s, on_wait)
+    hello = {"node_rank": node_rank, "host": socket.gethostname(), "num_nodes": num_nodes, "run": dict(run)}
+    if node_rank == 0:
+        _gather(hello, address, clock)
+    else:
+        _join(hello, address, clock)
+
+
+# ---- node 0
+
+
+def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> None:
+    present: dict[int, tuple[str, socket.socket]] = {}
+    num_nodes = int(own["num_nodes"])
+    with ExitStack() as stack, _listening(address[1]) as server:
+        while len(present) < num_nodes - 1:
+            if clock.left_s <= 0:
+                late = RunFailed(_missing(present, num_nodes, address, clock.timeout_s), hint=_HINT_MISSING)
+                raise _answered(late, [connection for _, connection in present.values()])
+            clock.remind(_waiting(present, num_nodes, address))
+            server.settimeout(max(min(clock.left_s, 1.0), 0.01))
+            with suppress(TimeoutError):
+                connection = stack.enter_context(server.accept()[0])
+                hello = _hello(connection)
+                present = {rank: node for rank, node in present.items() if not _has_gone(node[1])}
+                if hello is None:
+                    continue
+                if problem := _refusal(own, hello, present):
+                    others = [connection for _, connection in present.values()]
+                    raise _answered(InputError(problem, hint=_HINT_DIFFERENT), [*others, connection])
+                present[int(hello["node_rank"])] = str(hello["host"]), connection
+        for _, connection in present.values():
+            _send(connection, {"go": True})
+        for _, connection in present.values():
+            # The others close first: on the side that does, the port would stay busy for a minute.
+            connection.settimeout(_READ_S)
+            with suppress(OSError):
+                connection.recv(1)
+
+
+def _listening(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _hello(connection: socket.socket) -> dict[str, Any] | None:
+    """What a node sends of itself; None for whoever is not one of us."""
+    connection.settimeout(_READ_S)
+    try:
+        hello = json.loads(_line(connection))
+        known = isinstance(hello["run"], dict) and int(hello["node_rank"]) > 0 and int(hello["num_nodes"]) > 0
+        return hello if known and isinstance(hello["host"], str) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _refusal(own: Mapping[str, Any], hello: Mapping[str, Any], present: Mapping[int, Any]) -> str:
+    """Why a node cannot take part; empty if it can."""
+    rank, host = int(hello["node_rank"]), hello["host"]
+    if hello["num_nodes"] != own["num_nodes"]:
+        return f"node {rank} ({host}) was started with --nnodes {hello['num_nodes']}, node 0 with {own['num_nodes']}"
+    if rank >= int(own["num_nodes"]):
+        return f"{host} was started with --node-rank {rank}, but nodes are numbered from 0 to {own['num_nodes'] - 1}"
+    if rank in present:
+        return f"two nodes were started with --node-rank {rank}: {present[rank][0]} and {host}"
+    ours, theirs = own["run"], hello["run"]
+    differences = [f"{name} is {theirs.get(name)} there, {ours.get(name)} on node 0"
+                   for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]  # fmt: skip
+    return f"node {rank} ({host}) would not train the same: " + "; ".join(differences) if differences else ""
+
+
+def _waiting(present: Mapping[int, Any], num_nodes: int, address: tuple[str, int]) -> str:
+    missing = [rank for rank in range(1, num_nodes) if rank not in present]
+    return f"waiting at {address[0]}:{address[1]} for {_named(missing)} of {num_nodes}"
+
+
+def _missing(present: Mapping[int, tuple[str, Any]], num_nodes: int, address: tuple[str, int], timeout_s: float) -> str:
+    missing = [rank for rank in range(1, num_nodes) if rank not in present]
+    there = ", ".join(f"{rank} ({host})" for rank, (host, _) in sorted(present.items()))
+    return (f"{_named(missing)} of {num_nodes} did not come to {address[0]}:{address[1]} within {timeout_s:.0f} s"
+            + (f"; there: 0, {there}" if there else "; only node 0 is there"))  # fmt: skip
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"node {shown}" if len(ranks) == 1 else f"nodes {shown}"
+
+
+def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket]) -> RunFailed | InputError:
+    """The error, after the other nodes were sent it: they end at once and with the same words."""
+    for connection in connections:
+        _send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
+    return error
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    """Whether a node that came has closed its connection: its launcher was stopped, and may come again."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _send(connection: socket.socket, document: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # a node that has gone shows in torchrun
+        connection.sendall(json.dumps(document).encode() + b"\n")
+
+
+def _line(connection: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = connection.recv(4096)
+        if not piece or len(data) > _LONGEST_LINE:
+            raise ValueError("not a line")
+        data += piece
+    return data
+
+
+# ---- the other nodes
+
+
+def _join(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> None:
+    host, port = address
+    while True:
+        reason = _attempt(hello, address, clock)
+        if reason is None:
+            return
+        if clock.left_s <= 0:
+            raise RunFailed(f"node 0 did not answer at {host}:{port} within {clock.timeout_s:.0f} s: {reason}",
+                            hint="check `--master-addr`, the launcher of node 0 and the firewall")  # fmt: skip
+        clock.remind(f"waiting for node 0 at {host}:{port}: {reason}")
+        time.sleep(min(_RETRY_S, max(clock.left_s, 0.0)))
+
+
+def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> str | None:
+    """None when all nodes are there; else why node 0 was not reached. Raises what node 0 found wrong."""
+    try:
+        with socket.create_connection(address, timeout=max(min(clock.left_s, _REMIND_S), 0.1)) as connection:
+            connection.sendall(json.dumps(hello).encode() + b"\n")
+            return _reply(connection, address, clock)
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
+    except ValueError:
+        return "whoever listens there is not `meshwright launch` of this version"
+
+
+def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -> str | None:
+    """Waits until node 0 has everybody. Node 0 keeps the time; the extra seconds here are for its answer."""
+    data = b""
+    while not data.endswith(b"\n"):
+        connection.settimeout(1.0)
+        try:
+            piece = connection.recv(4096)
+        except TimeoutError:
+            if clock.left_s < -_READ_S:
+                return "it is there, but waits for other nodes"
+            clock.remind(f"node 0 at {address[0]}:{address[1]} waits for other nodes")
+            continue
+        if not piece:
+            return "it closed the connection"
+        data += piece
+    reply = json.loads(data)
+    if reply.get("go"):
+        return None
+    kind = InputError if reply["input"] else RunFailed
+    raise kind(str(reply["error"]), hint=str(reply["hint"]))

@@ -1,0 +1,132 @@
+"""The launchers of several nodes meet, or one line names who is missing or differs. Real sockets on this machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pytest
+from meshwright.runtime import rendezvous
+from meshwright.runtime.failures import RunFailed
+
+from meshwright.errors import InputError, MeshwrightError
+
+RUN = {"--seed": "0"}
+
+
+@pytest.fixture
+def address() -> tuple[str, int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1", int(probe.getsockname()[1])
+
+
+def meet(
+    address: tuple[str, int], runs: list[tuple[int, Mapping[str, str]]], *, num_nodes: int, timeout_s: float = 20.0,
+    waits: list[str] | None = None,
+) -> list[MeshwrightError | None]:  # fmt: skip
+    """What becomes of launchers, given as (node rank, settings), that start at once."""
+    ends: list[MeshwrightError | None] = [None] * len(runs)
+
+    def launch(index: int, rank: int, run: Mapping[str, str]) -> None:
+        try:
+            on_wait = (waits if waits is not None else []).append
+            rendezvous.meet(rank, num_nodes, address, run, timeout_s, on_wait)
+        except MeshwrightError as error:
+            ends[index] = error
+
+    threads = [threading.Thread(target=launch, args=(i, rank, run)) for i, (rank, run) in enumerate(runs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+        assert not thread.is_alive()
+    return ends
+
+
+def test_all_nodes_go_on_and_the_port_is_free_again(address: tuple[str, int]) -> None:
+    assert meet(address, [(2, RUN), (0, RUN), (1, RUN)], num_nodes=3) == [None] * 3
+    with socket.create_server(address):  # where torchrun listens next
+        pass
+
+
+def test_missing_nodes_are_named_on_all(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_REMIND_S", 0.1)
+    waits: list[str] = []
+    ends = meet(address, [(0, RUN), (2, RUN)], num_nodes=4, timeout_s=1.5, waits=waits)
+    for error in ends:
+        assert isinstance(error, RunFailed)
+        assert "nodes 1, 3 of 4 did not come to 127.0.0.1" in error.message
+        assert f"there: 0, 2 ({socket.gethostname()})" in error.message
+    assert any("for nodes 1, 3 of 4" in line for line in waits)
+    assert any("waits for other nodes" in line for line in waits)
+
+
+@pytest.mark.parametrize(("host", "reason"), [
+    ("127.0.0.1", "refused"), ("no-such-host.invalid", "not known|resolution|associated"),
+])  # fmt: skip
+def test_a_node_0_that_does_not_answer(address: tuple[str, int], host: str, reason: str) -> None:
+    began = time.monotonic()
+    (error,) = meet((host, address[1]), [(1, RUN)], num_nodes=2, timeout_s=1.0)
+    assert isinstance(error, RunFailed)
+    assert f"node 0 did not answer at {host}:{address[1]} within 1 s" in error.message
+    assert time.monotonic() - began < 15.0
+    with pytest.raises(RunFailed, match=f"(?i){reason}"):
+        raise error
+
+
+def test_another_service_on_the_port(address: tuple[str, int]) -> None:
+    with socket.create_server(address) as server:
+
+        def greet() -> None:
+            with suppress(OSError):  # until it is closed
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(b"SSH-2.0-OpenSSH_9.2\n")
+                        connection.recv(100)
+
+        threading.Thread(target=greet, daemon=True).start()
+        (error,) = meet(address, [(1, RUN)], num_nodes=2, timeout_s=0.1)
+    assert isinstance(error, RunFailed)
+    assert "not `meshwright launch`" in error.message
+
+
+def test_nodes_that_would_train_differently_are_refused(address: tuple[str, int]) -> None:
+    ends = meet(address, [(0, RUN), (1, {"--seed": "1"})], num_nodes=2)
+    for error in ends:
+        assert isinstance(error, InputError)
+        assert "would not train the same: --seed is 1 there, 0 on node 0" in error.message
+
+
+@pytest.mark.parametrize(("ranks", "message"), [
+    ([0, 1, 1], "two nodes were started with --node-rank 1"),
+    ([0, 1, 5], "numbered from 0 to 3"),
+])  # fmt: skip
+def test_wrong_ranks_are_refused(address: tuple[str, int], ranks: list[int], message: str) -> None:
+    ends = meet(address, [(rank, RUN) for rank in ranks], num_nodes=4)
+    assert all(isinstance(error, InputError) and message in error.message for error in ends)
+
+
+def test_strangers_and_launchers_that_come_again(address: tuple[str, int]) -> None:
+    """Whoever sends no line of ours is passed over; a launcher that was stopped while it waited may come again."""
+
+    def strange() -> None:
+        time.sleep(0.5)
+        hello = b'{"node_rank": 1, "host": "a", "num_nodes": 3, "run": {"--seed": "0"}}\n'
+        for words in (b"GET / HTTP/1.0\r\n\r\n", hello):
+            with socket.create_connection(address) as connection:
+                connection.sendall(words)
+
+    stranger = threading.Thread(target=strange)
+    stranger.start()
+    late = threading.Timer(1.5, lambda: ends.extend(meet(address, [(1, RUN), (2, RUN)], num_nodes=3)))
+    ends: list[MeshwrightError | None] = []
+    late.start()
+    assert meet(address, [(0, RUN)], num_nodes=3) == [None]
+    stranger.join()
+    late.join()
+    assert ends == [None, None]
