@@ -7,29 +7,29 @@ from dataclasses import replace
 import numpy as np
 
 from .arrays import Array, Ints
-from .layouts import SCHEDULES, V_SCHEDULES, Layouts
+from .layouts import Layouts
 from .problem import Problem
 from .quantities import interleaving_stalls
 from .quantities.ledger import Ledger
-from .quantities.stages import Partition, build_splits, mean_splits, own_splits
+from .quantities.stages import Partition, SplitKey, build_splits, mean_splits, own_splits
 from .quantities.tables import Tables
 from .quantities.traffic import StateTraffic
+from .schedule_kinds import FOLDED
 from .techniques import registry
 
 
-def split_keys(layouts: Layouts) -> tuple[list[tuple[int, int, str]], Ints]:
-    """Distinct (pp, vpp, schedule shape) of a batch and the index of each row's."""
-    v_shaped = np.isin(layouts["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+def split_keys(layouts: Layouts) -> tuple[list[SplitKey], Ints]:
+    """Distinct split keys of a batch and the index of each row's."""
     vpp = np.where(layouts["pp"] > 1, layouts["vpp"], 1)
-    code = (layouts["pp"] << 21 | vpp << 1) + v_shaped
+    code = (layouts["pp"] << 21 | vpp << 1) + FOLDED[layouts["schedule"]]
     distinct, inverse = np.unique(code, return_inverse=True)
-    keys = [(int(c >> 21), int(c >> 1 & 0xFFFFF), V_SCHEDULES[0] if c & 1 else "1f1b") for c in distinct]
+    keys = [(int(c >> 21), int(c >> 1 & 0xFFFFF), bool(c & 1)) for c in distinct]
     return keys, inverse.astype(np.int64)
 
 
 def build_totals(problem: Problem) -> Array:
     """[kind] layers, embedding, head and MTP projections of the whole model."""
-    return np.asarray(build_splits(problem.pattern, problem.num_kinds, problem.edges, [(1, 1, "1f1b")]).total[0])
+    return np.asarray(build_splits(problem.pattern, problem.num_kinds, problem.edges, [(1, 1, False)]).total[0])
 
 
 def build(

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from .schedule_kinds import KINDS
 
 CP_ALGORITHMS = ("ring", "allgather", "ulysses", "ring+ulysses")
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
+SCHEDULES = tuple(kind.name for kind in KINDS)
 RECOMPUTE_MODES = ("none", "selective", "full")
 OFFLOADS = ("none", "opt", "act", "opt+act")
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "fp4")
@@ -26,9 +27,6 @@ PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "fp4")
 # the up-projections of latent attention.
 MODULES = ("attn", "norm", "act", "moe", "mla")
 SELECTIVE_DEFAULT = ("attn",)
-
-# Schedules whose device holds two chunks in a V: chunk i and chunk 2p-1-i.
-V_SCHEDULES = ("zb-v", "dualpipe-v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +189,10 @@ class Layout:
 
 
 _CP_TOKENS = ("r", "g", "u", "ru")
-_SCHEDULE_TOKENS = ("1f1b", "gpipe", "int", "zbh1", "zbv", "dpv")
+_SCHEDULE_TOKENS = tuple(kind.token for kind in KINDS)
 _ID = re.compile(  # of an id with a hyphen before its first token too
     r"(?:-tp(?P<tp>\d+)(?P<nosp>-nosp)?)?(?:-cp(?P<cp>\d+)(?P<cpa>ru|r|g|u))?(?:-pp(?P<pp>\d+))?"
-    r"(?:-(?P<schedule>1f1b|gpipe|int|zbh1|zbv|dpv))?(?:-vpp(?P<vpp>\d+))?-dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
+    rf"(?:-(?P<schedule>{'|'.join(_SCHEDULE_TOKENS)}))?(?:-vpp(?P<vpp>\d+))?-dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
     r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
     r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp4|fp8|fp16|fp32|bf16))?"

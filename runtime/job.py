@@ -20,7 +20,7 @@ from ..cost_models.layouts import (
     sequence_parts,
 )
 from ..cost_models.problem import Problem
-from ..cost_models.quantities.stages import chunk_devices
+from ..cost_models.quantities.stages import devices_of
 from ..cost_models.schedules.orders import W
 from ..cost_models.schedules.simulator import Schedule, make
 from ..cost_models.specs.model import ModelSpec
@@ -194,9 +194,7 @@ def _chunks(candidate: Candidate) -> tuple[Chunk, ...]:
     return tuple(chunk.model_copy(update={"recompute_layers": 0}) for chunk in candidate.stages)
 
 
-def _check(
-    candidate: Candidate, layout: Layout, model: ModelSpec, workload: Workload, plan: Plan, name: str
-) -> None:
+def _check(candidate: Candidate, layout: Layout, model: ModelSpec, workload: Workload, plan: Plan, name: str) -> None:
     """What a hand-edited plan gets wrong: GPUs, batch, stages and placement must fit together."""
     where, problems = f"candidates.{candidate.choice - 1}", []
 
@@ -227,7 +225,7 @@ def _check(
 
 
 def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec) -> list[str]:
-    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    devices = devices_of(layout)
     if [chunk.stage for chunk in chunks] != devices:
         return [f"must be on the stages {devices} of the schedule, one chunk after the other"]
     problems, following = [], 0

@@ -59,13 +59,14 @@ PLANNER = (
 )
 # Folders of cost_models -> the folders of it that they may import. `problem` and `layer_kinds` stand beside
 # `quantities`: their files may import each other's, but never in a circle.
-_WORDS = {"arrays", "units", "specs", "layouts"}
+_WORDS = {"arrays", "units", "specs", "schedule_kinds", "layouts"}
 _QUANTITIES = _WORDS | {"problem", "layer_kinds", "quantities"}
 COST_MODELS: dict[str, set[str]] = {
     "arrays": set(),
     "units": {"arrays"},
     "specs": {"arrays", "units"},
-    "layouts": {"arrays", "units", "specs"},
+    "schedule_kinds": {"arrays", "units", "specs"},
+    "layouts": {"arrays", "units", "specs", "schedule_kinds"},
     "problem": _QUANTITIES,
     "layer_kinds": _QUANTITIES,
     "quantities": _QUANTITIES,

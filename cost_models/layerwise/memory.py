@@ -123,7 +123,7 @@ class Stages:
     def counts(self) -> Array:
         """[stage, kind] layers of each stage, with embedding and head."""
         problem = self.prices.problem
-        return split_rows(problem.pattern, problem.num_kinds, problem.edges, self.pp, 1, "1f1b", self.sizes)
+        return split_rows(problem.pattern, problem.num_kinds, problem.edges, self.pp, 1, False, self.sizes)
 
     @cached_property
     def profile(self) -> list[int]:

@@ -8,11 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays import Array
+from ..schedule_kinds import SPLITS_BACKWARD
 from .activations import Activations
 from .ledger import Ledger
 from .memory import flat_buffer_bytes
 from .moments import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, memory_moments, number_of_moments
-from .resident import resident_bytes, splits_backward
+from .resident import resident_bytes
 
 # The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
 # estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
@@ -56,7 +57,7 @@ class DeviceMemory:
         for what waits for W."""
         ledger = self.ledger
         others = np.maximum(after_f - self.of_micro_batch.saved[j] / ledger.chunks, 0.0)
-        return np.asarray(np.where(splits_backward(ledger.layouts["schedule"]), after_i, others))
+        return np.asarray(np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], after_i, others))
 
     def _transient(self, j: int, gathered: bool) -> dict[str, Array]:
         """[moment, n] bytes of what comes and goes (moments.TRANSIENT), as `buffers` counts it."""
@@ -148,7 +149,7 @@ class DeviceMemory:
     def _resident_on(self, j: int, device: Array | None) -> Array:
         ledger = self.ledger
         x, splits = ledger.layouts, ledger.splits
-        splits_some = bool(splits_backward(x["schedule"]).any())
+        splits_some = bool(SPLITS_BACKWARD[x["schedule"]].any())
         more = ledger.vocabulary.barriers if ledger.vocabulary is not None else 0
 
         def on(at: Array) -> Array:
@@ -200,7 +201,7 @@ class DeviceMemory:
             of_chunk = ledger.on_profile(j, dropped) / ledger.chunks
             here = ledger.recomputed(j, dropped)
             # What is on the host holds nothing here that it could let go of.
-            keeps = splits_backward(ledger.layouts["schedule"]) & (here > 0)
+            keeps = SPLITS_BACKWARD[ledger.layouts["schedule"]] & (here > 0)
             let_go = np.where(keeps | ledger.states.offloads_activations, 0.0, of_chunk - here)
             recomputed = np.maximum(recomputed - np.maximum(let_go, 0.0), 0.0)
         return ledger.largest(j, self._widest + recomputed)

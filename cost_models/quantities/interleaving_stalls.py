@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import Array, Ints
-from ..layouts import V_SCHEDULES
-from .stages import Edges, Partition, chunk_rows, chunk_sizes, redone_rows
+from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, redone_rows
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -25,12 +24,10 @@ Flops = tuple[tuple[float, ...], tuple[float, ...]]  # forward, backward; of eac
 _NOTHING = 1e-9  # a share below this is rounding
 
 
-def of_keys(
-    problem: Problem, keys: Sequence[tuple[int, int, str]], partition: Partition | None = None
-) -> Array | None:
-    """[split, 3] `waits` of each (pp, vpp, shape) of ledger.split_keys, None where no split is interleaved. partition:
+def of_keys(problem: Problem, keys: Sequence[SplitKey], partition: Partition | None = None) -> Array | None:
+    """[split, 3] `waits` of each split key, None where no split is interleaved. partition:
     stages of the only split; None: as even as possible."""
-    several = [i for i, (pp, vpp, shape) in enumerate(keys) if pp > 1 and vpp > 1 and shape not in V_SCHEDULES]
+    several = [i for i, (pp, vpp, folded) in enumerate(keys) if pp > 1 and vpp > 1 and not folded]
     if not several:
         return None
     forward, backward = problem.flops.tolist()
@@ -67,7 +64,7 @@ def _of_splits(
     seconds = np.full((2, len(splits), max(len(split.sizes) for split in splits) // pp, pp), np.nan)
     for n, split in enumerate(splits):
         v = len(split.sizes) // pp
-        rows = chunk_rows(pattern, num_kinds, edges, pp, v, "interleaved", split.sizes)
+        rows = chunk_rows(pattern, num_kinds, edges, pp, v, False, split.sizes)
         passes = np.array(flops) @ rows.T
         if split.redone is not None:
             passes[1] += flops[0] @ redone_rows(pattern, num_kinds, edges, split).T

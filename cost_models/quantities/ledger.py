@@ -12,8 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays import Array, Ints, Mask
-from ..layouts import SCHEDULES, V_SCHEDULES, Layouts
+from ..layouts import Layouts
 from ..problem import Problem
+from ..schedule_kinds import FOLDED
 from .exchanges import PLAIN, Exchanges
 from .groups import Groups
 from .stages import Splits
@@ -188,7 +189,7 @@ class Ledger:
     def chunks(self) -> Ints:
         """[n] chunks of a stage."""
         x = self.layouts
-        of_pipeline = np.where(np.isin(x["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES]), 2, x["vpp"])
+        of_pipeline = np.where(FOLDED[x["schedule"]], 2, x["vpp"])
         return np.where(x["pp"] > 1, of_pipeline, 1)
 
     @cached_property

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..layouts import SCHEDULES
+from ..schedule_kinds import LOSSES_FIRST, SPLITS_BACKWARD
 from .element_bytes import activation_bytes
-from .resident import splits_backward
 from .stages import EMBEDDING, HEAD, MTP
 from .vocabulary import KEPT_MESSAGES
 
@@ -45,10 +44,10 @@ def memory_moments(memory: DeviceMemory, j: int) -> dict[str, Array]:
     part = np.minimum(heads, 1.0)
     w, logits = activation_bytes(ledger.problem.workload), tables.logits[key]
     softmax = SOFTMAX_BYTES * logits
-    # gpipe takes all losses before any backward pass, and keeps the softmax of each.
-    gpipe = (x["schedule"] == SCHEDULES.index("gpipe")) & (x["pp"] > 1)
+    # Where all losses come before the first backward pass, the softmax of each is kept until its own.
+    losses_first = LOSSES_FIRST[x["schedule"]] & (x["pp"] > 1)
     others = 0.0 if ledger.vocabulary is None else np.minimum(ledger.m - 1, 1.0)  # in T, while this one is in S
-    waiting = np.where(gpipe, ledger.m - 1, others) * heads * softmax
+    waiting = np.where(losses_first, ledger.m - 1, others) * heads * softmax
     # The last loss of a micro-batch is differentiated first.
     before = waiting + np.maximum(heads - 1, 0.0) * softmax
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
@@ -64,11 +63,11 @@ def memory_moments(memory: DeviceMemory, j: int) -> dict[str, Array]:
     made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
     made_last = _embeddings(ledger, j) * w * tables.parameters["trained_dense"][EMBEDDING][key]
     kept = ledger.largest(j, tables.cached_gradients[:, key])
-    last, arrived = part, _asked_for(ledger, (heads > 0) & gpipe)
+    last, arrived = part, _asked_for(ledger, (heads > 0) & losses_first)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
     working, made_in_w = memory.workspace(j), ledger.largest(j, tables.made_gradient[:, key])
-    in_w = np.where(splits_backward(x["schedule"]), made_in_w, 0.0)
+    in_w = np.where(SPLITS_BACKWARD[x["schedule"]], made_in_w, 0.0)
     found = {
         "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, waiting, before],
         "gathered": [part * weights[0], part * head, layer, zero, gradients[3], predicts * prediction],

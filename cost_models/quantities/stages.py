@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..layouts import V_SCHEDULES
+from ..layouts import Layout
+from ..schedule_kinds import KINDS
 
 
 def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
@@ -29,16 +30,33 @@ def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
     return [base + (i in longer) for i in range(num_chunks)]
 
 
-def chunk_devices(pp: int, vpp: int, schedule: str) -> list[int]:
-    """Device of each chunk in the order of the layers: round robin, or there and back for the V schedules."""
-    if schedule in V_SCHEDULES:
+SplitKey = tuple[int, int, bool]  # (pp, vpp, whether the chunks are folded in a V): all that a split depends on
+
+
+def chunk_devices(pp: int, vpp: int, folded: bool) -> list[int]:
+    """Device of each chunk in the order of the layers: round robin, or there and back in a V."""
+    if folded:
         return [*range(pp), *reversed(range(pp))]
     return [chunk % pp for chunk in range(pp * vpp)]
 
 
+def chunks_per_stage(layout: Layout) -> int:
+    return layout.vpp if layout.pp > 1 else 1
+
+
+def is_folded(layout: Layout) -> bool:
+    """Whether each stage of the layout holds two chunks in a V."""
+    return KINDS[layout.schedule].folded
+
+
+def devices_of(layout: Layout) -> list[int]:
+    """Device of each chunk, in the order of the model."""
+    return chunk_devices(layout.pp, chunks_per_stage(layout), is_folded(layout))
+
+
 @dataclass(frozen=True)
 class Splits:
-    """Profiles of a set of (pp, vpp, V-shaped?) splits, padded to the same number J of profiles.
+    """Profiles of a set of (pp, vpp, folded) splits, padded to the same number J of profiles.
 
     counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
     that profile; devices: [split, J] how many have it (0: padding); total: [split, kind]. redone: [split, J, kind]
@@ -83,12 +101,12 @@ class Edges:
 
 @lru_cache(maxsize=4096)
 def _profiles(
-    pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str
+    pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool
 ) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]:
     """Distinct rows of a split and what of them comes back through a V, the first and last device of each, how many
     have it, and the sum over devices."""
-    rows = split_rows(pattern, num_kinds, edges, pp, vpp, schedule)
-    back = back_rows(pattern, num_kinds, edges, pp, schedule)
+    rows = split_rows(pattern, num_kinds, edges, pp, vpp, folded)
+    back = back_rows(pattern, num_kinds, edges, pp, folded)
     both = np.hstack([rows, back])
     distinct, first, devices = np.unique(both, axis=0, return_index=True, return_counts=True)
     _, from_the_end = np.unique(both[::-1], axis=0, return_index=True)
@@ -101,7 +119,7 @@ def split_rows(
     edges: Edges,
     pp: int,
     vpp: int,
-    schedule: str,
+    folded: bool,
     sizes: Sequence[int] | None = None,
 ) -> Array:
     """[pp, num_kinds + EXTRA_KINDS] counts of one split. MTP modules sit beside the head.
@@ -110,7 +128,7 @@ def split_rows(
     """
     rows = np.zeros((pp, num_kinds + EXTRA_KINDS))
     start = 0
-    devices = chunk_devices(pp, vpp, schedule)
+    devices = chunk_devices(pp, vpp, folded)
     for device, size in zip(devices, sizes or chunk_sizes(len(pattern), len(devices)), strict=True):
         for kind in pattern[start : start + size]:
             rows[device, kind] += 1
@@ -124,10 +142,8 @@ def split_rows(
     return rows
 
 
-def build_splits(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
-) -> Splits:
-    """Splits for each (pp, vpp, schedule) of `keys`."""
+def build_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey]) -> Splits:
+    """Splits for each of `keys`."""
     found = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
     profiles, coming_back, firsts, lasts, shared_by, totals = zip(*found, strict=True)
     width = max(len(rows) for rows in profiles)
@@ -146,17 +162,15 @@ def build_splits(
     return Splits(counts, first_device, devices, np.array(totals), last=last_device, back=back if back.any() else None)
 
 
-def mean_splits(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[tuple[int, int, str]]
-) -> Splits:
-    """Splits for each (pp, vpp, schedule) of `keys` into equal parts, of fractions of layers: one profile, which holds
+def mean_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey]) -> Splits:
+    """Splits for each of `keys` into equal parts, of fractions of layers: one profile, which holds
     what the last or the first device does, whichever is less. No split into layers has a lesser maximum of what is
     linear. In a V as many layers come back as go there, the most that `partition_ilp` lets come back: they are held for
     fewer micro-batches than the others."""
     total = np.array([split_rows(pattern, num_kinds, edges, *key).sum(axis=0) for key in keys])
     pp = np.array([[float(key[0])] for key in keys])
     counts = (total / pp)[:, None]
-    folded = np.array([key[2] in V_SCHEDULES for key in keys])
+    folded = np.array([key[2] for key in keys])
     coming = counts * np.where(np.arange(counts.shape[2]) < num_kinds, 0.5, 1.0)
     back = np.where(folded[:, None, None], coming, 0.0) if folded.any() else None
     return Splits(counts, pp - 1.0, pp, total, last=np.zeros_like(pp), least=True, back=back)
@@ -172,24 +186,24 @@ class Partition:
 
 
 def chunk_rows(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, sizes: Sequence[int]
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool, sizes: Sequence[int]
 ) -> Array:
     """[chunk, num_kinds + EXTRA_KINDS] counts of each chunk, in the order of the model."""
-    devices = chunk_devices(pp, vpp, schedule)
-    rows = split_rows(pattern, num_kinds, edges, len(devices), 1, "1f1b", sizes)
+    devices = chunk_devices(pp, vpp, folded)
+    rows = split_rows(pattern, num_kinds, edges, len(devices), 1, False, sizes)
     if devices[0] == devices[-1]:
         rows[-1, EMBEDDING_COPY] = 0.0
     return rows
 
 
 def back_rows(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, schedule: str, sizes: Sequence[int] | None = None
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, folded: bool, sizes: Sequence[int] | None = None
 ) -> Array:
     """[pp, num_kinds + EXTRA_KINDS] what of `split_rows` is on the chunk that a V comes back through; else nothing."""
-    if schedule not in V_SCHEDULES:
+    if not folded:
         return np.zeros((pp, num_kinds + EXTRA_KINDS))
     sizes = sizes or chunk_sizes(len(pattern), 2 * pp)
-    return chunk_rows(pattern, num_kinds, edges, pp, 2, schedule, sizes)[: pp - 1 : -1]
+    return chunk_rows(pattern, num_kinds, edges, pp, 2, folded, sizes)[: pp - 1 : -1]
 
 
 def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
@@ -222,16 +236,16 @@ def on_devices(rows: Array, devices: Sequence[int]) -> Array:
 
 
 def own_splits(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, schedule: str, partition: Partition
+    pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool, partition: Partition
 ) -> Splits:
     """The split of one layout, every device a profile of its own: profile j is device j."""
-    devices, folded = chunk_devices(pp, vpp, schedule), schedule in V_SCHEDULES
+    devices = chunk_devices(pp, vpp, folded)
 
     def by_device(chunks: Array) -> tuple[Array, Array | None]:
         """Sums, and what of them comes back."""
         return on_devices(chunks, devices)[None], chunks[: pp - 1 : -1][None] if folded else None
 
-    rows, back = by_device(chunk_rows(pattern, num_kinds, edges, pp, vpp, schedule, partition.sizes))
+    rows, back = by_device(chunk_rows(pattern, num_kinds, edges, pp, vpp, folded, partition.sizes))
     redone = redone_back = None
     if partition.redone is not None:
         redone, redone_back = by_device(redone_rows(pattern, num_kinds, edges, partition))

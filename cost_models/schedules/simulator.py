@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import InputError
 from ..arrays import Array
+from ..schedule_kinds import by_code
 from . import orders, v_shaped
 from .costs import Costs
 from .engine import Work, column, prepare, run
@@ -22,11 +23,11 @@ from .links import run_shared
 from .orders import B, F, I, Schedule
 from .steady_state import run_repeating
 
-__all__ = ["SCHEDULES", "Costs", "Schedule", "Timeline", "make", "simulate"]
+__all__ = ["ORDERS", "Costs", "Schedule", "Timeline", "make", "simulate"]
 
 
 # Name -> order for (devices, micro-batches, chunks per device, micro-batches per group).
-SCHEDULES: dict[str, Callable[[int, int, int, int], Schedule]] = {
+ORDERS: dict[str, Callable[[int, int, int, int], Schedule]] = {
     "gpipe": lambda p, m, v, g: orders.gpipe(p, m),
     "1f1b": lambda p, m, v, g: orders.one_f_one_b(p, m),
     "interleaved": orders.interleaved,
@@ -38,13 +39,14 @@ SCHEDULES: dict[str, Callable[[int, int, int, int], Schedule]] = {
     "dualpipe": lambda p, m, v, g: v_shaped.dualpipe(p, m),
     "dualpipe-v": lambda p, m, v, g: v_shaped.dualpipe_v(p, m),
 }
+by_code("order of passes", ORDERS)  # every schedule of a layout has one; the others are for studies of schedules
 
 
 def make(name: str, p: int, m: int, v: int = 1, group: int = 0) -> Schedule:
     """The order of a schedule on p devices for m micro-batches; v and group for `interleaved` only."""
-    if name not in SCHEDULES:
-        raise InputError(f"unknown schedule `{name}`", hint=f"known: {', '.join(SCHEDULES)}")
-    return SCHEDULES[name](p, m, v, group)
+    if name not in ORDERS:
+        raise InputError(f"unknown schedule `{name}`", hint=f"known: {', '.join(ORDERS)}")
+    return ORDERS[name](p, m, v, group)
 
 
 @dataclass(frozen=True, eq=False)

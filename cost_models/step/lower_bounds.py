@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
-from ..layouts import SCHEDULES
 from ..quantities.device_memory import LASTING, DeviceMemory
 from ..quantities.ledger import Ledger
 from ..quantities.stages import EMBEDDING
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
+from ..schedule_kinds import FOLDED
 from .optimizer_seconds import least_optimizer_s
 from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .pipeline_overhead import pipeline_s
@@ -23,7 +23,12 @@ from .vocabulary_seconds import exposed_vocabulary_s
 
 
 def bound(
-    ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: bool = False, memory: bool = True,
+    ledger: Ledger,
+    rates: Rates,
+    *,
+    states_known: bool,
+    shards_known: bool = False,
+    memory: bool = True,
     any_split: bool = False,
 ) -> tuple[Array, Array]:
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
@@ -63,8 +68,8 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     first_s, mtp = each[edges], ledger.problem.model.mtp_layers
     last_s = sum(ledger.totals[k] * each[k] for k in ledger.kinds if k > edges) + mtp * each[ledger.problem.pattern[-1]]
     whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
-    apart = x["schedule"] < SCHEDULES.index("zb-v")  # in a V, one device holds both ends
-    load_s = np.maximum(mean_s, np.where(apart, whole, 0.0))
+    # In a V one device holds both ends of the model.
+    load_s = np.maximum(mean_s, np.where(FOLDED[x["schedule"]], 0.0, whole))
     weight, forward = ledger.per_kind(kernels.weight_s), ledger.per_kind(kernels.forward_s)
     ends = [k for k in ledger.kinds if k != edges]
     with np.errstate(invalid="ignore"):  # of what takes no time

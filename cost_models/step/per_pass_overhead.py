@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
-from ..layouts import SCHEDULES, V_SCHEDULES
 from ..quantities.ledger import Ledger
-from ..quantities.resident import splits_backward
 from ..quantities.shards import ulysses_degree
 from ..quantities.stages import EMBEDDING, HEAD
 from ..rates.rates import Rates
+from ..schedule_kinds import FOLDED, SPLITS_BACKWARD
 
 _NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "message")
 
@@ -21,7 +20,7 @@ def beside_s(ledger: Ledger, rates: Rates) -> Array:
     to another or receives."""
     split, dealt, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
     layers = np.array(ledger.layers)
-    found = split * np.where(splits_backward(ledger.layouts["schedule"]), layers, 0.0) + message * _messages(ledger)
+    found = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0) + message * _messages(ledger)
     if dealt.any():
         found = found + dealt * np.where(ulysses_degree(ledger.problem.model, ledger.layouts) > 1, layers, 0.0)
     return np.asarray(found)
@@ -38,6 +37,5 @@ def _messages(ledger: Ledger) -> Array:
     x, kinds, none = ledger.layouts, ledger.splits.counts.shape[2], np.zeros(len(ledger.layouts))
     pp = x["pp"].astype(np.float64)
     ends = np.array([each.get(kinds + EMBEDDING, none) + each.get(kinds + HEAD, none) for each in ledger.counts])
-    is_v = np.isin(x["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
-    found = np.where(is_v, 2.0 * x["vpp"] - 4.0 / pp, 2.0 * x["vpp"] - ends)
+    found = np.where(FOLDED[x["schedule"]], 2.0 * x["vpp"] - 4.0 / pp, 2.0 * x["vpp"] - ends)
     return np.asarray(np.where(pp > 1, found, 0.0))

@@ -7,49 +7,67 @@ literature's forms are (FORMULAS 6, 6.1, 6.2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import Array
-from ..layouts import SCHEDULES
-
-_CODE = {name: code for code, name in enumerate(SCHEDULES)}
+from ..arrays import Array, Ints
+from ..schedule_kinds import CODE, by_code, rows_by_schedule
 
 
-def bubble_s(
-    schedule: NDArray[np.int64], vpp: Array, pp: Array, m: Array, mean_c: Array,
-    others_c: Array, others_f: Array, others_b: Array, others_w: Array, hidden_f: Array | float = 0.0,
-) -> Array:  # fmt: skip
-    """Seconds a step spends filling and draining the pipeline, beyond m x the slowest device.
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """[n] pipelines that are filled and drained; seconds of one micro-batch. "Others" are all devices but one."""
 
-    mean_c: c of the mean device; others_*: sums of c, F, B and W over all devices but one, seconds, W without what
-    traffic hides behind; hidden_f: what it hides behind of F; I = B - W. 1f1b and gpipe: c (the published (p-1)(F+B));
-    interleaved: c/v (Narayanan et al., SC21); zb-h1: c - 2W (Qi et al., arXiv 2401.10241); zb-v: `_zb_v_s`; dualpipe-v:
-    `_dualpipe_v_s`. The last two are exact for equal stages as they say, 2-5 % of the step off where stages are uneven.
-    """
-    bubble = np.where(schedule == _CODE["interleaved"], others_c / vpp, others_c)
-    split = schedule >= _CODE["zb-h1"]
-    if split.any():
-        inputs = others_b - others_w
-        zero = np.maximum(others_c - 2 * others_w, 0.0)
-        of_v = _zb_v_s(pp, m, mean_c, (others_c, others_f, others_b, others_w), hidden_f)
-        zero = np.where(schedule == _CODE["zb-v"], of_v, zero)
-        zero = np.where(schedule == _CODE["dualpipe-v"], _dualpipe_v_s(pp, others_f, inputs, others_w), zero)
-        bubble = np.where(split, zero, bubble)
-    return np.asarray(bubble)
+    pp: Array  # stages
+    vpp: Array  # chunks per stage
+    m: Array  # micro-batches
+    mean_c: Array  # c of the mean device
+    hidden_f: Array  # the part of the others' F that traffic hides behind
+    others_c: Array  # c of the others
+    others_f: Array  # F of the others
+    others_b: Array  # B of the others
+    others_w: Array  # W of the others, without the part that traffic hides behind
+
+    @property
+    def others_i(self) -> Array:
+        return np.asarray(self.others_b - self.others_w)
+
+    def of(self, rows: Ints | slice) -> Fill:
+        return Fill(**{name: column[rows] for name, column in vars(self).items()})
 
 
-def _dualpipe_v_s(pp: Array, others_f: Array, others_i: Array, others_w: Array) -> Array:
+def bubble_s(schedule: Ints, x: Fill) -> Array:
+    """[n] seconds a step spends filling and draining the pipeline, beyond m x the slowest device (`_BUBBLES`)."""
+    seconds = np.empty(len(schedule))
+    for code, rows in rows_by_schedule(schedule):
+        seconds[rows] = _BUBBLES[code](x.of(rows))
+    return seconds
+
+
+def _whole_s(x: Fill) -> Array:
+    """c of the others: the published (p-1)(F+B)."""
+    return x.others_c
+
+
+def _interleaved_s(x: Fill) -> Array:
+    """c/v: the pipeline fills by chunks (Narayanan et al., SC21)."""
+    return np.asarray(x.others_c / x.vpp)
+
+
+def _zb_h1_s(x: Fill) -> Array:
+    """c - 2W: each W that is put off fills a gap (Qi et al., arXiv 2401.10241)."""
+    return np.maximum(x.others_c - 2 * x.others_w, 0.0)
+
+
+def _dualpipe_v_s(x: Fill) -> Array:
     """F + max(I - W, 0)/2, and what I takes longer than F: (I - F)/2 less half an F of one device. (F + I)/2 of two
     half chunks if F = I = W (DualPipe README). Exact for equal stages and m >= 2p."""
-    longer = (others_i - others_f - others_f / np.maximum(pp - 1, 1.0)) / 2
-    return np.asarray(others_f + np.maximum(others_i - others_w, 0.0) / 2 + np.maximum(longer, 0.0))
+    longer = (x.others_i - x.others_f - x.others_f / np.maximum(x.pp - 1, 1.0)) / 2
+    return np.asarray(x.others_f + np.maximum(x.others_i - x.others_w, 0.0) / 2 + np.maximum(longer, 0.0))
 
 
-def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_f: Array | float) -> Array:
+def _zb_v_s(x: Fill) -> Array:
     """Of 2p micro-batches and more half the longest of F, I, W, 2(F - W) and 2(I - W): F/2 if F = I = W, which
     arXiv 2405.15362 hides under the next step, and a step that ends with its optimizer does not. (F - I/2, where F is
     the longest, is not there: what is computed again would shorten a step.)
@@ -59,14 +77,20 @@ def _zb_v_s(pp: Array, m: Array, mean_c: Array, others: Sequence[Array], hidden_
     for equal stages with I no shorter than F and W and m = p/2 or m >= p. A slower slowest stage has to wait less. F
     and W come off c as far as no traffic hides behind them: what that takes more of, c has less of.
     """
-    others_c, others_f, others_b, others_w = others
-    others_i = others_b - others_w
-    beside = np.maximum(others_f, others_i) - others_w  # of two that pass each other, the longer, and a W in between
-    many = np.maximum.reduce([others_f, others_i, others_w, 2 * beside]) / 2
-    all_c, number = (pp - 1) * mean_c, np.maximum(pp - 1, 1.0)
-    there = np.minimum((m - 0.5) / number, 0.5) + np.clip(m - pp, 0.0, pp - 1) / (2 * number)
-    few = np.maximum(pp - m, 0.0) * others_f / number + (all_c - (others_f - hidden_f) - others_w) - others_w * there
-    return np.asarray(np.maximum(many, few - m * (all_c - others_c)))
+    f, i, w = x.others_f, x.others_i, x.others_w
+    pair = np.maximum(f, i) - w  # of two that pass each other, the longer, and a W in between
+    many = np.maximum.reduce([f, i, w, 2 * pair]) / 2
+    all_c, number = (x.pp - 1) * x.mean_c, np.maximum(x.pp - 1, 1.0)
+    w_there = np.minimum((x.m - 0.5) / number, 0.5) + np.clip(x.m - x.pp, 0.0, x.pp - 1) / (2 * number)
+    few = np.maximum(x.pp - x.m, 0.0) * f / number + (all_c - (f - x.hidden_f) - w) - w * w_there
+    return np.asarray(np.maximum(many, few - x.m * (all_c - x.others_c)))
+
+
+# The forms of the V schedules are exact for equal stages as they say, 2-5 % of the step off where stages are uneven.
+_BUBBLES = by_code("pipeline bubble", {
+    "1f1b": _whole_s, "gpipe": _whole_s, "interleaved": _interleaved_s, "zb-h1": _zb_h1_s, "zb-v": _zb_v_s,
+    "dualpipe-v": _dualpipe_v_s,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,22 +110,20 @@ class Messages:
     mean_b: Array
     mean_w: Array
 
-    def of(self, rows: NDArray[np.int64]) -> Messages:
+    def of(self, rows: Ints | slice) -> Messages:
         return Messages(**{name: column[rows] for name, column in vars(self).items()})
 
 
-def exposed_hop_s(schedule: NDArray[np.int64], x: Messages) -> Array:
+def exposed_hop_s(schedule: Ints, x: Messages) -> Array:
     """[n] seconds of messages that nothing hides, t = hop_s, l = link_s. A stage sends one message after the other.
     Read off the simulator (concepts/schedules.md): exact for equal stages, where no other number is given.
 
     Each form: no slower slowest stage makes a step shorter.
     """
-    seconds = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
-    for name, form in _HOPS.items():
-        rows = np.flatnonzero(schedule == _CODE[name])
-        if len(rows):
-            seconds[rows] = form(x.of(rows))
-    return np.asarray(np.where(x.pp > 1, seconds, 0.0))
+    seconds = np.empty(len(schedule))
+    for code, rows in rows_by_schedule(schedule):
+        seconds[rows] = _HOPS[code](x.of(rows))
+    return np.where(x.pp > 1, seconds, 0.0)
 
 
 def one_f_one_b_hop_s(pp: Array, m: Array, hop_s: Array, link_s: Array, sum_c: Array, slowest_c: Array) -> Array:
@@ -119,6 +141,10 @@ def one_f_one_b_hop_s(pp: Array, m: Array, hop_s: Array, link_s: Array, sum_c: A
     warm_up = 2 * np.maximum(few - 2, 0) * np.maximum(hop_s, link_s)
     second = np.where((pp == 2) & (m > 1), np.maximum(link_s - slowest_c, 0.0), 0.0)
     return np.asarray(once + np.maximum(m / pp - 1, 0.0) * shown + np.minimum(shown, warm_up) + second)
+
+
+def _one_f_one_b_hop_s(x: Messages) -> Array:
+    return one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
 
 
 def _sent(pp: Array) -> Array:
@@ -142,8 +168,7 @@ def _zb_h1_hop_s(x: Messages) -> Array:
     shown = np.maximum(least - few * x.slowest_c, 0.0)
     warm_up = 2 * (x.pp - 2) * np.maximum(np.maximum(x.hop_s, x.link_s) - x.mean_w / 2, 0.0)
     many = once + np.minimum(once, others_w) + (x.m / x.pp - 1) * shown + np.minimum(shown, warm_up)
-    as_1f1b = one_f_one_b_hop_s(x.pp, x.m, x.hop_s, x.link_s, x.sum_c, x.slowest_c)
-    return np.asarray(np.where(x.m > x.pp, many, as_1f1b))
+    return np.where(x.m > x.pp, many, _one_f_one_b_hop_s(x))
 
 
 def _zb_v_hop_s(x: Messages) -> Array:
@@ -184,17 +209,19 @@ def _queued(x: Messages, shown_s: Array, sent: Array) -> Array:
     return np.asarray(np.where(longer, np.maximum(shown_s, queue_s), shown_s))
 
 
-_HOPS = {"gpipe": _gpipe_hop_s, "zb-h1": _zb_h1_hop_s, "zb-v": _zb_v_hop_s, "dualpipe-v": _dualpipe_v_hop_s,
-         "interleaved": _interleaved_hop_s}  # fmt: skip
+_HOPS = by_code("exposed messages", {
+    "1f1b": _one_f_one_b_hop_s, "gpipe": _gpipe_hop_s, "interleaved": _interleaved_hop_s, "zb-h1": _zb_h1_hop_s,
+    "zb-v": _zb_v_hop_s, "dualpipe-v": _dualpipe_v_hop_s,
+})  # fmt: skip
 
 
 def even_step_s(
     schedule: str, p: int, m: int, v: int, forward_s: float, backward_s: float, weight_s: float, hop_s: float = 0.0
 ) -> float:
     """Step seconds of p equal stages (forward_s, backward_s with its weight part weight_s, per micro-batch)."""
-    code = np.array([_CODE[schedule]])
+    code = np.array([CODE[schedule]])
     pp, vpp, mm, hop, f, b, w = (np.array([float(x)]) for x in (p, v, m, hop_s, forward_s, backward_s, weight_s))
     c = f + b
-    bubble = bubble_s(code, vpp, pp, mm, c, *((p - 1) * x for x in (c, f, b, w)))
+    bubble = bubble_s(code, Fill(pp, vpp, mm, c, np.zeros(1), *((p - 1) * x for x in (c, f, b, w))))
     messages = Messages(pp, vpp, mm, hop, hop, p * c, c, f, b, w)
     return float((mm * c + bubble + exposed_hop_s(code, messages))[0])

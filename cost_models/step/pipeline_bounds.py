@@ -11,12 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import Array
-from ..layouts import SCHEDULES, V_SCHEDULES
-
-_CODE = {name: code for code, name in enumerate(SCHEDULES)}
+from ..arrays import Array, Ints
+from ..schedule_kinds import by_code, rows_by_schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +25,7 @@ class Pipelines:
     what the last stage adds to them, at most.
     """
 
-    schedule: NDArray[np.int64]
+    schedule: Ints
     pp: Array
     vpp: Array
     m: Array
@@ -40,21 +37,22 @@ class Pipelines:
     forward_share: Array
     weight_share: Array
 
+    def of(self, rows: Ints | slice) -> Pipelines:
+        return Pipelines(**{name: column[rows] for name, column in vars(self).items()})
+
 
 def least_step_s(x: Pipelines) -> Array:
-    """[n] seconds of a step, at least: m load_s; one micro-batch through all stages and back; and by schedule.
+    """[n] seconds of a step, at least: m load_s; one micro-batch through all stages and back; and by schedule
+    (`_LEAST`)."""
+    step_s = np.maximum(x.m * x.load_s, x.total_s - x.weight_s + 2 * (x.pp - 1) * x.hop_s)
+    for code, rows in rows_by_schedule(x.schedule):
+        step_s[rows] = np.maximum(step_s[rows], _LEAST[code](x.of(rows)))
+    return step_s
 
-    gpipe: all F of one stage and all B of another, once through the others: c + (m-1) load_s.
-    """
-    there_and_back_s = 2 * (x.pp - 1) * x.hop_s
-    step_s = np.maximum(x.m * x.load_s, x.total_s - x.weight_s + there_and_back_s)
-    gpipe_s = x.total_s + (x.m - 1) * x.load_s + there_and_back_s
-    step_s = np.where(x.schedule == _CODE["gpipe"], gpipe_s, step_s)
-    for name, form in _FORMS.items():
-        mine = x.schedule == _CODE[name]
-        if mine.any():
-            step_s = np.where(mine, np.maximum(step_s, form(x)), step_s)
-    return np.asarray(step_s)
+
+def _gpipe_s(x: Pipelines) -> Array:
+    """All F of one stage and all B of another, once through the others: c + (m-1) load_s."""
+    return np.asarray(x.total_s + (x.m - 1) * x.load_s + 2 * (x.pp - 1) * x.hop_s)
 
 
 def _one_f_one_b_s(x: Pipelines) -> Array:
@@ -118,9 +116,10 @@ def _v_shaped_s(x: Pipelines) -> Array:
     return np.asarray(layers_s + exposed_s + weight * x.pp * (x.pp - 1) * x.hop_s)
 
 
-_FORMS = {
-    "1f1b": _one_f_one_b_s, "zb-h1": _zb_h1_s, "interleaved": _interleaved_s, **dict.fromkeys(V_SCHEDULES, _v_shaped_s),
-}  # fmt: skip
+_LEAST = by_code("lower bound of a pipeline", {
+    "1f1b": _one_f_one_b_s, "gpipe": _gpipe_s, "interleaved": _interleaved_s, "zb-h1": _zb_h1_s, "zb-v": _v_shaped_s,
+    "dualpipe-v": _v_shaped_s,
+})  # fmt: skip
 
 
 def least_load_s(pp: Array, layers: Array, layer_s: Array, first_s: Array, last_s: Array) -> Array:

@@ -8,7 +8,7 @@ from ..arrays import Array
 from ..quantities.ledger import Ledger
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
-from .pipeline import Messages, bubble_s, exposed_hop_s
+from .pipeline import Fill, Messages, bubble_s, exposed_hop_s
 from .stage_messages import message_s
 from .stage_seconds import StageSeconds
 from .vocabulary_seconds import vocabulary_passes_s
@@ -34,7 +34,8 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
     hidden_f = ledger.over_profiles(np.minimum(stage.used[0], stage.forward)) * (pp - 1) / pp
     others_c = np.maximum(np.maximum(total_c - cycle, 0.0) - (pp - 1) * passes, 0.0)
     others_f, others_b, others_w = ((pp - 1) * mean for mean in (mean_f, mean_b, mean_w))
-    bubble = bubble_s(x["schedule"], vpp, pp, ledger.m, total_c / pp, others_c, others_f, others_b, others_w, hidden_f)
+    fill = Fill(pp, vpp, ledger.m, total_c / pp, hidden_f, others_c, others_f, others_b, others_w)
+    bubble = bubble_s(x["schedule"], fill)
     bubble = np.maximum(bubble + _chunk_stalls_s(ledger, pp, cycle), 0.0)
     messages = Messages(pp, vpp, ledger.m, *message_s(ledger, rates), total_c - pp * passes, cycle, mean_f, mean_b,
                         mean_w)  # fmt: skip

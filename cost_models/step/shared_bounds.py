@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..arrays import Array
-from ..layouts import SCHEDULES
 from ..quantities.ledger import Ledger
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
+from ..schedule_kinds import CODE, FOLDED, INTERLEAVED
 from . import optimizer_seconds, stage_messages, stage_seconds
 from .pipeline_bounds import Pipelines, least_step_s
 
@@ -56,7 +56,7 @@ def least_pipeline(
     edges = len(shares) - 1
     one_way_s = np.maximum(pp - 1 - edges, 0.0) * inside_s + crossing_s
     schedule = one.layouts["schedule"]
-    plain = (schedule < SCHEDULES.index("zb-v")) & (schedule != SCHEDULES.index("interleaved"))
+    plain = ~FOLDED[schedule] & ~INTERLEAVED[schedule]
     w_share, f_share = _shares(batches, rates, each)
     # Linear in what all devices do together, or in the fullest one's load: so least work and least load bound them.
     step_s = least_step_s(Pipelines(
@@ -64,14 +64,12 @@ def least_pipeline(
         layers_s=least, load_s=load, hop_s=np.where(plain, one_way_s / np.maximum(pp - 1, 1.0), inside_s),
         forward_share=f_share, weight_share=w_share,
     ))  # fmt: skip
-    round_trips = np.where(schedule == SCHEDULES.index("1f1b"), np.ceil(one.m / pp) * (least + 2 * one_way_s), 0.0)
+    round_trips = np.where(schedule == CODE["1f1b"], np.ceil(one.m / pp) * (least + 2 * one_way_s), 0.0)
     step_s = np.maximum(np.maximum(step_s, round_trips), one.m * link_s)
     return np.asarray(step_s + _update(batches, rates, states_known))
 
 
-def _shares(
-    batches: Sequence[Ledger], rates: Sequence[Rates], each: Sequence[dict[int, Array]]
-) -> tuple[Array, Array]:
+def _shares(batches: Sequence[Ledger], rates: Sequence[Rates], each: Sequence[dict[int, Array]]) -> tuple[Array, Array]:
     """[n] the share of W in a piece of work at most, and of F in a layer at least, on any class."""
     layers, weight, forward = batches[0].problem.num_kinds, [], []
     for batch, rate, seconds in zip(batches, rates, each, strict=True):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
-from ..layouts import SCHEDULES
 from ..quantities.ledger import Ledger
 from ..quantities.stages import EMBEDDING_COPY
 from ..rates import collectives
 from ..rates.rates import Rates
+from ..schedule_kinds import FOLDED
 from .data_parallel import group_curve
 
 
@@ -55,7 +55,7 @@ def messages_once_s(ledger: Ledger, rates: Rates) -> Array:
 def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
     """The gradient sum of an embedding that the first and the last stage both hold."""
     x, problem = ledger.layouts, ledger.problem
-    apart = (x["pp"] > 1) & (x["schedule"] < SCHEDULES.index("zb-v")) & (ledger.vocabulary is None)
+    apart = (x["pp"] > 1) & ~FOLDED[x["schedule"]] & (ledger.vocabulary is None)
     shared = problem.model.tied_embeddings or problem.model.mtp_layers > 0
     if not (shared and problem.trains_everything and apart.any()):
         return np.zeros(len(x))

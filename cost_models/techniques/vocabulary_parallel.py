@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..layouts import SCHEDULES
 from ..quantities.vocabulary import Vocabulary
+from ..schedule_kinds import CODE
 from .base import Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _one_f_one_b(x: Columns, problem: Problem) -> NDArray[np.bool_]:
-    return np.asarray((x["pp"] > 1) & (x["schedule"] == SCHEDULES.index("1f1b")))
+    return np.asarray((x["pp"] > 1) & (x["schedule"] == CODE["1f1b"]))
 
 
 def _plain_head(x: Columns, problem: Problem) -> NDArray[np.bool_]:

@@ -14,11 +14,11 @@ import numpy as np
 
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
-from ...cost_models.layouts import SCHEDULES, V_SCHEDULES, Layouts
+from ...cost_models.layouts import Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import interleaving_stalls, tables
 from ...cost_models.quantities.ledger import Ledger
-from ...cost_models.quantities.stages import Partition, Splits, chunk_devices, own_splits
+from ...cost_models.quantities.stages import Partition, Splits, chunk_devices, is_folded, own_splits
 from ...cost_models.quantities.tables import index_keys
 from ...cost_models.rates.rates import STACK_FIELDS, Rates
 from ...cost_models.specs.stack import StackSpec
@@ -49,10 +49,10 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
     even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
     num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
-    if SCHEDULES[layout.schedule] in V_SCHEDULES:
+    if is_folded(layout):
         ends = (pattern, num_kinds, ledger.problem.edges)
-        return own_splits(*ends, layout.pp, 2, V_SCHEDULES[0], Partition(tuple(sizes)))
-    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, "1f1b")
+        return own_splits(*ends, layout.pp, 2, True, Partition(tuple(sizes)))
+    devices = chunk_devices(layout.pp, len(sizes) // layout.pp, False)
     rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
     for device, size in zip(devices, sizes, strict=True):
         for kind in pattern[start : start + size]:
@@ -64,7 +64,7 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     if devices[0] != devices[-1]:
         rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
     distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    key = (layout.pp, len(sizes) // layout.pp, "1f1b")
+    key = (layout.pp, len(sizes) // layout.pp, False)
     waits = interleaving_stalls.of_keys(ledger.problem, [key], Partition(tuple(sizes)))
     return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
                   waits=waits)  # fmt: skip

@@ -12,9 +12,8 @@ from ...cost_models.specs.cluster import ClusterSpec
 from .row import RowReader
 
 _SCHEDULES = {
-    "none": "1f1b", "1f1b": "1f1b", "gpipe": "gpipe", "interleaved": "interleaved",
-    "interleaved-1f1b": "interleaved", "zb-h1": "zb-h1", "zb-v": "zb-v", "zbv": "zb-v", "dualpipe-v": "dualpipe-v",
-    "dualpipev": "dualpipe-v",
+    **{name: name for name in SCHEDULES},
+    "none": "1f1b", "interleaved-1f1b": "interleaved", "zbv": "zb-v", "dualpipev": "dualpipe-v",
 }  # fmt: skip
 _MODULES = {
     "core_attn": ("attn",), "attn": ("attn",), "layernorm": ("norm",), "norm": ("norm",), "moe_act": ("act",),

@@ -21,8 +21,8 @@ from pydantic import (
     model_serializer,
 )
 
-from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, Layout, parse
-from ...cost_models.quantities.stages import Partition, chunk_devices, chunk_sizes, redone_by_layout
+from ...cost_models.layouts import RECOMPUTE_MODES, Layout, parse
+from ...cost_models.quantities.stages import Partition, chunk_sizes, devices_of, redone_by_layout
 from ...errors import FieldProblem, InputError, UnsupportedError
 from .island_use import IslandAssignment, Strategy
 
@@ -241,8 +241,10 @@ class Candidate(_Part):
     def check_alike(self) -> None:
         """Raises UnsupportedError where layers have strategies of their own: no layout says what they do."""
         if self.layerwise is not None:
-            raise UnsupportedError(f"layout {self.choice}, {self.layout_id}: {LAYERS_OF_THEIR_OWN}",
-                                   hint="`launch` runs it; or choose a layout of the plan whose layers are alike")
+            raise UnsupportedError(
+                f"layout {self.choice}, {self.layout_id}: {LAYERS_OF_THEIR_OWN}",
+                hint="`launch` runs it; or choose a layout of the plan whose layers are alike",
+            )
 
     @property
     def partition(self) -> Partition | None:
@@ -256,7 +258,7 @@ class Candidate(_Part):
 
 def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Layers of each chunk, as even as possible, and how many of them are fully recomputed."""
-    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    devices = devices_of(layout)
     sizes = chunk_sizes(num_layers, len(devices))
     full = RECOMPUTE_MODES[layout.recompute] == "full"
     redone = redone_by_layout(sizes, devices, (layout.recompute_layers or num_layers) if full else 0)

@@ -15,9 +15,11 @@ from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.stages import (
     EXTRA_KINDS,
     Partition,
-    chunk_devices,
     chunk_rows,
     chunk_sizes,
+    chunks_per_stage,
+    devices_of,
+    is_folded,
     on_devices,
     redone_rows,
 )
@@ -39,15 +41,6 @@ MOST_OPERATIONS = 1 << 22
 # adds every other term to the makespan, with its seconds of the closed form.
 SIMULATED_TERMS = frozenset({*COMPONENTS, "accumulate", "fsdp", "resharding", "vocabulary", "bubble", "pp", "dp",
                              "optimizer", "offload", "stragglers"})  # fmt: skip
-
-
-def chunks_per_stage(layout: Layout) -> int:
-    return layout.vpp if layout.pp > 1 else 1
-
-
-def devices_of(layout: Layout) -> list[int]:
-    """Device of each chunk, in the order of the model."""
-    return chunk_devices(layout.pp, chunks_per_stage(layout), SCHEDULES[layout.schedule])
 
 
 def even_partition(resolved: Resolved, layout: Layout) -> Partition:
@@ -129,7 +122,7 @@ class Staged:
         """[chunk, kind] layers of each chunk, with embedding, head and MTP."""
         problem, layout = self.resolved.problem, self.layout
         rows = chunk_rows(problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout),
-                          self.schedule_name, self.partition.sizes)  # fmt: skip
+                          is_folded(layout), self.partition.sizes)  # fmt: skip
         if self.ledger.vocabulary is not None:  # embedding and head are other chunks (vocabulary_passes.py)
             rows[:, -EXTRA_KINDS:] = 0.0
         return rows

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints, Mask
-from ...cost_models.layouts import SCHEDULES, Layouts
+from ...cost_models.layouts import Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.device_memory import LASTING, DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
@@ -28,6 +28,7 @@ from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, HEAD, MT
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates import collectives
 from ...cost_models.rates.kernel_seconds import kernel_seconds
+from ...cost_models.schedule_kinds import FOLDED
 from ...cost_models.specs.cluster import Bridge
 from ...cost_models.step import lower_bounds, reserved_memory, shared_bounds, stragglers
 from ..search.exhaustive import _KEYS, _ROWS, Search
@@ -122,7 +123,7 @@ class SharedPipelines(_Shared, AnySplit):
                 seconds = collectives.seconds(curve, message[here])
                 best[here] = np.minimum(best[here], seconds)
                 sending[here] = np.minimum(sending[here], seconds - bridge.link.latency_s)
-        chunks = np.where(x["schedule"] >= SCHEDULES.index("zb-v"), 2, x["vpp"])
+        chunks = np.where(FOLDED[x["schedule"]], 2, x["vpp"])
         times = np.where(len(self.parts) == 2, 2 * chunks - 1, chunks)
         return (len(self.parts) - 1) * best, np.maximum(sending, 0.0) * times
 
@@ -138,7 +139,7 @@ class SharedPipelines(_Shared, AnySplit):
         alone = [DeviceMemory(_of_kinds(batch, some, whole=True)).buffers(0) for some in (kinds[:1], kinds[1:])]
         # The embedding's gradient comes when activations of a micro-batch are gone: beside fewer than `flying`.
         ends = [np.asarray(sum(alone[0][name] for name in LASTING)), np.asarray(sum(alone[1].values()))]
-        folded = x["schedule"] >= SCHEDULES.index("zb-v")  # in a V, one device holds both ends
+        folded = FOLDED[x["schedule"]]  # in a V, one device holds both ends
         ends = [np.where(folded, ends[0] + ends[1], ends[0]), np.where(folded, 0.0, ends[1])]
         of_each = [DeviceMemory(_of_kinds(batch, np.array([kind]))).buffers(0)
                    for kind in range(self.problem.num_kinds)]  # fmt: skip

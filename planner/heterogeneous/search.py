@@ -19,9 +19,9 @@ from typing import Any
 
 from ...cost_models.layouts import Layout
 from ...cost_models.quantities.element_bytes import activation_bytes
-from ...cost_models.quantities.stages import Partition
+from ...cost_models.quantities.stages import Partition, chunks_per_stage, devices_of
 from ..document.plan import own_stages
-from ..evaluation.staged import Staged, chunks_per_stage, devices_of, even_partition
+from ..evaluation.staged import Staged, even_partition
 from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome
 from ..search.run import search_of

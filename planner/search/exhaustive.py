@@ -16,7 +16,7 @@ import numpy as np
 
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints, Mask
-from ...cost_models.layouts import SCHEDULES, Layout, Layouts
+from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import ledger
 from ...cost_models.quantities.device_memory import DeviceMemory
@@ -24,6 +24,7 @@ from ...cost_models.quantities.stages import EXTRA_KINDS
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
+from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
 from ...cost_models.step import lower_bounds, reserved_memory, step
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights
 from ..space.counting import LayoutCounts, recompute_category
@@ -175,9 +176,8 @@ class Search:
         pp = meshes["pp"].astype(np.float64)
         m = self.problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
         passing = self.census.num_schedules[self.census.signature]
-        names = {name: passing[:, code] for code, name in enumerate(SCHEDULES)}
-        without_bubble = (names["zb-h1"] + names["zb-v"] + names["dualpipe-v"]) > 0
-        deepest = np.where(names["interleaved"] > 0, self.problem.model.num_layers // meshes["pp"], 1)
+        without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1)  # W may fill all of it
+        deepest = np.where(passing[:, INTERLEAVED].any(axis=1), self.problem.model.num_layers // meshes["pp"], 1)
         fill = self._share_of_fill(np.where(without_bubble, 0.0, 1.0 / deepest)) * (fills - fills / pp)
         return np.asarray(m * work / pp + fill)
 

@@ -19,7 +19,6 @@ from ...cost_models.layouts import (
     OFFLOADS,
     PRECISIONS,
     SCHEDULES,
-    V_SCHEDULES,
     Layout,
     Layouts,
     encode,
@@ -27,13 +26,13 @@ from ...cost_models.layouts import (
 )
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
+from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ...cost_models.techniques import registry as techniques
 
 Columns = Mapping[str, NDArray[np.int64]]
 
-_INTERLEAVED, _DUALPIPE_V = SCHEDULES.index("interleaved"), SCHEDULES.index("dualpipe-v")
-_V_CODES = [SCHEDULES.index(name) for name in V_SCHEDULES]
+_CHUNKS = np.array([kind.chunks or 0 for kind in KINDS])  # per device, by code; 0: `vpp` of them
 _HYBRID = CP_ALGORITHMS.index("ring+ulysses")
 
 
@@ -137,7 +136,7 @@ def _expert_shards(x: Columns, problem: Problem) -> Mask:
 
 
 def _chunks(x: Columns, problem: Problem) -> Mask:
-    per_stage = np.where(np.isin(x["schedule"], _V_CODES), 2, x["vpp"])
+    per_stage = np.where(FOLDED[x["schedule"]], 2, x["vpp"])
     return np.asarray(x["pp"] * per_stage <= problem.model.num_layers)
 
 
@@ -146,11 +145,11 @@ def _batch(x: Columns, problem: Problem) -> Mask:
 
 
 def _interleaved_batch(x: Columns, problem: Problem) -> Mask:
-    return np.asarray((x["schedule"] != _INTERLEAVED) | (micro_batches(x, problem) % x["pp"] == 0))
+    return np.asarray(~INTERLEAVED[x["schedule"]] | (micro_batches(x, problem) % x["pp"] == 0))
 
 
 def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
-    return np.asarray((x["schedule"] != _DUALPIPE_V) | (micro_batches(x, problem) >= 2 * x["pp"]))
+    return np.asarray((x["schedule"] != CODE["dualpipe-v"]) | (micro_batches(x, problem) >= 2 * x["pp"]))
 
 
 MESH = ("tp", "cp", "pp", "dp")
@@ -189,10 +188,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def _schedule_shape(x: Columns, problem: Problem) -> Mask:
-    v_shaped = np.isin(x["schedule"], _V_CODES)
-    interleaved = x["schedule"] == _INTERLEAVED
-    chunks = np.where(interleaved, x["vpp"] > 1, np.where(v_shaped, x["vpp"] == 2, x["vpp"] == 1))
-    alone = (x["vpp"] == 1) & (x["schedule"] == SCHEDULES.index("1f1b"))
+    chunks = np.where(INTERLEAVED[x["schedule"]], x["vpp"] > 1, x["vpp"] == _CHUNKS[x["schedule"]])
+    alone = (x["vpp"] == 1) & (x["schedule"] == CODE["1f1b"])
     return np.asarray(np.where(x["pp"] > 1, chunks, alone))
 
 

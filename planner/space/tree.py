@@ -21,11 +21,11 @@ from ...cost_models.layouts import (
     OFFLOADS,
     PRECISIONS,
     RECOMPUTE_MODES,
-    SCHEDULES,
     divisors,
     shard_sizes,
 )
 from ...cost_models.problem import Problem
+from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ..document.plan import SpaceCount
 from .rules import RULES, Rule
@@ -139,7 +139,7 @@ class Space:
         degrees = len(divisors(self.problem.num_gpus))
         sizes = {"tp": degrees, "cp": degrees, "pp": degrees, "dp": degrees, "shard": degrees}
         sizes.update({name: len(options) for name, options, _ in self.mesh_steps})
-        sizes["schedule"], sizes["vpp"] = len(SCHEDULES), max(self.problem.model.num_layers // 2, 1)
+        sizes["schedule"], sizes["vpp"] = len(KINDS), max(self.problem.model.num_layers // 2, 1)
         sizes["recompute"] = len(self.recomputes(1)["recompute"])
         sizes["zero"], sizes["offload"] = 4, len(OFFLOADS)
         return sizes
@@ -159,12 +159,12 @@ class Space:
     def schedules(self, pp: int) -> Columns:
         """Schedule and chunks per stage; interleaved with every number of chunks that leaves each a layer."""
         if pp == 1:
-            return {"schedule": np.array([SCHEDULES.index("1f1b")]), "vpp": np.array([1])}
-        single = [(SCHEDULES.index(name), 1) for name in ("1f1b", "gpipe", "zb-h1")]
-        double = [(SCHEDULES.index(name), 2) for name in ("zb-v", "dualpipe-v")]
-        chunks = [(SCHEDULES.index("interleaved"), v) for v in range(2, self.problem.model.num_layers // pp + 1)]
-        rows = np.array(single + double + chunks, dtype=np.int64)
-        return {"schedule": rows[:, 0], "vpp": rows[:, 1]}
+            return {"schedule": np.array([CODE["1f1b"]]), "vpp": np.array([1])}
+        deepest = self.problem.model.num_layers // pp
+        rows = [(code, kind.chunks) for code, kind in enumerate(KINDS) if kind.chunks is not None]
+        rows += [(code, vpp) for code in np.flatnonzero(INTERLEAVED).tolist() for vpp in range(2, deepest + 1)]
+        options = np.array(rows, dtype=np.int64)
+        return {"schedule": options[:, 0], "vpp": options[:, 1]}
 
     @cached_property
     def modules(self) -> tuple[int, ...]:

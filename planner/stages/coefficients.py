@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models.arrays import Array
-from ...cost_models.layouts import RECOMPUTE_MODES, SCHEDULES, V_SCHEDULES
+from ...cost_models.layouts import RECOMPUTE_MODES
 from ...cost_models.quantities.device_memory import LASTING, DeviceMemory
 from ...cost_models.quantities.gradients import accumulated_bytes
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.moments import unusable
 from ...cost_models.quantities.resident import moments_held
-from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, on_devices
+from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, chunks_per_stage, is_folded, on_devices
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS
 from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, step, stragglers
 from ..evaluation.simulator_costs import single_layers
-from ..evaluation.staged import Staged, chunks_per_stage
+from ..evaluation.staged import Staged
 from .ilp import Stages
 
 # Terms of a step (step.TERMS) that the program has, beside step.ONCE_TERMS, and those that it leaves out. It may leave
@@ -51,7 +51,7 @@ def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: 
     kernels = kernel_seconds(tables, rates)
     redo, weight = kernels.recompute_s(*code).sum(axis=1)[:, key], kernels.weight_s[:, key]
     inputs = np.maximum(kernels.backward_s[:, key] - weight, 0.0) + accumulate
-    ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), one.schedule_name)
+    ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), is_folded(layout))
     edges = chunk_rows(*ends, (0,) * chunks)
     always = inputs if chooses else inputs + redo
     saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
@@ -144,10 +144,10 @@ def _moments(one: Staged) -> tuple[Array, Array, NDArray[np.int64]]:
     """[chunk, moment, 1] micro-batches of each chunk that are held from F to I, and from I to W, at each moment at
     which its device may be fullest; [moment] the row of `_passing_bytes` that is there: after an F, after an I, and
     without a split backward pass in that of the embedding, when a micro-batch of one chunk is gone."""
-    x, devices, name = one.ledger.layouts, np.array(one.devices), SCHEDULES[one.layout.schedule]
+    x, devices = one.ledger.layouts, np.array(one.devices)
     pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], one.ledger.m))
-    after_f, after_i = moments_held(name, pp, vpp, m, devices.astype(np.float64))
-    back = (name in V_SCHEDULES) * (np.arange(len(devices)) >= len(devices) // 2)
+    after_f, after_i = moments_held(one.layout.schedule, pp, vpp, m, devices.astype(np.float64))
+    back = is_folded(one.layout) * (np.arange(len(devices)) >= len(devices) // 2)
     last = [after_f - _HELD[:, None] / chunks_per_stage(one.layout)] if not len(after_i) else []
     numbers, chunk = np.concatenate([after_f, after_i, *last]), np.arange(len(devices))
     from_f, from_i = (numbers[:, first + back, chunk].T[..., None] for first in (0, 2))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
-from ...cost_models.quantities.stages import Partition
+from ...cost_models.quantities.stages import Partition, chunks_per_stage, devices_of
 from ...cost_models.schedules.critical_path import Path
 from ..document.plan import own_stages, stages_by_layout
-from ..evaluation.staged import Staged, chunks_per_stage, devices_of
+from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.top_k import FAMILY
 from .coefficients import runs_of, stages_of

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import torch.distributed as dist
 
-from ...cost_models.layouts import SCHEDULES, Layout
-from ...cost_models.quantities.stages import chunk_devices
+from ...cost_models.layouts import Layout
+from ...cost_models.quantities.stages import devices_of
 from ..status import Status
 from .comm import Group
 
@@ -133,7 +133,7 @@ def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> M
     """
     factory = ProcessGroupFactory(layout.num_gpus, rank, status, timeout_s)
     groups = _groups(layout, factory)
-    devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
+    devices = devices_of(layout)
     edges = dict(_edges(rank_lists(layout)["pp"], devices, rank, groups["pp"], status, factory.wait))
     return Mesh(rank, RankCoords.of(rank, layout), groups, edges, factory)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...cost_models.schedules.csv import from_csv
 from ...cost_models.schedules.orders import B, F, I, Schedule, W
-from ...cost_models.schedules.simulator import SCHEDULES, Costs, make, simulate
+from ...cost_models.schedules.simulator import ORDERS, Costs, make, simulate
 from ...errors import FieldProblem, InputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def custom_order(source: str, job: Job) -> Schedule:
     Raises InputError where it holds other chunks, stages or micro-batches than the job, or cannot end.
     """
     layout, m, devices = job.layout, job.num_micro_batches, job.devices
-    if source in SCHEDULES:
+    if source in ORDERS:
         order = make(source, layout.pp, m, len(devices) // layout.pp)
     else:
         order = from_csv(_read(Path(source)), Path(source).name)
@@ -70,4 +70,4 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InputError(f"--order {path}: {why}", hint=f"a file in CSV, or one of {', '.join(SCHEDULES)}") from error
+        raise InputError(f"--order {path}: {why}", hint=f"a file in CSV, or one of {', '.join(ORDERS)}") from error

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...cost_models.layouts import CP_ALGORITHMS, SCHEDULES, Layout
-from ...cost_models.quantities.stages import chunk_devices
+from ...cost_models.layouts import CP_ALGORITHMS, Layout
+from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ...errors import UnsupportedError
 from ...planner.document.plan import Chunk
@@ -109,7 +109,7 @@ def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
     chunks that are longer in the plan, none in those that are empty. Where there are fewer chunks than in the plan,
     they are picked from all of it, the first and the last among them.
     """
-    number = len(chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule]))
+    number = len(devices_of(layout))
     last = len(job.chunks) - 1
     picked = [job.chunks[round(index * last / max(number - 1, 1))] for index in range(number)]
     partly = any(0 < chunk.recompute_layers < _size(chunk) for chunk in picked)
@@ -130,7 +130,7 @@ def _size(chunk: Chunk) -> int:
 
 
 def _build_chunks(layout: Layout, sizes: list[int], recomputed: list[int]) -> tuple[Chunk, ...]:
-    devices = chunk_devices(layout.pp, layout.vpp if layout.pp > 1 else 1, SCHEDULES[layout.schedule])
+    devices = devices_of(layout)
     chunks, start = [], 0
     for index, (device, size, again) in enumerate(zip(devices, sizes, recomputed, strict=True)):
         chunks.append(Chunk(

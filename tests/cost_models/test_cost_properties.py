@@ -25,7 +25,6 @@ from meshwright.cost_models.layouts import (
     PRECISIONS,
     RECOMPUTE_MODES,
     SCHEDULES,
-    V_SCHEDULES,
     Layout,
     Layouts,
     default_schedule,
@@ -41,15 +40,16 @@ from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import REPLICATED
 from meshwright.cost_models.quantities.moments import TRANSIENT
 from meshwright.cost_models.quantities.params import layer_parameters, mtp_parameters, total_parameters
-from meshwright.cost_models.quantities.resident import in_flight, splits_backward
+from meshwright.cost_models.quantities.resident import in_flight
 from meshwright.cost_models.quantities.stages import EMBEDDING, chunk_devices, chunk_sizes
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.rates.surfaces import AttentionSurface, UnfusedSurface, at_training_factor
+from meshwright.cost_models.schedule_kinds import CODE, FOLDED, KINDS, SPLITS_BACKWARD
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.cost_models.step import lower_bounds, reserved_memory, step
-from meshwright.cost_models.step.pipeline import Messages, bubble_s, even_step_s, exposed_hop_s
+from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, even_step_s, exposed_hop_s
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES, violations
@@ -371,7 +371,7 @@ def test_more_memory_removes_no_layout(seed: int, cluster: str, share: float, mo
 
 def copies(model: ModelSpec, columns: Columns) -> NDArray[np.float64]:
     """Parameters of the second embedding: for a tied head or MTP modules, on a last stage that is not the first one."""
-    apart = (columns["pp"] > 1) & ~np.isin(columns["schedule"], [SCHEDULES.index(name) for name in V_SCHEDULES])
+    apart = (columns["pp"] > 1) & ~FOLDED[columns["schedule"]]
     wanted = model.tied_embeddings or model.mtp_layers > 0
     return np.where(apart & wanted, model.vocab * (model.embedding_dim or model.hidden), 0)
 
@@ -473,7 +473,7 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
     the embedding is differentiated beside other micro-batches: then another moment may be the fullest."""
     case = case_named(name)
     columns = draw(case, seed)
-    apart = splits_backward(columns["schedule"])
+    apart = SPLITS_BACKWARD[columns["schedule"]]
     there = ledger_of(case, with_column(columns, offload=0))
     for offload, buffers in ((OPT, {"optimizer"}), (ACT, {"activations"}), (3, {"optimizer", "activations"})):
         moved = ledger_of(case, with_column(columns, offload=offload))
@@ -605,7 +605,7 @@ def test_pipeline_forms(
     alone = Messages(one, v * one, m * one, *each, c * one, c * one, forward * one, whole * one, weight * one)
     assert exposed_hop_s(code, alone)[0] == 0
     assert exposed_hop_s(code, replace(alone, pp=p * one, sum_c=p * c * one))[0] >= 0
-    assert bubble_s(code, v * one, p * one, m * one, 0 * one, 0 * one, 0 * one, 0 * one, 0 * one)[0] == 0
+    assert bubble_s(code, Fill(p * one, v * one, m * one, *[0 * one] * 6))[0] == 0
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 16), st.integers(1, 40), seeds)
@@ -619,11 +619,13 @@ def test_a_slower_stage_never_shortens_a_step(schedule: str, p: int, m: int, see
     part = stages.sum(axis=0) * (1 - 1 / p) / 3  # F, I and W of the others stay; what slows the stage comes on top
     code = np.full(n, SCHEDULES.index(schedule))
     pp, mm, hop = np.full(n, float(p)), np.full(n, float(m)), rng.uniform(0, 5, n)
-    vpp = np.full(n, 3.0 if schedule == "interleaved" else 2.0 if schedule in V_SCHEDULES else 1.0)
+    vpp = np.full(n, 3.0 if schedule == "interleaved" else 2.0 if KINDS[CODE[schedule]].folded else 1.0)
     link, of_mean = hop * rng.uniform(0, 1, n), (part / (p - 1), 2 * part / (p - 1), part / (p - 1))
     before, after = (
         m * c.max(axis=0)
-        + bubble_s(code, vpp, pp, mm, c.mean(axis=0), c.sum(axis=0) - c.max(axis=0), part, 2 * part, part)
+        + bubble_s(
+            code, Fill(pp, vpp, mm, c.mean(axis=0), 0 * part, c.sum(axis=0) - c.max(axis=0), part, 2 * part, part)
+        )
         + exposed_hop_s(code, Messages(pp, vpp, mm, hop, link, c.sum(axis=0), c.max(axis=0), *of_mean))
         for c in (stages, slower)
     )
@@ -647,13 +649,13 @@ def test_micro_batches_in_flight(schedule: str, p: int, m: int, v: int) -> None:
 @given(st.integers(1, 130), st.integers(1, 32), st.integers(1, 4), st.sampled_from(SCHEDULES))
 @thorough(200, shrinks=True)
 def test_chunks_are_even(layers: int, pp: int, vpp: int, schedule: str) -> None:
-    devices = chunk_devices(pp, vpp, schedule)
+    devices = chunk_devices(pp, vpp, KINDS[CODE[schedule]].folded)
     sizes = chunk_sizes(layers, len(devices))
     assert sum(sizes) == layers
     assert max(sizes) - min(sizes) <= 1
     assert set(devices) == set(range(pp))
     assert devices[0] == 0
-    assert devices[-1] == (0 if schedule in V_SCHEDULES else pp - 1)
+    assert devices[-1] == (0 if KINDS[CODE[schedule]].folded else pp - 1)
 
 
 @given(cases, seeds)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.cost_models.layouts import SCHEDULES, parse
-from meshwright.cost_models.quantities.stages import chunk_devices, chunk_sizes
+from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.quantities.stages import chunk_sizes, devices_of
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
 from meshwright.planner.document.plan import Chunk
 from meshwright.profiles.stack.load import load_stack
@@ -70,7 +70,7 @@ def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes
         stack_changes: dict[str, Any] | None = None, **changes: Any) -> Job:  # fmt: skip
     """A job on `layout_id`: `extra` micro-batches more than pp, float64, SGD without clipping, 4 steps of 16 tokens."""
     layout, model = parse(layout_id), model or llama()
-    devices = chunk_devices(layout.pp, layout.vpp, SCHEDULES[layout.schedule])
+    devices = devices_of(layout)
     sizes = sizes or chunk_sizes(model.num_layers, len(devices))
     full = layout.recompute == 2
     chunks, start = [], 0

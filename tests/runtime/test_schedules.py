@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import SCHEDULES
 from meshwright.cost_models.quantities.stages import chunk_devices
+from meshwright.cost_models.schedule_kinds import CODE, KINDS
 from meshwright.cost_models.schedules.csv import to_csv
 from meshwright.cost_models.schedules.simulator import make
 from meshwright.runtime.parallel.schedules import Action, actions, custom_order
@@ -21,7 +22,7 @@ from .jobs import job, llama
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 5), st.integers(2, 4), st.integers(2, 4))
 def test_every_pass_once(name: str, pp: int, vpp: int, rounds: int) -> None:
-    devices = chunk_devices(pp, vpp if name == "interleaved" else 1, name)
+    devices = chunk_devices(pp, vpp if name == "interleaved" else 1, KINDS[CODE[name]].folded)
     m = rounds * pp
     for stage in range(pp):
         row = actions(make(name, pp, m, vpp), stage)

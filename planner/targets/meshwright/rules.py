@@ -7,7 +7,7 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, Layout, Layouts
 from ....cost_models.problem import Problem
-from ....cost_models.quantities.resident import splits_backward
+from ....cost_models.schedule_kinds import SPLITS_BACKWARD
 from ....cost_models.specs.model import Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
@@ -36,12 +36,12 @@ def _flash(columns: Columns, problem: Problem) -> Mask:
 def _here(columns: Columns, problem: Problem) -> Mask:
     """What a split backward pass keeps for later is on the GPU."""
     sent = np.isin(columns["offload"], [i for i, name in enumerate(OFFLOADS) if "act" in name.split("+")])
-    return np.asarray(~sent | ~splits_backward(columns["schedule"]))
+    return np.asarray(~sent | ~SPLITS_BACKWARD[columns["schedule"]])
 
 
 def _whole(columns: Columns, problem: Problem) -> Mask:
     """A split backward pass needs weights and gradients that stay: FSDP2 keeps them while a pipeline runs."""
-    return np.asarray((columns["zero"] <= 1) | ~splits_backward(columns["schedule"]) | problem.stack.is_fsdp2)
+    return np.asarray((columns["zero"] <= 1) | ~SPLITS_BACKWARD[columns["schedule"]] | problem.stack.is_fsdp2)
 
 
 def _own_heads(columns: Columns, problem: Problem) -> Mask:

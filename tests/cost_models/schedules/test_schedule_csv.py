@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from meshwright.cost_models.schedules.csv import from_csv, to_csv
-from meshwright.cost_models.schedules.simulator import SCHEDULES, Costs, make, simulate
+from meshwright.cost_models.schedules.simulator import ORDERS, Costs, make, simulate
 
 from meshwright.errors import InputError
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "dualpipe"])
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "dualpipe"])
 def test_csv_keeps_a_schedule(name: str) -> None:
     order = make(name, 4, 12, 2)
     again = from_csv(to_csv(order))

@@ -17,14 +17,14 @@ from meshwright.cost_models.schedules.csv import from_csv, to_csv
 from meshwright.cost_models.schedules.engine import prepare
 from meshwright.cost_models.schedules.links import run_shared
 from meshwright.cost_models.schedules.orders import find_steady
-from meshwright.cost_models.schedules.simulator import Costs, Schedule, Timeline, make, simulate
+from meshwright.cost_models.schedules.simulator import ORDERS, Costs, Schedule, Timeline, make, simulate
 from meshwright.cost_models.schedules.v_shaped import v_schedule
-from meshwright.cost_models.step.pipeline import Messages, bubble_s, even_step_s, exposed_hop_s
+from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, even_step_s, exposed_hop_s
 
 from meshwright.errors import InputError
 
 V_SHAPED = ("zb-v", "v-half", "v-min")
-EVERY = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", *V_SHAPED, "dualpipe", "dualpipe-v")
+EVERY = tuple(ORDERS)
 
 
 Unit = tuple[float, float, float]
@@ -100,7 +100,8 @@ def test_messages_that_take_turns_in_the_closed_form_too(name: str, rel: float) 
         costs, busy = Costs.even(order, 1, 1, 1, t), (turns * t,) * order.num_chunks
         found = simulate(order, replace(costs, forward_link_s=busy, backward_link_s=busy)).makespan_s
         pp, vpp, mm = p * one, chunks * one, m * p * one
-        bubble = bubble_s(code, vpp, pp, mm, 3 * one, *((p - 1) * each * one for each in (3, 1, 2, 1)))
+        fill = Fill(pp, vpp, mm, 3 * one, 0 * one, *((p - 1) * each * one for each in (3, 1, 2, 1)))
+        bubble = bubble_s(code, fill)
         messages = Messages(pp, vpp, mm, t * one, turns * t * one, 3 * p * one, 3 * one, one, 2 * one, one)
         stated = 3 * m * p + float(bubble[0] + exposed_hop_s(code, messages)[0])
         assert stated == pytest.approx(found, rel=rel), (p, m, turns, t)
@@ -205,7 +206,7 @@ def test_v_half_and_v_min_trade_bubble_for_memory(p: int) -> None:
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 16), (4, 3), (8, 32)])
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"])
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_in_flight_is_that_of_stages(name: str, p: int, m: int) -> None:
     if name == "dualpipe-v" and m < 2 * p:
         return
@@ -379,9 +380,7 @@ def test_a_cost_that_grows_never_shortens_the_step(run: tuple[Schedule, Costs], 
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "interleaved", "dualpipe-v"]), st.integers(1, 5),
        st.integers(0, 8), costs_of, costs_of, costs_of, st.floats(0.0, 1.0))  # fmt: skip
-def test_more_micro_batches_are_never_faster(
-    name: str, p: int, m: int, f: float, i: float, w: float, t: float
-) -> None:
+def test_more_micro_batches_are_never_faster(name: str, p: int, m: int, f: float, i: float, w: float, t: float) -> None:
     m = m + 2 * p if name == "dualpipe-v" else m + 1
     step = p if name == "interleaved" else 1
     fewer, more = (even(name, p, count * step, (f, i, w), t, 2).makespan_s for count in (m, m + 1))

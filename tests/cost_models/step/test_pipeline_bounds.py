@@ -80,9 +80,10 @@ def test_no_split_is_faster(name: str, p: int, m: int, v: int) -> None:
 @pytest.mark.parametrize("form", ["_interleaved_s", "_zb_h1_s", "_v_shaped_s"])
 def test_a_bound_too_high_is_seen(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = getattr(pipeline_bounds, form)
-    names = [name for name, known in pipeline_bounds._FORMS.items() if known is honest]
-    for name in names:
-        monkeypatch.setitem(pipeline_bounds._FORMS, name, lambda x: honest(x) * 1.1)
+    codes = [code for code, known in pipeline_bounds._LEAST.items() if known is honest]
+    for code in codes:
+        monkeypatch.setitem(pipeline_bounds._LEAST, code, lambda x: honest(x) * 1.1)
+    names = [SCHEDULES[code] for code in codes]
     share, wrong = np.array(SHARES[0]), 0
     for name, p, m, v in (case for case in CASES if case[0] in names and case[1] < 6):
         least = least_of_all_splits(simulator.make(name, p, m, v), share)

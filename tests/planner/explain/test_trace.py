@@ -14,7 +14,7 @@ from meshwright.cli.main import main
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
 from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.ledger import Ledger
-from meshwright.cost_models.quantities.stages import Partition, split_rows
+from meshwright.cost_models.quantities.stages import Partition, chunks_per_stage, is_folded, split_rows
 from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
 from meshwright.cost_models.schedules.simulator import Costs, make, simulate
 from meshwright.planner.evaluation.staged import Staged
@@ -70,7 +70,7 @@ def test_chunks_add_up_to_the_stages_that_are_priced(name: str) -> None:
         one = Staged.of(found, layout, simulate=True)
         order, costs, rows, problem = one.schedule, one.costs, one.rows, found.problem
         expected = split_rows(problem.pattern, problem.num_kinds, problem.edges, layout.pp,
-                              layout.vpp if layout.pp > 1 else 1, name)  # fmt: skip
+                              chunks_per_stage(layout), is_folded(layout))  # fmt: skip
         sums = np.zeros_like(expected)
         np.add.at(sums, order.device, rows)
         assert np.array_equal(sums, expected)
