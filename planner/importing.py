@@ -20,11 +20,10 @@ from .targets.argv import Arguments
 from .targets.facts import layout_of, request_part
 from .targets.option_lists import OptionList, option_list
 from .targets.options import Facts
-from .targets.reading import read_files
-from .targets.registry import target as load_target
+from .targets.registry import TARGETS
 
-FORMATS = {"megatron-args": "megatron",
-           **{name: name for name in ("megatron-bridge", "torchtitan", "deepspeed", "accelerate")}}  # fmt: skip
+# Format -> the target and its launch config, in the order of screens.
+FORMATS = {config.import_format: (target, config) for target in TARGETS.values() if (config := target.config)}
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,14 @@ def import_config(
     """
     if kind not in FORMATS:
         raise UnknownNameError("format", kind, FORMATS)
-    target = load_target(FORMATS[kind])
-    trainer = target.trainer
-    if trainer is None or trainer.table is None:
-        raise InputError(f"{kind} cannot be read", hint=f"known: {', '.join(FORMATS)}")
+    target, config = FORMATS[kind]
     options, warning = option_list(target.name, version)
-    found = read_files(target.name, {str(path): _text(path) for path in paths}, options)
+    found = config.read_files({str(path): _text(path) for path in paths}, options)
     _raise(found)
     if not found.settings:
-        raise InputError(f"{', '.join(map(str, paths))}: no option of {trainer.framework} in it", hint=_hint(kind))
-    table = trainer.table(options)
+        hint = config.import_hint or f"is it a config of {target.name}?"
+        raise InputError(f"{', '.join(map(str, paths))}: no option of {target.framework} in it", hint=hint)
+    table = config.table(options)
     facts = table.read(found.settings)
     assumed = list(facts.pop("notes", []))
     request = _request(facts, found, options, given, target.name, assumed)
@@ -88,7 +85,7 @@ def import_config(
     if layout.dp * layout.cp == 1:  # nobody to reduce with
         switched = {name: said for name, said in switched.items() if not any("dp_" in feature for feature in said)}
     return Imported(
-        request, layout, f"{trainer.framework} {options}", read, found.unknown, len(found.settings) - read,
+        request, layout, f"{target.framework} {options}", read, found.unknown, len(found.settings) - read,
         tuple(assumed), (warning,) if warning else (), facts, switched,
     )  # fmt: skip
 
@@ -100,12 +97,6 @@ def _text(path: Path | str) -> str:
         raise InputError.of([FieldProblem((error.strerror or str(error)).lower(), file=str(path))]) from None
     except UnicodeDecodeError:
         raise InputError.of([FieldProblem("is not UTF-8 text", file=str(path))]) from None
-
-
-def _hint(kind: str) -> str:
-    return {"megatron-args": "a file of options, or the shell script that starts pretrain_gpt.py"}.get(
-        kind, f"is it a config of {FORMATS[kind]}?"
-    )
 
 
 def _raise(found: Arguments) -> None:

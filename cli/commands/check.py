@@ -95,11 +95,12 @@ def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None)
 def _own_parser(target: str, files: dict[str, str]) -> str:
     """`accepted`, what the framework says against the files, or why it was not asked."""
     from ...planner.document.plan import read_plan
-    from ...planner.targets.own_parser import ask
+    from ...planner.targets.registry import target as load_target
 
-    if target == "meshwright" or "plan.json" not in files:
+    config = load_target(target).config
+    if config is None or "plan.json" not in files:
         return "not run"
-    here, said = ask(target, files, read_plan(files["plan.json"], "plan.json"), 1)
+    here, said = config.parser.verdict(files, read_plan(files["plan.json"], "plan.json"), 1)
     return (said or "accepted") if here else "not installed"
 
 

@@ -82,7 +82,7 @@ def candidate(resolved: Resolved, outcome: LayerwiseOutcome) -> Candidate | None
 
 def _cannot_run(resolved: Resolved, target: str, plan: LayerPlan) -> str | None:
     """Why a target cannot run the plan, whatever it does with the layout of most layers."""
-    if not TARGETS[target].own_layers:
+    if not TARGETS[target].layerwise:
         return LAYERS_OF_THEIR_OWN
     reasons = TARGETS[target].supports(Layouts.of(plan.layouts), resolved.problem)[1]
     return next((reason for reason in reasons if reason is not None), None)

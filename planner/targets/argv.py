@@ -40,8 +40,18 @@ class Arguments:
     environment: dict[str, str] = field(default_factory=dict)
     problems: list[FieldProblem] = field(default_factory=list)
 
+    def add(self, other: Arguments, path: str) -> None:
+        """Adds the settings of the file `path`."""
+        self.settings |= other.settings
+        self.lines |= other.lines
+        self.files |= dict.fromkeys(other.lines, path)
+        self.unknown |= other.unknown
+        self.ranks |= other.ranks
+        self.environment |= other.environment
+        self.problems += other.problems
 
-def read_arguments(text: str, options: OptionList, file: str) -> Arguments:
+
+def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
     """The options in `text`, typed as `options` says. Wrong values become problems, unknown options are listed."""
     found = Arguments()
     words = list(_words(text, found))
@@ -65,7 +75,7 @@ def read_arguments(text: str, options: OptionList, file: str) -> Arguments:
         elif option is None:
             found.unknown.setdefault(name, line)
         else:
-            _keep(found, option, values, line, file)
+            _keep(found, option, values, line, path)
     return found
 
 

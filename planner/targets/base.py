@@ -15,48 +15,59 @@ from ...cost_models.quantities.stages import Partition
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Workload
 from ..space.rules import Rule
+from .launch_config import LaunchConfig
 from .launchers.base import Job
 from .option_lists import OptionList, option_list
-from .options import Settings, Table
 from .setup import Setup
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """How the files of a target come about.
+    """The software behind a target: the files that start it, and which models and techniques it trains."""
 
-    table: its options in a release, None if it has none of its own (our runtime reads the plan). job: the files and the
-    command, pure; the option list is that of the release they are for. cannot_build: what of a model and its training
-    it cannot express there, in any layout; cannot: what else of a setup beside the layout. conflicts: what settings and
-    environment together break, as (option, sentence). framework: its name, as in `Megatron-LM`. techniques: those that
-    it trains by -> why not with the knobs of a plan (None: it can).
-    """
-
+    # Its name, as in `Megatron-LM`.
     framework: str
-    table: Callable[[OptionList], Table] | None
+    # None where it has no options of its own: our runtime reads the plan.
+    config: LaunchConfig | None
+    # (setup, header lines, options of the release) -> the files and the command. Pure.
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
+    # A sentence for each part of a model and its training that a release cannot express in any layout.
     cannot_build: Callable[[ModelSpec, Workload, OptionList | None], list[str]] = lambda model, workload, options: []
+    # A sentence for each part of a setup that it cannot express and that is neither model nor layout.
     cannot: Callable[[Setup], list[str]] = lambda setup: []
-    conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
+    # Technique -> why it cannot train by it with the knobs of a plan, None where it can.
     techniques: Mapping[str, Callable[[Setup, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Target:
-    """One target: its default software stack and the rules its layouts obey. `source`: where these were read.
-
-    stages: what it can be told about them. `even`: nothing; `layers`: how many each chunk has; `recompute`: also how
-    many of them it recomputes. own_layers: whether each layer can have a strategy of its own.
-    """
+    """A framework as the planner sees it: the layouts that it executes, its default stack, its files."""
 
     name: str
+    # One line for screens.
     summary: str
+    # The software stack that it runs on by default.
     stack: str
+    # The release and the files of the framework where the rules were read.
     source: str
     rules: tuple[Rule, ...] = ()
+    # What a plan may choose about stages. `even`: nothing; `layers`: the layers of each chunk; `recompute`: also how
+    # many of them recompute.
     stages: Literal["even", "layers", "recompute"] = "even"
-    own_layers: bool = False
+    # Whether each layer can have its own strategy.
+    layerwise: bool = False
+    # None where nothing is written: plans for any software.
     trainer: Trainer | None = None
+
+    @property
+    def config(self) -> LaunchConfig | None:
+        """Its launch config, None where the plan itself is read or nothing is written."""
+        return self.trainer.config if self.trainer is not None else None
+
+    @property
+    def framework(self) -> str:
+        """The name of its software."""
+        return self.trainer.framework if self.trainer is not None else self.name
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
         """Which layouts the target can execute, and for each that it cannot, the first reason."""
@@ -77,13 +88,13 @@ class Target:
     @property
     def runs_plans(self) -> bool:
         """Whether it runs the plan itself: what it lacks nobody can add in a script or a model of their own."""
-        return self.trainer is not None and self.trainer.table is None
+        return self.trainer is not None and self.trainer.config is None
 
     def cannot_build(self, model: ModelSpec, workload: Workload) -> list[str]:
         """What of a model and its training its newest release cannot express, in any layout."""
         if self.trainer is None:
             return []
-        options = option_list(self.name)[0] if self.trainer.table is not None else None
+        options = option_list(self.name)[0] if self.trainer.config is not None else None
         return self.trainer.cannot_build(model, workload, options)
 
     def cannot_train(self, model: ModelSpec, workload: Workload) -> str | None:

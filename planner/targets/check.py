@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
@@ -21,120 +22,163 @@ from .base import Target, Trainer
 from .edits import Places, edits, mended
 from .emit import refusals
 from .facts import layout_of, request_part
+from .launch_config import LaunchConfig
 from .option_lists import OptionList, option_list
 from .options import Facts, Settings
-from .reading import MAIN_FILES, read_folder, target_of
+from .registry import TARGETS, target_of
 from .registry import target as load_target
 from .setup import Setup
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checked:
-    """What `check` found in a folder; `num_gpus` 0 where the files do not say."""
+    """The result of `check` on a folder."""
 
     target: str
+    # The framework and its release.
     framework: str
     problems: list[FieldProblem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    # None where the files do not say on how many GPUs they run, or their degrees make no layout.
     layout: Layout | None = None
+    # 0 where the files do not say.
     num_gpus: int = 0
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """An emitted folder, and everything that its files are held to."""
+
+    target: Target
+    config: LaunchConfig
+    # The options of the release that the files are for.
+    options: OptionList
+    # Name -> text.
+    files: Mapping[str, str]
+    # The plan beside the files, None if it is missing or damaged.
+    plan: Plan | None
+    # The layout of the plan that the files are for, from 1.
+    choice: int
+
+    @cached_property
+    def setup(self) -> Setup | None:
+        return Setup.of(self.plan, self.choice, "plan.json") if self.plan is not None else None
+
+    @cached_property
+    def launch(self) -> Arguments:
+        """The variables, ranks and options of launch.sh."""
+        return read_arguments("launch.sh", self.files.get("launch.sh", ""), self.options)
 
 
 def check_files(files: Mapping[str, str], to: str | None = None, version: str | None = None) -> Checked:
     """Checks an emitted folder (name -> text). Raises InputError if it is the folder of no target."""
     name = to or target_of(files)
-    found = load_target(name)
-    trainer = found.trainer
-    if trainer is None:
-        raise InputError(f"{name} has no files to check", hint=f"these have: {', '.join(MAIN_FILES)}")
+    target = load_target(name)
+    if target.trainer is None:
+        readable = ", ".join(known.name for known in TARGETS.values() if known.config is not None)
+        raise InputError(f"{name} has no files to check", hint=f"these have: {readable}")
     plan, choice, problems = _plan(files)
-    if trainer.table is None:
-        return Checked(name, trainer.framework, problems)
-    if MAIN_FILES[name] not in files:
-        raise InputError(f"there is no {MAIN_FILES[name]}", hint=f"`emit --to {name}` writes it")
-    options, warning = option_list(name, version or _version_of(files, trainer))
-    checked = Checked(name, f"{trainer.framework} {options}", problems, [warning] if warning else [])
-    _check(checked, found, trainer, files, options, plan, choice)
-    checked.problems.sort(key=lambda each: (each.file, each.line))
-    return checked
+    config = target.trainer.config
+    if config is None:
+        return Checked(name, target.trainer.framework, problems)
+    if config.main_file not in files:
+        raise InputError(f"there is no {config.main_file}", hint=f"`emit --to {name}` writes it")
+    options, warning = option_list(name, version or _version_of(files, target.trainer))
+    checked = Checked(name, f"{target.trainer.framework} {options}", problems, [warning] if warning else [])
+    checked = _check(checked, _Folder(target, config, options, files, plan, choice))
+    return replace(checked, problems=sorted(checked.problems, key=lambda problem: (problem.file, problem.line)))
 
 
-def _check(
-    checked: Checked, found: Target, trainer: Trainer, files: Mapping[str, str], options: OptionList,
-    plan: Plan | None, choice: int,
-) -> None:  # fmt: skip
-    main = MAIN_FILES[found.name]
+def _check(checked: Checked, folder: _Folder) -> Checked:
     try:
-        given = read_folder(found.name, files, options)
+        given = folder.config.read_folder(folder.files, folder.options)
     except InputError as error:
-        checked.problems.append(FieldProblem(error.message, hint=error.hint))
-        return
-    checked.problems += given.problems
-    checked.problems += [
-        FieldProblem("unknown option", file=given.files.get(name, main), line=line, field=name, hint=options.near(name))
-        for name, line in given.unknown.items()
-    ]
-    launch = read_arguments(files.get("launch.sh", ""), options, "launch.sh")
-    environment = {**launch.environment, "before_blackwell": _before_blackwell(plan, choice)}
-    for name, text in trainer.conflicts(given.settings, environment):
+        return replace(checked, problems=[*checked.problems, FieldProblem(error.message, hint=error.hint)])
+    problems = [*checked.problems, *given.problems, *_unknown(folder, given), *_conflicts(folder, given)]
+    return _check_meaning(replace(checked, problems=problems), folder, given)
+
+
+def _unknown(folder: _Folder, given: Arguments) -> list[FieldProblem]:
+    """The options that the release does not have."""
+    main, near = folder.config.main_file, folder.options.near
+    return [FieldProblem("unknown option", file=given.files.get(name, main), line=line, field=name, hint=near(name))
+            for name, line in given.unknown.items()]  # fmt: skip
+
+
+def _conflicts(folder: _Folder, given: Arguments) -> list[FieldProblem]:
+    """The rules that options and environment break together."""
+    environment = {**folder.launch.environment, "before_blackwell": _before_blackwell(folder.setup)}
+    problems = []
+    for name, text in folder.config.conflicts(given.settings, environment):
         if name.isupper():  # a variable
-            checked.problems.append(FieldProblem(text, file="launch.sh", line=_line_with(files, name), field=name))
+            line = _line_with(folder.files, name)
+            problems.append(FieldProblem(text, file="launch.sh", line=line, field=name))
         else:
-            file = given.files.get(name, main)
-            checked.problems.append(FieldProblem(text, file=file, line=_near(given, name), field=name))
-    _read(checked, found, files, given, options, plan, choice)
+            file = given.files.get(name, folder.config.main_file)
+            problems.append(FieldProblem(text, file=file, line=_near(given, name), field=name))
+    return problems
 
 
-def _read(
-    checked: Checked, found: Target, files: Mapping[str, str], given: Arguments, options: OptionList,
-    plan: Plan | None, choice: int,
-) -> None:  # fmt: skip
-    """What the options mean together, and beside the plan: read as if those with a problem were as planned."""
-    trainer, known = found.trainer, list(checked.problems)
-    setup = Setup.of(plan, choice, "plan.json") if plan is not None else None
-    if trainer is None or trainer.table is None or (known and setup is None):
-        return  # what follows would only repeat it
-    table = trainer.table(options)
-    planned = table.write(setup) if setup is not None and not refusals(found, setup, options) else {}
-    places = Places(table, given, MAIN_FILES[found.name], planned)
-    facts = _facts(checked, places, mended(given, planned, known) if known else given.settings)
+def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Checked:
+    """Holds the layout, model and batch that the options state together to the rules and to the plan.
+
+    Options with a problem are read as planned, because their value would only repeat the problem.
+    """
+    known, setup = checked.problems, folder.setup
+    if known and setup is None:
+        return checked
+    table = folder.config.table(folder.options)
+    planned = table.write(setup) if setup is not None and not refusals(folder.target, setup, folder.options) else {}
+    places = Places(table, given, folder.config.main_file, planned)
+    facts, problems = _facts(places, mended(given, planned, known) if known else given.settings)
     if facts is None:
-        return
+        return replace(checked, problems=known + problems)
+    num_gpus, layout = 0, None
     try:
-        checked.num_gpus = _num_gpus(facts, read_arguments(files.get("launch.sh", ""), options, "launch.sh"), plan)
-        if checked.num_gpus:
-            checked.layout = layout_of(facts, checked.num_gpus)
-            _legal(checked, found, facts, plan, places)
+        num_gpus = _num_gpus(facts, folder)
+        if num_gpus:
+            layout = layout_of(facts, num_gpus)
+            problems += _broken_rules(folder, facts, layout, places)
     except InputError as error:
-        checked.problems.append(places.of_error(error))
+        problems.append(places.of_error(error))
     if setup is not None:
         try:
-            checked.problems += edits(facts, checked.layout, setup, places)
+            problems += edits(facts, layout, setup, places)
         except InputError as error:
-            checked.problems.append(places.of_error(error))
-    said = {(each.file, each.line) for each in known}
-    for each in checked.problems[len(known) :]:  # one of a line is enough: the others follow from it
-        if not each.line or (each.file, each.line) not in said:
-            known.append(each)
-            said.add((each.file, each.line))
-    checked.problems = known
+            problems.append(places.of_error(error))
+    return replace(checked, problems=known + _first_of_lines(problems, known), layout=layout, num_gpus=num_gpus)
 
 
-def _facts(checked: Checked, places: Places, settings: Settings) -> Facts | None:
-    """What the settings state; an entry that cannot be read is a problem, and is then as planned (no plan: None)."""
+def _first_of_lines(problems: list[FieldProblem], known: list[FieldProblem]) -> list[FieldProblem]:
+    """The first problem of each line that has no known one: further problems follow from it."""
+    lines = {(problem.file, problem.line) for problem in known}
+    first = []
+    for problem in problems:
+        if not problem.line or (problem.file, problem.line) not in lines:
+            first.append(problem)
+            lines.add((problem.file, problem.line))
+    return first
+
+
+def _facts(places: Places, settings: Settings) -> tuple[Facts | None, list[FieldProblem]]:
+    """(the facts that the settings state, the problems of entries that cannot be read).
+
+    Such an entry is taken as planned. Without a plan there are no facts then.
+    """
     facts: Facts = {}
-    right: Facts = {}
+    planned_facts: Facts = {}
+    problems = []
     for entry in places.table.entries:
-        usual = entry.read(dict(places.planned), right) if places.planned else {}
-        right |= usual
+        planned = entry.read(dict(places.planned), planned_facts) if places.planned else {}
+        planned_facts |= planned
         try:
             facts |= entry.read(dict(settings), facts)
         except InputError as error:
-            checked.problems.append(places.of_error(error))
+            problems.append(places.of_error(error))
             if not places.planned:
-                return None
-            facts |= usual
-    return facts
+                return None, problems
+            facts |= planned
+    return facts, problems
 
 
 def _line_with(files: Mapping[str, str], name: str) -> int:
@@ -151,73 +195,74 @@ def _near(given: Arguments, name: str) -> int:
 
 def _version_of(files: Mapping[str, str], trainer: Trainer) -> str | None:
     """The release that the header of launch.sh names."""
-    said = re.search(rf"checked against {re.escape(trainer.framework)} (\S+)", files.get("launch.sh", ""))
-    return said[1] if said else None
+    header = re.search(rf"checked against {re.escape(trainer.framework)} (\S+)", files.get("launch.sh", ""))
+    return header[1] if header else None
 
 
 def _plan(files: Mapping[str, str]) -> tuple[Plan | None, int, list[FieldProblem]]:
-    """The plan beside the files, the choice that launch.sh names, and what is wrong with it."""
+    """The plan beside the files, the choice that launch.sh names, and what is wrong with the plan."""
     if "plan.json" not in files:
         return None, 1, []
-    said = re.search(r"^# Plan \w+, layout (\d+)\.", files.get("launch.sh", ""), re.MULTILINE)
+    header = re.search(r"^# Plan \w+, layout (\d+)\.", files.get("launch.sh", ""), re.MULTILINE)
     try:
         plan = read_plan(files["plan.json"], "plan.json")
     except InputError as error:
         return None, 1, [FieldProblem(error.message, hint=error.hint)]
-    choice = int(said[1]) if said else 1
+    choice = int(header[1]) if header else 1
     return (plan, choice, []) if choice <= len(plan.candidates) else (None, 1, [])
 
 
-def _before_blackwell(plan: Plan | None, choice: int) -> str:
-    if plan is None:
+def _before_blackwell(setup: Setup | None) -> str:
+    if setup is None:
         return "unknown"
-    return "no" if (Setup.of(plan, choice).capability or 0) >= 10 else "yes"
+    return "no" if (setup.capability or 0) >= 10 else "yes"
 
 
-def _num_gpus(facts: Facts, launch: Arguments, plan: Plan | None) -> int:
+def _num_gpus(facts: Facts, folder: _Folder) -> int:
     """Ranks that the files start. Raises InputError where they contradict one another."""
-    ranks = launch.ranks
-    said = {}
+    ranks = folder.launch.ranks
+    counts = {}
     if "num_nodes" in ranks and "gpus_per_node" in ranks:
-        said["launch.sh"] = ranks["num_nodes"] * ranks["gpus_per_node"]
+        counts["launch.sh"] = ranks["num_nodes"] * ranks["gpus_per_node"]
     if "num_gpus" in facts:
-        said["num_processes"] = int(facts["num_gpus"])
-    if plan is not None:
-        said["plan.json"] = plan.candidates[0].to_layout().num_gpus
-    if len(set(said.values())) > 1:
-        told = ", ".join(f"{name} {number}" for name, number in said.items())
-        raise InputError(f"the files disagree on the number of GPUs: {told}", hint="one of them was edited")
-    return next(iter(said.values()), 0)
+        counts["num_processes"] = int(facts["num_gpus"])
+    if folder.plan is not None:
+        counts["plan.json"] = folder.plan.candidates[0].to_layout().num_gpus
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {number}" for name, number in counts.items())
+        raise InputError(f"the files disagree on the number of GPUs: {listed}", hint="one of them was edited")
+    return next(iter(counts.values()), 0)
 
 
-def _priced(checked: Checked, found: Target, facts: Facts, plan: Plan | None) -> Problem | None:
-    """Model and batch of the files, and of the plan where they do not say; None if nobody says."""
+def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
+    """Model and batch of the files, else of the plan; None if neither gives them."""
+    plan = folder.plan
     model: ModelSpec | None = None
     described = request_part(facts, "model")
     if "hidden" in described:
         model = with_capacity(read_model_yaml(described, "model")[0], facts.get("workload.expert_capacity_factor"))
     elif plan is not None:
         model = model_of(plan.resolved, "plan.json")
-    dp = checked.layout.dp if checked.layout is not None else 1
-    batch = facts.get("workload.global_batch", facts.get("batch_per_rank", 0) * dp)
+    batch = facts.get("workload.global_batch", facts.get("batch_per_rank", 0) * layout.dp)
     seq_len = facts.get("workload.seq_len") or (workload_of(plan.resolved, "plan.json").seq_len if plan else 0)
     if model is None or not batch or not seq_len:
         return None
     workload = Workload(seq_len=seq_len, global_batch=batch, precision=facts.get("precision", "bf16"))
     per_node = plan.resolved["cluster"]["groups"][0]["gpus_per_node"] if plan is not None else 8
-    return Problem(model, workload, load_stack(found.stack), checked.num_gpus, per_node)
+    return Problem(model, workload, load_stack(folder.target.stack), layout.num_gpus, per_node)
 
 
-def _legal(checked: Checked, found: Target, facts: Facts, plan: Plan | None, places: Places) -> None:
-    problem = _priced(checked, found, facts, plan)
-    if problem is None or checked.layout is None:
-        return
+def _broken_rules(folder: _Folder, facts: Facts, layout: Layout, places: Places) -> list[FieldProblem]:
+    """The rules of every layout that this one breaks, else those of the target."""
+    problem = _problem(folder, facts, layout)
+    if problem is None:
+        return []
     if min(problem.workload.global_batch, problem.workload.seq_len) < 1:
-        batch = ("workload.global_batch", "workload.seq_len")
-        checked.problems.append(places.problem("batch and sequence length must be 1 or more", batch))
-        return
-    columns = Layouts.of([checked.layout])
+        fields = ("workload.global_batch", "workload.seq_len")
+        return [places.problem("batch and sequence length must be 1 or more", fields)]
+    columns = Layouts.of([layout])
     broken = [rule for rule in WELL_FORMED + RULES if not bool(rule.allows(columns, problem)[0])]
-    for rule in broken or [rule for rule in found.rules if not bool(rule.allows(columns, problem)[0])]:
-        fields = ("workload.global_batch", *rule.fields) if rule.name == "batch" else rule.fields
-        checked.problems.append(places.problem(rule.explain(checked.layout, problem), fields))
+    broken = broken or [rule for rule in folder.target.rules if not bool(rule.allows(columns, problem)[0])]
+    return [places.problem(rule.explain(layout, problem),
+                           ("workload.global_batch", *rule.fields) if rule.name == "batch" else rule.fields)
+            for rule in broken]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ...errors import FieldProblem
@@ -11,12 +10,6 @@ from ...profiles.io.document import Document
 from ...profiles.io.reader import read_document
 from .argv import Arguments
 from .option_lists import OptionList
-
-# Sections of torchtitan's TOML that say nothing about the layout.
-_TOML_OTHERS = (
-    "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "experimental", "comm", "model",
-    "memory_estimation", "fault_tolerance", "validation", "quantize", "float8", "debug", "compile",
-)  # fmt: skip
 
 
 def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Arguments:
@@ -55,22 +48,6 @@ def _flat(
             yield path, value
 
 
-def read_toml(document: Document, options: OptionList) -> Arguments:
-    """torchtitan's TOML of releases up to 0.2.2, in the names of its Python config."""
-    data = {key: value for key, value in dict(document.data).items() if key not in _TOML_OTHERS}
-    mode = dict(data.pop("activation_checkpoint", {}) or {}).get("mode", "none")
-    found = read_blocks(replace(document, data=data), options)
-    model = document.at(("model",), {})
-    found.settings["activation_checkpoint"] = mode
-    if isinstance(model, Mapping) and model.get("flavor"):
-        found.settings["model_spec"] = f"{model.get('name', '')}/{model['flavor']}"
-    converters = model.get("converters", []) if isinstance(model, Mapping) else []
-    if any("float8" in str(each) for each in converters):
-        found.settings["converters"] = "float8"
-    return found
-
-
 def read_config(path: str, text: str, options: OptionList, prefix: str = "") -> Arguments:
-    """JSON, YAML or TOML by suffix."""
-    document = read_document(path, text)
-    return read_toml(document, options) if document.syntax == "toml" else read_blocks(document, options, prefix)
+    """The settings of a JSON, YAML or TOML file, by its suffix; options of the list start with `prefix`."""
+    return read_blocks(read_document(path, text), options, prefix)

@@ -27,10 +27,6 @@ class Emitted:
     warnings: tuple[str, ...] = ()
 
 
-# Constants of files that are ours: no release lists them.
-_OWN_FILES = ("ds_plan.",)
-
-
 class LayoutRefusedError(UnsupportedError):
     """The target cannot express a layout; `fields` of it are why. It has a hint where no other layout would help."""
 
@@ -52,9 +48,9 @@ def emit(
     if found.trainer is None:
         able = ", ".join(each.name for each in TARGETS.values() if each.trainer is not None)
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
-    setup = Setup.of(plan, choice, name, own_layers=found.own_layers)
+    setup = Setup.of(plan, choice, name, layerwise=found.layerwise)
     _train_by(found, setup)
-    options, warning = option_list(to, version) if found.trainer.table is not None else (None, "")
+    options, warning = option_list(to, version) if found.config is not None else (None, "")
     framework = f"{found.trainer.framework} {options}" if options is not None else found.trainer.framework
     if reasons := refusals(found, setup, options):
         fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
@@ -64,8 +60,8 @@ def emit(
         subject = f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}"
         raise LayoutRefusedError(f"{subject}\n{lines}", fields, hint=hint)
     job = found.trainer.job(setup, _header(setup, framework, options), options)
-    hosts, devices = place(setup) if found.name != "meshwright" else (setup.candidate.placement.hosts, None)
-    own = {"plan.json": plan.to_json()} if found.trainer.table is None else {}  # our runtime reads the plan itself
+    hosts, devices = (setup.candidate.placement.hosts, None) if found.runs_plans else place(setup)
+    own = {"plan.json": plan.to_json()} if found.runs_plans else {}  # our runtime reads the plan itself
     job = replace(job, hosts=hosts, devices=devices, files={**job.files, **own})
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), "plan.json": plan.to_json()}
     unnamed = () if plan.resolved["cluster"].get("hosts") or not hosts else (
@@ -111,11 +107,12 @@ def refusals(found: Target, setup: Setup, options: OptionList | None) -> list[tu
         out.append((("micro_batch",), UNEVEN_SHARES))
     out += [((), text) for text in found.trainer.cannot(setup)]
     out += [((), text) for text in found.trainer.cannot_build(setup.model, setup.workload, options)]
-    if found.trainer.table is None or options is None or out:
+    config = found.trainer.config
+    if config is None or options is None or out:
         return out
-    for entry in found.trainer.table(options).entries:
-        written = (option for option in entry.write(setup) if not option.startswith(_OWN_FILES))
-        absent = [option for option in written if option not in options.options]
+    for entry in config.table(options).entries:
+        listed = [option for option in entry.write(setup) if not config.for_script(option)]
+        absent = [option for option in listed if option not in options.options]
         if absent:
             out.append((entry.fields, f"release {options} has no {', '.join(absent)}"))
     return out

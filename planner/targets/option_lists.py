@@ -89,8 +89,10 @@ def versions(target: str) -> list[str]:
 def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:
     """The list of `version` (None: the newest release), and a warning where it is that of a neighbouring release.
 
-    Raises InputError for a text that is no release."""
+    Raises InputError for a text that is no release, RuntimeError for a target without any list."""
     known = versions(target)
+    if not known:
+        raise RuntimeError(f"planner/targets/upstream/ has no list of {target}: tools/record_upstream.py makes it")
     if version is None:
         return _read(target, [each for each in known if "dev" not in each][-1]), ""
     asked = version.removeprefix("core_").removeprefix("v")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Workload
-from ...errors import UnknownNameError
+from ...errors import InputError, UnknownNameError
 from . import any_target
 from .accelerate import target as accelerate
 from .base import Target
@@ -41,6 +41,18 @@ def who_builds(model: ModelSpec, workload: Workload) -> str:
     if not able:
         return "no target has all of it: `--target any` plans it all the same"
     return f"{' and '.join(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
+
+
+def target_of(files: Mapping[str, str]) -> str:
+    """The target of an emitted folder (name -> text). Raises InputError if it is none's, or of several."""
+    main_files = {name: candidate.config.main_file for name, candidate in TARGETS.items() if candidate.config}
+    owners = [name for name, main_file in main_files.items() if main_file in files]
+    if len(owners) == 1:
+        return owners[0]
+    if not owners and meshwright.WORKER in files.get("launch.sh", ""):
+        return meshwright.TARGET.name
+    problem = f"holds files of {' and '.join(owners)}" if owners else "holds no file that `emit` writes"
+    raise InputError(problem, hint=f"`--to` one of {', '.join(main_files)}")
 
 
 def own_target(name: str) -> str:

@@ -77,7 +77,7 @@ class Setup:
         return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
 
     @classmethod
-    def of(cls, plan: Plan, choice: int, name: str = "plan", *, own_layers: bool = False) -> Setup:
+    def of(cls, plan: Plan, choice: int, name: str = "plan", *, layerwise: bool = False) -> Setup:
         """Candidate `choice` of a plan. Raises InputError for a choice that is not there and for a damaged plan,
         UnsupportedError for nodes with different numbers of GPUs, and for layers with strategies of their own, unless
         these are welcome. `name`: the file, for messages."""
@@ -86,7 +86,7 @@ class Setup:
         if not 1 <= choice <= len(plan.candidates):
             raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
         candidate = plan.candidates[choice - 1]
-        if not own_layers:
+        if not layerwise:
             candidate.check_alike()
         layout = candidate.to_layout()
         nodes, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from meshwright.cli.main import main
 from meshwright.planner import api
-from meshwright.planner.importing import Imported, import_config
+from meshwright.planner.importing import FORMATS, Imported, import_config
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.emit import emit
 
@@ -21,6 +21,11 @@ CONFIGS = ROOT / "tests" / "data" / "imports"
 
 def layout_of(kind: str, name: str, **given: object) -> Imported:
     return import_config(kind, [CONFIGS / name], given)
+
+
+def test_the_help_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "--help"]) == 0
+    assert f"FORMAT <str> {', '.join(FORMATS)}." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_published_launch_line_of_llama_3_70b(capsys: pytest.CaptureFixture[str]) -> None:

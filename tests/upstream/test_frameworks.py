@@ -22,13 +22,10 @@ from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.facts import layout_of
 from meshwright.planner.targets.option_lists import option_list
-from meshwright.planner.targets.own_parser import bridge_source, case, megatron_source, verdicts
-from meshwright.planner.targets.reading import read_folder
-from meshwright.planner.targets.registry import TARGETS
 from meshwright.planner.targets.setup import Setup
 
 from ..planner.targets.emit_corruptions import CATALOGUE, corrupted
-from ..planner.targets.emit_plans import random_plans
+from ..planner.targets.emit_plans import config_of, random_plans
 from .coordinates import planned
 
 if not os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON"):
@@ -50,11 +47,8 @@ def has(module: str) -> bool:
 
 def source(target: str) -> str | None:
     """The checkout to take a framework from, \"\" for the installed one, None if it is absent."""
-    if target == "megatron":
-        return megatron_source(os.environ) if has("torch") else None
-    if target == "megatron-bridge":
-        return bridge_source(os.environ) if has("torch") and has("transformers") else None
-    return "" if has(target) else None
+    parser = config_of(target).parser
+    return parser.source(os.environ) if all(map(has, parser.modules)) else None
 
 
 @cache
@@ -83,8 +77,9 @@ def test_the_framework_accepts_every_plan(target: str) -> None:
     if source(target) is None:
         row(target, "own parser accepts", "not run")
         pytest.skip(f"{target} is not there")
-    cases = [case(target, files, Setup.of(plan, 1)) for plan, files in found]
-    said = verdicts(target, cases, PYTHON, source(target) or "")
+    parser = config_of(target).parser
+    cases = [parser.case(files, Setup.of(plan, 1)) for plan, files in found]
+    said = parser.verdicts(cases, PYTHON, source(target) or "")
     row(target, "own parser accepts", f"{said.count(None)} of {len(cases)}")
     assert [each for each in said if each is not None] == []
     assert len(cases) == NUM_PLANS
@@ -101,14 +96,12 @@ def test_corruptions_are_rejected(target: str) -> None:
 
 @pytest.mark.parametrize("target", CATALOGUE)
 def test_what_is_emitted_reads_back(target: str) -> None:
-    trainer, equal = TARGETS[target].trainer, 0
-    assert trainer is not None
-    assert trainer.table is not None
+    config, equal = config_of(target), 0
     options = option_list(target)[0]
     for plan, files in emitted(target)[0]:
         bare = {name: "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
                 for name, text in files.items()}  # fmt: skip
-        facts = trainer.table(options).read(read_folder(target, bare, options).settings)
+        facts = config.table(options).read(config.read_folder(bare, options).settings)
         equal += layout_of(facts, Setup.of(plan, 1).layout.num_gpus) == Setup.of(plan, 1).layout
     row(target, "emit, strip header, import: same layout", f"{equal} of {NUM_PLANS}")
     assert equal == NUM_PLANS

@@ -1,12 +1,21 @@
 """Megatron-LM / Megatron Core: pretrain_gpt.py."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule, only
+from ..argv import read_arguments
 from ..base import Target, Trainer
+from ..framework_parser import FrameworkParser, machine
+from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
@@ -16,6 +25,9 @@ from .model import cannot_build, windows
 from .options import TABLE, needs_one_connection
 
 _N = "megatron"
+MAIN_FILE = "megatron.args"
+# The variable that names a checkout of Megatron-LM.
+CHECKOUT = "MEGATRON_PATH"
 
 
 def _sharding(columns: Columns, problem: Problem) -> Mask:
@@ -75,11 +87,11 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     once = "1" if needs_one_connection(setup) else None
     return Job(
         name=f"{setup.model.name}-megatron", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
-        gpus_per_node=setup.gpus_per_node, files={"megatron.args": text},
+        gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: text},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
-                '  "$MEGATRON_PATH/pretrain_gpt.py" $(sed \'/^#/d\' "$here/megatron.args")',
+                f'  "${CHECKOUT}/pretrain_gpt.py" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
-        needs={"MEGATRON_PATH": "the folder of a Megatron-LM checkout"}, says=setup.model.assumptions,
+        needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, says=setup.model.assumptions,
         example=_OWN,
     )  # fmt: skip
 
@@ -111,6 +123,33 @@ def rules(target: str) -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
+# What a user adds to launch.sh, without which the parser has nothing to check.
+_USER_ARGUMENTS = ("--tokenizer-type", "NullTokenizer", "--mock-data", "--lr", "1e-4", "--train-iters", "10")
+
+
+def _parser_case(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
+    lines = (line for line in files[MAIN_FILE].splitlines() if not line.startswith("#"))
+    words = [word for line in lines for word in line.split()]
+    return {"argv": [*words, *_USER_ARGUMENTS], **machine(files, setup)}
+
+
+def checkout(environment: Mapping[str, str]) -> str | None:
+    """The checkout of Megatron-LM that MEGATRON_PATH names."""
+    path = environment.get(CHECKOUT, "")
+    return path if path and (Path(path) / "megatron" / "training").is_dir() else None
+
+
+CONFIG = LaunchConfig(
+    main_file=MAIN_FILE,
+    read=read_arguments,
+    table=lambda options: TABLE,
+    conflicts=conflicts,
+    import_format="megatron-args",
+    import_hint="a file of options, or the shell script that starts pretrain_gpt.py",
+    parser=FrameworkParser(
+        script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch",), source=checkout
+    ),
+)
 TARGET = Target(
     _N,
     "Megatron-LM (pretrain_gpt.py)",
@@ -118,5 +157,5 @@ TARGET = Target(
     "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
     stages="layers",
     rules=rules(_N),
-    trainer=Trainer("Megatron-LM", lambda options: TABLE, job, cannot_build, conflicts=conflicts),
+    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build),
 )  # fmt: skip

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
+from ..argv import Arguments
 from ..base import Target, Trainer
+from ..config_modules import read_config_module
+from ..documents import read_config
+from ..framework_parser import FrameworkParser, machine
+from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..megatron.model import cannot_build, pattern_text
 from ..megatron.options import needs_one_connection
+from ..megatron.target import CHECKOUT as MEGATRON_CHECKOUT
+from ..megatron.target import checkout as megatron_checkout
 from ..megatron.target import rules
 from ..option_lists import OptionList
 from ..options import Settings
@@ -19,6 +29,9 @@ from .fields import MODELS, renamed
 from .options import BLOCK_SPEC, TABLE, conflicts
 
 _N = "megatron-bridge"
+MAIN_FILE = "bridge_plan.py"
+# The variable that names a checkout of Megatron-Bridge.
+CHECKOUT = "MEGATRON_BRIDGE_PATH"
 _MODULE = """\
 \"\"\"{header}
 
@@ -113,8 +126,8 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     once = "1" if needs_one_connection(setup) else None
     return Job(
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
-        gpus_per_node=setup.gpus_per_node, files={"bridge_plan.py": _module(setup, header)},
-        command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/bridge_plan.py"',
+        gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
+        command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": once}, says=setup.model.assumptions,
         example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
     )  # fmt: skip
@@ -129,6 +142,33 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     return out
 
 
+def _read(path: str, text: str, options: OptionList) -> Arguments:
+    if path.endswith(".py"):
+        return read_config_module(path, text, options, "ConfigContainer")
+    return read_config(path, text, options)
+
+
+def checkout(environment: Mapping[str, str]) -> str | None:
+    """The search path of the checkout that MEGATRON_BRIDGE_PATH names, and of the Megatron-LM in its submodule."""
+    bridge = Path(environment.get(CHECKOUT, ""))
+    core = megatron_checkout({MEGATRON_CHECKOUT: str(bridge / "3rdparty" / "Megatron-LM")})
+    is_bridge = (bridge / "src" / "megatron" / "bridge" / "training").is_dir()
+    return f"{bridge / 'src'}{os.pathsep}{core}" if is_bridge and core else None
+
+
+CONFIG = LaunchConfig(
+    main_file=MAIN_FILE,
+    read=_read,
+    table=lambda options: TABLE,
+    conflicts=conflicts,
+    import_format=_N,
+    parser=FrameworkParser(
+        script=Path(__file__).with_name("parser.py"),
+        case=lambda files, setup: {"module": files[MAIN_FILE], **machine(files, setup)},
+        modules=("torch", "transformers"),
+        source=checkout,
+    ),
+)
 TARGET = Target(
     _N,
     "Megatron-Bridge (recipe module)",
@@ -136,5 +176,5 @@ TARGET = Target(
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
     rules=tuple(replace(rule, message=renamed(rule.message)) for rule in rules(_N)),
-    trainer=Trainer("Megatron-Bridge", lambda options: TABLE, job, cannot, conflicts=conflicts),
+    trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot),
 )  # fmt: skip

@@ -6,6 +6,9 @@ from ..option_lists import OptionList
 from ..setup import Setup
 from .rules import RULES, cannot_build
 
+# The module that launch.sh starts.
+WORKER = "meshwright.runtime.worker"
+
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """The worker reads everything from the plan."""
@@ -13,7 +16,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         name=f"{setup.model.name}-meshwright", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={}, example="--steps 100 --data tokens/",
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
-                f'  -m meshwright.runtime.worker "$here/plan.json" --choice {setup.choice}',
+                f'  -m {WORKER} "$here/plan.json" --choice {setup.choice}',
         says=setup.model.assumptions,
     )  # fmt: skip
 
@@ -24,7 +27,7 @@ TARGET = Target(
     "meshwright",
     "docs/architecture.md, runtime",
     stages="recompute",
-    own_layers=True,
+    layerwise=True,
     rules=RULES,
-    trainer=Trainer("meshwright", None, job, cannot_build),
+    trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build),
 )

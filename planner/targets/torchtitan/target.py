@@ -1,7 +1,10 @@
 """torchtitan: a Python config module for torchtitan.train."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -11,14 +14,21 @@ from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only
+from ..argv import Arguments
 from ..base import Target, Trainer
+from ..config_modules import read_config_module
+from ..documents import read_config
+from ..framework_parser import FrameworkParser
+from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
+from .job_config import read_job_config
 from .options import registered, table
 
 _N = "torchtitan"
+MAIN_FILE = "torchtitan_plan.py"
 
 
 def _reshard(columns: Columns, problem: Problem) -> Mask:
@@ -149,7 +159,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         raise RuntimeError("torchtitan has an option list")
     return Job(
         name=f"{setup.model.name}-torchtitan", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
-        gpus_per_node=setup.gpus_per_node, files={"torchtitan_plan.py": _module(setup, header, options)},
+        gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header, options)},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 "  -m torchtitan.train --module torchtitan_plan --config plan",
         environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, says=setup.model.assumptions,
@@ -211,6 +221,24 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     return [text for text, applies in reasons.items() if applies]
 
 
+def _read(path: str, text: str, options: OptionList) -> Arguments:
+    if path.endswith(".py"):
+        return read_config_module(path, text, options, "Trainer.Config")
+    return read_job_config(path, text, options) if path.endswith(".toml") else read_config(path, text, options)
+
+
+CONFIG = LaunchConfig(
+    main_file=MAIN_FILE,
+    read=_read,
+    table=table,
+    conflicts=conflicts,
+    import_format=_N,
+    parser=FrameworkParser(
+        script=Path(__file__).with_name("parser.py"),
+        case=lambda files, setup: {"module": files[MAIN_FILE], "world": setup.layout.num_gpus},
+        modules=("torch", "torchtitan"),
+    ),
+)
 TARGET = Target(
     _N,
     "torchtitan (Trainer.Config module)",
@@ -234,5 +262,5 @@ TARGET = Target(
         only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
     ),
-    trainer=Trainer("torchtitan", table, job, cannot, conflicts=conflicts),
+    trainer=Trainer(framework="torchtitan", config=CONFIG, job=job, cannot_build=cannot),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.space.rules import RULES, WELL_FORMED
+from meshwright.planner.targets.launch_config import LaunchConfig
 from meshwright.planner.targets.registry import TARGETS
 
 MODELS = (
@@ -24,6 +25,13 @@ OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384),
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
 _DRAWN = 20_000
 _SMALL = np.array([1, 1, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 16, 32])
+
+
+def config_of(target: str) -> LaunchConfig:
+    """The launch config of a target that has one."""
+    config = TARGETS[target].config
+    assert config is not None
+    return config
 
 
 @cache

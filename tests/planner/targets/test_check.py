@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from meshwright.planner import api
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.registry import TARGETS
+
+from meshwright.errors import InputError
 
 from .emit_corruptions import CATALOGUE, Files, corrupted
 from .emit_plans import random_plans
@@ -134,3 +138,14 @@ def test_a_release_without_a_list_is_the_nearest_with_a_warning(
 ) -> None:
     assert main(["check", str(folder), "--target-version", "0.17.9"]) == 0
     assert "written and checked as 0.17.0" in capsys.readouterr().err
+
+
+def test_a_folder_with_the_main_files_of_two_targets_needs_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second target whose main file has the same name is a doubt, not the first one's folder."""
+    megatron = TARGETS["megatron"]
+    monkeypatch.setitem(TARGETS, "twin", replace(megatron, name="twin"))
+    plan = api.evaluate(request_from_dict(ASKED), "tp8-pp4-dp2-mbs1-z1-rsel")
+    files = emit(plan, "megatron").files
+    with pytest.raises(InputError, match="holds files of megatron and twin"):
+        check_files(files)
+    assert check_files(files, "megatron").problems == []

@@ -68,7 +68,7 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
     for plan in plans:
         setup = Setup.of(plan, 1)
         text = emit(plan, "megatron").files["megatron.args"]
-        given = read_arguments(text, option_list("megatron")[0], "megatron.args")
+        given = read_arguments("megatron.args", text, option_list("megatron")[0])
         assert not given.problems
         assert not given.unknown
         facts = TABLE.read(given.settings)
@@ -175,7 +175,7 @@ def test_recipes_of_blackwell(dtype: str, flags: list[str]) -> None:
     asked = {**DENSE, "cluster": "dgx-b200:8", "workload": workload}
     lines = arguments(plan_of(asked, f"tp8-dp8-mbs1-z1-rfull-{dtype}"))
     assert {"--bf16", *flags} <= set(lines)
-    given = read_arguments("\n".join(lines), option_list("megatron")[0], "megatron.args")
+    given = read_arguments("megatron.args", "\n".join(lines), option_list("megatron")[0])
     assert TABLE.read(given.settings)["precision"] == dtype
 
 
@@ -297,7 +297,7 @@ def test_routers_that_transformer_config_takes(router: dict[str, object], refuse
         return
     text = emit(plan, "megatron").files["megatron.args"]
     assert written in text.splitlines()
-    given = read_arguments(text, option_list("megatron")[0], "megatron.args")
+    given = read_arguments("megatron.args", text, option_list("megatron")[0])
     read, _ = read_model_yaml(request_part(TABLE.read(given.settings), "model"), "model")
     assert read.kinds == Setup.of(plan, 1).model.kinds
 
@@ -403,7 +403,7 @@ torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \\
   ${MODEL_ARGS[@]} --tensor-model-parallel-size $TP --pipeline-model-parallel-size=${PP} \\
   --global-batch-size ${GBS} --recompute-modules core_attn moe --made-up 3 --bf16
 """
-    found = read_arguments(script, option_list("megatron")[0], "train.sh")
+    found = read_arguments("train.sh", script, option_list("megatron")[0])
     assert found.ranks == {"gpus_per_node": 8, "num_nodes": 4}
     assert found.settings == {
         "--num-layers": 80, "--hidden-size": 8192, "--group-query-attention": True, "--tensor-model-parallel-size": 8,
@@ -420,7 +420,7 @@ export TP=8; PP=4 # MBS=9; TP=1
 # TP=2; PP=2
 NAME='a; TP=3'; torchrun pretrain_gpt.py --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP; wait
 """
-    found = read_arguments(script, option_list("megatron")[0], "train.sh")
+    found = read_arguments("train.sh", script, option_list("megatron")[0])
     assert found.problems == []
     assert found.settings == {"--tensor-model-parallel-size": 8, "--pipeline-model-parallel-size": 4}
     assert found.environment == {"TP": "8", "PP": "4", "NAME": "a; TP=3"}

@@ -14,6 +14,7 @@ import yaml
 from meshwright.cost_models.layouts import FIELD_NAMES
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.importing import FORMATS
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.config_modules import read_config_module
 from meshwright.planner.targets.documents import read_config
@@ -22,13 +23,13 @@ from meshwright.planner.targets.facts import layout_of
 from meshwright.planner.targets.launchers.base import Job
 from meshwright.planner.targets.launchers.registry import LAUNCHERS
 from meshwright.planner.targets.option_lists import option_list, versions
-from meshwright.planner.targets.reading import read_folder, target_of
-from meshwright.planner.targets.registry import TARGETS
+from meshwright.planner.targets.registry import TARGETS, target_of
 from meshwright.planner.targets.setup import Setup
 
-from .emit_plans import nondefault, random_plans
+from ...snapshots import ROOT
+from .emit_plans import config_of, nondefault, random_plans
 
-WRITTEN = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
+WRITTEN = tuple(name for name, target in TARGETS.items() if target.config is not None)
 # Fields of which a target expresses only the default: its rules refuse all else.
 ONLY_DEFAULT = {
     "megatron": set[str](),
@@ -50,12 +51,18 @@ def drawn(request: pytest.FixtureRequest) -> tuple[str, list[Plan]]:
     return request.param, random_plans(request.param, 200)[0]
 
 
+def test_every_folder_of_a_target_is_registered_under_its_name() -> None:
+    folders = {path.parent.name for path in (ROOT / "planner" / "targets").glob("*/target.py")}
+    assert folders == {name.replace("-", "_") for name in TARGETS} - {"any"}
+
+
+def test_every_target_has_an_import_format_of_its_own() -> None:
+    assert [target.name for target, _ in FORMATS.values()] == list(WRITTEN)
+
+
 def test_every_field_is_in_the_table() -> None:
     for name in WRITTEN:
-        trainer = TARGETS[name].trainer
-        assert trainer is not None
-        assert trainer.table is not None
-        assert set(FIELD_NAMES) <= trainer.table(option_list(name)[0]).fields
+        assert set(FIELD_NAMES) <= config_of(name).table(option_list(name)[0]).fields
 
 
 def test_every_expressible_field_is_tried_ten_times(drawn: tuple[str, list[Plan]]) -> None:
@@ -67,9 +74,7 @@ def test_every_expressible_field_is_tried_ten_times(drawn: tuple[str, list[Plan]
 
 def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> None:
     target, plans = drawn
-    trainer = TARGETS[target].trainer
-    assert trainer is not None
-    assert trainer.table is not None
+    config = config_of(target)
     refused = even_only = 0
     for version in versions(target)[-1:] if target == "megatron" else versions(target):
         options = option_list(target, version)[0]
@@ -81,11 +86,11 @@ def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> 
                 even_only += "stages: layers of" in str(error)
                 continue
             assert target_of(files) == target
-            given = read_folder(target, files, options)
+            given = config.read_folder(files, options)
             assert not given.problems
             assert not given.unknown
             setup = Setup.of(plan, 1)
-            facts = trainer.table(options).read(given.settings)
+            facts = config.table(options).read(given.settings)
             assert layout_of(facts, setup.layout.num_gpus) == setup.layout
             if setup.layout.pp > 1 and "stages" in facts:
                 assert facts["stages"] == setup.chunk_sizes

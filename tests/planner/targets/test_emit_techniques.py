@@ -13,10 +13,11 @@ from meshwright.planner.importing import import_config
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import emit
 from meshwright.planner.targets.option_lists import option_list
-from meshwright.planner.targets.own_parser import case, installed, verdicts
 from meshwright.planner.targets.setup import Setup
 
 from meshwright.errors import UnsupportedError
+
+from .emit_plans import config_of
 
 ASKED: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 2048, "global_batch": 64,
                          "target": "deepspeed"}  # fmt: skip
@@ -63,15 +64,16 @@ def test_deepspeed_says_the_technique_and_reads_it_back(name: str, tmp_path: Pat
 
 @pytest.mark.slow
 def test_deepspeed_accepts_them() -> None:
-    if installed("deepspeed") is None:
+    parser = config_of("deepspeed").parser
+    if parser.available_source() is None:
         pytest.skip("deepspeed is not installed")
     plans = [plan for plan, _ in CASES.values()]
-    cases = [case("deepspeed", dict(emit(plan, "deepspeed").files), Setup.of(plan, 1)) for plan in plans]
+    cases = [parser.case(emit(plan, "deepspeed").files, Setup.of(plan, 1)) for plan in plans]
     wrong = json.loads(json.dumps(cases[0]))
     wrong["config"]["zero_optimization"]["zero_quantized_weights"] = "eight"
 
-    assert verdicts("deepspeed", cases) == [None] * len(cases)
-    assert verdicts("deepspeed", [wrong]) != [None]
+    assert parser.verdicts(cases) == [None] * len(cases)
+    assert parser.verdicts([wrong]) != [None]
 
 
 def test_an_edit_is_seen() -> None:

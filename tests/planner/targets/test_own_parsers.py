@@ -6,24 +6,24 @@ import importlib.util
 
 import pytest
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
-from meshwright.planner.targets.own_parser import case, installed, verdicts
-from meshwright.planner.targets.reading import MAIN_FILES
 from meshwright.planner.targets.setup import Setup
 
 from .emit_corruptions import CATALOGUE, corrupted
-from .emit_plans import random_plans
+from .emit_plans import config_of, random_plans
 
 
 def test_a_framework_that_is_absent_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEGATRON_PATH", raising=False)
-    assert installed("megatron") is None
-    assert (installed("accelerate") is None) == (importlib.util.find_spec("accelerate") is None)
+    assert config_of("megatron").parser.available_source() is None
+    available = config_of("accelerate").parser.available_source()
+    assert (available is None) == (importlib.util.find_spec("accelerate") is None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["accelerate", "deepspeed"])
 def test_the_framework_accepts_what_is_emitted_and_not_everything(target: str) -> None:
-    if installed(target) is None:
+    parser = config_of(target).parser
+    if parser.available_source() is None:
         pytest.skip(f"{target} is not installed")
     setups, folders = {}, []
     for plan in random_plans(target, 40)[0]:
@@ -35,7 +35,7 @@ def test_the_framework_accepts_what_is_emitted_and_not_everything(target: str) -
         setups[files["plan.json"]] = Setup.of(plan, 1)
 
     def said(folders: list[dict[str, str]]) -> list[str | None]:
-        return verdicts(target, [case(target, files, setups[files["plan.json"]]) for files in folders])
+        return parser.verdicts([parser.case(files, setups[files["plan.json"]]) for files in folders])
 
     assert len(folders) > 30
     assert said(folders) == [None] * len(folders)
@@ -50,7 +50,7 @@ def test_the_framework_accepts_what_is_emitted_and_not_everything(target: str) -
 
 def _wrong_types(target: str, folders: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Corruptions with a value of a wrong type: (in the target's main file, in another)."""
-    main = MAIN_FILES[target]
+    main = config_of(target).main_file
     known = {files[main] for files in folders}
     made = corrupted(target, folders, 10 * len(CATALOGUE[target]))
     wrong = [files for kind, files in made if kind == "wrong type"]

@@ -1,0 +1,71 @@
+"""A framework's own parser on emitted files.
+
+It runs in a process of its own, by a script in the folder of the target: importing a framework has many side effects.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..document.plan import Plan
+from .setup import Setup
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameworkParser:
+    """The script that gives files to a framework, and what the script needs."""
+
+    # Reads one case a line (JSON) and prints one verdict a line: a sentence, null where the framework accepts it.
+    script: Path
+    # (name -> text of the files of a plan, its setup) -> the case.
+    case: Callable[[Mapping[str, str], Setup], dict[str, Any]]
+    # The modules that the script imports beside those of `source`.
+    modules: tuple[str, ...]
+    # Environment -> the checkout to take the framework from, "" for the installed package, None if it names none.
+    source: Callable[[Mapping[str, str]], str | None] = lambda environment: ""
+
+    def available_source(self) -> str | None:
+        """The `source` of this environment, None if the framework cannot be run here."""
+        if any(importlib.util.find_spec(module) is None for module in self.modules):
+            return None
+        return self.source(os.environ)
+
+    def verdicts(
+        self, cases: Sequence[Mapping[str, Any]], python: str = sys.executable, source: str = ""
+    ) -> list[str | None]:
+        """The framework's objection to each case, None where it accepts. Raises RuntimeError if the script breaks.
+
+        python: the interpreter that has the framework.
+        """
+        command = [python, str(self.script), *([source] if source else [])]
+        text = "".join(json.dumps(case) + "\n" for case in cases)
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        process = subprocess.run(command, input=text, text=True, capture_output=True, env=environment, check=False)
+        verdicts = [json.loads(line) for line in process.stdout.splitlines()]
+        if len(verdicts) != len(cases):
+            last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+            raise RuntimeError(f"{self.script} gave {len(verdicts)} of {len(cases)} verdicts: {last}")
+        return verdicts
+
+    def verdict(self, files: Mapping[str, str], plan: Plan, choice: int) -> tuple[bool, str | None]:
+        """(whether the framework is here, its objection to the files of layout `choice`)."""
+        source = self.available_source()
+        if source is None:
+            return False, None
+        return True, self.verdicts([self.case(files, Setup.of(plan, choice))], source=source)[0]
+
+
+def machine(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
+    """The part of a case that describes the machine: ranks, the CUDA variables of launch.sh, compute capability."""
+    exported = re.findall(r"^export (CUDA_\w+)=(\S+)$", files.get("launch.sh", ""), re.MULTILINE)
+    # 9.0 (Hopper) stands for a GPU without a compute capability.
+    return {"world": setup.layout.num_gpus, "environment": dict(exported), "capability": setup.capability or 9.0}

@@ -1,0 +1,50 @@
+"""The launch config of a framework: which files hold its options, how they are read, and the framework's own parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .argv import Arguments
+from .framework_parser import FrameworkParser
+from .option_lists import OptionList
+from .options import Settings, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """The files of a framework that hold options: those that `emit` writes, and those that a team wrote itself."""
+
+    # The file with most options. A folder that holds it is one of this target.
+    main_file: str
+    # Further files of an emitted folder that hold options.
+    more_files: tuple[str, ...] = ()
+    # (path, text, options of the release) -> the settings of one file. Raises InputError for broken syntax.
+    read: Callable[[str, str, OptionList], Arguments]
+    # The options of a release, in both directions.
+    table: Callable[[OptionList], Table]
+    # Prefix of the settings in a file that no release knows, because it is for the user's script; "" without one.
+    script_prefix: str = ""
+    # Settings and environment -> (option, sentence) for each rule that no single option breaks.
+    conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
+    # Its name for `meshwright import`.
+    import_format: str
+    # The files that this format covers, for an error about a file without options; "" if its name says so.
+    import_hint: str = ""
+    parser: FrameworkParser
+
+    def for_script(self, option: str) -> bool:
+        """Whether an option is for the user's script, so that no release lists it."""
+        return self.script_prefix != "" and option.startswith(self.script_prefix)
+
+    def read_files(self, files: Mapping[str, str], options: OptionList) -> Arguments:
+        """The settings in `files` (path -> text). Raises InputError for broken syntax."""
+        arguments = Arguments()
+        for path, text in files.items():
+            arguments.add(self.read(path, text, options), path)
+        return arguments
+
+    def read_folder(self, files: Mapping[str, str], options: OptionList) -> Arguments:
+        """The settings of an emitted folder (name -> text): those of its main file and of the further files."""
+        names = (self.main_file, *self.more_files)
+        return self.read_files({name: files[name] for name in names if name in files}, options)
