@@ -34,6 +34,8 @@ from .model.adapters import Adapters
 from .parallel.strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
+# Families with factors, norms or blocks for which plans had no fields before format 1.3.
+_WHOLE_SINCE_1_3 = frozenset({"falcon", "gemma", "gemma2", "gemma3", "gpt_neox", "gpt_oss", "gptj", "granite", "olmo2"})
 _WAITING = "what waits for the gradients of weights stays on the GPU"
 
 
@@ -169,6 +171,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
     workload, layout = workload_of(plan.resolved, name), candidate.to_layout()
     _check(candidate, layout, model, workload, plan, name)
+    _check_age(plan, model, name)
     strategies = strategies_of(candidate, layout, model, workload.seq_len, name)
     distinct = strategies.distinct if strategies is not None else (layout,)
     reasons = (unsupported(strategy, model, workload, stack) for strategy in distinct)
@@ -186,6 +189,16 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     )  # fmt: skip
     job.check_states()
     return job
+
+
+def _check_age(plan: Plan, model: ModelSpec, name: str) -> None:
+    """Raises UnsupportedError for a model that plans of an older format hold in part: it would be another one."""
+    minor = int(plan.format_version.partition(".")[2] or 0)
+    if minor < 3 and model.family in _WHOLE_SINCE_1_3:
+        raise UnsupportedError(
+            f"{name} is of format {plan.format_version}, which does not hold all that {model.family} computes",
+            hint="plan again",
+        )
 
 
 def _chunks(candidate: Candidate) -> tuple[Chunk, ...]:

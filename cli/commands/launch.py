@@ -51,8 +51,10 @@ def command(
         int | None, _number("--master-port", metavar="N", text="Port on node 0 [29500; on one node any].")
     ] = None,
     balance_experts: Annotated[
-        bool, typer.Option("--balance-experts", help="Deal tokens to experts in turn: to time untrained weights.",
-                           show_default=False)
+        bool,
+        typer.Option(
+            "--balance-experts", help="Deal tokens to experts in turn: to time untrained weights.", show_default=False
+        ),
     ] = False,
     order: Annotated[
         str | None, _number("--order", metavar="NAME|FILE", text="Run the stages in this order, by name or as CSV.")
@@ -187,6 +189,8 @@ def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) ->
         show_line(f"scaled down: {line}")
     for line in job.model.assumptions:
         show_line(line)
+    if job.model.dropouts:
+        show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 
 
 def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: bool) -> None:
@@ -235,7 +239,10 @@ def _write(terminal: Terminal, document: dict[str, Any], path: Path | None, *, f
 
 
 def _checked(
-    terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]],
+    terminal: Terminal,
+    recorder: Recorder,
+    settings: Settings,
+    reference: list[tuple[float, float]],
     show_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""

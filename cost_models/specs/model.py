@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any, Literal
 
+# Dropout in configs, by field: a training without it computes the same network.
+DROPOUTS = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
+            "layerdrop", "resid_pdrop", "residual_dropout")  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
@@ -27,6 +31,8 @@ class Attention:
     q_lora_rank: int | None = None  # MLA: rank of the query compression, None: direct projection
     kv_lora_rank: int | None = None  # MLA: rank of the key/value compression; set = this is MLA
     rope_head_dim: int = 0  # MLA: the part of head_dim that carries positions, shared by all heads in the key
+    score_scale: float | None = None  # factor of the scores; None: 1 / sqrt(head_dim)
+    score_softcap: float | None = None  # c: scores become c tanh(score / c) (Gemma 2, arXiv 2408.00118)
 
     @property
     def is_mla(self) -> bool:
@@ -82,12 +88,17 @@ class MixtureOfExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of decoder layer. num_norms counts norms of size hidden in the layer (2 pre-norm, 4 gemma-2, 1 gptj)."""
+    """One kind of decoder layer. num_norms counts norms of size hidden in the layer (2 pre-norm, 4 gemma-2, 1 gptj).
+
+    Two norms are of the inputs of attention and feed-forward block, or of their outputs; four are of both.
+    """
 
     attention: Attention
     feed_forward: FeedForward | MixtureOfExperts
     num_norms: int = 2
     norm_bias: bool = False
+    output_norms: bool = False  # the two norms are of the outputs of the blocks (OLMo 2, arXiv 2501.00656)
+    parallel_blocks: bool = False  # both blocks take the layer's input, their outputs are added together (GPT-J)
 
     @property
     def is_moe(self) -> bool:
@@ -147,9 +158,10 @@ class ModelSpec:
     of a learned position table (0: RoPE or ALiBi). `embedding_dim` differs from hidden where the embedding is
     projected (opt-350m). `mtp_layers`: multi-token-prediction modules, counted apart from the layers.
 
-    Costs do not depend on the last six, what is computed does. `activation`: silu, gelu, gelu_tanh, relu, relu2 or
-    another name, of the gate where blocks are gated. `partial_rotary_factor`: the share of a head that is rotated (of
-    the part that carries positions, in latent attention). `assumed`: which are defaults, not from the source.
+    Costs do not depend on the fields from `rope_theta` on, what is computed does. `activation`: silu, gelu, gelu_tanh,
+    relu, relu2 or another name, of the gate where blocks are gated. `partial_rotary_factor`: the share of a head that
+    is rotated (of the part that carries positions, in latent attention). `assumed`: which are defaults, not from the
+    source. `unmodelled`: fields of the source that change what is computed and that have none here.
     """
 
     name: str
@@ -175,6 +187,13 @@ class ModelSpec:
     rope_scaling: RopeScaling | None = None
     partial_rotary_factor: float = 1.0
     assumed: tuple[str, ...] = ()
+    window_rope_theta: float | None = None  # base in layers with a window, never scaled; None: as in the others
+    unit_offset_norms: bool = False  # norms multiply by 1 + weight (Gemma)
+    embedding_scale: float = 1.0  # factor of the rows of the token table
+    residual_scale: float = 1.0  # factor of what each block adds to the residual stream
+    logit_scale: float = 1.0  # factor of the logits
+    logit_softcap: float | None = None  # c: logits become c tanh(logit / c)
+    unmodelled: tuple[str, ...] = ()
 
     @property
     def num_layers(self) -> int:
@@ -185,6 +204,11 @@ class ModelSpec:
         """What the user should know of `assumed`: a sentence, or none."""
         values = ", ".join(f"{name} {getattr(self, name) or 'none'}" for name in self.assumed)
         return (f"assumed, since the model's config does not say: {values}",) if values else ()
+
+    @property
+    def dropouts(self) -> tuple[str, ...]:
+        """The fields of its config that ask for dropout."""
+        return tuple(name for name in self.unmodelled if name in DROPOUTS)
 
     @property
     def trained_scaling(self) -> RopeScaling | None:

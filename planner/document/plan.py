@@ -26,7 +26,7 @@ from ...cost_models.quantities.stages import Partition, chunk_sizes, devices_of,
 from ...errors import FieldProblem, InputError, UnsupportedError
 from .island_use import IslandAssignment, Strategy
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 LAYERS_OF_THEIR_OWN = "its layers have strategies of their own, and here all have one"
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]

@@ -11,6 +11,10 @@ from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Lora, LoraTarget, Workload
 from ...errors import FieldProblem, InputError
 
+# Numbers of a model that are above 0 where they are there.
+_POSITIVE = ("rope_theta", "window_rope_theta", "norm_epsilon", "partial_rotary_factor", "embedding_scale",
+             "residual_scale", "logit_scale", "logit_softcap")  # fmt: skip
+
 
 def part(resolved: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
     """The object `field` of what a plan resolved. Raises InputError if it is damaged; `name`: the file."""
@@ -62,11 +66,11 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     pattern = tuple(data.get("pattern", ()))
     if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.pattern")])
-    found = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern}
+    found = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern,
+             "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, found, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
-    numbers = {"rope_theta": model.rope_theta or 1.0, "norm_epsilon": model.norm_epsilon,
-               "partial_rotary_factor": model.partial_rotary_factor}  # fmt: skip
+    numbers = {name: 1.0 if (value := getattr(model, name)) is None else value for name in _POSITIVE}
     if model.rope_scaling is not None:
         numbers["rope_scaling.factor"] = model.rope_scaling.factor
     for key, value in numbers.items():

@@ -103,10 +103,13 @@ def dense_model(
     dropout: bool = False,
     max_positions: int | None = None,
     vocab: int | None = None,
+    output_norms: bool = False,
+    parallel: bool = False,
 ) -> ModelSpec:
     """Layers that are equal but for their windows; `ffn` defaults to SwiGLU of intermediate_size."""
     block = ffn or FeedForward(inner=f.count("intermediate_size"))
-    layer = Layer(attention=attention, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias)
+    layer = Layer(attention=attention, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias,
+                  output_norms=output_norms, parallel_blocks=parallel)  # fmt: skip
     layers = [
         replace(layer, attention=replace(attention, window=window)) for window in windows or [None] * num_layers_of(f)
     ]

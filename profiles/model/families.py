@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import sqrt
 
-from ...cost_models.specs.model import FeedForward, ModelSpec
+from ...cost_models.specs.model import Attention, FeedForward, ModelSpec
 from . import families_moe as moe
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
+from .rope import window_rope_theta
 
 
 def _gpt2(f: Fields) -> ModelSpec:
@@ -33,7 +35,8 @@ def _gpt_neox(f: Fields) -> ModelSpec:
     attention = attention_of(f, hidden, bias=(bias, bias))
     ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=True)
     dropout = f.number("hidden_dropout", 0.0) > 0
-    spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout)
+    parallel = f.flag("use_parallel_residual", True)
+    spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout, parallel=parallel)
     return replace(spec, partial_rotary_factor=f.number("rotary_pct", 0.25))
 
 
@@ -45,7 +48,7 @@ def _gptj(f: Fields) -> ModelSpec:
     dropout = f.number("resid_pdrop", 0.0) > 0
     positions = f.count("n_positions", "max_position_embeddings", default=2048)
     spec = dense_model(f, "gptj", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, dropout=dropout,
-                  max_positions=positions)  # fmt: skip
+                  max_positions=positions, parallel=True)  # fmt: skip
     return replace(spec, head_bias=True, partial_rotary_factor=f.count("rotary_dim", default=64) / attention.head_dim)
 
 
@@ -89,11 +92,11 @@ def _falcon(f: Fields) -> ModelSpec:
     kv_heads = 1 if multi_query else f.count("num_kv_heads", "n_head_kv", default=heads)
     ffn = FeedForward(inner=f.count("ffn_hidden_size", default=4 * hidden), gated=False, bias=bias)
     parallel_norms = f.count("num_ln_in_parallel_attn", default=2 if new else 1)
-    num_norms = parallel_norms if f.flag("parallel_attn", True) else 2
+    parallel = f.flag("parallel_attn", True)
     dropout = f.number("hidden_dropout", 0.0) > 0
     attention = attention_of(f, hidden, kv_heads=kv_heads, bias=(bias, bias))
-    return dense_model(f, "falcon", attention, hidden, ffn=ffn, num_norms=num_norms, norm_bias=True,
-                  tied=True, dropout=dropout)  # fmt: skip
+    return dense_model(f, "falcon", attention, hidden, ffn=ffn, num_norms=parallel_norms if parallel else 2,
+                       norm_bias=True, tied=True, dropout=dropout, parallel=parallel)  # fmt: skip
 
 
 def _llama(f: Fields, family: str = "llama") -> ModelSpec:
@@ -138,11 +141,30 @@ def _qwen3(f: Fields) -> ModelSpec:
     return dense_model(f, "qwen3", attention, hidden, windows=_qwen_windows(f, layers))
 
 
+def _as_gemma(spec: ModelSpec) -> ModelSpec:
+    """All generations scale embeddings by the root of their width, and their norms multiply by 1 + weight."""
+    return replace(spec, embedding_scale=sqrt(spec.hidden), unit_offset_norms=True)
+
+
 def _gemma(f: Fields) -> ModelSpec:
     hidden = f.count("hidden_size")
     bias = f.flag("attention_bias", False)
     attention = attention_of(f, hidden, head_dim=256, bias=(bias, bias))
-    return dense_model(f, "gemma", attention, hidden, tied=True)
+    return _as_gemma(dense_model(f, "gemma", attention, hidden, tied=True))
+
+
+def _capped(
+    f: Fields, attention: Attention, softcaps: tuple[float | None, float | None]
+) -> tuple[Attention, float | None]:
+    """Scores of Gemma 2 and 3 by a width of their own, with a cap; and the cap of the logits. softcaps: of scores and
+    logits where the config has none."""
+    scores, logits = (
+        f.positive(name) if name in f.data else default
+        for name, default in zip(("attn_logit_softcapping", "final_logit_softcapping"), softcaps, strict=True)
+    )
+    width = f.positive("query_pre_attn_scalar") or 256.0
+    scale = None if width == attention.head_dim else width**-0.5
+    return replace(attention, score_scale=scale, score_softcap=scores), logits
 
 
 def _gemma2(f: Fields) -> ModelSpec:
@@ -150,8 +172,10 @@ def _gemma2(f: Fields) -> ModelSpec:
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
     bias = f.flag("attention_bias", False)
     attention = attention_of(f, hidden, head_dim=256, bias=(bias, bias))
+    attention, softcap = _capped(f, attention, (50.0, 30.0))
     windows = windows_of(f, layers, window_size(f, "sliding_window", 4096), lambda index: index % 2 == 0)
-    return dense_model(f, "gemma2", attention, hidden, windows=windows, num_norms=4, tied=True)
+    spec = dense_model(f, "gemma2", attention, hidden, windows=windows, num_norms=4, tied=True)
+    return replace(_as_gemma(spec), logit_softcap=softcap)
 
 
 def _gemma3(f: Fields) -> ModelSpec:
@@ -161,10 +185,12 @@ def _gemma3(f: Fields) -> ModelSpec:
     attention = attention_of(f, hidden, heads=f.count("num_attention_heads", default=8),
                            kv_heads=f.count("num_key_value_heads", default=4), head_dim=256, bias=(bias, bias),
                            head_norms=True)  # fmt: skip
+    attention, softcap = _capped(f, attention, (None, None))
     every = f.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
     windows = windows_of(f, layers, window_size(f, "sliding_window", 4096), lambda index: (index + 1) % every != 0)
-    return dense_model(f, "gemma3", attention, hidden, windows=windows, num_norms=4, tied=True, vocab=262_208,
-                  max_positions=f.count("max_position_embeddings", default=131_072))  # fmt: skip
+    spec = dense_model(f, "gemma3", attention, hidden, windows=windows, num_norms=4, tied=True, vocab=262_208,
+                       max_positions=f.count("max_position_embeddings", default=131_072))  # fmt: skip
+    return replace(_as_gemma(spec), logit_softcap=softcap, window_rope_theta=window_rope_theta(f, 10_000.0))
 
 
 def _olmo2(f: Fields) -> ModelSpec:
@@ -173,7 +199,7 @@ def _olmo2(f: Fields) -> ModelSpec:
     bias = f.flag("attention_bias", False)
     attention = attention_of(f, hidden, bias=(bias, bias))
     norms = (attention.heads + attention.kv_heads) * attention.head_dim
-    return dense_model(f, "olmo2", replace(attention, norm_parameters=norms), hidden)
+    return dense_model(f, "olmo2", replace(attention, norm_parameters=norms), hidden, output_norms=True)
 
 
 def _starcoder2(f: Fields) -> ModelSpec:
@@ -187,7 +213,17 @@ def _starcoder2(f: Fields) -> ModelSpec:
 
 
 def _granite(f: Fields) -> ModelSpec:
-    return _llama(f, "granite")
+    """A Llama with factors for embeddings, scores, residuals and logits."""
+    spec = _llama(f, "granite")
+    (layer,) = spec.kinds
+    attention = replace(layer.attention, score_scale=f.positive("attention_multiplier") or 1.0)
+    return replace(
+        spec,
+        kinds=(replace(layer, attention=attention),),
+        embedding_scale=f.positive("embedding_multiplier") or 1.0,
+        residual_scale=f.positive("residual_multiplier") or 1.0,
+        logit_scale=1.0 / (f.positive("logits_scaling") or 1.0),
+    )
 
 
 FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {

@@ -15,6 +15,7 @@ from ..io.document import LineOf, no_line
 from .families import FAMILIES
 from .fields import Fields
 from .numerics import with_numerics
+from .unmodelled import unmodelled
 
 _OWN_FORM = (
     "describe it in a YAML file with hidden, layers, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, "
@@ -38,6 +39,7 @@ def read_config(
         raise _unknown_family(data, model_type, file or name)
     fields = Fields(text, file=file, prefix=prefix, line=line)
     spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
+    spec = replace(spec, unmodelled=unmodelled(fields, spec.family))
     fields.finish()
     if data.get("quantization_config") or text.get("quantization_config"):
         warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")

@@ -31,7 +31,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "gemma3_text": _Defaults(1e6, activation="gelu_tanh"),
     "gpt2": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
-    "gpt_oss": _Defaults(150_000.0, 1e-5),
+    "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu"),
     "gptj": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
     "llama4": _Defaults(500_000.0, 1e-5),
     "llama4_text": _Defaults(500_000.0, 1e-5),
@@ -46,9 +46,13 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
 }
 # Not in the config because the family's code says them.
-_FIXED = {"bloom": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}
+_FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}
 _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+_ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
+    "gpt_oss": (),  # its config says silu, its code clamps gate and input
+}  # fmt: skip
 # Spellings of transformers and of published tables, where blocks are named after the gate -> that of ModelSpec.
 _SPELLINGS = {
     "swish": "silu", "swiglu": "silu", "geglu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
@@ -71,7 +75,8 @@ def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
         family = family._replace(rope_theta=None)
     found = {
         "rope_theta": None if family.rope_theta is None else theta,
-        "norm_epsilon": f.positive(*_EPSILONS), "activation": _activation(f, *_ACTIVATIONS),
+        "norm_epsilon": f.positive(*_EPSILONS),
+        "activation": _activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
     }  # fmt: skip
     spec = with_rotation(f, part, _filled(spec, found, family, _FIXED.get(model_type, set())))
     if part is not None:
@@ -97,9 +102,7 @@ def own_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _filled(
-    spec: ModelSpec, found: Mapping[str, float | str | None], family: _Defaults, fixed: set[str]
-) -> ModelSpec:
+def _filled(spec: ModelSpec, found: Mapping[str, float | str | None], family: _Defaults, fixed: set[str]) -> ModelSpec:
     missing = [name for name, value in found.items() if value is None]
     values = {**family._asdict(), **{name: value for name, value in found.items() if value is not None}}
     assumed = tuple(name for name in missing if values[name] is not None and name not in fixed)

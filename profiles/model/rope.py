@@ -30,6 +30,19 @@ def rope_theta(f: Fields, part: Fields | None) -> float | None:
     return f.positive("rope_theta", "rotary_emb_base")
 
 
+def window_rope_theta(f: Fields, default: float) -> float:
+    """The base in the layers with a window, which never scale theirs."""
+    nested = f.part("rope_parameters")
+    part = None if nested is None else nested.part("sliding_attention")
+    if part is None:
+        return f.positive("rope_local_base_freq") or default
+    if part.get("rope_type") not in (None, "default"):
+        part.problem("rope_type", f"`{part.get('rope_type')}`: there is no formula for windows with scaled positions")
+    theta = part.positive("rope_theta") or default
+    f.absorb(part)
+    return theta
+
+
 def with_rotation(f: Fields, part: Fields | None, spec: ModelSpec) -> ModelSpec:
     """`spec`, of which it is known whether positions are rotary, with their scaling and the share of a head."""
     share = _share(f, part, spec)

@@ -6,7 +6,7 @@ import re
 from itertools import groupby
 from typing import Any
 
-from ....cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
+from ....cost_models.specs.model import DROPOUTS, Attention, FeedForward, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ....errors import InputError
 from ..option_lists import OptionList
@@ -35,6 +35,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
     attention = model.kinds[0].attention
     known = _GATES if model.kinds[0].feed_forward.gated else _PLAIN
     head_norms = (0, 2 * attention.head_dim)
+    unwritten = [name for name in model.unmodelled if name not in DROPOUTS]
     biases = {attention.output_bias, *(block.bias for block in dense)}
     family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
     reasons = {
@@ -56,6 +57,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         "model.kinds.router_bias: only routers with sigmoid scores have a bias":
             any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
         "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
+        f"model.unmodelled: {', '.join(unwritten)} of the model's config is not written": bool(unwritten),
         "model.embedding_norm: the embedding has no norm": model.embedding_norm,
         "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
         "model.head_bias: the head has no bias": model.head_bias,

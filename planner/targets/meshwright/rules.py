@@ -8,12 +8,20 @@ from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, Layout, Layouts
 from ....cost_models.problem import Problem
 from ....cost_models.schedule_kinds import SPLITS_BACKWARD
-from ....cost_models.specs.model import Layer, ModelSpec
+from ....cost_models.specs.model import DROPOUTS, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
 
 _TARGET_NAME = "meshwright"
+
+
+# The families whose logits and gradients tests hold equal to those of transformers. `own` is our own form of a model,
+# which says all of its parts itself.
+COMPARED = frozenset({
+    "deepseek_v2", "deepseek_v3", "gpt2", "llama", "mistral", "mixtral", "opt", "own", "phi3", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "starcoder2",
+})  # fmt: skip
 
 
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
@@ -51,23 +59,45 @@ def _own_heads(columns: Columns, problem: Problem) -> Mask:
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """What of the model and its training the runtime lacks, each as a sentence."""
+    reasons = {**_training(model, workload), **_network(model)}
+    of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind, workload.seq_len))
+    out = [*(text for text, applies in reasons.items() if applies), *of_layers]
+    if model.family not in COMPARED:
+        out.append(f"the runtime's blocks have not been compared with those of the family {model.family}")
+    return out
+
+
+def _training(model: ModelSpec, workload: Workload) -> dict[str, bool]:
+    """Sentence -> whether it applies to how the model is trained."""
     lora = workload.lora
     base = "bf16" if lora is None else lora.base_dtype
-    reasons = {
+    return {
         f"the runtime keeps frozen weights in bf16, not in {base}": base != "bf16",
         "the runtime trains all layers, or nothing but adapters":
             workload.trains_layers not in ((None,) if lora is None else (0, None)),
         f"the runtime has no optimizer {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
+        "the runtime's multi-token prediction needs a head of its own, not the embedding's":
+            model.mtp_layers > 0 and model.tied_embeddings,
+    }  # fmt: skip
+
+
+def _network(model: ModelSpec) -> dict[str, bool]:
+    """Sentence -> whether it applies to the network outside its layers."""
+    unread = [name for name in model.unmodelled if name not in DROPOUTS]
+    return {
         f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
         "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
         "the runtime has no longrope: plans do not hold its lists of factors":
             model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
-        "the runtime's multi-token prediction needs a head of its own, not the embedding's":
-            model.mtp_layers > 0 and model.tied_embeddings,
+        "the runtime has one base of rotary positions for all layers": model.window_rope_theta is not None,
         "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),
+        f"the runtime has no factor for embeddings ({model.embedding_scale:g})": model.embedding_scale != 1.0,
+        f"the runtime has no factor for residuals ({model.residual_scale:g})": model.residual_scale != 1.0,
+        f"the runtime has no factor for logits ({model.logit_scale:g})": model.logit_scale != 1.0,
+        "the runtime has no softcap of logits": model.logit_softcap is not None,
+        "the runtime has no norms that multiply by 1 + weight": model.unit_offset_norms,
+        f"the runtime does not know the model's {', '.join(unread)}": bool(unread),
     }  # fmt: skip
-    of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind, workload.seq_len))
-    return [*(text for text, applies in reasons.items() if applies), *of_layers]
 
 
 def _lacks(kind: Layer, seq_len: int) -> list[str]:
@@ -79,8 +109,12 @@ def _lacks(kind: Layer, seq_len: int) -> list[str]:
     reasons = {
         f"the runtime has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
         "the runtime has no attention sinks": attention.sink_parameters > 0,
+        "the runtime scales scores by the root of the head dim": attention.score_scale is not None,
+        "the runtime has no softcap of attention scores": attention.score_softcap is not None,
         f"the runtime's norms in attention have one weight per {each}": attention.norm_parameters not in norms,
         f"the runtime has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
+        "the runtime has norms before its blocks, not after them": kind.output_norms,
+        "the runtime runs attention and feed-forward block in turn, not in parallel": kind.parallel_blocks,
     }
     return [text for text, applies in reasons.items() if applies]
 

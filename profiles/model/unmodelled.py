@@ -1,0 +1,39 @@
+"""Fields of config.json that change what a model computes and that ModelSpec has no field for.
+
+No cost depends on them, so such a model is planned. `ModelSpec.unmodelled` names those that are set, for targets that
+build the network themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...cost_models.specs.model import DROPOUTS
+from .fields import Fields
+
+_NO_NOISE: Mapping[str, Any] = {"output_router_logits": False, "router_jitter_noise": 0.0}  # a loss, and noise
+_CAUSAL: Mapping[str, Any] = {"use_bidirectional_attention": False}
+# Family of the spec -> field -> the value with which it changes nothing; null and absent are equal to it.
+NEUTRAL: Mapping[str, Mapping[str, Any]] = {
+    "bloom": {"apply_residual_connection_post_layernorm": False},
+    # transformers does not normalise the weights of DeepSeek-V2's experts, and turns neighbours of a head.
+    "deepseek_v2": {**_NO_NOISE, "mlp_bias": False, "norm_topk_prob": False},
+    "deepseek_v3": {**_NO_NOISE, "rope_interleave": True},
+    "gemma": _CAUSAL,
+    "gemma2": _CAUSAL,
+    "gemma3": _CAUSAL,
+    "gpt2": {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
+    "gpt_oss": {**_NO_NOISE, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    "mixtral": _NO_NOISE,
+    "opt": {"do_layer_norm_before": True},
+    "qwen2_moe": _NO_NOISE,
+    "qwen3_moe": _NO_NOISE,
+    "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
+}
+
+
+def unmodelled(f: Fields, family: str) -> tuple[str, ...]:
+    """Names of the fields that are set to something else than their neutral value, dropout included."""
+    changed = [name for name, neutral in NEUTRAL.get(family, {}).items() if f.has(name) and f.get(name) != neutral]
+    return (*changed, *(name for name in DROPOUTS if f.number(name, 0.0) > 0))
