@@ -1,0 +1,106 @@
+"""Small random models of the families of Hugging Face, and ours with the same weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.profiles.model.huggingface import read_config
+from meshwright.runtime.checkpoint.huggingface import converted
+from meshwright.runtime.model.decoder import DecoderChunk
+from meshwright.runtime.reference import whole_model
+from torch import Tensor
+
+from .jobs import job
+
+CONFIGS = Path(__file__).parents[1] / "data" / "configs"
+# A published config of each family, its sizes shrunk: what is no size stays as published. Windows cut, and heads,
+# experts and layers are enough for each kind of layer, group and share of a head to be there twice.
+_SIZES: Mapping[str, Any] = {
+    "hidden_size": 32, "n_embd": 32, "intermediate_size": 48, "n_inner": None, "ffn_dim": 48, "num_hidden_layers": 4,
+    "n_layer": 4, "num_attention_heads": 4, "n_head": 4, "num_kv_heads": 2, "head_dim": 8, "vocab_size": 61,
+    "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "num_experts": 8, "num_local_experts": 8,
+    "n_routed_experts": 16, "num_experts_per_tok": 4, "experts_per_token": 4, "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "word_embed_proj_dim": 32, "sliding_window": 5,
+    "query_pre_attn_scalar": 13, "rotary_dim": 4, "first_k_dense_replace": 1,
+}  # fmt: skip
+_ALWAYS: Mapping[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+_MARKS = ("architectures", "auto_map", "quantization_config", "layer_types")
+LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family: the file of a published config, and what is changed in it beside its sizes."""
+
+    config: str
+    changes: Mapping[str, Any]
+
+    def data(self) -> dict[str, Any]:
+        published = json.loads((CONFIGS / f"{self.config}.json").read_text())
+        published = dict(published.get("text_config", published))
+        heads, groups = published.get("num_attention_heads"), published.get("num_key_value_heads")
+        sizes = {name: value for name, value in _SIZES.items() if published.get(name) is not None}
+        if groups is not None:
+            sizes["num_key_value_heads"] = 4 if groups == heads else 2 if groups > 1 else 1
+        if published.get("q_lora_rank"):
+            sizes["q_lora_rank"] = 16
+        kept = {name: value for name, value in published.items() if name not in _MARKS}
+        return {**kept, **sizes, **_ALWAYS, **self.changes}
+
+
+def theirs_of(data: Mapping[str, Any]) -> Any:
+    """The model of transformers, in fp32, with random numbers where initial weights are ones or zeros."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(dict(data))
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _, weight in sorted(model.named_parameters()):
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.dim() == 1:
+                weight.add_(0.3 * noise)
+            else:
+                weight.copy_(1.5 * noise / weight.shape[-1] ** 0.5)
+    return model
+
+
+def ours_of(spec: ModelSpec, state: Mapping[str, Tensor]) -> DecoderChunk:
+    """Our model with their weights."""
+    model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=LENGTH))
+    weights = converted(spec, state)
+    parameters = dict(model.named_parameters())
+    assert set(weights) == set(parameters)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            assert parameter.shape == weights[name].shape, name
+            parameter.copy_(weights[name])
+    return model
+
+
+def spec_of(data: Mapping[str, Any]) -> ModelSpec:
+    return read_config(data, "tiny")[0]
+
+
+def logits_of(model: DecoderChunk, tokens: Tensor) -> Tensor:
+    """The path of the loss, without the loss."""
+    seen: list[Tensor] = []
+    head = model.head
+    assert head is not None
+    head.loss = lambda x, targets, norm=None: seen.append(head.logits(x)) or x.sum()  # type: ignore[method-assign, func-returns-value]
+    model(tokens, tokens)
+    return seen[0]
+
+
+def loss_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Any function of all logits that is not the same for all tokens."""
+    targets = tokens.roll(-1, 1)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
