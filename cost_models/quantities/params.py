@@ -118,11 +118,6 @@ def expert_parameters(model: ModelSpec, kind: Layer) -> int:
     return kind.feed_forward.experts * one_expert_parameters(kind.feed_forward, model.hidden)
 
 
-def dense_parameters(model: ModelSpec, kind: Layer) -> int:
-    """All of one layer of `kind` but its routed experts: attention, norms, router, shared experts, dense FFN."""
-    return sum(layer_parameters(model, kind).values()) - expert_parameters(model, kind)
-
-
 def embedding_parameters(model: ModelSpec) -> int:
     """Input embedding V·h, learned positions, embedding norm, and the projection of a narrower embedding (opt-350m).
 
@@ -155,20 +150,6 @@ def head_parameters(model: ModelSpec) -> int:
 def final_norm_parameters(model: ModelSpec) -> int:
     """The norm before the output projection: h, twice with bias."""
     return norm_parameters(int(model.final_norm), model.hidden, model.norm_bias)
-
-
-def mtp_parameters(model: ModelSpec) -> int:
-    """All multi-token-prediction modules; embedding and head are shared with the model and not counted again.
-
-    One module = a layer of the last kind + norms of the hidden state and of the embedding (2h) + the projection of
-    both back to h (2h·h) + its own final norm (h). Source: DeepSeek-V3, arXiv 2412.19437, section 2.2, and the
-    released weights (model.layers.61: enorm, hnorm, eh_proj, shared_head.norm).
-    """
-    if not model.mtp_layers:
-        return 0
-    last = model.kinds[model.pattern[-1]]
-    around = 3 * norm_parameters(1, model.hidden, model.norm_bias) + 2 * model.hidden * model.hidden
-    return model.mtp_layers * (sum(layer_parameters(model, last).values()) + around)
 
 
 def _outside_layers(model: ModelSpec) -> int:

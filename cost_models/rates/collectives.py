@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Array
-from ..quantities.exchanges import OPS, Op
+from ..quantities.exchanges import Op
 from ..specs.cluster import NetworkLevel
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
@@ -265,16 +265,3 @@ def _mesh_share(level: NetworkLevel, group: Array, depth: int) -> Array | float:
     if level.topology != "mesh" or depth or level.size <= 1:
         return 1.0
     return np.clip((group - 1.0) / (level.size - 1.0), 1.0 / (level.size - 1.0), 1.0)
-
-
-def _table(base_s: float, hop_s: float, efficiency: float, ramp: float, pair_excess: float) -> dict[str, OpRates]:
-    one = OpRates(base_s=base_s, hop_s=hop_s, efficiency=efficiency, ramp=ramp, pair_excess=pair_excess)
-    return {op: one for op in OPS}
-
-
-# Plausible numbers for code that has no profile at hand; `profiles.rates.collective_rates` has the fitted ones.
-DEFAULT_RATES = CollectiveRates(
-    kinds={},
-    inner=LevelRates(ops=_table(5e-6, 1.2e-6, 0.79, 1.4, 0.3), source="H100 node"),
-    outer=LevelRates(ops=_table(10e-6, 10e-6, 0.93, 1.3, 0.0), source="400 Gb/s InfiniBand"),
-)

@@ -57,22 +57,21 @@ def gemm_seconds(
     n: ArrayLike,
     k: ArrayLike,
     element_bytes: float = 2.0,
-    output_bytes: float | None = None,
     *,
     contiguous: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Array:
     """Seconds of one product of [m, k] by [k, n], each operand of `element_bytes` bytes per element.
 
-    output_bytes: of an element of the result; two at least where it is not given (fp8 products write bf16).
     Best tile: tiles = ceil(m/tile_m) ceil(n/tile_n); waves = q ceil(tiles/SMs) + (1-q) tiles/SMs;
     compute = waves 2 tile_m tile_n (k + ramp_k) / (rate of one SM); plus fixed_s, and a smooth maximum (exponent 4)
-    with the time to read both operands and write the result once.
+    with the time to read both operands and write the result once (two bytes per element at least: fp8 products write
+    bf16).
     contiguous: the dimensions along which operands are, n and k unless given: only they are tested for alignment. The
     result never falls when m, n or k grows, as long as their alignment stays.
     """
     m, n, k = (np.asarray(dim, dtype=np.float64) for dim in (m, n, k))
     compute = _tile_seconds(surface, m, n, k) * _alignment(surface, *(contiguous or (n, k))) / surface.training_factor
-    traffic = element_bytes * (m * k + k * n) + (output_bytes or max(element_bytes, 2.0)) * (m * n)
+    traffic = element_bytes * (m * k + k * n) + max(element_bytes, 2.0) * (m * n)
     memory = traffic / (surface.memory_bw_bytes_per_s * surface.memory_efficiency)
     high, low = np.maximum(compute, memory), np.minimum(compute, memory)
     ratio = low / np.maximum(high, 1e-300)
@@ -191,30 +190,3 @@ def _unfused_seconds(surface: UnfusedSurface, flops: Array, context: Array, head
     taking = gemm_seconds(surface.products, rows, head_dim, context, w)
     passes, taken = (3.0, 3.0) if backward else (2.0, 1.0)
     return np.asarray(making + taken * taking + passes * w * rows * context / surface.memory_bw_bytes_per_s)
-
-
-# A100 numbers for code that has no profile at hand (tests, sketches); `profiles.rates.surfaces_for` has every device.
-GEMM_A100_BF16 = GemmSurface(
-    peak_flops_per_s=312e12,
-    memory_bw_bytes_per_s=2.039e12,
-    num_sms=108,
-    efficiency=0.834,
-    ramp_k=153.0,
-    fixed_s=4.85e-6,
-    small_tile_factor=0.928,
-    wave_quantisation=0.193,
-    memory_efficiency=0.687,
-    unaligned_64=1.5,
-    unaligned_8=1.9,
-    training_factor=0.98,
-    source="A100-SXM4-80GB table of aiconfigurator (Apache-2.0)",
-)
-ATTENTION_A100_FLASH2 = AttentionSurface(
-    peak_flops_per_s=312e12,
-    memory_bw_bytes_per_s=2.039e12,
-    forward_efficiency=0.62,
-    backward_efficiency=0.56,
-    half_context=500.0,
-    narrow_head_factor=0.8,
-    source="A100, FlashAttention-2",
-)

@@ -76,8 +76,7 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
     dep[same & (dep < np.arange(n))] = n  # the order of the row sees to it
     f, i, w = (column(x, chunks)[chunk] for x in (costs.forward_s, costs.input_s, costs.weight_s))
     dur = np.select([kind == F, kind == I, kind == W], [f, i, w], i + w)
-    _fuse(schedule, costs, dur)
-    _block(dep, lag, link, dur, costs.hop_blocks)
+    _fuse(schedule, dur)
     quantum = quantum_s or _quantum(float(dur.sum() + lag.sum() + 2 * column(costs.gather_s, chunks).sum()))
     dur, lag, link = (np.rint(x / quantum) * quantum for x in (dur, lag, link))
     before = np.concatenate([[0.0], np.cumsum(dur)])
@@ -85,21 +84,11 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
     return Work(dep, lag, link, queued, dur, before, _gates(schedule, costs), _last_weights(schedule), quantum)
 
 
-def _fuse(schedule: Schedule, costs: Costs, dur: Array) -> None:
-    """A pair is an F that takes no time and a B that takes both, less what hides."""
+def _fuse(schedule: Schedule, dur: Array) -> None:
+    """A pair is an F that takes no time and a B that takes both."""
     pairs = np.flatnonzero(schedule.fused)
-    both = np.stack([dur[pairs], dur[pairs + 1]])
-    dur[pairs + 1] = both.sum(axis=0) - costs.pair_overlap * both.min(axis=0)
+    dur[pairs + 1] += dur[pairs]
     dur[pairs] = 0.0
-
-
-def _block(dep: Ints, lag: Array, link: Array, dur: Array, share: float) -> None:
-    """Sending keeps the sender busy for a share of the message."""
-    if share:
-        sent = np.flatnonzero(lag > 0)
-        np.add.at(dur, dep[sent], share * lag[sent])
-        lag[sent] *= 1.0 - share
-        link[sent] *= 1.0 - share
 
 
 def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:

@@ -187,7 +187,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     """Twice the warm-up and twice the delay: no bubble between steps if F = I = W (arXiv 2401.10241, 2.2).
 
     Holds 2p - 1 micro-batches on every device. Steps follow each other without bubble only where the optimizer of a
-    device need not wait for the others: `Timeline.cycle_s`.
+    device need not wait for the others.
     """
     return _handcrafted("zb-h2", p, m, [2 * (p - d - 1) for d in range(p)], [2 * d for d in range(p)])
 

@@ -2,7 +2,7 @@
 
 `simulate(schedule, costs)` gives a `Timeline`: when each operation runs, what gathering weights and reducing gradients
 leaves exposed, and memory over time. Orders: orders.py, v_shaped.py, csv.py; who waits for whom:
-engine.py; links that are shared: links.py; long runs repeat their middle: steady_state.py.
+engine.py; long runs repeat their middle: steady_state.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ..schedule_kinds import by_code
 from . import orders, v_shaped
 from .costs import Costs
 from .engine import Work, column, prepare, run
-from .links import run_shared
 from .orders import B, F, I, Schedule
 from .steady_state import run_repeating
 
@@ -90,21 +89,13 @@ class Timeline:
     def device_end_s(self) -> Array:
         """[device] end of its optimizer."""
         ready = self.compute_end_s + self.exposed_reduce_s
-        if self.costs.global_norm:
-            ready = np.full_like(ready, ready.max())
-        return np.asarray(ready + column(self.costs.optimizer_s, len(ready)))
+        # Clipping needs the norm of all gradients, so no optimizer starts before the last reduction.
+        return np.asarray(ready.max() + column(self.costs.optimizer_s, len(ready)))
 
     @property
     def makespan_s(self) -> float:
         """Seconds of the step: all devices start together, the last one ends it."""
         return float(self.device_end_s.max())
-
-    @property
-    def cycle_s(self) -> float:
-        """Seconds per step if steps follow each other and no device waits for another's optimizer: the longest span
-        of a device from its first operation to the end of its own optimizer (post-validation of arXiv 2401.10241)."""
-        own = self.compute_end_s + self.exposed_reduce_s + column(self.costs.optimizer_s, self.schedule.num_devices)
-        return float((own - self.start_s[self.schedule.first[:-1]]).max())
 
     @cached_property
     def busy_s(self) -> Array:
@@ -144,8 +135,6 @@ def simulate(schedule: Schedule, costs: Costs, *, extrapolate: bool = True) -> T
     fit the schedule and for a schedule that deadlocks, with row and column.
     """
     work = prepare(schedule, costs)
-    if costs.shares_links:
-        return Timeline(schedule, costs, work, *run_shared(schedule, work, costs))
     end, queued, skipped = run_repeating(schedule, work, costs) if extrapolate else (*run(schedule, work, costs), 0)
     starts, ends = _reductions(schedule, work, costs, end)
     return Timeline(schedule, costs, work, end, queued, starts, ends, skipped)

@@ -25,19 +25,19 @@ _UNITS = 6  # of a micro-batch per device: F, I, W of two chunks
 _FULL = 12  # micro-batches per stage up to which an order is scheduled in full; beyond, its middle is repeated
 
 
-def v_schedule(name: str, p: int, m: int, durations: tuple[float, float, float] = (1.0, 1.0, 1.0)) -> Schedule:
-    """ZB-V, V-Half or V-Min on p devices; `durations`: relative seconds of F, I and W that the order is made for."""
+def v_schedule(name: str, p: int, m: int) -> Schedule:
+    """ZB-V, V-Half or V-Min on p devices."""
     if name not in STEPS:
         raise InputError(f"unknown V-schedule `{name}`", hint=f"known: {', '.join(STEPS)}")
     if p < 1 or m < 1:
         raise InputError(f"{name}: {p} stages, {m} micro-batches", hint="both are 1 or more")
     short = _FULL * p + m % _FULL
     if m <= short + _FULL:
-        return _list_scheduled(name, p, m, durations)
-    made = _list_scheduled(name, p, short, durations)
+        return _list_scheduled(name, p, m)
+    made = _list_scheduled(name, p, short)
     repeats = find_steady(made, 12)
     if repeats is None or (m - short) % repeats.period:
-        return _list_scheduled(name, p, m, durations)
+        return _list_scheduled(name, p, m)
     return resized(made, repeats, (m - short) // repeats.period)
 
 
@@ -82,7 +82,7 @@ def _copies(low: int, high: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _list_scheduled(name: str, p: int, m: int, durations: tuple[float, float, float]) -> Schedule:
+def _list_scheduled(name: str, p: int, m: int) -> Schedule:
     """F and I of each device in the order of the blocks, each as soon as it can; W where there is time, or must be."""
     chunks, j = 2 * p, np.arange(m)
     wanted = []
@@ -93,7 +93,7 @@ def _list_scheduled(name: str, p: int, m: int, durations: tuple[float, float, fl
         wanted.append(ops[np.argsort(keys, kind="stable")].tolist())
     limit = limit_chunks(name, p)
     devices = [_Device(order, d, chunks, limit, name == "zb-v") for d, order in enumerate(wanted)]
-    rows = [np.array(row) for row in _run(devices, chunks, durations)]
+    rows = [np.array(row) for row in _run(devices)]
     return assemble(name, [*range(p), *reversed(range(p))], m, rows)
 
 
@@ -160,9 +160,8 @@ class _Device:
         return self.row[-1]
 
 
-def _run(devices: list[_Device], chunks: int, seconds: tuple[float, float, float]) -> list[list[int]]:
+def _run(devices: list[_Device]) -> list[list[int]]:
     """List scheduling in the order of time: a free device takes its next F or I, a waiting W, an early F, or pauses."""
-    took = {F: seconds[0], I: seconds[1], W: seconds[2]}
     ends: dict[int, float] = {}
     waiting: dict[int, list[int]] = {}
     free = [(0.0, d) for d in range(len(devices))]
@@ -175,7 +174,7 @@ def _run(devices: list[_Device], chunks: int, seconds: tuple[float, float, float
             elif needed >= 0:
                 waiting.setdefault(needed, []).append(d)
             continue
-        ends[op] = now + took[op & 3]
+        ends[op] = now + 1.0  # the order is made for F = I = W
         heapq.heappush(free, (ends[op], d))
         for other in waiting.pop(op, ()):
             heapq.heappush(free, (ends[op], other))

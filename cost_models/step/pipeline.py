@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array, Ints
-from ..schedule_kinds import CODE, by_code, rows_by_schedule
+from ..schedule_kinds import by_code, rows_by_schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,15 +213,3 @@ _HOPS = by_code("exposed messages", {
     "1f1b": _one_f_one_b_hop_s, "gpipe": _gpipe_hop_s, "interleaved": _interleaved_hop_s, "zb-h1": _zb_h1_hop_s,
     "zb-v": _zb_v_hop_s, "dualpipe-v": _dualpipe_v_hop_s,
 })  # fmt: skip
-
-
-def even_step_s(
-    schedule: str, p: int, m: int, v: int, forward_s: float, backward_s: float, weight_s: float, hop_s: float = 0.0
-) -> float:
-    """Step seconds of p equal stages (forward_s, backward_s with its weight part weight_s, per micro-batch)."""
-    code = np.array([CODE[schedule]])
-    pp, vpp, mm, hop, f, b, w = (np.array([float(x)]) for x in (p, v, m, hop_s, forward_s, backward_s, weight_s))
-    c = f + b
-    bubble = bubble_s(code, Fill(pp, vpp, mm, c, np.zeros(1), *((p - 1) * x for x in (c, f, b, w))))
-    messages = Messages(pp, vpp, mm, hop, hop, p * c, c, f, b, w)
-    return float((mm * c + bubble + exposed_hop_s(code, messages))[0])

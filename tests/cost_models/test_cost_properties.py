@@ -39,7 +39,7 @@ from meshwright.cost_models.quantities.device_memory import BUFFERS, DeviceMemor
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import REPLICATED
 from meshwright.cost_models.quantities.moments import TRANSIENT
-from meshwright.cost_models.quantities.params import layer_parameters, mtp_parameters, total_parameters
+from meshwright.cost_models.quantities.params import layer_parameters, total_parameters
 from meshwright.cost_models.quantities.resident import in_flight
 from meshwright.cost_models.quantities.stages import EMBEDDING, chunk_devices, chunk_sizes
 from meshwright.cost_models.quantities.tables import build, index_keys
@@ -49,7 +49,7 @@ from meshwright.cost_models.schedule_kinds import CODE, FOLDED, KINDS, SPLITS_BA
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.cost_models.step import lower_bounds, reserved_memory, step
-from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, even_step_s, exposed_hop_s
+from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, exposed_hop_s
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES, violations
@@ -61,6 +61,9 @@ from meshwright.profiles.stack.load import load_stack, rates_for
 from numpy.typing import NDArray
 
 from meshwright.errors import InputError
+
+from .even_pipeline import even_step_s
+from .mtp_parameters import mtp_parameters
 
 ROWS = 96  # layouts drawn per example; about two in three are legal
 SLACK = 1e-9

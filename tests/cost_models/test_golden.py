@@ -23,12 +23,13 @@ from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.specs.model import FeedForward, ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.cost_models.specs.workload import Workload
-from meshwright.cost_models.step.pipeline import even_step_s
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.space.rules import violations
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack, rates_for
+
+from .even_pipeline import even_step_s
 
 GIB = 2.0**30
 SEQ_LEN, VOCAB = 2048, 51200

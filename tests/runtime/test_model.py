@@ -14,6 +14,7 @@ from meshwright.runtime.settings import Settings, check_balancing
 
 from meshwright.errors import InputError
 
+from ..cost_models.mtp_parameters import mtp_parameters
 from .jobs import attention, deepseek, gpt, job, llama, moe
 
 
@@ -46,7 +47,7 @@ def direct_queries() -> ModelSpec:
 )
 def test_parameters_are_those_of_the_cost_model(spec: ModelSpec) -> None:
     model = whole_model(job("dp1-mbs1-z0-rnone", spec))
-    total = params.total_parameters(spec) + params.mtp_parameters(spec)
+    total = params.total_parameters(spec) + mtp_parameters(spec)
     assert sum(p.numel() for p in model.parameters()) == total
     for name, layer in model.layers.items():
         kind = spec.kinds[spec.pattern[int(name)]]

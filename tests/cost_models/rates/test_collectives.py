@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.quantities.exchanges import OPS, Op
 from meshwright.cost_models.rates.collectives import (
-    DEFAULT_RATES,
     CollectiveRates,
     Curve,
     LevelRates,
@@ -173,7 +172,18 @@ def test_more_bytes_take_no_less_whatever_the_ramp(ramp: float, slope: float, nu
     assert seconds(one, num_bytes * more)[0] >= seconds(one, num_bytes)[0] * (1 - 1e-12)
 
 
-RATES = [DEFAULT_RATES, collective_rates()]
+def _all_ops(base_s: float, hop_s: float, efficiency: float, ramp: float, pair_excess: float) -> dict[str, OpRates]:
+    one = OpRates(base_s=base_s, hop_s=hop_s, efficiency=efficiency, ramp=ramp, pair_excess=pair_excess)
+    return {op: one for op in OPS}
+
+
+# Plausible numbers beside the fitted ones.
+PLAUSIBLE = CollectiveRates(
+    kinds={},
+    inner=LevelRates(ops=_all_ops(5e-6, 1.2e-6, 0.79, 1.4, 0.3), source="H100 node"),
+    outer=LevelRates(ops=_all_ops(10e-6, 10e-6, 0.93, 1.3, 0.0), source="400 Gb/s InfiniBand"),
+)
+RATES = [PLAUSIBLE, collective_rates()]
 ops = st.sampled_from(OPS)
 powers = st.integers(0, 9).map(lambda e: 2**e)
 

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.rates.surfaces import (
-    ATTENTION_A100_FLASH2,
-    GEMM_A100_BF16,
     AttentionSurface,
     GemmSurface,
     UnfusedSurface,
@@ -23,6 +21,31 @@ from meshwright.cost_models.specs.cluster import GpuSpec
 from meshwright.profiles.rates import fit_base
 from meshwright.profiles.rates.calibration import PRIORS
 from meshwright.profiles.rates.load import KERNELS, DeviceRates, fit_errors, generation, reference_device, surfaces_for
+
+GEMM_A100_BF16 = GemmSurface(
+    peak_flops_per_s=312e12,
+    memory_bw_bytes_per_s=2.039e12,
+    num_sms=108,
+    efficiency=0.834,
+    ramp_k=153.0,
+    fixed_s=4.85e-6,
+    small_tile_factor=0.928,
+    wave_quantisation=0.193,
+    memory_efficiency=0.687,
+    unaligned_64=1.5,
+    unaligned_8=1.9,
+    training_factor=0.98,
+    source="A100-SXM4-80GB table of aiconfigurator (Apache-2.0)",
+)
+ATTENTION_A100_FLASH2 = AttentionSurface(
+    peak_flops_per_s=312e12,
+    memory_bw_bytes_per_s=2.039e12,
+    forward_efficiency=0.62,
+    backward_efficiency=0.56,
+    half_context=500.0,
+    narrow_head_factor=0.8,
+    source="A100, FlashAttention-2",
+)
 
 
 def gpu(name: str, arch: str, bf16: float, bandwidth: float, vendor: str = "nvidia", **peaks: float) -> GpuSpec:

@@ -1,4 +1,4 @@
-"""The event simulator: golden numbers, published bubbles and memory, properties, links, extrapolation, speed."""
+"""The event simulator: golden numbers, published bubbles and memory, properties, extrapolation, speed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from meshwright.cost_models.layouts import SCHEDULES
 from meshwright.cost_models.quantities.resident import in_flight, resident_bytes
 from meshwright.cost_models.schedules.csv import from_csv, to_csv
-from meshwright.cost_models.schedules.engine import prepare
-from meshwright.cost_models.schedules.links import run_shared
 from meshwright.cost_models.schedules.orders import find_steady
 from meshwright.cost_models.schedules.simulator import ORDERS, Costs, Schedule, Timeline, make, simulate
 from meshwright.cost_models.schedules.v_shaped import v_schedule
-from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, even_step_s, exposed_hop_s
+from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, exposed_hop_s
 
 from meshwright.errors import InputError
+
+from ..even_pipeline import even_step_s
 
 V_SHAPED = ("zb-v", "v-half", "v-min")
 EVERY = tuple(ORDERS)
@@ -141,7 +141,8 @@ def test_zero_bubble_schedules_have_none(p: int) -> None:
     m = 4 * p
     for name, fill in (("zb-h2", p - 1), ("zb-v", (p - 1) / 2)):
         timeline = even(name, p, m)
-        assert timeline.cycle_s == timeline.busy_s.max() == 3 * m
+        span = timeline.compute_end_s - timeline.start_s[timeline.schedule.first[:-1]]  # of a device, first to last
+        assert span.max() == timeline.busy_s.max() == 3 * m
         assert timeline.makespan_s == 3 * m + fill
 
 
@@ -183,15 +184,6 @@ def test_dualpipe_bubbles(p: int) -> None:
     assert even("dualpipe", p, m).makespan_s == 3 * m + (p / 2 - 1) * (3 + 2 - 3)
     assert even("dualpipe-v", p, m).makespan_s == 3 * m + (p - 1) * (3 + 2 - 3) / 2
     assert even("dualpipe-v", p, m).makespan_s == pytest.approx(even_step_s("dualpipe-v", p, m, 2, 1, 2, 1))
-
-
-def test_pairs_of_dualpipe_hide_the_shorter_half() -> None:
-    order = make("dualpipe-v", 4, 40)
-    costs = Costs.even(order, 1, 1, 1)
-    alone, beside = (simulate(order, replace(costs, pair_overlap=share)).makespan_s for share in (0.0, 1.0))
-    fused = int(order.fused[: order.first[1]].sum())
-    assert beside < alone
-    assert alone - beside == pytest.approx(fused * 0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("p", [4, 6, 8, 12])
@@ -297,15 +289,6 @@ def test_gathers_optimizer_and_norm() -> None:
     blocking = replace(base, gather_s=(1.0, 0.0), buckets=4, gather_overlap=0.0)
     assert simulate(order, blocking).makespan_s == plain + 1
     assert simulate(order, replace(base, optimizer_s=(1.0, 3.0))).makespan_s == plain + 3
-    own = simulate(order, replace(base, optimizer_s=(1.0, 3.0), global_norm=False))
-    assert own.device_end_s.tolist() == [plain + 1, plain - 1 + 1 - 2 + 3]
-
-
-def test_a_blocking_message_takes_the_sender_too() -> None:
-    order = make("1f1b", 2, 2)
-    base = Costs.even(order, 1, 1, 1, 0.5)
-    assert simulate(order, base).makespan_s <= simulate(order, replace(base, hop_blocks=1.0)).makespan_s
-    assert simulate(order, replace(base, hop_blocks=1.0)).busy_s.tolist() == [7.0, 7.0]
 
 
 costs_of = st.floats(0.0, 3.0, allow_nan=False)
@@ -330,8 +313,7 @@ def runs(draw: st.DrawFn) -> tuple[Schedule, Costs]:
         forward_s=values(n), input_s=values(n), weight_s=values(n), forward_hop_s=values(n), backward_hop_s=values(n),
         gather_s=values(n), reduce_s=values(n), optimizer_s=values(p), buckets=draw(st.integers(1, 4)),
         overlap=draw(st.sampled_from([0.0, 0.6, 1.0])),
-        gather_overlap=draw(st.sampled_from([0.0, 0.6, 1.0])), global_norm=draw(st.booleans()),
-        pair_overlap=draw(st.sampled_from([0.0, 0.5, 1.0])), hop_blocks=draw(st.sampled_from([0.0, 0.0, 0.7])),
+        gather_overlap=draw(st.sampled_from([0.0, 0.6, 1.0])),
     )  # fmt: skip
     return order, costs
 
@@ -385,44 +367,6 @@ def test_more_micro_batches_are_never_faster(name: str, p: int, m: int, f: float
     step = p if name == "interleaved" else 1
     fewer, more = (even(name, p, count * step, (f, i, w), t, 2).makespan_s for count in (m, m + 1))
     assert more >= fewer * (1 - 1e-9)
-
-
-@settings(max_examples=60, deadline=None)
-@given(runs(), st.sampled_from(["share", "serialise"]))
-def test_shared_links_only_cost_time_and_idle_ones_change_nothing(run: tuple[Schedule, Costs], mode: str) -> None:
-    order, costs = run
-    costs = replace(costs, overlap=round(costs.overlap), nic_mode=mode)
-    alone = simulate(order, costs)
-    end, _, _, reduced = run_shared(order, prepare(order, costs), costs)
-    assert end == pytest.approx(alone.end_s, abs=1e-9)
-    assert reduced == pytest.approx(alone.reduce_end_s, abs=1e-9)
-    n, p = order.num_chunks, order.num_devices
-    shared = simulate(order, replace(costs, forward_nic=(0,) * n, backward_nic=(0,) * n, reduce_nic=(0,) * p))
-    if mode == "share":  # a short message need not wait for a long one, as it would on a link of its own
-        alone = simulate(order, replace(costs, forward_link_s=(0.0,) * n, backward_link_s=(0.0,) * n))
-    assert shared.makespan_s >= alone.makespan_s * (1 - 1e-9)
-
-
-def test_messages_on_one_nic_follow_or_share() -> None:
-    """Two pipes of DualPipe send at the same moments: over one NIC each message takes twice as long."""
-    order = make("dualpipe", 2, 4)
-    base = Costs.even(order, 1, 1, 1, 1.0)
-    one_nic = replace(base, forward_nic=(0,) * 4, backward_nic=(0,) * 4)
-    alone, shared, turns = (simulate(order, each) for each in (base, one_nic, replace(one_nic, nic_mode="serialise")))
-    first = [op for op in range(len(order.code)) if order.label(op) in ("1F0", "3F1")]
-    assert sorted(alone.start_s[first].tolist()) == [2.0, 2.0]
-    assert sorted(shared.start_s[first].tolist()) == [3.0, 3.0]
-    assert sorted(turns.start_s[first].tolist()) == [2.0, 3.0]
-
-
-def test_reductions_and_messages_compete() -> None:
-    order = make("1f1b", 2, 4)
-    base = replace(Costs.even(order, 1, 1, 1, 0.5), reduce_s=(4.0, 4.0))
-    free = simulate(order, base)
-    busy = simulate(order, replace(base, backward_nic=(0, 0), forward_nic=(0, 0), reduce_nic=(0, 0)))
-    assert busy.makespan_s > free.makespan_s
-    with pytest.raises(InputError, match="overlap"):
-        simulate(order, replace(base, reduce_nic=(0, 0), overlap=0.5))
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "gpipe"])
@@ -489,7 +433,7 @@ def test_impossible_schedules_are_refused(name: str, p: int, m: int, text: str) 
 @pytest.mark.parametrize(
     "wrong",
     [{"forward_s": (1.0,)}, {"forward_s": ()}, {"weight_s": (1.0, -1.0)}, {"input_s": (float("nan"), 1.0)},
-     {"optimizer_s": (1.0,) * 3}, {"overlap": 1.5}, {"buckets": 0}, {"nic_mode": "both"}],
+     {"optimizer_s": (1.0,) * 3}, {"overlap": 1.5}, {"buckets": 0}],
 )  # fmt: skip
 def test_wrong_costs_are_refused(wrong: dict[str, Any]) -> None:
     order = make("1f1b", 2, 2)
