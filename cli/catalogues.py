@@ -91,16 +91,16 @@ def details(kind: Kind, name: str) -> Row:
 def _efficiency(name: str) -> Row:
     """Whether the efficiencies of a GPU were measured, or on which other they were: as a fact of its page."""
     from ..profiles.io import registry
-    from ..profiles.rates import load as rates
+    from ..profiles.rates.device_rates import surfaces_for
 
-    device = rates.surfaces_for(registry.load_gpu(name))
+    device = surfaces_for(registry.load_gpu(name))
     of, attention = device.provenance, device.attention_provenance
     return {"value": of if of == attention else f"{of}, attention {attention}", "source": None}
 
 
 def _gpu(name: str) -> Row:
     from ..profiles.io import registry
-    from ..profiles.rates import load as rates
+    from ..profiles.rates.reference_devices import reference_device
 
     gpu = registry.load_gpu(name)
     peaks = gpu.peak_flops_per_s
@@ -111,8 +111,8 @@ def _gpu(name: str) -> Row:
         "memory_bw_bytes_per_s": gpu.memory_bw_bytes_per_s,
         "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
         "link_bw_bytes_per_s": gpu.link_bw_bytes_per_s,
-        "efficiency": rates.reference_device(gpu)[1].partition(" ")[0],
-        "efficiency_from": rates.reference_device(gpu)[0],
+        "efficiency": reference_device(gpu)[1].partition(" ")[0],
+        "efficiency_from": reference_device(gpu)[0],
         "plan_only": gpu.plan_only,
         "unconfirmed": list(gpu.unconfirmed),
     }

@@ -12,7 +12,8 @@ from ...cost_models.schedules.orders import LETTERS
 from ...cost_models.schedules.simulator import Timeline
 from ...errors import InputError
 from ...profiles.io import registry
-from ...profiles.rates.load import collective_rates, surfaces_for, with_measured
+from ...profiles.rates.device_rates import surfaces_for
+from ...profiles.rates.link_rates import collective_rates, with_measured
 from ...profiles.stack.load import OVERHEADS
 from ..document.plan import Candidate, Plan
 from ..evaluation.staged import Staged

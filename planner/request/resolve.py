@@ -24,7 +24,7 @@ from ...cost_models.techniques.base import Technique
 from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.model.load import load_model, read_model_yaml
-from ...profiles.rates.load import surfaces_for
+from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.provenance import files_behind
 from ...profiles.stack import load as stacks
 from ...profiles.stack.stack_file import load_stacks

@@ -201,7 +201,7 @@ def _constants(
     below: Mapping[str, LevelRates],
 ) -> tuple[OpRates, float]:  # fmt: skip
     """The constants of one operation at the last of the levels, given those of the others, and their median error."""
-    from ..rates.fit_base import solve  # not above: scipy's optimisers take half a second to import
+    from ..rates.least_squares import solve  # not above: scipy's optimisers take half a second to import
 
     size, stride, num_bytes, seconds = (np.array(column) for column in zip(*rows, strict=True))
     seconds = seconds.astype(np.float64)

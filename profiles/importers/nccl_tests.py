@@ -15,7 +15,7 @@ from ...cost_models.specs.cluster import NetworkLevel
 from ..cluster import build as clusters
 from ..cluster import fabric
 from ..io import registry
-from ..rates import load as rates
+from ..rates.link_rates import collective_rates
 from .base import Found, Importer, Nodes, catalogue_name, fail
 
 _RANK = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.+?)\s*$",
@@ -76,7 +76,7 @@ def _bandwidth(gpu: str, per_node: int, nodes: int, op: Op, num_bytes: float, se
         latency_s, _ = fabric.latency(_NETWORK)
         levels += (NetworkLevel(name="cluster", size=per_node * nodes, bw_bytes_per_s=_ANY, latency_s=latency_s,
                                 kind=_NETWORK),)  # fmt: skip
-    curve = collectives.curve(rates.collective_rates(), levels, op, per_node * nodes, 1)
+    curve = collectives.curve(collective_rates(), levels, op, per_node * nodes, 1)
     left = max(seconds - float(curve.latency_s[0]), seconds / 2)
     return levels[-1].bw_bytes_per_s * float(curve.s_per_byte[0]) * num_bytes / left
 

@@ -78,6 +78,17 @@ def assumptions(fitted: str) -> Mapping[str, Any]:
     return overlaid(prior_assumptions(), json.loads(fitted))
 
 
+def entry_of(block: Mapping[str, Any], *names: str) -> Any:
+    """The first of `names` that a block of assumptions holds, else its default."""
+    return next((block[name] for name in names if name in block), block["default"])
+
+
+def value_of(block: Mapping[str, Any], key: str, *names: str) -> float:
+    """The value of `key` under the first of `names` that has it, else of the block's default: a calibration may know
+    one number of a device whose others are borrowed."""
+    return float(next(block[name][key] for name in (*names, "default") if key in block.get(name, ())))
+
+
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
     """`below` with every leaf of `above` in its place; nothing is changed in place."""
     if not above:

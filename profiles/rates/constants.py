@@ -15,8 +15,9 @@ from typing import Literal
 from ...cost_models.specs.cluster import ClusterSpec
 from ..io import registry
 from ..stack import load as stacks
-from . import calibration, load
+from . import calibration
 from .calibration import PRIORS, Calibration, ConstantPath
+from .reference_devices import reference_device
 
 Scope = Literal["family", "accelerator", "shared"]
 UNIDENTIFIED = 0.9  # posterior over prior width from which the runs say next to nothing
@@ -96,13 +97,6 @@ class Constant:
             return 1.0 / (1.0 + math.exp(-(math.log(mean / (1.0 - mean)) + self.entry.width * z)))
         return mean * math.exp(self.entry.width * z)
 
-    def z_of(self, value: float, prior: float | None = None) -> float:
-        """The inverse of `value`."""
-        mean = self.prior if prior is None else prior
-        if self.entry.logit:
-            return (math.log(value / (1.0 - value)) - math.log(mean / (1.0 - mean))) / self.entry.width
-        return math.log(value / mean) / self.entry.width
-
     @property
     def bounds(self) -> tuple[float, float]:
         """The physical bounds, in prior widths from the mean."""
@@ -143,9 +137,9 @@ def prior_value(entry: Entry, owner: str, base: Calibration) -> float:
             block = block[part]
         return float(block)
     gpu = registry.gpu_entry(owner).spec
-    names = (owner, load.reference_device(gpu)[0], "default")
+    names = (owner, reference_device(gpu)[0], "default")
     if len(path) == 3:
-        return load.value_of(block, path[2], *names[:2])
+        return calibration.value_of(block, path[2], *names[:2])
     return float(next(block[name] for name in names if name in block))
 
 
@@ -154,7 +148,7 @@ def touches(constant: Constant, stack_name: str, cluster: ClusterSpec) -> bool:
     if constant.place[0] == "stacks":
         return constant.owner in stacks.lineage(stack_name)
     if constant.entry.scope == "accelerator":
-        return constant.owner in (cluster.gpu.name, load.reference_device(cluster.gpu)[0])
+        return constant.owner in (cluster.gpu.name, reference_device(cluster.gpu)[0])
     return constant.place[1] != "fabrics" or any(constant.owner in level.kind for level in cluster.levels)
 
 

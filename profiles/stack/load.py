@@ -18,7 +18,8 @@ from ...errors import InputError, UnknownNameError
 from ..cluster import device_files, measured_device
 from ..io.folders import CATALOGUE
 from ..rates.calibration import Calibration, load_yaml, shipped
-from ..rates.load import DeviceRates, collective_rates, surfaces_for, with_measured
+from ..rates.device_rates import DeviceRates, surfaces_for
+from ..rates.link_rates import collective_rates, with_measured
 
 _FOLDER = CATALOGUE / "stacks"
 FAMILIES = _FOLDER / "families.yaml"

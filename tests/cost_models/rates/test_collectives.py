@@ -22,8 +22,9 @@ from meshwright.cost_models.rates.collectives import (
 from meshwright.cost_models.specs.cluster import NetworkLevel
 from meshwright.cost_models.step.data_parallel import in_pieces
 from meshwright.profiles.cluster.load import load_cluster
-from meshwright.profiles.rates import fit_base
-from meshwright.profiles.rates.load import collective_rates
+from meshwright.profiles.rates.link_rates import collective_rates
+from meshwright.profiles.rates.reference_devices import DEVICES
+from meshwright.profiles.rates.tables import columns, table
 
 NODE = NetworkLevel(name="node", size=8, bw_bytes_per_s=450e9, latency_s=1e-6, kind="nvlink4")
 NET = NetworkLevel(name="cluster", size=1024, bw_bytes_per_s=50e9, latency_s=5e-6, kind="ndr-ib")
@@ -281,12 +282,12 @@ def test_galvatron_strided_groups() -> None:
     ("kind", "median"), [("nvlink3", 0.06), ("nvlink4", 0.09), ("nvlink5", 0.065), ("pcie5", 0.08)]
 )
 def test_fits_of_links(kind: str, median: float) -> None:
-    devices = {name: d for name, d in fit_base.DEVICES.items() if d.link == kind}
+    devices = {name: d for name, d in DEVICES.items() if d.link == kind}
     bandwidth = next(iter(devices.values())).link_bw_bytes_per_s
     level = NetworkLevel(name="node", size=8, bw_bytes_per_s=bandwidth, latency_s=0.0, kind=kind)
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-        rows = [r for r in fit_base.table("collectives_in_node") if r["device"] in devices and r["op"] == op]
-        ranks, num_bytes, micro = fit_base.columns(rows, "ranks", "bytes", "time_us")
+        rows = [r for r in table("collectives_in_node") if r["device"] in devices and r["op"] == op]
+        ranks, num_bytes, micro = columns(rows, "ranks", "bytes", "time_us")
         got = seconds(curve(collective_rates(), (level,), op, ranks, 1), num_bytes)
         assert np.median(np.abs(got / (micro * 1e-6) - 1)) <= median, op
 
@@ -297,8 +298,8 @@ def test_links_of_frontier_are_near_what_was_measured() -> None:
     levels = load_cluster("frontier:2").levels
     errors: list[float] = []
     for op in ("all_reduce", "all_gather", "all_to_all"):
-        rows = [row for row in fit_base.table("collectives_rccl") if row["op"] == op]
-        ranks, num_bytes, micro = fit_base.columns(rows, "ranks", "bytes", "time_us")
+        rows = [row for row in table("collectives_rccl") if row["op"] == op]
+        ranks, num_bytes, micro = columns(rows, "ranks", "bytes", "time_us")
         errors.extend(seconds(curve(collective_rates(), levels, op, ranks, 1), num_bytes) / (micro * 1e-6) - 1)
     assert np.median(np.abs(errors)) < 0.18
     assert np.abs(errors).max() < 0.4

@@ -18,9 +18,11 @@ from meshwright.cost_models.rates.surfaces import (
     gemm_seconds,
 )
 from meshwright.cost_models.specs.cluster import GpuSpec
-from meshwright.profiles.rates import fit_base
+from meshwright.profiles.rates import tables
 from meshwright.profiles.rates.calibration import PRIORS
-from meshwright.profiles.rates.load import KERNELS, DeviceRates, fit_errors, generation, reference_device, surfaces_for
+from meshwright.profiles.rates.device_rates import KERNELS, DeviceRates, surfaces_for
+from meshwright.profiles.rates.reference_devices import DEVICES, generation, reference_device
+from meshwright.profiles.rates.tables import fits, table
 
 GEMM_A100_BF16 = GemmSurface(
     peak_flops_per_s=312e12,
@@ -57,7 +59,7 @@ def gpu(name: str, arch: str, bf16: float, bandwidth: float, vendor: str = "nvid
 
 def measured(name: str) -> DeviceRates:
     """By tables and assumptions: what training runs moved (calibrated.yaml) has bounds of its own."""
-    device = fit_base.DEVICES[name]
+    device = DEVICES[name]
     arch = {"blackwell-rtx": "blackwell (sm_120)"}.get(device.generation, device.generation)
     return surfaces_for(gpu(name, arch, device.peak_flops_per_s, device.memory_bw_bytes_per_s), PRIORS)
 
@@ -191,20 +193,20 @@ GEMM_MEDIAN = {"a100-sxm-80gb": 0.05, "a100-pcie-80gb": 0.03, "h100-sxm-80gb": 0
 
 @pytest.mark.parametrize("name", sorted(set(GEMM_MEDIAN) - {"a100-pcie-80gb"}))
 def test_gemm_fits_its_table(name: str) -> None:
-    surface = replace(measured(name).gemm["bf16"], training_factor=1.0, num_sms=fit_base.DEVICES[name].num_sms)
-    rows = [row for part in ("gemm_bf16", "gemm_fp16") for row in fit_base.table(part) if row["device"] == name]
-    m, n, k, micro = fit_base.columns(rows, "m", "n", "k", "median_us")
+    surface = replace(measured(name).gemm["bf16"], training_factor=1.0, num_sms=DEVICES[name].num_sms)
+    rows = [row for part in ("gemm_bf16", "gemm_fp16") for row in table(part) if row["device"] == name]
+    m, n, k, micro = tables.columns(rows, "m", "n", "k", "median_us")
     keep = (m >= 128) & (n >= 128) & (k >= 128)
     error = np.abs(gemm_seconds(surface, m[keep], n[keep], k[keep]) / (micro[keep] * 1e-6) - 1)
     assert np.median(error) <= GEMM_MEDIAN[name]
-    assert np.median(error) == pytest.approx(fit_errors()[f"gemm {name}"]["median"], abs=2e-4)
+    assert np.median(error) == pytest.approx(fits()["errors"][f"gemm {name}"]["median"], abs=2e-4)
 
 
 def test_products_that_the_fit_of_mi250x_never_saw() -> None:
     """One to sixteen tokens by the weights of a layer: bound by memory, whose share a copy tells, not they."""
     surface = replace(measured("mi250x-gcd").gemm["bf16"], training_factor=1.0)
-    rows = [row for row in fit_base.table("gemm_fp16") if int(row["m"]) < 128]
-    m, n, k, micro = fit_base.columns(rows, "m", "n", "k", "median_us")
+    rows = [row for row in table("gemm_fp16") if int(row["m"]) < 128]
+    m, n, k, micro = tables.columns(rows, "m", "n", "k", "median_us")
     assert len(rows) == 4
     assert np.abs(gemm_seconds(surface, m, n, k) / (micro * 1e-6) - 1).max() < 0.16
 
@@ -212,7 +214,7 @@ def test_products_that_the_fit_of_mi250x_never_saw() -> None:
 def test_b200_training_products_are_slower_than_the_benchmark() -> None:
     """SimuMax's 514 forward, dgrad and wgrad products, timed one by one, run at .72 of the surface of the other table:
     the training_factor."""
-    rows = [row for row in fit_base.table("training_ops") if (row["device"], row["op"]) == ("b200-sxm-180gb", "matmul")]
+    rows = [row for row in table("training_ops") if (row["device"], row["op"]) == ("b200-sxm-180gb", "matmul")]
     shapes = np.array([[float(part.split("=")[1]) for part in row["shape"].split(", ")[1:4]] for row in rows])
     names = [part.split("=")[0] for part in rows[0]["shape"].split(", ")[1:4]]
     m, n, k = (shapes[:, names.index(dim)] for dim in "mnk")
@@ -272,7 +274,7 @@ def test_scale_of_the_best_product_found(
 
 
 def test_every_device_has_every_kernel() -> None:
-    for name in fit_base.DEVICES:
+    for name in DEVICES:
         rates = measured(name)
         assert rates.provenance == "measured"
         own = name not in ("a100-pcie-80gb", "mi250x-gcd")
@@ -282,14 +284,3 @@ def test_every_device_has_every_kernel() -> None:
         for surface in rates.attention.values():
             assert 0.05 < surface.backward_efficiency <= surface.forward_efficiency < 1
         assert rates.sources["training_factor"]
-
-
-def test_rates_and_fit_mean_the_same_devices() -> None:
-    from meshwright.profiles.rates import load as rates
-
-    assert set(rates._DONORS) == set(fit_base.DEVICES)
-    for name, (family, peak, bandwidth, sms) in rates._DONORS.items():
-        device = fit_base.DEVICES[name]
-        assert (family, peak, bandwidth, sms) == (
-            device.generation, device.peak_flops_per_s, device.memory_bw_bytes_per_s, device.num_sms
-        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -260,6 +261,15 @@ def test_holding_a_constant_is_the_fit_without_it(cases: Sequence[Case]) -> None
 # --- what ships
 
 
+def prior_widths(constant: constants.Constant, value: float, mean: float | None) -> float:
+    """How many prior widths `value` lies from its mean: the inverse of `Constant.value`."""
+
+    def scale(number: float) -> float:
+        return math.log(number / (1.0 - number)) if constant.entry.logit else math.log(number)
+
+    return (scale(value) - scale(constant.prior if mean is None else mean)) / constant.entry.width
+
+
 @pytest.fixture(scope="module")
 def shipped_fit(cases: Sequence[Case]) -> tuple[Fitter, np.ndarray, Runs]:
     """The fitter of the shipped calibration and the z of the values in the file."""
@@ -269,7 +279,7 @@ def shipped_fit(cases: Sequence[Case]) -> tuple[Fitter, np.ndarray, Runs]:
     z = []
     for constant in table:
         prior = values.get(("stacks", constant.over, constant.place[-1])) if constant.over else None
-        z.append(constant.z_of(values[constant.place], prior))
+        z.append(prior_widths(constant, values[constant.place], prior))
     return fitter, np.array(z), Runs.of(cases)
 
 

@@ -12,7 +12,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.io.registry import gpu_entry
 from meshwright.profiles.profilers import storage
-from meshwright.profiles.rates.load import surfaces_for
+from meshwright.profiles.rates.device_rates import surfaces_for
 
 from meshwright.errors import InputError
 

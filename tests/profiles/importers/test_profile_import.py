@@ -10,7 +10,7 @@ from meshwright.cost_models.quantities.exchanges import Op
 from meshwright.cost_models.rates import collectives
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.importers.registry import IMPORTERS
-from meshwright.profiles.rates.load import collective_rates
+from meshwright.profiles.rates.link_rates import collective_rates
 
 from meshwright.errors import InputError
 

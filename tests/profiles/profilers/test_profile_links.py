@@ -26,7 +26,7 @@ from meshwright.profiles.cluster import link_file, link_fits, link_tests
 from meshwright.profiles.cluster.link_tests import COLLECTIVES, Ranks
 from meshwright.profiles.cluster.links import matrix_text
 from meshwright.profiles.cluster.load import load_cluster
-from meshwright.profiles.rates.load import collective_rates, with_measured
+from meshwright.profiles.rates.link_rates import collective_rates, with_measured
 
 from meshwright.errors import InputError
 

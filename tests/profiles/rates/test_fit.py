@@ -11,8 +11,8 @@ import pytest
 import yaml
 from meshwright.cost_models.rates.surfaces import gemm_seconds
 from meshwright.profiles.io.folders import MEASURED
-from meshwright.profiles.rates import fit, fit_base
-from meshwright.profiles.rates.load import fit_errors
+from meshwright.profiles.rates import fit, fit_kernels, tables
+from meshwright.profiles.rates.reference_devices import DEVICES
 
 
 def flat(value: Any, path: str = "") -> dict[str, float]:
@@ -51,27 +51,27 @@ def test_fit_recovers_known_constants() -> None:
     """Numbers made by the formula itself come back: the fit has no bias of its own."""
     truth = np.array([0.75, 120.0, 4e-6, 0.9, 0.4, 0.8])
     grid = [(m, n, k) for m in (128, 1024, 4096) for n in (128, 768, 2048, 8192) for k in (128, 512, 4096)]
-    times = gemm_seconds(fit._gemm("a100-sxm-80gb", truth), *np.array(grid).T)
+    times = gemm_seconds(fit_kernels._gemm("a100-sxm-80gb", truth), *np.array(grid).T)
     rows = [
         {"m": str(m), "n": str(n), "k": str(k), "median_us": repr(float(t) * 1e6)}
         for (m, n, k), t in zip(grid, times, strict=True)
     ]
-    found, error = fit.fit_gemm("a100-sxm-80gb", rows)
+    found, error = fit_kernels.fit_gemm("a100-sxm-80gb", rows)
     assert list(found.values()) == pytest.approx(truth.tolist(), rel=1e-3)
     assert error["median"] < 1e-4
 
 
 def test_errors_are_recorded() -> None:
-    errors = fit_errors()
+    errors = tables.fits()["errors"]
     gemms = {label: e["median"] for label, e in errors.items() if label.startswith("gemm ")}
-    assert len(gemms) == len(fit_base.DEVICES)
+    assert len(gemms) == len(DEVICES)
     assert max(gemms.values()) < 0.09
     assert sorted(gemms.values())[len(gemms) // 2] < 0.055
 
 
 def test_rates_do_not_load_scipy() -> None:
     """Planning reads two small files; scipy is for the fit alone."""
-    load = "from meshwright.profiles.rates import load; load.collective_rates()"
+    load = "from meshwright.profiles.rates import device_rates, link_rates; link_rates.collective_rates()"
     code = f"import sys; {load}; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
