@@ -12,8 +12,8 @@ from ..cost_models.quantities.params import total_parameters
 from ..errors import FieldProblem, InputError, UnknownNameError
 from ..profiles.model.load import load_model, model_names
 from .accuracy.stack_features import Unheard, with_features
-from .api import evaluate_resolved
 from .document.plan import Plan
+from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
 from .request.resolve import resolve
 from .targets.argv import Arguments

@@ -53,6 +53,7 @@ PLANNER = (
     ("heterogeneous",),
     ("batches", "serving"),
     ("workflows",),
+    ("drivers",),
     ("api",),
     ("studies", "importing"),
     ("explain",),

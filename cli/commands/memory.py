@@ -61,6 +61,7 @@ def command(
     """  # fmt: skip
     from ...errors import InputError
     from ...planner import api
+    from ...planner.drivers.given_layout import evaluate_resolved, overflows
     from ...planner.request.load import request_from_dict
     from ...planner.request.resolve import resolve
 
@@ -84,7 +85,7 @@ def command(
         with terminal.progress("searching") as progress:
             found = api.plan(requests.build(source, set_, flags), progress=progress)
     if asked is not None and layout is not None:
-        found, choice = api.evaluate_resolved(asked, layout), 1
+        found, choice = evaluate_resolved(asked, layout), 1
     document = found.model_dump(mode="json")
     candidate = requests.candidate(document, choice)
     traced = _traced(terminal, found, choice, stage, source.name if source else "plan") if trace else []
@@ -94,7 +95,7 @@ def command(
     requests.tell_warnings(terminal, document)
     if traced:
         _show_trace(terminal, found, traced)
-    if asked is not None and api.overflows(asked, found.best):
+    if asked is not None and overflows(asked, found.best):
         raise typer.Exit(1)
 
 

@@ -117,7 +117,7 @@ def _summed(last: Certificate, outcomes: Sequence[SearchOutcome]) -> Certificate
     count = Count()
     for outcome in outcomes:
         count.add(outcome.count)
-    space = count.told(last.space.by_axis, last.space.simulated)
+    space = count.to_space_count(last.space.by_axis, last.space.simulated)
     stopped = last.stopped or next((outcome.stopped for outcome in outcomes if outcome.stopped), None)
     if not stopped:
         return last.model_copy(update={"space": space})

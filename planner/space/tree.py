@@ -66,8 +66,8 @@ class Count:
         for rule, number in other.ruled_out.items():
             self.exclude(rule, number)
 
-    def told(self, by_axis: Mapping[str, int] | None = None, simulated: int = 0) -> SpaceCount:
-        """As a plan tells it. by_axis: sizes of the axes, of a single space."""
+    def to_space_count(self, by_axis: Mapping[str, int] | None = None, simulated: int = 0) -> SpaceCount:
+        """The counts as they stand in a plan. by_axis: sizes of the axes, of a single space."""
         counted = {**vars(self), "ruled_out": dict(sorted(self.ruled_out.items()))}
         return SpaceCount(by_axis=dict(by_axis or {}), simulated=simulated, **counted)
 

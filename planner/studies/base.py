@@ -87,7 +87,7 @@ class Question:
     def base(self) -> Resolved:
         return apply(self.plain, self.sets)
 
-    def told(self, study: str, **more: Any) -> dict[str, Any]:
+    def common_fields(self, study: str, **more: Any) -> dict[str, Any]:
         """The fields that every result shares."""
         base = self.base
         changes = tuple(

@@ -20,4 +20,5 @@ def run(question: Question) -> Comparison:
     if question.replan:
         best = better(replanned(base, [question.layout.layout], question.should_stop), after.held)
         after = after.model_copy(update={"replanned": best})
-    return Comparison(**question.told("compare"), before=held(question.layout, [question.plain])[0], after=after)
+    before = held(question.layout, [question.plain])[0]
+    return Comparison(**question.common_fields("compare"), before=before, after=after)

@@ -49,7 +49,7 @@ def run(question: Question) -> Generations:
     first = next(each for each in tokens if each is not None)
     axis = AxisOut(path="gpu", dimension=None, log=False, values=tuple(names), now=base.cluster.gpu.name)
     nodes = tuple(_node(asked, str(name)) for name in names)
-    return Generations(**question.told("generations"), axes=(axis,), points=tuple(points), nodes=nodes,
+    return Generations(**question.common_fields("generations"), axes=(axis,), points=tuple(points), nodes=nodes,
                        speedup=tuple(None if each is None else each / first for each in tokens))  # fmt: skip
 
 

@@ -68,8 +68,14 @@ def run(question: Question) -> Reliability:
         nodes = max(count / base.cluster.gpus_per_node, 1.0)
         rows.append(row(count, value["gpu_mtbf"], num_bytes / nodes / value["write_bandwidth"],
                         value["detect"] + value["restart"]))  # fmt: skip
-    return Reliability(**question.told("reliability"), checkpoint_bytes=num_bytes, assumptions=assumed, now=now,
-                       tokens_per_s=held(question.layout, [base])[0].tokens_per_s, rows=tuple(rows))  # fmt: skip
+    return Reliability(
+        **question.common_fields("reliability"),
+        checkpoint_bytes=num_bytes,
+        assumptions=assumed,
+        now=now,
+        tokens_per_s=held(question.layout, [base])[0].tokens_per_s,
+        rows=tuple(rows),
+    )
 
 
 def row(num_gpus: int, gpu_mtbf_s: float, checkpoint_s: float, recover_s: float) -> ReliabilityRow:

@@ -49,7 +49,7 @@ def _scaling(question: Question, mode: Literal["strong", "weak"]) -> Scaling:
     if not any(point.best for point in points):
         raise nowhere(question, points)
     axis = AxisOut(path="gpus", dimension="count", log=True, values=tuple(str(count) for count in counts), now=str(now))
-    return Scaling(**question.told(f"{mode}-scaling"), mode=mode, axes=(axis,), points=tuple(points),
+    return Scaling(**question.common_fields(f"{mode}-scaling"), mode=mode, axes=(axis,), points=tuple(points),
                    efficiency=_efficiency(points))  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def run(question: Question) -> Sensitivity:
             question.progress(done, len(knobs), "")
         rows.append(_row(question, base, knob, now))
     rows.sort(key=lambda row: (-max(row.gain, row.gain_replanned or 0.0), -abs(row.elasticity), row.path))
-    return Sensitivity(**question.told("sensitivity"), step_s=now.step_s, worth=WORTH, rows=tuple(rows))
+    return Sensitivity(**question.common_fields("sensitivity"), step_s=now.step_s, worth=WORTH, rows=tuple(rows))
 
 
 def _row(question: Question, base: Resolved, knob: Knob, now: Priced) -> Row:

@@ -56,7 +56,7 @@ def run(question: Question) -> Sweep:
     knob = KNOBS.get(axes[0].path) if len(axes) == 1 else None
     is_speed = knob is not None and bool(knob.better) and points[0].held.runs
     saturated = saturates(question.base, question.layout, knob) if knob and is_speed else None
-    return Sweep(**question.told("sweep"), points=tuple(points), saturates=saturated, axes=tuple(
+    return Sweep(**question.common_fields("sweep"), points=tuple(points), saturates=saturated, axes=tuple(
         AxisOut(path=axis.path, dimension=dimension_of(axis.path), log=axis.log, values=axis.values,
                 now=current(question.base, axis.path)) for axis in axes))  # fmt: skip
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted, UnknownNameError
 from ..document.plan import SpaceCount, rounded
+from ..drivers.assembly import resolved_part
 from ..evaluation.candidates import money
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..request.gpu_counts import GpuRange, counts
@@ -129,7 +130,7 @@ def frontier(
     values = _values(kept, axes)
     return Frontier(
         **said, axes=axes, points=tuple(kept), overview=tuple(_overview(values)), stopped=rounds.stopped,
-        space=count.told(), proven=rounds.stopped is None,
+        space=count.to_space_count(), proven=rounds.stopped is None,
     )  # fmt: skip
 
 
@@ -144,8 +145,6 @@ def asked_on(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], i
 
 def counts_to_dict(request: Request, founds: Sequence[Resolved], per_node: int) -> dict[str, Any]:
     """The fields of a Question. Raises InputError where links between nodes differ."""
-    from ..api import resolved_part  # not above: api is loaded after this
-
     if founds[0].cluster.links is not None:
         raise InputError("links between these nodes differ, and only a plan places nodes",
                          hint="leave `links` out of the cluster, or plan each size by itself")  # fmt: skip

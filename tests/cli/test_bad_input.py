@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.planner import api
+from meshwright.planner.drivers.watch import Watch
 from meshwright.planner.space.tree import Count
 
 from ..snapshots import ROOT, check, run_here, run_terminal
@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_the_best_layout(monkeypatch: pytest.MonkeyPatch, folder: P
     def interrupt(self: object, count: Count, best: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api._Watch, "report", interrupt)
+    monkeypatch.setattr(Watch, "report", interrupt)
     result = run_here("plan", "--model", "llama-3.1-8b", *cluster, "-o", "kept.json", cwd=folder)
     kept = json.loads((folder / "kept.json").read_text())
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models.rates.collectives import curve
-from meshwright.planner import api
 from meshwright.planner.accuracy.stack_features import Unheard, with_features
 from meshwright.planner.document.plan import Candidate
+from meshwright.planner.drivers.given_layout import evaluate_resolved
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
 
@@ -24,7 +24,7 @@ def priced(layout_id: str, features: dict[str, Any] | None = None, **asked: Any)
     """With the software switched as a run had it."""
     resolved = resolve(load_request(None, asked))
     stack = with_features(resolved.stack, features, Unheard()) if features else resolved.stack
-    return api.evaluate_resolved(replace(resolved, stack=stack), layout_id).best
+    return evaluate_resolved(replace(resolved, stack=stack), layout_id).best
 
 
 def speed_up(layouts: tuple[str, str], features: tuple[dict[str, Any], dict[str, Any]], **asked: Any) -> float:

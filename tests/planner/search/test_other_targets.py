@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan, load_plan, read_plan
+from meshwright.planner.drivers import families, other_targets
 from meshwright.planner.search.exhaustive import SearchOutcome
 from meshwright.planner.search.tasks import Answer
 from meshwright.planner.space.tree import Count
@@ -54,7 +55,7 @@ def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
     def cut(pool: object, tasks: Sequence[object], report: object) -> list[Answer]:
         return [Answer((), Count(), "interrupted") for _ in tasks]
 
-    monkeypatch.setattr(api, "in_order", cut)
+    monkeypatch.setattr(other_targets, "in_order", cut)
     model = ("--model", "llama-3.1-8b", "--cluster", "dgx-h100:1", "--global-batch", "64")
     result = run_here("plan", *model, "-o", "plan.json", cwd=tmp_path)
     kept = load_plan(tmp_path / "plan.json")
@@ -67,13 +68,13 @@ def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
 
 def test_ctrl_c_while_the_list_is_filled_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few families are left where much is fixed: a second search lists the next best of each."""
-    search, calls = api._search, itertools.count()
+    search, calls = families.search, itertools.count()
 
     def cut(*args: Any, **options: Any) -> SearchOutcome:
         found = search(*args, **options)
         return replace(found, stopped="interrupted") if next(calls) == 1 else found
 
-    monkeypatch.setattr(api, "_search", cut)
+    monkeypatch.setattr(families, "search", cut)
     asked: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "global_batch": 64, "top": 8}
     plan = api.plan(**asked, fix={"tp": 8, "recompute": "none", "micro_batch": 1})
     assert next(calls) == 2  # other targets are not searched after it

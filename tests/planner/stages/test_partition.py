@@ -30,6 +30,7 @@ from meshwright.cost_models.step import lower_bounds
 from meshwright.cost_models.step.pipeline_bounds import least_load_s
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan, layout_id, load_plan, own_stages, stages_by_layout
+from meshwright.planner.drivers.even_stages import where_the_simulator_differs
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.stage_loads import stage_loads
 from meshwright.planner.heterogeneous.bounds import SharedPipelines
@@ -491,15 +492,15 @@ def test_a_warning_where_the_simulator_differs() -> None:
     resolved = resolve(load_request(None, {"model": "llama-3.1-405b", "cluster": "dgx-h100:2048", "target": "any"}))
     texts = ("tp8-cp4r-pp32-zbv-vpp2-dp16-sh2-mbs1-z1-rnone", "tp8-cp4r-pp16-vpp7-dp32-sh2-mbs1-z1-rnone")
     deep, second = (Staged.of(resolved, parse(text)) for text in texts)
-    (said,) = api._where_the_simulator_differs([deep, second])
+    (said,) = where_the_simulator_differs([deep, second])
     even = Staged.of(resolve(load_request(None, ASKED)), uneven_plan().best.to_layout())
     simulated = [replace(one, simulate=True).step_s for one in (deep, second)]
     assert simulated[1] < simulated[0]
     assert f"layout 1 takes {simulated[0]:.3g} s (closed form {deep.closed_s:.3g} s)" in said
     assert f"layout 2 {simulated[1]:.3g} s" in said
-    assert api._where_the_simulator_differs([even]) == []
+    assert where_the_simulator_differs([even]) == []
     unusual = replace(resolved, workload=replace(resolved.workload, techniques=(("diloco", ()),)))
-    assert api._where_the_simulator_differs([replace(deep, resolved=unusual)]) == []  # which no simulation knows
+    assert where_the_simulator_differs([replace(deep, resolved=unusual)]) == []  # which no simulation knows
 
 
 def test_too_few_finalists_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,76 @@
+"""The Plan document out of its parts, and the certificate of a search."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ..._version import __version__
+from ...cost_models.specs.documents import spec_to_dict
+from ...profiles.cluster.build import cluster_to_dict
+from ..document.plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, rounded
+from ..evaluation import intervals
+from ..request.load import request_to_dict
+from ..request.resolve import Resolved
+from ..search.exhaustive import SearchOutcome
+from ..space.tree import Count
+from ..stages.ilp import GAP
+
+
+def build_plan(
+    resolved: Resolved, listed: tuple[Candidate, ...], certificate: Certificate, outside: Outside | None, count: Count
+) -> Plan:
+    """The document of a plan. listed: its layouts, best first; count: what became of all others."""
+    return Plan(
+        tool={"name": "meshwright", "version": __version__},
+        request_sha256=resolved.request.sha256,
+        request=request_to_dict(resolved.request),
+        profiles=tuple(Profile(name=name, sha256=digest) for name, digest in resolved.profiles.items()),
+        candidates=listed,
+        ranking_lead=rounded(intervals.ranking_lead()),
+        certificate=certificate,
+        outside=outside,
+        resolved=resolved_part(resolved),
+        rejected={"memory": count.out_of_memory, **count.ruled_out},
+        warnings=tuple(warning.text for warning in resolved.warnings),
+    )
+
+
+def resolved_part(resolved: Resolved) -> dict[str, Any]:
+    """`resolved` of a plan: everything that its reader would otherwise have to look up."""
+    return {
+        "model": rounded(spec_to_dict(resolved.model)),
+        "cluster": rounded(cluster_to_dict(resolved.cluster)),
+        "workload": rounded(asdict(resolved.workload)),
+        "stack": rounded(spec_to_dict(resolved.stack)),
+        "target": resolved.target.name,
+        "memory_bytes": rounded(resolved.memory_bytes),
+    }
+
+
+def certify(resolved: Resolved, outcome: SearchOutcome) -> Certificate:
+    """What an exhaustive search proves: it is exact unless it was stopped."""
+    best, bound = outcome.top.rows[0][0], outcome.lower_bound
+    gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
+    minimises_time = resolved.workload.objective != "memory"
+    return Certificate(
+        space=outcome.count.to_space_count(resolved.space.axis_sizes()),
+        lower_bound_s=rounded(min(bound, best)) if minimises_time else None,
+        gap=rounded(gap),
+        proven=outcome.stopped is None,
+        stopped=outcome.stopped,
+    )
+
+
+def certify_to_gap(space: SpaceCount, best_s: float, bound_s: float, stopped: str | None) -> Certificate:
+    """What a search with integer programs proves: the solver may leave a relative gap, which counts as proven."""
+    gap = max(0.0, 1.0 - bound_s / best_s)
+    return Certificate(
+        space=space,
+        lower_bound_s=rounded(bound_s),
+        gap=rounded(gap),
+        proven=stopped is None and gap <= GAP * (1 + 1e-9),
+        stopped=stopped,
+    )

@@ -1,0 +1,43 @@
+"""Plans whose layers are divided evenly over the stages: the exhaustive search, priced by the closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..document.plan import Plan
+from ..evaluation.candidates import candidates
+from ..evaluation.staged import Staged
+from ..request.resolve import Resolved
+from .assembly import build_plan, certify
+from .families import best_of_families
+from .other_targets import fastest_outside
+from .watch import Watch
+
+_SIMULATED_DIFFERS = 0.02  # relative: from here on the simulated step of the best layout is worth a warning
+
+
+def plan_even_stages(resolved: Resolved, watch: Watch) -> Plan:
+    """The plan of the exhaustive search, by the closed form."""
+    outcome = best_of_families(resolved, watch)
+    staged = [Staged.of(resolved, layout) for _, _, layout in outcome.top.rows]
+    listed = candidates(resolved, staged)
+    best_s = outcome.top.rows[0][0]
+    outside = None if outcome.stopped else fastest_outside(resolved, best_s, best_s, watch)
+    plan = build_plan(resolved, listed, certify(resolved, outcome), outside, outcome.count)
+    doubts = [] if resolved.workload.objective == "memory" else where_the_simulator_differs(staged)
+    return watch.warn(plan.with_warnings(doubts))
+
+
+def where_the_simulator_differs(staged: Sequence[Staged]) -> list[str]:
+    """A warning where the best layout by the closed form takes longer in the simulator, with the fastest one there."""
+    first = replace(staged[0], simulate=True)
+    if first.step_s <= first.closed_s * (1 + _SIMULATED_DIFFERS):
+        return []
+    steps = [first.step_s, *(replace(layout, simulate=True).step_s for layout in staged[1:])]
+    fastest = int(np.argmin(steps))
+    text = f"simulated operation by operation, layout 1 takes {first.step_s:.3g} s (closed form {first.closed_s:.3g} s)"
+    other = f", layout {fastest + 1} {steps[fastest]:.3g} s" if fastest else ""
+    return [f"{text}{other}: `--stages own` ranks by simulation"]

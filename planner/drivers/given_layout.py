@@ -1,0 +1,45 @@
+"""The plan that has one given layout, whether it fits or not."""
+
+from __future__ import annotations
+
+from ...cost_models import units
+from ...cost_models.layouts import parse
+from ...errors import InputError
+from ..document.plan import Candidate, Certificate, Plan
+from ..evaluation.candidates import candidates
+from ..evaluation.staged import Staged
+from ..request.resolve import Resolved
+from ..space.rules import violations
+from ..space.tree import Count
+from .assembly import build_plan
+from .node_order import placed_alone
+
+
+def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
+    """As `evaluate`, of a request that is resolved, and perhaps changed since."""
+    layout = parse(layout_id)
+    if problems := violations(layout, resolved.problem):
+        derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
+        choose = "leave the field out and it is chosen: `plan --fix` with the others"
+        raise InputError("\n".join(problems), hint=derive if layout.num_gpus != resolved.problem.num_gpus else choose)
+    if resolved.cluster.links is None:
+        listed = candidates(resolved, [Staged.of(resolved, layout)])
+    else:
+        listed = (placed_alone(resolved, layout),)
+    count = Count(total=1, priced=1)
+    certificate = Certificate(space=count.to_space_count(), lower_bound_s=None, gap=None, proven=False)
+    plan = build_plan(resolved, listed, certificate, None, count)
+    return plan.with_warnings(overflows(resolved, listed[0]))
+
+
+def overflows(resolved: Resolved, candidate: Candidate) -> list[str]:
+    """Why a layout does not fit: more than a GPU may use, or than there is of host memory. Empty if it fits."""
+    texts = []
+    if candidate.device_bytes > resolved.memory_bytes:
+        need, has = units.gib(candidate.device_bytes), units.gib(resolved.memory_bytes)
+        texts.append(f"{candidate.layout_id} does not fit: it needs {need} GiB of {has}")
+    host_bytes = max(stage.host_bytes for stage in candidate.memory)
+    if host_bytes > resolved.host_bytes:
+        need, has = units.gib(host_bytes), units.gib(resolved.host_bytes)
+        texts.append(f"{candidate.layout_id} does not fit in host memory: it needs {need} GiB per GPU of {has}")
+    return texts
