@@ -24,7 +24,8 @@ from ...cost_models.rates.rates import STACK_FIELDS, Rates
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.step import step
 from ...profiles.rates.calibration import Calibration
-from ...profiles.stack.load import rates_for, stack_for
+from ...profiles.stack.load import stack_for
+from ...profiles.stack.rates import rates_for
 from .row import Case
 from .stack_features import Unheard, with_features
 

@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...profiles.io import registry
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.link_rates import collective_rates, with_measured
-from ...profiles.stack.load import OVERHEADS
+from ...profiles.stack.rates import OVERHEADS
 from ..document.plan import Candidate, Plan
 from ..evaluation.staged import Staged
 from ..request.load import request_from_dict

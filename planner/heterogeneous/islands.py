@@ -14,7 +14,7 @@ from ...cost_models.rates.collectives import Curve
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import Bridge, ClusterSpec, NetworkLevel
 from ...errors import InputError
-from ...profiles.stack import load as stacks
+from ...profiles.stack.rates import rates_for
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 
@@ -82,7 +82,7 @@ def parts_of(resolved: Resolved) -> tuple[tuple[IslandPart, ...], tuple[str, ...
                               collectives=resolved.cluster.collectives)  # fmt: skip
         alone = replace(resolved, cluster=cluster)
         try:
-            stacks.rates_for(alone.cluster, resolved.stack, resolved.workload.precision)
+            rates_for(alone.cluster, resolved.stack, resolved.workload.precision)
         except InputError as error:
             unusable.append(f"{island.name} is left out: {error.message}")
         else:

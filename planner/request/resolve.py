@@ -27,6 +27,7 @@ from ...profiles.model.load import load_model, read_model_yaml
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.provenance import files_behind
 from ...profiles.stack import load as stacks
+from ...profiles.stack.rates import HOST_MEMORY_SHARE, rates_for
 from ...profiles.stack.stack_file import load_stacks
 from ..space.rules import Rule, fixed, legality
 from ..space.tree import Space
@@ -60,7 +61,7 @@ class Resolved:
 
     @cached_property
     def rates(self) -> Rates:
-        rates = stacks.rates_for(self.cluster, self.stack, self.workload.precision)
+        rates = rates_for(self.cluster, self.stack, self.workload.precision)
         if self.links is not None:
             rates = replace(rates, links=self.links)
         return rates if self.network is None else rates.on_network(self.network)
@@ -92,7 +93,7 @@ class Resolved:
             group.host_memory_bytes / group.gpus_per_node for group in self.cluster.groups if group.host_memory_bytes
         ]
         known = len(shares) == len(self.cluster.groups)
-        return stacks.HOST_MEMORY_SHARE * min(shares) if known else float("inf")
+        return HOST_MEMORY_SHARE * min(shares) if known else float("inf")
 
     def for_target(self, name: str) -> Resolved:
         """The same request for another target, with that target's software unless the request names one."""

@@ -57,7 +57,8 @@ from meshwright.planner.space.tree import Columns, Count, Space, allowed, select
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 from numpy.typing import NDArray
 
 from meshwright.errors import InputError

@@ -27,7 +27,8 @@ from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.space.rules import violations
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 from .even_pipeline import even_step_s
 

@@ -29,7 +29,8 @@ from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 H, V, F, SEQ, LAYER = 4096, 128256, 14336, 8192, 218_112_000
 

@@ -33,7 +33,8 @@ from meshwright.planner.request.resolve import resolve
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 from meshwright.errors import InputError
 

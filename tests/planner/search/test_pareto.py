@@ -12,7 +12,7 @@ from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.step import lower_bounds
 from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.pareto import FrontierSearch, nine_digits
-from meshwright.profiles.stack.load import rates_for
+from meshwright.profiles.stack.rates import rates_for
 
 from .test_search_exact import drawn, random_request
 

@@ -16,7 +16,7 @@ from meshwright.cost_models.specs.cluster import ClusterSpec
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.rate_sweep import RateSweep
 from meshwright.planner.space.tree import Columns, Space
-from meshwright.profiles.stack.load import rates_for
+from meshwright.profiles.stack.rates import rates_for
 
 from meshwright.errors import NoFeasibleLayoutError
 

@@ -28,7 +28,8 @@ from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
 from meshwright.planner.space.tree import MESH_FIELDS, Count, Space, allowed, cross, select
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.cluster.load import load_cluster
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 NUM_REQUESTS = 200
 TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {

@@ -38,7 +38,8 @@ from meshwright.planner.space.rules import RULES, Rule, fixed
 from meshwright.planner.space.tree import MESH_FIELDS, Columns, Count, Space
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.cluster.load import load_cluster
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 from ...snapshots import ROOT, environment
 

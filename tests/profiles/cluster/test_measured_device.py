@@ -25,7 +25,8 @@ from meshwright.profiles.profilers.kernel_file import profile_text
 from meshwright.profiles.profilers.kernels import Kernel, Need, hardly_any, needs
 from meshwright.profiles.profilers.overlap import Overlap
 from meshwright.profiles.profilers.samples import SampleRange
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 from meshwright.errors import InputError
 

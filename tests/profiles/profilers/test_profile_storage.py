@@ -9,7 +9,8 @@ import pytest
 import yaml
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.profilers import storage
-from meshwright.profiles.stack.load import load_stack, rates_for
+from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
 
 from meshwright.errors import InputError
 
