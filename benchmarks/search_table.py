@@ -20,7 +20,7 @@ from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.run import search_of
-from meshwright.planner.stages.coefficients import stages_of
+from meshwright.planner.stages.coefficients import problem_of
 from meshwright.planner.stages.solve import solve
 from mixed_clusters import measure as mixed_figures
 from placement import measure as placement_figures
@@ -53,7 +53,7 @@ def simulated_search(name: str) -> str:
     return f"{seconds:.1f} s for {total:,} layouts"
 
 
-def stages_of_deepseek() -> str:
+def deepseek_stages() -> str:
     """The program of the stages, from even ones."""
     found, layout = requested("deepseek-v3, 2,048 H100, any"), parse(_BY_HAND)
 
@@ -63,9 +63,9 @@ def stages_of_deepseek() -> str:
 
     def run() -> float:
         base = Staged.of(found, layout, simulate=True)
-        stages = stages_of(base, found.memory_bytes, recompute_apart=False)
+        problem = problem_of(base, found.memory_bytes, separate_recompute=False)
         even = Partition(stages_by_layout(layout, found.model.num_layers)[0])
-        return solve(stages, partial(score, base), incumbent=even, rounds=2, good_enough=0.01).gap
+        return solve(problem, partial(score, base), incumbent=even, rounds=2, good_enough=0.01).gap
 
     seconds, gap = cpu_seconds(run)
     return f"{seconds:.1f} s, gap {100 * gap:.1f} %"
@@ -109,7 +109,7 @@ def rows() -> list[tuple[str, str, str, str]]:
          f"{layouts_per_second(requested(large)):,.0f}"),
         (f"{large}, finalists simulated", "206 s for 59,040 layouts", "5 s", simulated_search(large)),
         (larger, "", "15 s", simulated_search(larger)),
-        ("stages of DeepSeek-V3, pp 16 x vpp 2", "by hand", "5 s, gap 1 %", stages_of_deepseek()),
+        ("stages of DeepSeek-V3, pp 16 x vpp 2", "by hand", "5 s, gap 1 %", deepseek_stages()),
         *strategies(),
         *placements(),
         *mixed_clusters(),

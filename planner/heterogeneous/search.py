@@ -27,14 +27,15 @@ from ..search.exhaustive import SearchOutcome
 from ..search.run import search_of
 from ..search.top_k import FAMILY
 from ..space.tree import Count
-from ..stages.ilp import GAP, Stages
+from ..stages.ilp import GAP
+from ..stages.problem import PartitionProblem
 from ..stages.relaxed_search import splittable
 from ..stages.solve import solve
 from .bounds import SharedPipelines, SharedReplicas, whole_stages
 from .islands import IslandPart, bridge_between, crossing_s, joined
 from .pipeline import CrossIslandPipeline
 from .replicas import Replicas, best_shares, equal_shares
-from .stages import alone_stages, by_speed, shared_stages
+from .stages import by_speed, joint_problem, problems_alone
 
 LISTED = 384  # nodes of each way and set
 DIVERSE, APART = 128, (*FAMILY, "micro_batch", "recompute", "recompute_modules")  # and of pipelines the best of these
@@ -45,6 +46,7 @@ SOLVED, NEAR = 5, 0.1  # of all sets together: integer programs for the best, as
 CHUNKS = 192  # of the proof: programs of real numbers for nodes with as many chunks together
 _UNFIT = 0.3  # of that budget, what a pipeline costs that does not fit
 MOST_ISLANDS = 4
+_Order = tuple[Layout, tuple[int, ...]]  # a layout, and the numbers of the islands in the order of its pipeline
 ROUNDS, GOOD_ENOUGH = 2, 2e-3
 
 
@@ -88,11 +90,9 @@ class HeterogeneousSearch:
     notes: list[str] = field(default_factory=list)
     stopped: str | None = None
     cut_short: tuple[str, ...] = ()  # causes that cut a comparison after the search, as in the plan
-    _even: dict[tuple[Layout, tuple[int, ...]], tuple[CrossIslandPipeline, Stages]] = field(default_factory=dict)
-    _alone: dict[tuple[Layout, tuple[int, ...]], tuple[CrossIslandPipeline, dict[int, Stages]]] = field(
-        default_factory=dict
-    )
-    _bounds: dict[tuple[Layout, tuple[int, ...]], float] = field(default_factory=dict)
+    _even: dict[_Order, tuple[CrossIslandPipeline, PartitionProblem]] = field(default_factory=dict)
+    _alone: dict[_Order, tuple[CrossIslandPipeline, dict[int, PartitionProblem]]] = field(default_factory=dict)
+    _bounds: dict[_Order, float] = field(default_factory=dict)
 
     @property
     def ranked(self) -> list[IslandChoice]:
@@ -247,17 +247,17 @@ class HeterogeneousSearch:
                 found = min(found, self._offer(base, partition))
         return math.isfinite(found)
 
-    def _base(self, order: Sequence[IslandPart], layout: Layout) -> tuple[CrossIslandPipeline, Stages]:
+    def _base(self, order: Sequence[IslandPart], layout: Layout) -> tuple[CrossIslandPipeline, PartitionProblem]:
         """The layout in one order of the islands, with even stages, and what their program needs to know."""
         key, listed = (layout, tuple(part.number for part in order)), sorted(order, key=lambda part: part.number)
         if key not in self._even:
             name = (layout, tuple(part.number for part in listed))
             if name not in self._alone:
                 first = CrossIslandPipeline.over(self.resolved, listed, layout)
-                self._alone[name] = first, alone_stages(first)
+                self._alone[name] = first, problems_alone(first)
             first, alone = self._alone[name]
             base = first if list(order) == listed else first.reordered(order)
-            self._even[key] = base, shared_stages(base, alone)
+            self._even[key] = base, joint_problem(base, alone)
         return self._even[key]
 
     def _offer(self, base: CrossIslandPipeline, partition: Partition) -> float:
@@ -279,7 +279,9 @@ class HeterogeneousSearch:
             if isinstance(one, CrossIslandPipeline):
                 self._stages(*self._base(one.parts, one.layout), one.partition, ROUNDS)
 
-    def _stages(self, base: CrossIslandPipeline, stages: Stages, incumbent: Partition | None, rounds: int) -> float:
+    def _stages(
+        self, base: CrossIslandPipeline, stages: PartitionProblem, incumbent: Partition | None, rounds: int
+    ) -> float:
         """The best stages of a layout in one order of the islands; a bound of all stages."""
         solved = solve(
             stages, lambda partition: self._offer(base, partition),
@@ -304,7 +306,7 @@ class HeterogeneousSearch:
                 bound_s = max(bound_s, min(self._bound_of(*self._base(order, node.layout)) for order in ways))
             self.lower_bound_s = min(self.lower_bound_s, bound_s)
 
-    def _bound_of(self, base: CrossIslandPipeline, stages: Stages) -> float:
+    def _bound_of(self, base: CrossIslandPipeline, stages: PartitionProblem) -> float:
         key = (base.layout, tuple(part.number for part in base.parts))
         return self._bounds[key] if key in self._bounds else self._stages(base, stages, None, 0)
 

@@ -1,4 +1,4 @@
-"""The stages of a pipeline over islands: what `partition_ilp` needs to know of it, and a first split by speed."""
+"""The partition problem of a pipeline over islands, and a first partition by speed."""
 
 from __future__ import annotations
 
@@ -11,57 +11,61 @@ import numpy as np
 
 from ...cost_models.arrays import Array
 from ...cost_models.quantities.stages import Partition, on_devices
-from ..stages.coefficients import stages_of
-from ..stages.ilp import Stages
+from ..stages.coefficients import problem_of
+from ..stages.problem import PartitionProblem
 from .pipeline import CrossIslandPipeline
 
-
-def alone_stages(one: CrossIslandPipeline) -> dict[int, Stages]:
-    """Number of an island -> the stages as if all of them were on it."""
-    found: dict[int, Stages] = {}
-    for part, single in zip(one.parts, one.singles, strict=True):
-        like = next(iter(found.values()), None)
-        found[part.number] = stages_of(single, single.resolved.memory_bytes, recompute_apart=False, like=like)
-    return found
+_OF_CHUNKS = ("forward_s", "input_s", "weight_s", "recompute_s", "edge_forward_s", "edge_input_s", "edge_weight_s")
+_OF_DEVICES = ("memory_bytes", "update_s", "fixed_update_s")
 
 
-def shared_stages(one: CrossIslandPipeline, every: Mapping[int, Stages] | None = None) -> Stages:
-    """Of every chunk and device the row of its own island. every: `alone_stages` of the islands in any order."""
-    every = every or alone_stages(one)
-    alone = [every[part.number] for part in one.parts]
-    devices = [one.on[device] for device in range(one.layout.pp)]
-    chunks = [one.on[device] for device in one.devices]
-
-    def rows(name: str, places: list[int]) -> Array:
-        return np.array([getattr(alone[part], name)[row] for row, part in enumerate(places)])
-
-    by_chunk = ("forward_s", "input_s", "weight_s", "redo_s", "edge_forward_s", "edge_input_s", "edge_weight_s",
-                "held_bytes", "dropped_bytes")  # fmt: skip
-    by_device = ("fixed_bytes", "redo_bytes", "memory_bytes", "update_s", "fixed_update_s")
-    own: dict[str, Any] = {name: rows(name, chunks) for name in by_chunk}
-    own |= {name: rows(name, devices) for name in by_device}
-    return replace(alone[0], **own, hop_s=np.array(one.hops_s), link_s=np.array(one.links_s))
+def problems_alone(pipeline: CrossIslandPipeline) -> dict[int, PartitionProblem]:
+    """Number of an island -> the problem as if all stages were on it. All of them need the same bytes."""
+    problems: dict[int, PartitionProblem] = {}
+    for part, single in zip(pipeline.parts, pipeline.singles, strict=True):
+        like = next(iter(problems.values()), None)
+        memory_bytes = single.resolved.memory_bytes
+        problems[part.number] = problem_of(single, memory_bytes, separate_recompute=False, like=like)
+    return problems
 
 
-def by_speed(stages: Stages) -> Partition | None:
-    """Layer by layer to the chunk that then takes least, as far as memory goes; None where it does not go far enough.
+def joint_problem(
+    pipeline: CrossIslandPipeline, alone: Mapping[int, PartitionProblem] | None = None
+) -> PartitionProblem:
+    """The problem in which every chunk and device has the seconds and the memory of its own island. alone:
+    `problems_alone` of the islands, in any order."""
+    alone = alone or problems_alone(pipeline)
+    of_parts = [alone[part.number] for part in pipeline.parts]
+    part_of_device = [pipeline.on[device] for device in range(pipeline.layout.pp)]
+    part_of_chunk = [pipeline.on[device] for device in pipeline.devices]
 
-    Layers are taken as the mean of all; what a run of unlike ones does to it, the moves of `partition_search` mend.
+    def rows(name: str, part_of_row: list[int]) -> Array:
+        return np.array([getattr(of_parts[part], name)[row] for row, part in enumerate(part_of_row)])
+
+    changed: dict[str, Any] = {name: rows(name, part_of_chunk) for name in _OF_CHUNKS}
+    changed |= {name: rows(name, part_of_device) for name in _OF_DEVICES}
+    return replace(of_parts[0], **changed, hop_s=np.array(pipeline.hops_s), link_s=np.array(pipeline.links_s))
+
+
+def by_speed(problem: PartitionProblem) -> Partition | None:
+    """Give layer by layer to the chunk that then takes least, as far as its memory goes; None if layers are left.
+
+    Each layer is taken as the mean of all. Where runs of unlike layers make that wrong, the moves of `solve` mend it.
     """
-    runs = np.array(stages.runs, dtype=np.float64)
-    part = runs / runs.sum()
-    layer_s = (stages.forward_s + stages.input_s + stages.weight_s) @ part
-    edge_s = stages.edge_forward_s + stages.edge_input_s + stages.edge_weight_s
-    held = stages.held_bytes @ part
-    devices, last = stages.devices, len(stages.devices) - 1
+    runs = np.array(problem.runs, dtype=np.float64)
+    share = runs / runs.sum()
+    layer_s = (problem.forward_s + problem.input_s + problem.weight_s) @ share
+    edge_s = problem.edge_forward_s + problem.edge_input_s + problem.edge_weight_s
+    resident = problem.needs.resident_bytes @ share  # [chunk, moment]
+    devices, last = problem.devices, len(problem.devices) - 1
     sizes = [0 if chunk in (0, last) else 1 for chunk in range(last + 1)]
-    # [device, moment]
-    room = stages.memory_bytes[:, None] - stages.fixed_bytes - on_devices(held * np.array(sizes)[:, None], devices)
+    used = problem.needs.fixed_bytes + on_devices(resident * np.array(sizes)[:, None], devices)
+    room = problem.memory_bytes[:, None] - used  # [device, moment]
 
     def takes_one_more(chunk: int) -> bool:
-        there = last - chunk  # in a V
-        too_many_back = there < stages.num_folded and sizes[there] <= sizes[chunk]
-        return bool((room[devices[chunk]] >= held[chunk]).all()) and not too_many_back
+        opposite = last - chunk  # in a V
+        too_many_back = opposite < problem.num_folded and sizes[opposite] <= sizes[chunk]
+        return bool((room[devices[chunk]] >= resident[chunk]).all()) and not too_many_back
 
     queue = [(float(edge_s[c] + (sizes[c] + 1) * layer_s[c]), c) for c in range(last + 1)]
     heapq.heapify(queue)
@@ -72,6 +76,6 @@ def by_speed(stages: Stages) -> Partition | None:
             return None
         seconds, chunk = heapq.heappop(queue)
         sizes[chunk] += 1
-        room[devices[chunk]] -= held[chunk]
+        room[devices[chunk]] -= resident[chunk]
         heapq.heappush(queue, (seconds + float(layer_s[chunk]), chunk))
     return Partition(tuple(sizes)) if (room >= 0).all() else None

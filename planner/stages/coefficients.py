@@ -1,4 +1,8 @@
-"""What the integer program of the stages (`partition_ilp`) needs to know of a layout, out of its ledger."""
+"""The partition problem of a layout, out of its ledger.
+
+What a layer costs does not depend on its neighbours, so seconds and bytes of layers are those of one layer on a device
+of its own. Only transient tensors are not a sum over layers: the problem takes the least that any stage has of them.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,15 @@ from ...cost_models.rates.rates import COMPONENTS
 from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, step, stragglers
 from ..evaluation.simulator_costs import single_layers
 from ..evaluation.staged import Staged
-from .ilp import Stages
+from .problem import MemoryNeeds, PartitionProblem
 
 # Terms of a step (step.TERMS) that the program has, beside step.ONCE_TERMS, and those that it leaves out. It may leave
 # out any: its answer is a bound from below, and each split that it proposes is priced by `Staged`.
 PROGRAM_TERMS = frozenset({*COMPONENTS, "accumulate", "bubble", "pp", "optimizer", "stragglers"})
 LEFT_OUT_TERMS = frozenset({"imbalance", "fsdp", "resharding", "vocabulary", "dp", "offload"})
 
-_HELD = np.array([1.0, 1.0, 0.0, 0.0])  # of held.Moment, what is held from F to I
+# The entries of resident.Moment that count micro-batches from F to I: on chunks that go there, and that come back.
+_FROM_F = np.array([1.0, 1.0, 0.0, 0.0])
 
 
 def runs_of(pattern: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -37,118 +42,135 @@ def runs_of(pattern: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple((pattern[low], high - low) for low, high in itertools.pairwise(edges))
 
 
-def stages_of(one: Staged, memory_bytes: float, *, recompute_apart: bool, like: Stages | None = None) -> Stages:
-    """What the integer program needs of a layout. recompute_apart: whether stages may recompute different numbers.
-    like: of the same layout under other rates, which holds the same bytes."""
-    resolved, layout, batch = one.resolved, one.layout, one.ledger
-    problem, rates, runs = resolved.problem, resolved.rates, runs_of(resolved.problem.pattern)
-    chunks = len(one.devices)
-    kinds = [kind for kind, _ in runs]
-    chooses = recompute_apart and RECOMPUTE_MODES[layout.recompute] == "full"
-    tables, key, code = batch.tables, int(batch.key[0]), batch.codes[int(batch.code[0])]
-    single = single_layers(batch)
-    accumulate = accumulated_bytes(single, 0)[:-1] / rates.bandwidth("accumulation")[0]
-    kernels = kernel_seconds(tables, rates)
-    redo, weight = kernels.recompute_s(*code).sum(axis=1)[:, key], kernels.weight_s[:, key]
-    inputs = np.maximum(kernels.backward_s[:, key] - weight, 0.0) + accumulate
-    ends = (problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout), is_folded(layout))
-    edges = chunk_rows(*ends, (0,) * chunks)
-    always = inputs if chooses else inputs + redo
-    saved, kept = tables.saved(*code)[:, key], tables.saved(0, 0)[:, key]
-    on_gpu, growth = on_devices(edges, one.devices), 1.0 + rates.overheads.reserve_share
-    if like is None:
-        state, (from_f, from_i, beside) = _state_bytes(single), _moments(one)
-        held = from_f * (kept if chooses else saved) + from_i * tables.wgrad_stash[:, key]
-        per_layer = growth * (state[kinds] + held[..., kinds])
-        passing = _passing_bytes(one, edges, none_redone=chooses)
-        redo_bytes = growth * np.maximum(_passing_bytes(one, edges, filled=True)[0] - passing[0], 0.0) * chooses
-        passing = passing[beside].T
-        at_ends = on_devices((edges[:, None] * held).sum(axis=2), one.devices)
-        fixed_bytes = growth * (passing + (on_gpu @ state)[:, None] + at_ends + _outputs(one, from_f + from_i))
-        dropped_bytes = growth * from_f * (kept - saved)[kinds]
-        outside = float(reserved_memory.fixed_bytes(batch, rates)[0])
-        fixed_bytes = fixed_bytes + _unusable(one, on_gpu)[:, None] + outside
-    else:
-        per_layer, dropped_bytes = like.held_bytes, like.dropped_bytes
-        fixed_bytes, redo_bytes = like.fixed_bytes, like.redo_bytes
-    update, pp = optimizer_seconds.optimizer_s(single, rates), layout.pp
+def problem_of(
+    staged: Staged, memory_bytes: float, *, separate_recompute: bool, like: PartitionProblem | None = None
+) -> PartitionProblem:
+    """The partition problem of a layout. separate_recompute: whether stages may recompute different numbers of layers.
+    like: the problem of the same layout under other rates, whose bytes are the same."""
+    resolved, ledger, chunks, pp = staged.resolved, staged.ledger, len(staged.devices), staged.layout.pp
+    rates, runs, key = resolved.rates, runs_of(resolved.problem.pattern), staged.key
+    chooses = separate_recompute and RECOMPUTE_MODES[staged.layout.recompute] == "full"
+    kernels, single = kernel_seconds(ledger.tables, rates), single_layers(ledger)
+    accumulate_s = accumulated_bytes(single, 0)[:-1] / rates.bandwidth("accumulation")[0]
+    forward_s, weight_s = kernels.forward_s[:, key], kernels.weight_s[:, key]
+    recompute_s = kernels.recompute_s(*staged.recompute_code).sum(axis=1)[:, key]
+    input_s = np.maximum(kernels.backward_s[:, key] - weight_s, 0.0) + accumulate_s
+    input_s = input_s if chooses else input_s + recompute_s
+    update_s, edges = optimizer_seconds.optimizer_s(single, rates), _edge_rows(staged)
+    layer_update_s = update_s[:-1] - update_s[-1]
 
-    def each(values: Array, number: int) -> Array:
-        """The same row for every chunk or device."""
-        return np.tile(values[kinds], (number, 1))
+    def of_runs(of_kinds: Array, number: int) -> Array:
+        """[number, run] the same row for every chunk or device."""
+        return np.tile(of_kinds[[kind for kind, _ in runs]], (number, 1))
 
-    return Stages(
-        runs=tuple(length for _, length in runs), devices=tuple(one.devices), order=one.schedule,
-        forward_s=each(kernels.forward_s[:, key], chunks), input_s=each(always, chunks), weight_s=each(weight, chunks),
-        redo_s=each(redo, chunks),
-        edge_forward_s=edges @ kernels.forward_s[:, key], edge_input_s=edges @ always, edge_weight_s=edges @ weight,
-        hop_s=np.full((2, chunks), float(stage_messages.hop_s(batch, rates)[0])),
-        link_s=np.full((2, chunks), float(stage_messages.link_s(batch, rates)[0])),
-        held_bytes=per_layer, dropped_bytes=dropped_bytes, fixed_bytes=fixed_bytes, redo_bytes=redo_bytes,
-        memory_bytes=np.full(pp, memory_bytes), update_s=each(update[:-1] - update[-1], pp),
-        fixed_update_s=update[-1] + on_gpu @ (update[:-1] - update[-1]), chooses_recompute=chooses,
-        fixed_s=float(step.once_terms_s(batch, rates)[0]), growth=1.0 + stragglers.straggler_share(batch),
+    return PartitionProblem(
+        runs=tuple(length for _, length in runs), devices=tuple(staged.devices), schedule=staged.schedule,
+        forward_s=of_runs(forward_s, chunks), input_s=of_runs(input_s, chunks), weight_s=of_runs(weight_s, chunks),
+        recompute_s=of_runs(recompute_s, chunks), edge_forward_s=edges @ forward_s, edge_input_s=edges @ input_s,
+        edge_weight_s=edges @ weight_s, hop_s=np.full((2, chunks), float(stage_messages.hop_s(ledger, rates)[0])),
+        link_s=np.full((2, chunks), float(stage_messages.link_s(ledger, rates)[0])),
+        needs=like.needs if like else _memory_needs(staged, edges, chooses_recompute=chooses),
+        memory_bytes=np.full(pp, memory_bytes), update_s=of_runs(layer_update_s, pp),
+        fixed_update_s=update_s[-1] + on_devices(edges, staged.devices) @ layer_update_s, chooses_recompute=chooses,
+        once_s=float(step.once_terms_s(ledger, rates)[0]), growth=1.0 + stragglers.straggler_share(ledger),
+    )  # fmt: skip
+
+
+def _edge_rows(staged: Staged) -> Array:
+    """[chunk, kind] embedding, head and MTP modules, without any layer."""
+    problem, layout = staged.resolved.problem, staged.layout
+    no_layers = (0,) * len(staged.devices)
+    return chunk_rows(problem.pattern, problem.num_kinds, problem.edges, layout.pp, chunks_per_stage(layout),
+                      is_folded(layout), no_layers)  # fmt: skip
+
+
+def _memory_needs(staged: Staged, edges: Array, *, chooses_recompute: bool) -> MemoryNeeds:
+    ledger, rates, tables, key = staged.ledger, staged.resolved.rates, staged.ledger.tables, staged.key
+    kinds = [kind for kind, _ in runs_of(staged.resolved.problem.pattern)]
+    growth = 1.0 + rates.overheads.reserve_share  # the allocator reserves more than tensors take
+    on_gpu, state = on_devices(edges, staged.devices), _state_bytes(single_layers(ledger))
+    from_f, from_i, transient_row = _moments(staged)
+    saved, recomputed = tables.saved(0, 0)[:, key], tables.saved(*staged.recompute_code)[:, key]
+    resident = from_f * (saved if chooses_recompute else recomputed) + from_i * tables.wgrad_stash[:, key]
+    transient = _transient_bytes(staged, edges, none_recomputed=chooses_recompute)
+    recompute_bytes = np.zeros(staged.layout.pp)
+    if chooses_recompute:
+        recomputing = _transient_bytes(staged, edges, filled=True)[0]
+        recompute_bytes = growth * np.maximum(recomputing - transient[0], 0.0)
+    at_edges = on_devices((edges[:, None] * resident).sum(axis=2), staged.devices)
+    tensors = transient[transient_row].T + (on_gpu @ state)[:, None] + at_edges + _outputs(staged, from_f + from_i)
+    outside = _unusable(staged, on_gpu)[:, None] + float(reserved_memory.fixed_bytes(ledger, rates)[0])
+    return MemoryNeeds(
+        resident_bytes=growth * (state[kinds] + resident[..., kinds]),
+        dropped_bytes=growth * from_f * (saved - recomputed)[kinds],
+        fixed_bytes=growth * tensors + outside, recompute_bytes=recompute_bytes,
     )  # fmt: skip
 
 
 def _state_bytes(single: Ledger) -> Array:
-    """[kind] bytes that a layer of each kind keeps beside activations."""
+    """[kind] bytes that a layer of each kind keeps for the whole run: weights, gradients, optimizer states."""
     buffers = DeviceMemory(single).buffers(0)
     total = np.asarray(sum(buffers[name] for name in LASTING if name != "activations"))
     return np.asarray(total[:-1] - total[-1])
 
 
-def _passing_bytes(one: Staged, edges: Array, *, none_redone: bool = False, filled: bool = False) -> Array:
-    """[3, device] bytes of what comes and goes (DeviceMemory.transient_bytes), at least: beside a layer, or none where
-    a stage may be empty. none_redone: as if no layer were recomputed; filled: none is empty."""
-    on_gpu = on_devices(edges, one.devices)
-    variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(one.resolved.problem.num_kinds)]
-    batch = replace(one.ledger, code=one.ledger.code * 0, codes=((0, 0),)) if none_redone else one.ledger
-    late = DeviceMemory(one.ledger).late_bytes
-    of_kinds = np.array([_transient(batch, rows, late) for rows in variants])
+def _transient_bytes(staged: Staged, edges: Array, *, none_recomputed: bool = False, filled: bool = False) -> Array:
+    """[3, device] transient bytes (DeviceMemory.transient_bytes) that every stage has at least: those beside one layer,
+    or beside none where a stage may be empty. none_recomputed: as if no layer were; filled: no stage is empty."""
+    on_gpu, devices = on_devices(edges, staged.devices), staged.devices
+    variants = [on_gpu + np.eye(on_gpu.shape[1])[kind] for kind in range(staged.resolved.problem.num_kinds)]
+    ledger, late = staged.ledger, DeviceMemory(staged.ledger).late_bytes
+    if none_recomputed:
+        ledger = replace(ledger, code=ledger.code * 0, codes=((0, 0),))
+    of_kinds = np.array([_transient_beside(ledger, rows, late) for rows in variants])
     least = of_kinds.min(axis=0)
-    # A chunk between the ends has a layer, and so has each before and behind it: which kinds can it be of?
-    pattern, last = one.resolved.problem.pattern, len(one.devices) - 1
-    for chunk, device in enumerate(one.devices[1:-1], 1):
+    # Every chunk between the ends has a layer. So chunk c starts at layer c - 1 or later, and as many layers are left
+    # for the chunks behind it: only the kinds in between can be on it.
+    pattern, last = staged.resolved.problem.pattern, len(devices) - 1
+    for chunk, device in enumerate(devices[1:-1], 1):
         kinds = sorted(set(pattern[chunk - 1 : len(pattern) - last + 1 + chunk]))
         least[:, device] = np.maximum(least[:, device], of_kinds[kinds, :, device].min(axis=0))
     if filled:
         return np.asarray(least)
-    empty = sorted({one.devices[0], one.devices[-1]} - set(one.devices[1:-1]))
-    least[:, empty] = np.minimum(least, _transient(batch, on_gpu, late))[:, empty]
+    may_be_empty = sorted({devices[0], devices[-1]} - set(devices[1:-1]))
+    least[:, may_be_empty] = np.minimum(least, _transient_beside(ledger, on_gpu, late))[:, may_be_empty]
     return np.asarray(least)
 
 
-def _transient(batch: Ledger, rows: Array, late: Array) -> Array:
-    """[3, device] the same of devices with these layers; equal devices hold equal ones."""
+def _transient_beside(ledger: Ledger, rows: Array, late: Array) -> Array:
+    """[3, device] transient bytes of devices with [device, kind] layers. Each distinct row is computed once."""
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     number = np.zeros((1, len(distinct)))
     splits = Splits(distinct[None], number, np.ones_like(number), rows.sum(axis=0)[None])
-    other = DeviceMemory(replace(batch, splits=splits))
+    other = DeviceMemory(replace(ledger, splits=splits))
     return np.array([other.transient_bytes(j, late)[:, 0] for j in range(len(distinct))]).T[:, which]
 
 
-def _outputs(one: Staged, in_flight: Array) -> Array:
-    """[device, moment] bytes that it keeps of what it hands on. in_flight: [chunk, moment, 1] micro-batches."""
-    hands_on = np.arange(one.layout.pp) < one.layout.pp - 1
-    return np.asarray(hands_on[:, None] * one.ledger.kept_output[0] * in_flight[: one.layout.pp, :, 0])
+def _outputs(staged: Staged, in_flight: Array) -> Array:
+    """[device, moment] bytes of outputs that a stage keeps after it sent them on. in_flight: [chunk, moment, 1]
+    micro-batches."""
+    hands_on = np.arange(staged.layout.pp) < staged.layout.pp - 1
+    return np.asarray(hands_on[:, None] * staged.ledger.kept_output[0] * in_flight[: staged.layout.pp, :, 0])
 
 
-def _unusable(one: Staged, on_gpu: Array) -> Array:
-    """[device] bytes of blocks that the loss leaves empty."""
-    most = max(float(unusable(one.ledger, j)[0]) for j in range(one.ledger.num_profiles))
+def _unusable(staged: Staged, on_gpu: Array) -> Array:
+    """[device] bytes of allocator blocks that the loss frees and nothing else can use."""
+    most = max(float(unusable(staged.ledger, j)[0]) for j in range(staged.ledger.num_profiles))
     return np.where(on_gpu[:, HEAD] > 0, most, 0.0)
 
 
-def _moments(one: Staged) -> tuple[Array, Array, NDArray[np.int64]]:
-    """[chunk, moment, 1] micro-batches of each chunk that are held from F to I, and from I to W, at each moment at
-    which its device may be fullest; [moment] the row of `_passing_bytes` that is there: after an F, after an I, and
-    without a split backward pass in that of the embedding, when a micro-batch of one chunk is gone."""
-    x, devices = one.ledger.layouts, np.array(one.devices)
-    pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], one.ledger.m))
-    after_f, after_i = moments_held(one.layout.schedule, pp, vpp, m, devices.astype(np.float64))
-    back = is_folded(one.layout) * (np.arange(len(devices)) >= len(devices) // 2)
-    last = [after_f - _HELD[:, None] / chunks_per_stage(one.layout)] if not len(after_i) else []
-    numbers, chunk = np.concatenate([after_f, after_i, *last]), np.arange(len(devices))
-    from_f, from_i = (numbers[:, first + back, chunk].T[..., None] for first in (0, 2))
-    return from_f, from_i, np.repeat([0, 1, 2], [len(after_f), len(after_i), len(last)])
+def _moments(staged: Staged) -> tuple[Array, Array, NDArray[np.int64]]:
+    """[chunk, moment, 1] micro-batches that each chunk holds from F to I, and from I to W, at each moment at which its
+    device may be fullest; [moment] the row of `_transient_bytes` for it.
+
+    The moments are after an F and after an I. Without a split backward pass there is one more, in the backward pass of
+    the embedding, when one micro-batch of one chunk is gone.
+    """
+    x, devices = staged.ledger.layouts, np.array(staged.devices)
+    pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], staged.ledger.m))
+    after_f, after_i = moments_held(staged.layout.schedule, pp, vpp, m, devices.astype(np.float64))
+    at_embedding = [after_f - _FROM_F[:, None] / chunks_per_stage(staged.layout)] if not len(after_i) else []
+    numbers, chunk = np.concatenate([after_f, after_i, *at_embedding]), np.arange(len(devices))
+    comes_back = is_folded(staged.layout) * (chunk >= len(devices) // 2)
+    from_f, from_i = (numbers[:, first + comes_back, chunk].T[..., None] for first in (0, 2))
+    return from_f, from_i, np.repeat([0, 1, 2], [len(after_f), len(after_i), len(at_embedding)])

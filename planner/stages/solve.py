@@ -1,4 +1,11 @@
-"""The best stages of one layout: the program of `partition_ilp`, the simulator, and moves of single layers by turns."""
+"""The best stages of one layout: the integer program, the simulator, and moves of single layers by turns.
+
+The program (ilp.py) knows few paths through the schedule at first, so it proposes partitions that look too good. Each
+proposal is simulated; the simulation gives the paths that make it slow, and these enter the next program. Bound and
+best partition approach each other until their gap is small, or the budget of programs is spent. The continuous program
+is cheap and finds most of the paths that the integer one needs, so it goes first. Moves of single layers find good
+partitions early, which ends the integer programs sooner.
+"""
 
 from __future__ import annotations
 
@@ -7,56 +14,58 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...cost_models.arrays import Array
 from ...cost_models.quantities.stages import Partition
 from ...cost_models.schedules.critical_path import Path, device_path
-from .ilp import GAP, NODES, Program, Stages, counts
+from .ilp import GAP, NODES, Program
+from .problem import PartitionProblem
 
 Score = Callable[[Partition], float]
 
-_PATHS_PER_ROUND, _PATHS_PER_MOVE = 16, 3
-_RELAXED_ROUNDS, _RELAXED_GAIN = 40, 1e-3
+_PATHS_PER_ROUND = 16  # longest paths of a proposal that enter the next program
+_PATHS_PER_MOVE = 3  # the same of a moved layer
+_RELAXED_ROUNDS = 40  # continuous programs at most
+_RELAXED_GAIN = 1e-3  # relative: they end once the bound gains less
 _TIGHT = 1e-6  # relative: a path as long as the step of a program bounds it
 ROUNDS = 12  # integer programs per layout; a count, so that equal inputs give equal plans
 _MOVES = 24  # simulated per proposal
-_KNOWN = 192  # paths that are handed on to the next layout of the same order
-# Rounds in a row in which neither split nor bound gain so much are the last, once the split is worth it.
+_KNOWN = 192  # paths that the next layout of the same order starts with
+# After _IDLE rounds in a row that gain less than this on partition and bound, the search ends if the partition is worth
+# it.
 _LEAST_GAIN, _IDLE = 1e-3, 2
-_MANY_NODES = 10 * NODES  # of DeepSeek-V3 on 16 stages NODES leave a gap of 13 %, these 0.1 %
+_MANY_NODES = 10 * NODES  # for DeepSeek-V3 on 16 stages, NODES leave a gap of 13 %, and these 0.1 %
 
 
 @dataclass(frozen=True)
 class Solved:
-    """The best split that was simulated, and the bound that no split beats (both whole seconds of a step).
+    """The best partition that was simulated, and the bound that no partition beats."""
 
-    rounds: integer programs solved; solver: who solved them; note: what went wrong on the way.
-    """
-
-    partition: Partition | None
-    step_s: float
-    bound_s: float
-    rounds: int
+    partition: Partition | None  # None: none fits, or none was found
+    step_s: float  # of it, by simulation; inf without one
+    bound_s: float  # seconds of a step
+    rounds: int  # integer programs solved
     solver: str
-    note: str = ""
+    note: str = ""  # what went wrong on the way
 
     @property
     def gap(self) -> float:
-        """Share of the step that a better split could save at most."""
+        """Share of the step that a better partition could save at most."""
         return max(0.0, 1.0 - self.bound_s / self.step_s) if self.partition else 0.0
 
 
 def solve(
-    stages: Stages, score: Score, *, incumbent: Partition | None = None, rounds: int = ROUNDS,
+    problem: PartitionProblem, score: Score, *, incumbent: Partition | None = None, rounds: int = ROUNDS,
     good_enough: float = GAP, worth_s: float = np.inf, left_s: Callable[[], float] = lambda: np.inf,
     known: list[Path] | None = None,
 ) -> Solved:  # fmt: skip
-    """The fastest split by simulation. score: seconds of a step of a split, infinite if it does not fit.
+    """The fastest partition by simulation. score: seconds of a step of a partition, infinite if it does not fit.
 
-    incumbent: a split to start from, and to improve before any program. rounds: integer programs at most. good_enough:
-    gap to stop at. worth_s: stop once no split can be faster than this. left_s: seconds until the time limit. known:
-    paths through the same order that bound other layouts; those that bound this one are added.
+    incumbent: a partition to start from, and to improve before any program. rounds: integer programs at most.
+    good_enough: gap to stop at. worth_s: stop once no partition can be faster than this. left_s: seconds until the time
+    limit. known: paths through the same order that bound other layouts; those that bound this one are added.
     """
-    search = _Search(stages, score, good_enough, worth_s, left_s)
-    search.paths = [device_path(stages.order, device) for device in range(max(stages.devices) + 1)]
+    search = _Search(problem, score, good_enough, worth_s, left_s)
+    search.paths = [device_path(problem.schedule, device) for device in range(problem.num_devices)]
     search.paths += known or []
     if incumbent is not None:
         search.offer(incumbent, _PATHS_PER_ROUND)
@@ -79,23 +88,23 @@ def solve(
 
 @dataclass
 class _Search:
-    """The state of one solve: paths found, best split simulated, bound."""
+    """The state of one solve."""
 
-    stages: Stages
+    problem: PartitionProblem
     score: Score
     good_enough: float
     worth_s: float
     left_s: Callable[[], float]
-    paths: list[Path] = field(default_factory=list)
-    best: tuple[float, Partition | None] = (np.inf, None)
-    tight: list[Path] = field(default_factory=list)
-    bound_s: float = 0.0
-    seen: set[Partition] = field(default_factory=set)
-    rounds: int = 0
-    nodes: int = NODES
+    paths: list[Path] = field(default_factory=list)  # in the next program
+    best: tuple[float, Partition | None] = (np.inf, None)  # seconds of a step, and the partition
+    tight: list[Path] = field(default_factory=list)  # paths that bound the last continuous program
+    bound_s: float = 0.0  # seconds of a step that no partition beats
+    seen: set[Partition] = field(default_factory=set)  # simulated
+    rounds: int = 0  # integer programs so far
+    nodes: int = NODES  # of the next integer program
     solver: str = ""
     note: str = ""
-    empty: bool = False
+    empty: bool = False  # no partition fits
 
     @property
     def closed(self) -> bool:
@@ -106,21 +115,21 @@ class _Search:
         return Solved(self.best[1], self.best[0], min(bound_s, self.best[0]), self.rounds, self.solver, self.note)
 
     def offer(self, partition: Partition, number: int) -> None:
-        """Simulate a split and keep it if it is the best."""
+        """Simulate a partition and keep it if it is the best; its `number` longest paths enter the next program."""
         self.seen.add(partition)
-        sizes, redone = np.array(partition.sizes, dtype=np.float64), partition.redone
-        n, q = counts(self.stages, sizes, None if redone is None else np.array(redone))
-        found = self.stages.paths(n, q, number)
-        self.paths += found
-        if self.stages.step_s(found, n, q) >= self.best[0]:
+        sizes, recomputed = np.array(partition.sizes, dtype=np.float64), partition.redone
+        n, q = self.problem.layers_by_run(sizes, None if recomputed is None else np.array(recomputed))
+        paths = self.problem.critical_paths(n, q, number)
+        self.paths += paths
+        if self.problem.step_s(paths, n, q) >= self.best[0]:  # collectives only make it longer
             return
         step_s = self.score(partition)
         if step_s < self.best[0]:
             self.best = (step_s, partition)
 
     def polish(self, partition: Partition) -> None:
-        """Move single layers from chunk to chunk: the move that all known paths like best is simulated, which adds the
-        paths that dislike it; until no move is better."""
+        """Move single layers from chunk to chunk. The move that is fastest by the known paths is simulated, which adds
+        the paths that make it slower; until no move is better."""
         for _ in range(_MOVES):
             moved = self._best_move(self.best[1] or partition)
             if moved is None or self.closed or self.left_s() <= 0:
@@ -128,56 +137,63 @@ class _Search:
             self.offer(moved, _PATHS_PER_MOVE)
 
     def _best_move(self, partition: Partition) -> Partition | None:
-        chunks = len(partition.sizes)
-        sources, targets = (x.ravel() for x in np.indices((chunks, chunks)))
-        sizes = np.array(partition.sizes, dtype=np.float64) + np.eye(chunks)[targets] - np.eye(chunks)[sources]
-        least = np.ones(chunks)
-        least[[0, -1]] = 0.0
-        possible = (sizes >= least).all(axis=1) & (sources != targets)
-        possible &= (sizes >= sizes[:, ::-1])[:, : self.stages.num_folded].all(axis=1)
-        sizes = sizes[possible]
-        redone = None if partition.redone is None else np.minimum(np.array(partition.redone, dtype=np.float64), sizes)
-        n, q = counts(self.stages, sizes, redone)
-        if not self.stages.chooses_recompute:
+        """The partition that is fastest by the known paths, of those that move one layer and were not simulated."""
+        sizes = self._moved_sizes(partition)
+        recomputed = None
+        if partition.redone is not None:
+            recomputed = np.minimum(np.array(partition.redone, dtype=np.float64), sizes)
+        n, q = self.problem.layers_by_run(sizes, recomputed)
+        if not self.problem.chooses_recompute:
             q = np.zeros_like(n)
-        least_s = np.where(self.stages.fits(n, q), self.stages.step_s(self.paths, n, q), np.inf)
+        least_s = np.where(self.problem.fits(n, q), self.problem.step_s(self.paths, n, q), np.inf)
         for row in np.argsort(least_s, kind="stable").tolist():
             if least_s[row] >= self.best[0]:
                 return None
-            again = None if redone is None else tuple(int(x) for x in redone[row])
-            moved = Partition(tuple(int(x) for x in sizes[row]), again)
+            moved = Partition(_whole(sizes[row]), None if recomputed is None else _whole(recomputed[row]))
             if moved not in self.seen:
                 return moved
         return None
 
+    def _moved_sizes(self, partition: Partition) -> Array:
+        """[move, chunk] layers after each move of one layer that leaves no inner chunk empty and keeps a V in order."""
+        chunks = len(partition.sizes)
+        sources, targets = (index.ravel() for index in np.indices((chunks, chunks)))
+        sizes = np.array(partition.sizes, dtype=np.float64) + np.eye(chunks)[targets] - np.eye(chunks)[sources]
+        least = np.ones(chunks)
+        least[[0, -1]] = 0.0
+        possible = (sizes >= least).all(axis=1) & (sources != targets)
+        possible &= (sizes >= sizes[:, ::-1])[:, : self.problem.num_folded].all(axis=1)
+        return np.asarray(sizes[possible])
+
     def relaxed(self) -> None:
-        """Paths for the continuous program, which is quick: most that the integer one needs."""
+        """Solve the continuous program with more and more paths: most of them are those that the integer one needs."""
         for _ in range(_RELAXED_ROUNDS):
-            program, before = Program(self.stages, self.paths, whole=False), self.bound_s
+            program, before = Program(self.problem, self.paths, whole=False), self.bound_s
             if not self._solved(program):
                 return
             n, q = program.values()
-            lengths = self.stages.lengths(self.paths, n, q)
+            lengths = self.problem.path_seconds(self.paths, n, q)
             self.tight = [self.paths[i] for i in np.flatnonzero(lengths >= program.pipeline_s * (1.0 - _TIGHT))]
             if self.closed or self.bound_s < before * (1.0 + _RELAXED_GAIN):
                 return
-            found = self.stages.paths(n, q, _PATHS_PER_ROUND)
-            self.paths += found
-            if program.pipeline_s >= self.stages.lengths(found, n, q).max() * (1.0 - GAP):
+            longest = self.problem.critical_paths(n, q, _PATHS_PER_ROUND)
+            self.paths += longest
+            if program.pipeline_s >= self.problem.path_seconds(longest, n, q).max() * (1.0 - GAP):
                 return
 
     def whole(self) -> bool:
-        """One round: False when the program proposes a split that is known, and has proven that none is faster. Where
-        its limit of nodes kept it from that, the next round has more of them, once."""
-        program = Program(self.stages, self.paths, whole=True)
+        """One integer program; False when it is the last. It is, if it proposes a partition that was simulated before:
+        then none is faster. Where the limit of nodes kept it from proving that, the next program has more nodes, once.
+        """
+        program = Program(self.problem, self.paths, whole=True)
         self.rounds += 1
         if not self._solved(program):
             return False
-        n, q = (np.rint(x) for x in program.values())
-        redone = tuple(int(x) for x in q.sum(axis=1)) if self.stages.chooses_recompute else None
-        partition = Partition(tuple(int(x) for x in n.sum(axis=1)), redone)
+        n, q = (np.rint(layers) for layers in program.values())
+        recomputed = _whole(q.sum(axis=1)) if self.problem.chooses_recompute else None
+        partition = Partition(_whole(n.sum(axis=1)), recomputed)
         if partition in self.seen:
-            proven = self.nodes == _MANY_NODES or self._of_step(program.value_s * (1.0 - GAP)) <= self.bound_s
+            proven = self.nodes == _MANY_NODES or self._step_s(program.value_s * (1.0 - GAP)) <= self.bound_s
             self.nodes = _MANY_NODES
             return not proven
         self.offer(partition, _PATHS_PER_ROUND)
@@ -185,14 +201,18 @@ class _Search:
         return True
 
     def _solved(self, program: Program) -> bool:
-        status, bound_s, self.solver, note = program.solve(self.left_s(), self.nodes)
-        self.note = self.note or note
-        if status == "infeasible":
+        solution = program.solve(self.left_s(), self.nodes)
+        self.solver, self.note = solution.solver, self.note or solution.note
+        if solution.status == "infeasible":
             self.empty = True
-        if status == "solved":
-            self.bound_s = max(self.bound_s, self._of_step(bound_s))
-        return status == "solved"
+        if solution.status == "solved":
+            self.bound_s = max(self.bound_s, self._step_s(solution.bound_s))
+        return solution.status == "solved"
 
-    def _of_step(self, program_s: float) -> float:
+    def _step_s(self, program_s: float) -> float:
         """Seconds of a step whose pipeline and optimizer take program_s."""
-        return (program_s + self.stages.fixed_s) * self.stages.growth
+        return (program_s + self.problem.once_s) * self.problem.growth
+
+
+def _whole(layers: Array) -> tuple[int, ...]:
+    return tuple(int(number) for number in layers)

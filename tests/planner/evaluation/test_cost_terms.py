@@ -20,7 +20,7 @@ from meshwright.planner.layerwise.search import Assignment
 from meshwright.planner.layerwise.space import instances
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
-from meshwright.planner.stages.coefficients import LEFT_OUT_TERMS, PROGRAM_TERMS, stages_of
+from meshwright.planner.stages.coefficients import LEFT_OUT_TERMS, PROGRAM_TERMS, problem_of
 
 NEW, NEW_S = "new", 7.0
 PIPELINE, REPLICAS = parse("pp4-dp8-mbs1-z1-rnone"), parse("dp32-mbs1-z1-rfull")
@@ -65,9 +65,9 @@ def layerwise() -> tuple[float, dict[str, float]]:
 def program_s() -> float:
     """Seconds of a step as the integer program of the stages has them."""
     staged = simulated()
-    stages = stages_of(staged, np.inf, recompute_apart=False)
+    problem = problem_of(staged, np.inf, separate_recompute=False)
     layers = np.array(staged.partition.sizes, dtype=np.float64)[:, None]
-    return float(stages.step_s(stages.paths(layers, 0 * layers, 1), layers, 0 * layers))
+    return float(problem.step_s(problem.critical_paths(layers, 0 * layers, 1), layers, 0 * layers))
 
 
 def bound_s() -> float:

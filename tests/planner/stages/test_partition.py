@@ -40,8 +40,8 @@ from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.tree import Count, Space
 from meshwright.planner.stages import finalists, ilp
-from meshwright.planner.stages.coefficients import stages_of
-from meshwright.planner.stages.ilp import counts
+from meshwright.planner.stages import problem as partition_problem
+from meshwright.planner.stages.coefficients import problem_of
 from meshwright.planner.stages.relaxed_search import splittable
 from meshwright.planner.stages.solve import Solved, solve
 
@@ -72,26 +72,26 @@ def all_splits(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
             yield sizes
 
 
-def all_partitions(resolved: Resolved, layout: Layout, recompute_apart: bool) -> Iterator[Partition]:
+def all_partitions(resolved: Resolved, layout: Layout, separate_recompute: bool) -> Iterator[Partition]:
     folded = {"zb-v": layout.pp - 1, "dualpipe-v": layout.pp}.get(SCHEDULES[layout.schedule], 0)
     for sizes in all_splits(resolved.model.num_layers, len(Staged.of(resolved, layout, simulate=True).devices)):
         if any(back > there for there, back in zip(sizes[:folded], sizes[::-1], strict=False)):
             continue  # no more layers come back to a device of a V than went there
-        if not recompute_apart:
+        if not separate_recompute:
             yield Partition(sizes)
         else:
             yield from (Partition(sizes, redone) for redone in itertools.product(*(range(n + 1) for n in sizes)))
 
 
-def compare(resolved: Resolved, layout: Layout, memory_bytes: float, recompute_apart: bool) -> tuple[Solved, float]:
+def compare(resolved: Resolved, layout: Layout, memory_bytes: float, separate_recompute: bool) -> tuple[Solved, float]:
     """What the program finds, and the least step of all splits that fit."""
     base = Staged.of(resolved, layout, simulate=True)
 
-    stages = stages_of(base, memory_bytes, recompute_apart=recompute_apart)
+    problem = problem_of(base, memory_bytes, separate_recompute=separate_recompute)
     least = min(
-        scored(base, partition, memory_bytes) for partition in all_partitions(resolved, layout, recompute_apart)
+        scored(base, partition, memory_bytes) for partition in all_partitions(resolved, layout, separate_recompute)
     )
-    return solve(stages, lambda partition: scored(base, partition, memory_bytes), rounds=200), least
+    return solve(problem, lambda partition: scored(base, partition, memory_bytes), rounds=200), least
 
 
 CASES = (
@@ -114,8 +114,8 @@ def test_equals_all_splits(layout_text: str, layers: int, kinds: int, batch: int
     fastest = min(every, key=lambda one: one.step_s)
     memory_bytes = fastest.device_bytes * 0.9999 if limited else float("inf")
     least = min((one.step_s for one in every if one.device_bytes <= memory_bytes), default=float("inf"))
-    stages = stages_of(base, memory_bytes, recompute_apart=False)
-    solved = solve(stages, lambda partition: scored(base, partition, memory_bytes), rounds=200)
+    problem = problem_of(base, memory_bytes, separate_recompute=False)
+    solved = solve(problem, lambda partition: scored(base, partition, memory_bytes), rounds=200)
     assert solved.step_s == pytest.approx(least, rel=ilp.GAP)
     assert solved.bound_s <= least * (1 + 1e-9)
     if not limited or layout_text.endswith("rnone"):  # what recomputation needs for a while is counted at its least
@@ -199,16 +199,16 @@ def test_the_program_keeps_every_split_that_fits(
     every = [base.split(partition) for partition in all_partitions(resolved, layout, False)]
     memory_bytes = float(np.quantile([one.device_bytes for one in every], share)) * (1 + 1e-9)  # summed in any order
     least = min(one.step_s for one in every if one.device_bytes <= memory_bytes)
-    stages = stages_of(base, memory_bytes, recompute_apart=False)
-    solved = solve(stages, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
+    problem = problem_of(base, memory_bytes, separate_recompute=False)
+    solved = solve(problem, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
     assert solved.bound_s <= least * (1 + 1e-9)
     least_s, least_bytes = bound_of_any_split(base)
     assert least_s <= min(one.step_s for one in every) * (1 + 1e-9)
     assert least_bytes <= min(one.device_bytes for one in every) * (1 + 1e-9)
     sizes = np.array([one.partition.sizes for one in every], dtype=np.float64)
-    n, _ = counts(stages, sizes)
+    n, _ = problem.layers_by_run(sizes)
     fitting = np.array([one.device_bytes <= memory_bytes for one in every])
-    assert stages.fits(n, np.zeros_like(n))[fitting].all()
+    assert problem.fits(n, np.zeros_like(n))[fitting].all()
 
 
 @pytest.mark.parametrize("layout_text", ["pp3-dp1-mbs1-z0-rfull", "pp2-vpp2-dp1-mbs1-z0-rfull",
@@ -221,11 +221,13 @@ def test_the_program_counts_the_gradient_of_a_large_embedding(layout_text: str) 
     every = [base.split(partition) for partition in all_partitions(resolved, layout, False)]
     # Where a layer is on every chunk, and the head is not what decides.
     every = [one for one in every if all(one.partition.sizes) and stage_bytes(one).argmax() == 0]
-    n, _ = counts(stages_of(base, 1.0, recompute_apart=False), np.array([one.partition.sizes for one in every]))
+    n, _ = problem_of(base, 1.0, separate_recompute=False).layers_by_run(
+        np.array([one.partition.sizes for one in every])
+    )
     for at, one in enumerate(every):
         for factor, fits in ((1 - 1e-9, False), (1 + 1e-9, True)):
-            stages = stages_of(base, factor * one.device_bytes, recompute_apart=False)
-            assert stages.fits(n[at], np.zeros_like(n[at])) == fits
+            problem = problem_of(base, factor * one.device_bytes, separate_recompute=False)
+            assert problem.fits(n[at], np.zeros_like(n[at])) == fits
     assert len(every) > 4
 
 
@@ -243,9 +245,9 @@ def test_a_stage_of_layers_that_need_little_while_they_run_is_kept(layout_text: 
     every = [base.split(partition) for partition in all_partitions(resolved, layout, False)]
     assert bound_of_any_split(base)[1] <= min(one.device_bytes for one in every) * (1 + 1e-9)
     for one in every:
-        stages = stages_of(base, one.device_bytes * (1 + 1e-9), recompute_apart=False)
-        n, _ = counts(stages, np.array(one.partition.sizes, dtype=np.float64))
-        assert stages.fits(n, np.zeros_like(n)), one.partition
+        problem = problem_of(base, one.device_bytes * (1 + 1e-9), separate_recompute=False)
+        n, _ = problem.layers_by_run(np.array(one.partition.sizes, dtype=np.float64))
+        assert problem.fits(n, np.zeros_like(n)), one.partition
 
 
 def test_a_mesh_is_bounded_by_the_layer_that_needs_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,11 +275,11 @@ def test_recompute_of_each_stage_keeps_every_split_that_fits(layout_text: str) -
     every = [base.split(partition) for partition in all_partitions(resolved, layout, True)]
     for share in (0.1, 0.5):
         memory_bytes = float(np.quantile([one.device_bytes for one in every], share)) * (1 + 1e-9)
-        stages = stages_of(base, memory_bytes, recompute_apart=True)
+        problem = problem_of(base, memory_bytes, separate_recompute=True)
         for one in every:
             sizes, redone = (np.array(each, dtype=np.float64) for each in (one.partition.sizes, one.partition.redone))
-            assert stages.fits(*counts(stages, sizes, redone)) or one.device_bytes > memory_bytes
-        solved = solve(stages, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
+            assert problem.fits(*problem.layers_by_run(sizes, redone)) or one.device_bytes > memory_bytes
+        solved = solve(problem, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
         assert solved.bound_s <= min(one.step_s for one in every if one.device_bytes <= memory_bytes) * (1 + 1e-9)
 
 
@@ -321,7 +323,7 @@ def test_paths_that_are_too_long_are_seen(monkeypatch: pytest.MonkeyPatch) -> No
     def longer(*args: Any) -> Any:
         return [replace(path, forward=path.forward * 1.5) for path in honest(*args)]
 
-    monkeypatch.setattr(ilp, "longest_paths", longer)
+    monkeypatch.setattr(partition_problem, "longest_paths", longer)
     wrong = 0
     for text, layers, kinds, batch in CASES[:4]:
         layout = parse(text)
@@ -339,8 +341,8 @@ def test_a_large_vocabulary_gets_a_stage_of_its_own() -> None:
 
 def test_nothing_fits() -> None:
     found, layout = request(model(6), 2, 4), parse("pp2-dp1-mbs1-z0-rnone")
-    stages = stages_of(Staged.of(found, layout), 2e9, recompute_apart=False)
-    solved = solve(stages, lambda partition: float("inf"))
+    problem = problem_of(Staged.of(found, layout), 2e9, separate_recompute=False)
+    solved = solve(problem, lambda partition: float("inf"))
     assert solved.partition is None
     assert solved.bound_s == float("inf")
 
@@ -400,9 +402,9 @@ def test_another_solver_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (solved.solver, solved.step_s) == ("CBC", expected.step_s)
     assert solved.note == "HiGHS failed (RuntimeError: no licence); CBC solved the stages instead"
     monkeypatch.setattr(pulp.PULP_CBC_CMD, "actualSolve", broken)
-    stages = stages_of(Staged.of(found, layout, simulate=True), float("inf"), recompute_apart=False)
+    problem = problem_of(Staged.of(found, layout, simulate=True), float("inf"), separate_recompute=False)
     even = Partition(stages_by_layout(layout, 6)[0])
-    kept = solve(stages, lambda partition: Staged.of(found, layout, partition, simulate=True).step_s, incumbent=even)
+    kept = solve(problem, lambda partition: Staged.of(found, layout, partition, simulate=True).step_s, incumbent=even)
     assert kept.partition is not None
     assert kept.step_s == pytest.approx(least)
     assert kept.bound_s == 0.0
@@ -416,9 +418,9 @@ def test_a_limit_of_nodes_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None
     layout = parse("pp4-vpp8-dp4-mbs1-z1-rnone")
     resolved = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": "dgx-h100:2"}))
     base = Staged.of(resolved, layout, simulate=True)
-    stages = stages_of(base, resolved.memory_bytes, recompute_apart=False)
+    problem = problem_of(base, resolved.memory_bytes, separate_recompute=False)
     score = partial(scored, base, memory_bytes=resolved.memory_bytes)
-    solved = solve(stages, score, incumbent=Partition(stages_by_layout(layout, 32)[0]), rounds=1)
+    solved = solve(problem, score, incumbent=Partition(stages_by_layout(layout, 32)[0]), rounds=1)
     assert (solved.solver, solved.note, solved.rounds) == ("HiGHS", "", 1)
     assert 0 < solved.bound_s <= solved.step_s
 
@@ -568,11 +570,11 @@ def test_deepseek_v3_by_hand_and_by_program() -> None:
     resolved = resolve(load_request(None, asked))
     layout = parse("tp2-pp16-vpp2-dp64-ep64-mbs1-z1-rsel(norm+act+mla)")
     base = Staged.of(resolved, layout, simulate=True)
-    stages = stages_of(base, resolved.memory_bytes, recompute_apart=False)
+    problem = problem_of(base, resolved.memory_bytes, separate_recompute=False)
 
     even = Partition(stages_by_layout(layout, 61)[0])
     score = partial(scored, base, memory_bytes=resolved.memory_bytes)
-    solved = solve(stages, score, incumbent=even, rounds=finalists.ROUNDS, good_enough=0.01)
+    solved = solve(problem, score, incumbent=even, rounds=finalists.ROUNDS, good_enough=0.01)
     assert solved.gap <= 0.01
     assert score(even) == float("inf")  # the first stage is too full
     assert solved.step_s < base.step_s * 0.99
