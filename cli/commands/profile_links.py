@@ -160,10 +160,11 @@ def _tell(
     if gpu and different:
         terminal.warn(f"--gpu {gpu} is not used: the nodes have {', '.join(different)}, and groups of their own",
                       "`gpu:` of each group in the file says what it is")  # fmt: skip
-    for each in different or [name]:
-        if not registry.is_gpu(each):
-            terminal.warn(f"no catalogue knows {each}: `plan` needs its kernels",
-                          "`profile kernels -o kernels.yaml`, and `profiles: [kernels.yaml]` in the file")  # fmt: skip
+    unknown = [device for device in different or [name] if not registry.is_gpu(device)]
+    for device in unknown:
+        terminal.warn(f"no catalogue knows {device}: `plan` needs its kernels",
+                      "`profile kernels -o kernels.yaml`, and `profiles: [kernels.yaml]` in the file")  # fmt: skip
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **profile_links_screen.document(links, slow, about)})
-    terminal.show(profile_links_screen.links_screen(links, slow, about, saved_as=str(output) if output else None))
+    terminal.show(profile_links_screen.links_screen(links, slow, about, saved_as=str(output) if output else None,
+                                                    unknown=unknown[0] if unknown else None))  # fmt: skip

@@ -29,9 +29,9 @@ def tests_screen(tests: Sequence[Test], limit: int) -> Iterator[RenderableType]:
 
 
 def links_screen(
-    links: Links, slow: Sequence[Slow], about: Mapping[str, str], *, saved_as: str | None
+    links: Links, slow: Sequence[Slow], about: Mapping[str, str], *, saved_as: str | None, unknown: str | None = None
 ) -> Iterator[RenderableType]:
-    """Messages, the matrix of nodes, collectives; then what is slow."""
+    """Messages, the matrix of nodes, collectives; then what is slow. unknown: a device that no catalogue has."""
     nodes = len(links.ranks.hosts)
     where = f"{nodes} node{'s' * (nodes > 1)}"
     yield f"links between {links.ranks.size} ranks on {where}: {about['backend']}, torch {about['torch']}"
@@ -52,6 +52,10 @@ def links_screen(
     yield ""
     if saved_as is None:
         yield "Next: add `-o links.yaml` to keep this as a cluster"
+    elif unknown is not None:
+        cpu = " --device cpu" if about["backend"] == "gloo" else ""
+        yield f"A plan for {unknown} needs its kernels, too."
+        yield f"Next: meshwright profile all{cpu} --model MODEL.yaml -o node.yaml"
     else:
         yield f"Next: meshwright plan --cluster {saved_as} --model llama-3.1-8b"
 

@@ -198,6 +198,19 @@ def test_one_name_for_different_nodes_is_not_used_without_a_word(capsys: pytest.
     assert said.count("no catalogue knows") == 1
 
 
+def test_the_next_command_is_one_that_works(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Links alone price no plan on a device that no catalogue has."""
+    ranks = Ranks(("a",), 4)
+    links = link_fits.fit(ranks, made(ranks))
+    for device, backend, command in (
+        ("cpu-1-cores", "gloo", "profile all --device cpu --model MODEL.yaml -o node.yaml"),
+        ("h100-sxm-80gb", "nccl", f"plan --cluster {tmp_path}/h100-sxm-80gb.yaml --model llama-3.1-8b"),
+    ):
+        output, about = tmp_path / f"{device}.yaml", {**ABOUT, "backend": backend}
+        profile_links._tell(Terminal(Settings()), links, about, device, None, output, force=False)
+        assert f"Next: meshwright {command}" in capsys.readouterr().out
+
+
 def test_what_is_measured_quickly_tells_the_same() -> None:
     ranks = Ranks(("a", "b", "c"), 4)
     whole, quick = (link_fits.fit(ranks, made(ranks, quick=quick)) for quick in (False, True))
