@@ -1,85 +1,25 @@
-"""The model <-> arguments of pretrain_gpt.py, both ways; and what of a model Megatron cannot build."""
+"""The model <-> arguments of pretrain_gpt.py, both ways."""
 
 from __future__ import annotations
 
-import re
-from itertools import groupby
-from typing import Any
-
-from ....cost_models.specs.model import DROPOUTS, Attention, FeedForward, MixtureOfExperts, ModelSpec
+from ....cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
-from ....errors import InputError
-from ..option_lists import OptionList
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
-from . import rope as rotation
+from . import rope
+from .layer_patterns import pattern_text, read_pattern
 
-# What families have beyond the sizes of their model: no argument gives it, or nothing in a plan says where.
-_OTHER_FAMILIES = {
-    "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
-    "gpt_neox": "attention and feed-forward in parallel", "gptj": "attention and feed-forward in parallel",
-    "granite": "scaled embeddings, residuals, scores and logits",
-    "llama4": "attention in chunks, layers without rotary positions, and experts whose inputs are weighed",
-    "olmo2": "norms behind its blocks",
-}  # fmt: skip
 # Activation -> its argument, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
 # fuses it with biases (fusions/fused_bias_gelu.py), else exactly: both are written as that one, and read as `gelu`.
-_GATES = {"silu": "--swiglu"}
-_PLAIN = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
+GATED_ACTIVATIONS = {"silu": "--swiglu"}
+PLAIN_ACTIVATIONS = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
 
 
-def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training has no argument, each as a sentence."""
-    attentions = {_plain(kind.attention) for kind in model.kinds}
-    dense, routed = _blocks(model)
-    attention = model.kinds[0].attention
-    known = _GATES if model.kinds[0].feed_forward.gated else _PLAIN
-    head_norms = (0, 2 * attention.head_dim)
-    unwritten = [name for name in model.unmodelled if name not in DROPOUTS]
-    biases = {attention.output_bias, *(block.bias for block in dense)}
-    family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
-    reasons = {
-        f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which is not written": bool(family),
-        "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
-        "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
-        f"model.activation: {model.activation} is none of {', '.join(known)}": model.activation not in known,
-        "model.kinds.gated: blocks are gated all or none": len({kind.feed_forward.gated for kind in model.kinds}) > 1,
-        "model.kinds.norm_parameters: query and key norms are those of one head, each":
-            not attention.is_mla and attention.norm_parameters not in head_norms,
-        "model.rope_theta: positions are rotary or learned": model.rope_theta is None and not model.learned_positions,
-        "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
-        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
-        "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
-            any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
-                for block in routed),
-        "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
-            any(block.router_normalised and block.top_k == 1 for block in routed),
-        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
-            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
-        "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
-        f"model.unmodelled: {', '.join(unwritten)} of the model's config is not written": bool(unwritten),
-        "model.embedding_norm: the embedding has no norm": model.embedding_norm,
-        "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
-        "model.head_bias: the head has no bias": model.head_bias,
-        "model.final_norm: there is always a final norm": not model.final_norm,
-        "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
-        "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
-        f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
-        **rotation.cannot_rotate(model, options),
-    }  # fmt: skip
-    return [text for text, applies in reasons.items() if applies]
-
-
-def _plain(attention: Attention) -> tuple[Any, ...]:
-    """All of an attention but its window."""
-    return tuple(getattr(attention, name) for name in Attention.__dataclass_fields__ if name != "window")
-
-
-def _blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
+def blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
     """The distinct dense and routed blocks."""
-    blocks = list(dict.fromkeys(kind.feed_forward for kind in model.kinds))
-    routed = [block for block in blocks if isinstance(block, MixtureOfExperts)]
-    return [block for block in blocks if isinstance(block, FeedForward)], routed
+    distinct = list(dict.fromkeys(kind.feed_forward for kind in model.kinds))
+    routed = [block for block in distinct if isinstance(block, MixtureOfExperts)]
+    return [block for block in distinct if isinstance(block, FeedForward)], routed
 
 
 def windows(model: ModelSpec, workload: Workload) -> set[int]:
@@ -90,7 +30,7 @@ def windows(model: ModelSpec, workload: Workload) -> set[int]:
 
 def _biased(model: ModelSpec) -> bool:
     """Whether linear layers have biases, those of queries, keys and values aside."""
-    return model.kinds[0].attention.output_bias or any(block.bias for block in _blocks(model)[0])
+    return model.kinds[0].attention.output_bias or any(block.bias for block in blocks(model)[0])
 
 
 def _attention(setup: Setup) -> Attention:
@@ -98,30 +38,7 @@ def _attention(setup: Setup) -> Attention:
 
 
 def _routed(setup: Setup) -> MixtureOfExperts | None:
-    return next(iter(_blocks(setup.model)[1]), None)
-
-
-def pattern_text(pattern: list[int]) -> str:
-    """`([0]*3+[1]*58)`."""
-    return "(" + "+".join(f"[{value}]*{len(list(run))}" for value, run in groupby(pattern)) + ")"
-
-
-def read_pattern(option: str, text: Any, layers: int) -> list[int]:
-    """The 0/1 of every layer. Raises InputError for another form or length."""
-    if isinstance(text, int) or str(text).isdigit():
-        every = int(text)
-        return [int(index % every == 0) for index in range(layers)]
-    flat = re.fullmatch(r"\(?((?:\[[01](?:,[01])*\](?:\*\d+)?\+?)+)\)?(?:\*(\d+))?", str(text).replace(" ", ""))
-    if flat is None:
-        raise InputError(f"{option} `{text}` is no pattern of layers", hint="write `([0]*3+[1]*58)`")
-    pattern: list[int] = []
-    for values, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", flat[1]):
-        pattern += [int(value) for value in values.split(",")] * int(times or 1)
-    pattern *= int(flat[2] or 1)
-    if len(pattern) != layers:
-        counted = f"{option} {text} has {len(pattern)} layers, --num-layers {layers}"
-        raise InputError(counted, hint="one 0 or 1 per layer")
-    return pattern
+    return next(iter(blocks(setup.model)[1]), None)
 
 
 def _attention_write(setup: Setup) -> Settings:
@@ -188,9 +105,9 @@ def _norm_write(setup: Setup) -> Settings:
 
 
 def _feed_forward_write(setup: Setup) -> Settings:
-    model, (dense, routed) = setup.model, _blocks(setup.model)
+    model, (dense, routed) = setup.model, blocks(setup.model)
     inner = dense[0].inner if dense else routed[0].expert_inner
-    argument = (_GATES if model.kinds[0].feed_forward.gated else _PLAIN)[model.activation]
+    argument = (GATED_ACTIVATIONS if model.kinds[0].feed_forward.gated else PLAIN_ACTIVATIONS)[model.activation]
     out: Settings = {"--ffn-hidden-size": inner} | ({argument: True} if argument else {})
     # Megatron fuses biases with GELU by itself, and refuses to with another function.
     return out | ({"--no-bias-gelu-fusion": True} if argument == "--squared-relu" and _biased(model) else {})
@@ -332,7 +249,7 @@ MODEL = (
     Entry(("model.norm_bias",), ("--normalization",), _norm_write,
           lambda given, facts: {"model.norm_bias": given.get("--normalization", "LayerNorm") == "LayerNorm"}),
     number("model.norm_epsilon", "--norm-epsilon", lambda s: s.model.norm_epsilon, 1e-5),
-    Entry(("model.positions",), rotation.OPTIONS, rotation.write, rotation.read),
+    Entry(("model.positions",), rope.OPTIONS, rope.write, rope.read),
     switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,
            when=False),
     number("model.mtp_layers", "--mtp-num-layers", lambda s: s.model.mtp_layers, 0),

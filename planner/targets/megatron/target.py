@@ -20,8 +20,9 @@ from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
+from .cannot_build import cannot_build
 from .conflicts import conflicts
-from .model import cannot_build, windows
+from .model import windows
 from .options import TABLE, needs_one_connection
 
 _N = "megatron"

@@ -17,7 +17,8 @@ from ..documents import read_config
 from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
-from ..megatron.model import cannot_build, pattern_text
+from ..megatron.cannot_build import cannot_build
+from ..megatron.layer_patterns import pattern_text
 from ..megatron.options import needs_one_connection
 from ..megatron.target import CHECKOUT as MEGATRON_CHECKOUT
 from ..megatron.target import checkout as megatron_checkout

@@ -25,7 +25,7 @@ def registered(model: ModelSpec, options: OptionList) -> Registered | None:
     """The model of torchtitan with the shapes of `model`: layers, width and parameters agree, MTP modules aside."""
     parameters = total_parameters(replace(model, mtp_layers=0))
     sizes = (model.num_layers, model.hidden, parameters)
-    return next((each for each in options.models if (each.layers, each.hidden, each.parameters) == sizes), None)
+    return next((known for known in options.models if (known.layers, known.hidden, known.parameters) == sizes), None)
 
 
 def _shards_write(setup: Setup) -> Settings:
@@ -72,8 +72,7 @@ def _pipeline_read(settings: Settings, facts: Facts) -> Facts:
     out: Facts = {"schedule": meaning[name]}
     parts = settings.get("parallelism.module_fqns_per_model_part")
     if parts is not None:
-        found = _stages(parts, pp, facts.get("model.layers"))
-        return out | found
+        return out | _stages(parts, pp, facts.get("model.layers"))
     single = meaning[name] in ("1f1b", "gpipe")
     per_stage = settings.get("parallelism.pipeline_parallel_layers_per_stage")
     if per_stage and not single and facts.get("model.layers"):
@@ -170,57 +169,65 @@ def _graphs_write(setup: Setup) -> Settings:
     return {"training.disable_cuda_graphs": True} if setup.layout.pp > 1 or setup.layout.ep > 1 else {}
 
 
-def _nothing(settings: Settings, facts: Facts) -> Facts:
-    return {}
+def _model_entry(options: OptionList) -> Entry:
+    """`model_spec` stands for the model that Python builds: one that the release registers."""
+
+    def write(setup: Setup) -> Settings:
+        model = registered(setup.model, options)
+        return {} if model is None else {"model_spec": model.name}
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        known = {model.name: model for model in options.models}
+        model = known.get(str(settings.get("model_spec")))
+        return {} if model is None else {"model.layers": model.layers, "registered": model.name}
+
+    return Entry(("model",), ("model_spec",), write, read)
+
+
+def _batch_entry(options: OptionList) -> Entry:
+    """The batch, which releases after 0.3.0 take in tokens."""
+    fields = ("micro_batch", "workload.global_batch", "workload.seq_len")
+    if "training.num_tokens_per_train_step" in options.options:
+        return Entry(fields, (
+            "training.num_tokens_per_microbatch_per_dp_rank", "training.num_tokens_per_train_step",
+            "training.max_context_length", "parallelism.num_pp_microbatches",
+        ), _tokens_write, _tokens_read)  # fmt: skip
+    return Entry(fields, (
+        "training.local_batch_size", "training.seq_len", "training.global_batch_size",
+        "parallelism.pipeline_parallel_microbatch_size",
+    ), _sequences_write, _sequences_read)  # fmt: skip
+
+
+_SEQUENCE_PARALLEL = "parallelism.enable_sequence_parallel"
+# `converters` and `activation_checkpoint` stand for what Python builds.
+_PARALLELISM = (
+    number("tp", "parallelism.tensor_parallel_degree", lambda s: s.layout.tp, 1),
+    Entry(("sequence_parallel",), (_SEQUENCE_PARALLEL,),
+          lambda s: {_SEQUENCE_PARALLEL: bool(s.layout.sequence_parallel)} if s.layout.tp > 1 else {},
+          lambda given, facts: {"sequence_parallel": facts["tp"] > 1 and given.get(_SEQUENCE_PARALLEL, True)}),
+    number("pp", "parallelism.pipeline_parallel_degree", lambda s: s.layout.pp, 1),
+    Entry(("schedule", "vpp", "stages"),
+          ("parallelism.module_fqns_per_model_part", *(f"parallelism.pipeline_parallel_{name}" for name in (
+              "schedule", "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"))),
+          _pipeline_write, _pipeline_read),
+    number("cp", "parallelism.context_parallel_degree", lambda s: s.layout.cp, 1),
+    Entry(("cp_algorithm",), (), lambda s: {},
+          lambda given, facts: {"cp_algorithm": "allgather"} if facts["cp"] > 1 else {}),
+    Entry(("dp", "shard", "zero"),
+          ("parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
+           "parallelism.fsdp_reshard_after_forward"), _shards_write, _shards_read),
+    number("ep", "parallelism.expert_parallel_degree", lambda s: s.layout.ep, 1),
+    Entry(("etp",), (), lambda s: {}, lambda given, facts: {"etp": 1}),
+)  # fmt: skip
+_MEMORY_AND_PRECISION = (
+    Entry(("recompute", "recompute_modules", "recompute_layers"), ("activation_checkpoint",),
+          lambda s: {"activation_checkpoint": s.recompute}, _recompute_read),
+    Entry(("precision",), ("training.mixed_precision_param", "converters"), _precision_write, _precision_read),
+    Entry(("offload",), ("training.enable_cpu_offload",), lambda s: {}, lambda given, facts: {"offload": "none"}),
+    Entry((), ("training.disable_cuda_graphs",), _graphs_write, lambda given, facts: {}),
+)  # fmt: skip
 
 
 def table(options: OptionList) -> Table:
-    """The table of a release; `model_spec`, `converters` and `activation_checkpoint` stand for what Python builds."""
-
-    def model_write(setup: Setup) -> Settings:
-        found = registered(setup.model, options)
-        return {} if found is None else {"model_spec": found.name}
-
-    def model_read(settings: Settings, facts: Facts) -> Facts:
-        known = {each.name: each for each in options.models}
-        found = known.get(str(settings.get("model_spec")))
-        return {} if found is None else {"model.layers": found.layers, "registered": found.name}
-
-    in_tokens = "training.num_tokens_per_train_step" in options.options
-    batch = Entry(
-        ("micro_batch", "workload.global_batch", "workload.seq_len"),
-        ("training.num_tokens_per_microbatch_per_dp_rank", "training.num_tokens_per_train_step",
-         "training.max_context_length", "parallelism.num_pp_microbatches"), _tokens_write, _tokens_read,
-    ) if in_tokens else Entry(
-        ("micro_batch", "workload.global_batch", "workload.seq_len"),
-        ("training.local_batch_size", "training.seq_len", "training.global_batch_size",
-         "parallelism.pipeline_parallel_microbatch_size"), _sequences_write, _sequences_read,
-    )  # fmt: skip
-    return Table((
-        Entry(("model",), ("model_spec",), model_write, model_read),
-        number("tp", "parallelism.tensor_parallel_degree", lambda s: s.layout.tp, 1),
-        Entry(("sequence_parallel",), ("parallelism.enable_sequence_parallel",),
-              lambda s: {"parallelism.enable_sequence_parallel": bool(s.layout.sequence_parallel)} if s.layout.tp > 1
-              else {},
-              lambda given, facts: {
-                  "sequence_parallel": facts["tp"] > 1 and given.get("parallelism.enable_sequence_parallel", True)}),
-        number("pp", "parallelism.pipeline_parallel_degree", lambda s: s.layout.pp, 1),
-        Entry(("schedule", "vpp", "stages"),
-              ("parallelism.module_fqns_per_model_part", *(f"parallelism.pipeline_parallel_{name}" for name in (
-                  "schedule", "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"))),
-              _pipeline_write, _pipeline_read),
-        number("cp", "parallelism.context_parallel_degree", lambda s: s.layout.cp, 1),
-        Entry(("cp_algorithm",), (), lambda s: {}, lambda given, facts: {"cp_algorithm": "allgather"}
-              if facts["cp"] > 1 else {}),
-        Entry(("dp", "shard", "zero"),
-              ("parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
-               "parallelism.fsdp_reshard_after_forward"), _shards_write, _shards_read),
-        number("ep", "parallelism.expert_parallel_degree", lambda s: s.layout.ep, 1),
-        Entry(("etp",), (), lambda s: {}, lambda given, facts: {"etp": 1}),
-        batch,
-        Entry(("recompute", "recompute_modules", "recompute_layers"), ("activation_checkpoint",),
-              lambda s: {"activation_checkpoint": s.recompute}, _recompute_read),
-        Entry(("precision",), ("training.mixed_precision_param", "converters"), _precision_write, _precision_read),
-        Entry(("offload",), ("training.enable_cpu_offload",), lambda s: {}, lambda given, facts: {"offload": "none"}),
-        Entry((), ("training.disable_cuda_graphs",), _graphs_write, _nothing),
-    ))  # fmt: skip
+    """The table of a release. The batch is read after the pipeline degree, which its meaning depends on."""
+    return Table((_model_entry(options), *_PARALLELISM, _batch_entry(options), *_MEMORY_AND_PRECISION))

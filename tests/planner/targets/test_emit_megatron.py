@@ -23,7 +23,9 @@ from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.argv import read_arguments
 from meshwright.planner.targets.emit import LayoutRefusedError, emit, refusals
 from meshwright.planner.targets.facts import layout_of, request_part
-from meshwright.planner.targets.megatron.model import MODEL, cannot_build, read_pattern
+from meshwright.planner.targets.megatron.cannot_build import cannot_build
+from meshwright.planner.targets.megatron.layer_patterns import read_pattern
+from meshwright.planner.targets.megatron.model import MODEL
 from meshwright.planner.targets.megatron.options import TABLE
 from meshwright.planner.targets.megatron.stages import layer_string, read_layer_string
 from meshwright.planner.targets.option_lists import OptionList, option_list, versions

@@ -1,0 +1,67 @@
+"""Models and ways of training that pretrain_gpt.py cannot build, because no argument gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....cost_models.specs.model import DROPOUTS, Attention, ModelSpec
+from ....cost_models.specs.workload import Workload
+from ..option_lists import OptionList
+from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
+from .rope import cannot_rotate
+
+# What families have beyond the sizes of their model: no argument gives it, or nothing in a plan says where.
+_OTHER_FAMILIES = {
+    "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
+    "gpt_neox": "attention and feed-forward in parallel", "gptj": "attention and feed-forward in parallel",
+    "granite": "scaled embeddings, residuals, scores and logits",
+    "llama4": "attention in chunks, layers without rotary positions, and experts whose inputs are weighed",
+    "olmo2": "norms behind its blocks",
+}  # fmt: skip
+
+
+def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+    """What of the model and its training has no argument, each as a sentence."""
+    attentions = {_plain(kind.attention) for kind in model.kinds}
+    dense, routed = blocks(model)
+    attention = model.kinds[0].attention
+    known = GATED_ACTIVATIONS if model.kinds[0].feed_forward.gated else PLAIN_ACTIVATIONS
+    head_norms = (0, 2 * attention.head_dim)
+    unwritten = [name for name in model.unmodelled if name not in DROPOUTS]
+    biases = {attention.output_bias, *(block.bias for block in dense)}
+    family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
+    reasons = {
+        f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which is not written": bool(family),
+        "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
+        "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
+        f"model.activation: {model.activation} is none of {', '.join(known)}": model.activation not in known,
+        "model.kinds.gated: blocks are gated all or none": len({kind.feed_forward.gated for kind in model.kinds}) > 1,
+        "model.kinds.norm_parameters: query and key norms are those of one head, each":
+            not attention.is_mla and attention.norm_parameters not in head_norms,
+        "model.rope_theta: positions are rotary or learned": model.rope_theta is None and not model.learned_positions,
+        "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
+        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
+        "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
+            any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
+                for block in routed),
+        "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
+            any(block.router_normalised and block.top_k == 1 for block in routed),
+        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
+            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
+        "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
+        f"model.unmodelled: {', '.join(unwritten)} of the model's config is not written": bool(unwritten),
+        "model.embedding_norm: the embedding has no norm": model.embedding_norm,
+        "model.embedding_dim: the embedding is as wide as the model": model.embedding_dim not in (None, model.hidden),
+        "model.head_bias: the head has no bias": model.head_bias,
+        "model.final_norm: there is always a final norm": not model.final_norm,
+        "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
+        "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
+        f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
+        **cannot_rotate(model, options),
+    }  # fmt: skip
+    return [text for text, applies in reasons.items() if applies]
+
+
+def _plain(attention: Attention) -> tuple[Any, ...]:
+    """All of an attention but its window."""
+    return tuple(getattr(attention, name) for name in Attention.__dataclass_fields__ if name != "window")
