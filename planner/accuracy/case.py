@@ -14,7 +14,7 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Precision, Workload
 from ...errors import InputError
-from ...profiles.model.load import read_model_yaml
+from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.stack import load as stacks
 from ..evaluation.intervals import regime_of
 from .case_cluster import read_cluster
@@ -100,7 +100,7 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
     if gpt_defaults and given.get("gated_mlp") is False:
         data |= {"bias": True, "learned_positions": True, "dropout": True}
     try:
-        spec, _ = read_model_yaml(data, str(given.get("name", "model")))
+        spec, _ = read_explicit_form(data, str(given.get("name", "model")))
     except InputError as error:
         _model_problems(row, error)
         return None

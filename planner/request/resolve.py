@@ -23,7 +23,8 @@ from ...cost_models.techniques import registry as techniques
 from ...cost_models.techniques.base import Technique
 from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
-from ...profiles.model.load import load_model, read_model_yaml
+from ...profiles.model.explicit_form import read_explicit_form
+from ...profiles.model.load import load_model
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.provenance import files_behind
 from ...profiles.stack import load as stacks
@@ -185,7 +186,7 @@ def _check_adapters(model: ModelSpec, workload: Workload) -> None:
 def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
     if isinstance(reference, str):
         return load_model(reference)
-    return read_model_yaml(reference, name=str(reference.get("name", "model")), source="request")
+    return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
 def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSpec:

@@ -12,7 +12,7 @@ from ...cost_models.problem import Problem
 from ...cost_models.specs.model import ModelSpec, with_capacity
 from ...cost_models.specs.workload import Workload
 from ...errors import FieldProblem, InputError
-from ...profiles.model.load import read_model_yaml
+from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.stack.load import load_stack
 from ..document.plan import Plan, read_plan
 from ..document.specs import model_of, workload_of
@@ -240,7 +240,7 @@ def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
     model: ModelSpec | None = None
     described = request_part(facts, "model")
     if "hidden" in described:
-        model = with_capacity(read_model_yaml(described, "model")[0], facts.get("workload.expert_capacity_factor"))
+        model = with_capacity(read_explicit_form(described, "model")[0], facts.get("workload.expert_capacity_factor"))
     elif plan is not None:
         model = model_of(plan.resolved, "plan.json")
     batch = facts.get("workload.global_batch", facts.get("batch_per_rank", 0) * layout.dp)

@@ -10,7 +10,7 @@ from typing import Any
 from ...cost_models.layouts import Layout
 from ...cost_models.specs.model import with_capacity
 from ...errors import FieldProblem, InputError, nearest
-from ...profiles.model.load import read_model_yaml
+from ...profiles.model.explicit_form import read_explicit_form
 from .argv import Arguments
 from .facts import request_part
 from .options import Facts, Settings, Table
@@ -141,7 +141,7 @@ def _of_model(facts: Facts, setup: Setup, places: Places) -> list[FieldProblem]:
     if "hidden" not in described:
         return []
     problems = []
-    model = with_capacity(read_model_yaml(described, "model")[0], setup.model.capacity_factor)
+    model = with_capacity(read_explicit_form(described, "model")[0], setup.model.capacity_factor)
     other = next((name for name in _MODEL if getattr(model, name) != getattr(setup.model, name)), None)
     if other is not None:
         text = f"describes another model than plan.json ({other} of {setup.model.name})"

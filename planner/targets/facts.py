@@ -34,5 +34,5 @@ def layout_of(facts: Facts, num_gpus: int) -> Layout:
 
 
 def request_part(facts: Facts, prefix: str) -> dict[str, Any]:
-    """The facts under `prefix.` as a mapping: `model` in our own form, `workload` in that of a request."""
+    """The facts under `prefix.` as a mapping: `model` in the explicit form, `workload` in that of a request."""
     return {name.removeprefix(f"{prefix}."): value for name, value in facts.items() if name.startswith(f"{prefix}.")}

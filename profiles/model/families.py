@@ -1,6 +1,6 @@
 """The model families of Hugging Face that meshwright has formulas for: config.json fields -> ModelSpec.
 
-One small function per family; those with experts are in `model_families_moe`. Where a key is absent, the default of
+One small function per family; those with experts are in `families_moe.py`. Where a key is absent, the default of
 that family in transformers holds (5.23, `configuration_<family>.py`); sizes have no default but where published configs
 leave them out (gemma3).
 """

@@ -1,4 +1,4 @@
-"""The families with routed experts of Hugging Face: config.json -> ModelSpec; defaults as in `model_families`."""
+"""The families with routed experts of Hugging Face: config.json -> ModelSpec; defaults as in `families.py`."""
 
 from __future__ import annotations
 

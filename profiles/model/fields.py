@@ -89,7 +89,7 @@ class Fields:
 
     def positive(self, *names: str) -> float | None:
         """The first of `names` that is there: a finite number above 0, or None."""
-        name = next((each for each in names if self.has(each)), None)
+        name = next((spelling for spelling in names if self.has(spelling)), None)
         if name is None:
             return None
         value = self.number(name, 1.0)

@@ -1,4 +1,4 @@
-"""Hugging Face config.json -> ModelSpec, by the families of `model_families`.
+"""Hugging Face config.json -> ModelSpec, by the families of `families.py`.
 
 Only the JSON is read; code that a config points to is never executed.
 """
@@ -17,7 +17,7 @@ from .fields import Fields
 from .numerics import with_numerics
 from .unmodelled import unmodelled
 
-_OWN_FORM = (
+_EXPLICIT_FORM = (
     "describe it in a YAML file with hidden, layers, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, "
     "max_positions, tied_embeddings (and moe, mla where it has them)"
 )
@@ -70,7 +70,7 @@ def _no_model_type(data: Mapping[str, Any], where: str) -> InputError:
 
 def _unknown_family(data: Mapping[str, Any], model_type: str, where: str) -> UnknownNameError:
     error = UnknownNameError("model_type", model_type, FAMILIES, where=where)
-    parts = [error.hint or f"families with formulas: {', '.join(sorted(FAMILIES))}", _OWN_FORM]
+    parts = [error.hint or f"families with formulas: {', '.join(sorted(FAMILIES))}", _EXPLICIT_FORM]
     if data.get("auto_map"):
         parts.append("its auto_map names custom code, and code in configs is never executed")
     error.hint = "; ".join(part for part in parts if part)

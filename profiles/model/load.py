@@ -1,7 +1,7 @@
-"""Models by name or file: the catalogue in `models/*.yaml`, Hugging Face config.json, and our own explicit form.
+"""Models by name or file: the catalogue in `models/*.yaml`, Hugging Face config.json, and the explicit form.
 
-A catalogue file holds `source`, `aliases` and either `config` (the fields of config.json) or `model` (our own form,
-`read_model_yaml`). `_published_shapes.yaml` holds many such entries by name: the shapes of published runs.
+A catalogue file holds `source`, `aliases` and either `config` (the fields of config.json) or `model` (the explicit
+form, `read_explicit_form`). `_published_shapes.yaml` holds many such entries by name: the shapes of published runs.
 """
 
 from __future__ import annotations
@@ -9,27 +9,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from ...cost_models.quantities.params import total_parameters
-from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnknownNameError
-from ..io.document import Document, LineOf, no_line
+from ..io.document import Document
 from ..io.folders import CATALOGUE
 from ..io.reader import read_document
-from .fields import Fields
+from .explicit_form import read_explicit_form
 from .huggingface import read_config
-from .numerics import own_numerics
 
 _CATALOGUE = CATALOGUE / "models"
 _SHAPES = _CATALOGUE / "_published_shapes.yaml"
 _SUFFIXES = (".json", ".yaml", ".yml", ".toml")
-_MAX_LAYERS = 10_000
-# Said about a model in published tables; no cost depends on them.
-_NOTES = ("name", "family", "seq_len", "source")
 
 
 def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
@@ -39,8 +32,8 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
     Raises UnknownNameError (with the nearest names) for an unknown name, InputError for a missing or wrong file.
     """
     text = str(reference)
-    if isinstance(reference, str) and (found := _entry(text)):
-        spec, warnings = found
+    if isinstance(reference, str) and (entry := _entry(text)):
+        spec, warnings = entry
         return spec, list(warnings)
     path = Path(reference).expanduser()
     if path.is_dir() and (isinstance(reference, Path) or os.sep in text or (path / "config.json").exists()):
@@ -91,8 +84,8 @@ def _entry(reference: str) -> tuple[ModelSpec, tuple[str, ...]] | None:
         if name not in _index():
             return None
         name, path = _index()[name]
-    found = _read_entry(read_document(path), (name,), name) if path == _SHAPES else _read_file(path)
-    return found[0], tuple(found[1])
+    spec, warnings = _read_entry(read_document(path), (name,), name) if path == _SHAPES else _read_file(path)
+    return spec, tuple(warnings)
 
 
 def _read_file(path: Path) -> tuple[ModelSpec, list[str]]:
@@ -117,177 +110,7 @@ def _read_entry(document: Document, prefix: tuple[str, ...], name: str) -> tuple
         return document.line((*prefix, *path))
 
     hugging_face = "model_type" in data or "architectures" in data or "text_config" in data
-    own = not hugging_face and ("hidden" in data or document.syntax != "json")
-    read = read_model_yaml if own else read_config
+    explicit = not hugging_face and ("hidden" in data or document.syntax != "json")
+    read = read_explicit_form if explicit else read_config
     spec, warnings = read(data, name, source, file=document.name, line=line)
     return spec, notes + warnings
-
-
-def read_model_yaml(
-    data: Mapping[str, Any], name: str, source: str = "", *, file: str = "", line: LineOf = no_line
-) -> tuple[ModelSpec, list[str]]:
-    """A model in our own form: explicit sizes instead of a family.
-
-    Needed: hidden, layers, heads, vocab, max_positions (or seq_len), ffn_hidden (unless every layer has experts).
-    Optional: kv_heads (heads), head_dim (hidden / heads), gated_mlp (true), tied_embeddings (false), biases: qkv_bias,
-    output_bias, ffn_bias, norm_bias, or all four by `bias`; qk_norm (elements), learned_positions (true or rows),
-    rope_theta (10,000; null: no rotary positions), rope_scaling {type, factor, ...} as in config.json,
-    partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
-    num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, sliding_window with window_layers (how many,
-    or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
-    ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
-    sigmoid), router_normalised (true), router_scale (1)}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim,
-    qk_rope_head_dim, v_head_dim}. params_b, where given, is compared with the sum (warning beyond 5 %).
-    Raises InputError with all problems, unknown fields included.
-    """
-    f = Fields(data, file=file, line=line)
-    spec = own_numerics(f, _own_form(f))
-    f.number("params_b", 0.0)
-    f.reject_unknown(_NOTES)
-    f.finish()
-    spec = replace(spec, name=name, source=source)
-    warnings = []
-    stated, actual = f.number("params_b", 0.0), total_parameters(spec) / 1e9
-    if stated and abs(actual / stated - 1) > 0.05:
-        warnings.append(f"{spec.name}: these fields make {actual:.2f} B parameters, params_b says {stated:g} B")
-    return spec, warnings
-
-
-def _own_form(f: Fields) -> ModelSpec:
-    hidden, num_layers = f.count("hidden"), f.count("layers", maximum=_MAX_LAYERS)
-    positions = f.count("max_positions", "seq_len")
-    bias = f.flag("bias", False)
-    norm_bias = f.flag("norm_bias", bias)
-    num_norms = f.count("num_norms", default=2, minimum=0)
-    attention = _own_attention(f, hidden, bias)
-    windows = _own_windows(f, num_layers)
-    routed = _own_experts(f, num_layers)
-    gated = f.flag("gated_mlp", True)
-    dense = None
-    if len(routed) < num_layers or f.has("ffn_hidden"):
-        dense = FeedForward(inner=f.count("ffn_hidden"), gated=gated, bias=f.flag("ffn_bias", bias))
-    layers = []
-    for index in range(num_layers):
-        block = routed.get(index) or dense or FeedForward(inner=1)
-        windowed = replace(attention, window=windows.get(index))
-        layers.append(Layer(attention=windowed, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias))
-    kinds = tuple(dict.fromkeys(layers))
-    learned = f.get("learned_positions")
-    if isinstance(learned, bool):
-        rows = positions if learned else 0
-    else:
-        rows = f.count("learned_positions", default=0, minimum=0)
-    return ModelSpec(
-        name="",
-        family=str(f.data.get("family", "own")),
-        hidden=hidden,
-        vocab=f.count("vocab"),
-        kinds=kinds,
-        pattern=tuple(kinds.index(layer) for layer in layers),
-        max_positions=positions,
-        tied_embeddings=f.flag("tied_embeddings", False),
-        learned_positions=rows,
-        embedding_norm=f.flag("embedding_norm", False),
-        final_norm=f.flag("final_norm", True),
-        norm_bias=norm_bias,
-        head_bias=f.flag("head_bias", False),
-        mtp_layers=f.count("mtp_layers", default=0, minimum=0),
-        dropout=f.flag("dropout", False),
-    )
-
-
-def _own_attention(f: Fields, hidden: int, bias: bool) -> Attention:
-    heads = f.count("heads")
-    kv_heads = f.count("kv_heads", default=heads)
-    head_dim = f.count("head_dim", default=max(1, hidden // heads))
-    if f.sound and heads % kv_heads:
-        f.problem("kv_heads", f"{heads} heads are not divisible by {kv_heads} key/value heads")
-    if f.sound and not f.has("head_dim") and hidden % heads:
-        f.problem("heads", f"hidden {hidden} is not divisible by {heads} heads, and no head_dim is given")
-    qkv_bias, output_bias = f.flag("qkv_bias", bias), f.flag("output_bias", bias)
-    sinks = heads if f.flag("sink_attention", False) else 0
-    norms = f.count("qk_norm", default=0, minimum=0)
-    mla = f.part("mla")
-    if mla is None:
-        return Attention(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            value_head_dim=head_dim,
-            qkv_bias=qkv_bias,
-            output_bias=output_bias,
-            norm_parameters=norms,
-            sink_parameters=sinks,
-        )
-    q_rank, kv_rank = mla.optional_count("q_lora_rank"), mla.count("kv_lora_rank")
-    rope = mla.count("qk_rope_head_dim")
-    latent = Attention(
-        heads=heads,
-        kv_heads=heads,
-        head_dim=mla.count("qk_nope_head_dim") + rope,  # head_dim beside `mla` is the nope part in published tables
-        value_head_dim=mla.count("v_head_dim"),
-        qkv_bias=qkv_bias,
-        output_bias=output_bias,
-        norm_parameters=norms or (q_rank or 0) + kv_rank,
-        sink_parameters=sinks,
-        q_lora_rank=q_rank,
-        kv_lora_rank=kv_rank,
-        rope_head_dim=rope,
-    )
-    mla.reject_unknown()
-    f.absorb(mla)
-    return latent
-
-
-def _chosen(f: Fields, name: str, num_layers: int, default: int) -> list[int] | int:
-    """A field that says how many layers, or lists which."""
-    if isinstance(f.get(name), list):
-        return f.indices(name, num_layers) or []
-    return f.count(name, default=default, minimum=0, maximum=num_layers)
-
-
-def _own_windows(f: Fields, num_layers: int) -> dict[int, int]:
-    """Layer -> window. A number of window_layers is spread evenly, the first layer included (as gpt-oss alternates)."""
-    size = f.optional_count("sliding_window")
-    chosen = _chosen(f, "window_layers", num_layers, num_layers)
-    if size is None:
-        return {}
-    if isinstance(chosen, int):
-        chosen = [i for i in range(num_layers) if -(-(i + 1) * chosen // num_layers) > -(-i * chosen // num_layers)]
-    return dict.fromkeys(chosen, size)
-
-
-def _own_experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
-    """Layer -> its experts. A number of moe_layers means the last ones: the first stay dense (as in DeepSeek)."""
-    moe = f.part("moe")
-    if moe is None:
-        return {}
-    inner = moe.count("expert_ffn")
-    shared = moe.count("shared", default=0, minimum=0)
-    groups, scores = moe.count("groups", default=1), moe.get("router_scores")
-    if scores not in (None, "softmax", "sigmoid"):
-        moe.problem("router_scores", f"`{scores}` is neither softmax nor sigmoid")
-    block = MixtureOfExperts(
-        experts=moe.count("experts"),
-        top_k=moe.count("topk"),
-        expert_inner=inner,
-        gated=f.flag("gated_mlp", True),
-        expert_bias=moe.flag("expert_bias", False),
-        router_bias=moe.flag("router_bias", False),
-        shared_inner=moe.count("shared_ffn", default=shared * inner, minimum=0),
-        shared_gate=moe.flag("shared_gate", False),
-        groups=groups,
-        top_groups=moe.count("top_groups", default=groups),
-        router_scores="sigmoid" if scores == "sigmoid" else "softmax",
-        router_normalised=moe.flag("router_normalised", True),
-        router_scale=moe.number("router_scale", 1.0),
-    )
-    chosen = _chosen(moe, "moe_layers", num_layers, num_layers)
-    if moe.sound and block.top_k > block.experts:
-        moe.problem("topk", f"{block.top_k} experts per token, but there are only {block.experts}")
-    if moe.sound and (block.experts % groups or block.top_groups > groups):
-        moe.problem("groups", f"{groups} groups, {block.top_groups} of them per token, of {block.experts} experts")
-    moe.reject_unknown()
-    f.absorb(moe)
-    layers = range(num_layers - chosen, num_layers) if isinstance(chosen, int) else chosen
-    return dict.fromkeys(layers, block)

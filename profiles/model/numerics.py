@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...cost_models.specs.model import ModelSpec
 from ...errors import did_you_mean, nearest
 from .fields import Fields
-from .rope import rope_theta, rotation_part, with_rotation
+from .rope import rope_fields, rope_theta, with_rope
 
 
 class _Defaults(NamedTuple):
@@ -45,7 +45,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "qwen3_vl_text": _Defaults(500_000.0),
     "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
 }
-# Not in the config because the family's code says them.
+# Numbers that are in the code of the family, so that its config has none of them.
 _FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}
 _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
@@ -59,65 +59,69 @@ _SPELLINGS = {
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "gelu_python": "gelu", "squared relu": "relu2", "squared-relu": "relu2",
 }  # fmt: skip
-# What transformers has beside (5.23, activations.py), and the gates of gpt-oss in published tables: no target computes
-# them, so that all refuse them by these names.
+# The other activations of transformers (5.23, activations.py), and the gates of gpt-oss in published tables. No target
+# computes them, so all targets refuse them by these names.
 _OTHERS = ("clamped swiglu", "gelu_10", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu",
            "relu6", "sigmoid", "sqrtsoftplus", "tanh", "xielu")  # fmt: skip
 _ACTIVATION_NAMES = tuple(sorted({"gelu", "gelu_tanh", "relu", "relu2", "silu", *_SPELLINGS, *_OTHERS}))
 
 
 def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
-    """`spec` with what the config `f` of that type says about them, or its family's defaults."""
+    """`spec` with the numerics of the config `f` of that type, or its family's defaults."""
     family = _FAMILIES.get(model_type, _Defaults())
-    part = rotation_part(f)
+    part = rope_fields(f)
     theta = rope_theta(f, part)
     if f.flag("alibi", False):
         family = family._replace(rope_theta=None)
-    found = {
+    given = {
         "rope_theta": None if family.rope_theta is None else theta,
         "norm_epsilon": f.positive(*_EPSILONS),
         "activation": _activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
     }  # fmt: skip
-    spec = with_rotation(f, part, _filled(spec, found, family, _FIXED.get(model_type, set())))
+    spec = with_rope(f, part, _filled(spec, given, family, _FIXED.get(model_type, set())))
     if part is not None:
         f.absorb(part)
     return spec
 
 
-def own_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
-    """The same for our own form. Defaults: 10,000 where positions are not learned, 1e-5, SiLU for gates, else GELU."""
+def explicit_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
+    """The same for the explicit form.
+
+    Defaults: base 10,000 where positions are not learned, epsilon 1e-5, SiLU for gates, else GELU.
+    """
     gated = spec.kinds[0].feed_forward.gated
     # An explicit null: neither rotary nor learned positions, as with ALiBi.
     none = bool(spec.learned_positions) or ("rope_theta" in f.data and not f.has("rope_theta"))
-    found = {
+    given = {
         "rope_theta": f.positive("rope_theta"), "norm_epsilon": f.positive("norm_epsilon"),
         "activation": _activation(f, "activation"),
     }  # fmt: skip
     defaults = _Defaults(None if none else 10_000.0, 1e-5, "silu" if gated else "gelu")
     part = f.part("rope_scaling")
-    spec = with_rotation(f, part, _filled(spec, found, defaults, set()))
+    spec = with_rope(f, part, _filled(spec, given, defaults, set()))
     if part is not None:
         part.reject_unknown()
         f.absorb(part)
     return spec
 
 
-def _filled(spec: ModelSpec, found: Mapping[str, float | str | None], family: _Defaults, fixed: set[str]) -> ModelSpec:
-    missing = [name for name, value in found.items() if value is None]
-    values = {**family._asdict(), **{name: value for name, value in found.items() if value is not None}}
+def _filled(spec: ModelSpec, given: Mapping[str, float | str | None], family: _Defaults, fixed: set[str]) -> ModelSpec:
+    """`spec` with the numbers that are given, else with the family's. fixed: what its code sets (not assumed)."""
+    missing = [name for name, value in given.items() if value is None]
+    values = {**family._asdict(), **{name: value for name, value in given.items() if value is not None}}
     assumed = tuple(name for name in missing if values[name] is not None and name not in fixed)
     return replace(spec, assumed=assumed, **values)
 
 
 def _activation(f: Fields, *names: str) -> str | None:
-    name = next((each for each in names if f.has(each)), None)
+    name = next((spelling for spelling in names if f.has(spelling)), None)
     if name is None:
         return None
     value = f.get(name)
     if not isinstance(value, str):
         f.problem(name, f"must be the name of a function, is {value!r}")
         return None
-    word = value.lower().partition(" (")[0]  # tables say more in brackets
+    word = value.lower().partition(" (")[0]  # tables add a remark in brackets
     if word not in _ACTIVATION_NAMES:
         guess, known = did_you_mean(nearest(word, _ACTIVATION_NAMES)), f"known: {', '.join(_ACTIVATION_NAMES)}"
         f.problem(name, f"`{value}` is no known activation", f"{guess} {known}".strip())

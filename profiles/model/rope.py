@@ -1,7 +1,8 @@
 """Rotary positions in a config: their base, the share of a head that they turn, and how they are scaled.
 
-Older configs say it in `rope_theta`, `partial_rotary_factor` and `rope_scaling`, newer ones in `rope_parameters`, where
-kinds of layers may differ: then that of the layers that see all tokens is taken. Our own form is the older one.
+Older configs have it in `rope_theta`, `partial_rotary_factor` and `rope_scaling`, newer ones in `rope_parameters`,
+where kinds of layers may differ: then that of the layers that see all tokens is taken. The explicit form is the older
+one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ...errors import did_you_mean, nearest
 from .fields import Fields
 
 _KINDS: tuple[str, ...] = get_args(get_type_hints(RopeScaling)["kind"])
-_SAME = ("default", "mrope")  # mrope is the usual rotation wherever there is only text (Qwen2-VL, arXiv 2409.12191)
+_UNSCALED = ("default", "mrope")  # mrope is the usual rotation wherever there is only text (Qwen2-VL, arXiv 2409.12191)
 _NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor")
 
 
-def rotation_part(f: Fields) -> Fields | None:
-    """Where the config says how it rotates, if it has such a block."""
+def rope_fields(f: Fields) -> Fields | None:
+    """The block of the config on rotary positions, if it has one."""
     nested = f.part("rope_parameters")
     return f.part("rope_scaling") if nested is None else nested.part("full_attention") or nested
 
@@ -43,18 +44,18 @@ def window_rope_theta(f: Fields, default: float) -> float:
     return theta
 
 
-def with_rotation(f: Fields, part: Fields | None, spec: ModelSpec) -> ModelSpec:
-    """`spec`, of which it is known whether positions are rotary, with their scaling and the share of a head."""
+def with_rope(f: Fields, part: Fields | None, spec: ModelSpec) -> ModelSpec:
+    """`spec` with the scaling of its positions and the share of a head that they turn, where they are rotary."""
     share = _share(f, part, spec)
     scaling = None if part is None else _scaling(f, part, spec.max_positions)
     return spec if spec.rope_theta is None else replace(spec, rope_scaling=scaling, partial_rotary_factor=share)
 
 
 def _share(f: Fields, part: Fields | None, spec: ModelSpec) -> float:
-    """Without a word in the config, what its family said."""
+    """The share of a head that turns; that of the family where the config has none."""
     name, head = "partial_rotary_factor", spec.kinds[0].attention
     share = (part if part is not None and part.has(name) else f).positive(name)
-    if head.is_mla:  # its config says by rope_head_dim which part of a head turns, and all of that does
+    if head.is_mla:  # rope_head_dim is the part of a head that turns, and all of it does
         return 1.0
     share = spec.partial_rotary_factor if share is None else share
     width = int(head.head_dim * share)
@@ -67,7 +68,7 @@ def _scaling(f: Fields, part: Fields, max_positions: int) -> RopeScaling | None:
     kind = "longrope" if part.has("short_factor") else part.get("rope_type", "type") or "default"
     if kind in _KINDS:
         return _read(f, part, kind, max_positions)
-    if kind not in _SAME:
+    if kind not in _UNSCALED:
         part.problem("rope_type" if part.has("rope_type") else "type",
                      f"`{kind}` is none of {', '.join(('default', *_KINDS))}",
                      did_you_mean(nearest(str(kind), _KINDS)))  # fmt: skip

@@ -114,7 +114,7 @@ def read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _scaling_read(settings: Settings, *, yarn: bool) -> Facts:
-    """In the names of our own form."""
+    """In the names of the explicit form."""
     latent = bool(settings.get("--multi-latent-attention"))
     factor = settings.get("--rotary-scaling-factor", 1.0)
     if latent or yarn:

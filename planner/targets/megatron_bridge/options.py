@@ -66,7 +66,7 @@ def _spec_write(setup: Setup) -> Settings:
     return {_SPEC: BLOCK_SPEC} if mixed else {}
 
 
-# What pretrain_gpt.py cannot say of YaRN in latent attention: field -> what our own form calls it.
+# What pretrain_gpt.py cannot say of YaRN in latent attention: field -> what the explicit form calls it.
 _LATENT_YARN = {f"model.{name}": name for name in ("beta_fast", "beta_slow", "original_max_position_embeddings")}
 
 

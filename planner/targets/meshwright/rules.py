@@ -16,8 +16,8 @@ from ..option_lists import OptionList
 _TARGET_NAME = "meshwright"
 
 
-# The families whose logits and gradients tests hold equal to those of transformers. `own` is our own form of a model,
-# which says all of its parts itself.
+# The families whose logits and gradients tests hold equal to those of transformers. `own` is the explicit form of a
+# model, which says all of its parts itself.
 COMPARED = frozenset({
     "deepseek_v2", "deepseek_v3", "gpt2", "llama", "mistral", "mixtral", "opt", "own", "phi3", "qwen2", "qwen2_moe",
     "qwen3", "qwen3_moe", "starcoder2",

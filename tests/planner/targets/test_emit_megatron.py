@@ -32,7 +32,8 @@ from meshwright.planner.targets.option_lists import OptionList, option_list, ver
 from meshwright.planner.targets.options import Table
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.planner.targets.setup import Setup
-from meshwright.profiles.model.load import load_model, model_names, read_model_yaml
+from meshwright.profiles.model.explicit_form import read_explicit_form
+from meshwright.profiles.model.load import load_model, model_names
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -77,7 +78,7 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
         assert layout_of(facts, setup.layout.num_gpus) == setup.layout
         if setup.layout.pp > 1:
             assert facts["stages"] == setup.chunk_sizes
-        model, _ = read_model_yaml(request_part(facts, "model"), "model")
+        model, _ = read_explicit_form(request_part(facts, "model"), "model")
         whole = setup.model
         named = replace(model, name=whole.name, family=whole.family, source=whole.source, assumed=whole.assumed)
         assert named == whole
@@ -300,7 +301,7 @@ def test_routers_that_transformer_config_takes(router: dict[str, object], refuse
     text = emit(plan, "megatron").files["megatron.args"]
     assert written in text.splitlines()
     given = read_arguments("megatron.args", text, option_list("megatron")[0])
-    read, _ = read_model_yaml(request_part(TABLE.read(given.settings), "model"), "model")
+    read, _ = read_explicit_form(request_part(TABLE.read(given.settings), "model"), "model")
     assert read.kinds == Setup.of(plan, 1).model.kinds
 
 
@@ -314,7 +315,7 @@ def test_models_of_the_catalogue_are_written_as_they_are_or_refused() -> None:
             continue
         settings = table.write(cast(Setup, SimpleNamespace(model=whole, workload=workload)))
         facts = table.read(settings | {"--seq-length": workload.seq_len})
-        found, _ = read_model_yaml(request_part(facts, "model"), name, whole.source)
+        found, _ = read_explicit_form(request_part(facts, "model"), name, whole.source)
         # Megatron has one GELU, which it computes by tanh where it fuses it with biases.
         activation = whole.activation.replace("gelu_tanh", "gelu")
         theta = whole.rope_theta and float(round(whole.rope_theta))  # --rotary-base is a whole number

@@ -16,7 +16,7 @@ from meshwright.planner.targets.megatron.options import TABLE as MEGATRON
 from meshwright.planner.targets.megatron_bridge.options import TABLE as BRIDGE
 from meshwright.planner.targets.option_lists import option_list
 from meshwright.planner.targets.setup import Setup
-from meshwright.profiles.model.load import read_model_yaml
+from meshwright.profiles.model.explicit_form import read_explicit_form
 
 from .emit_plans import config_of
 
@@ -76,7 +76,7 @@ def test_what_megatron_and_bridge_have_is_written_and_read_back(
         files = emit(plan, target).files
         assert not check_files(files).problems
         facts = table.read(config_of(target).read_folder(files, option_list(target)[0]).settings)
-        found = read_model_yaml(request_part(facts, "model"), "m")[0]
+        found = read_explicit_form(request_part(facts, "model"), "m")[0]
         assert found.rope_scaling == setup.model.rope_scaling
         assert found.partial_rotary_factor == setup.model.partial_rotary_factor
 

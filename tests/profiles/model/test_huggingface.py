@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec, RopeScaling
+from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.families import FAMILIES
 from meshwright.profiles.model.huggingface import read_config
-from meshwright.profiles.model.load import load_model, read_model_yaml
+from meshwright.profiles.model.load import load_model
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -343,14 +344,14 @@ def test_own_form_reads_every_variant_of_published_tables(tmp_path: Path) -> Non
 )
 def test_wrong_own_form(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_model_yaml({**OWN, **changes}, "m")
+        read_explicit_form({**OWN, **changes}, "m")
 
     assert words in caught.value.message
 
 
 def test_stated_size_that_does_not_fit_the_fields_warns() -> None:
-    assert read_model_yaml({**OWN, "params_b": 7.0}, "m")[1]
-    assert not read_model_yaml({**OWN, "params_b": 0.000177}, "m")[1]
+    assert read_explicit_form({**OWN, "params_b": 7.0}, "m")[1]
+    assert not read_explicit_form({**OWN, "params_b": 0.000177}, "m")[1]
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
@@ -462,18 +463,18 @@ def test_wrong_rotation(said: dict[str, Any], words: str) -> None:
 
 def test_rotation_in_our_own_form() -> None:
     written = {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "llama3", **LLAMA3}}
-    spec, _ = read_model_yaml({**OWN, **written}, "m")
+    spec, _ = read_explicit_form({**OWN, **written}, "m")
     assert spec.rope_scaling == RopeScaling(kind="llama3", factor=8.0, original_max_positions=64)
     assert spec.partial_rotary_factor == 0.5
     with pytest.raises(InputError, match=r"rope_scaling.facter: unknown field"):
-        read_model_yaml({**OWN, "rope_scaling": {"type": "linear", "factor": 2, "facter": 3}}, "m")
-    learned, _ = read_model_yaml({**OWN, **written, "learned_positions": True}, "m")
+        read_explicit_form({**OWN, "rope_scaling": {"type": "linear", "factor": 2, "facter": 3}}, "m")
+    learned, _ = read_explicit_form({**OWN, **written, "learned_positions": True}, "m")
     assert (learned.rope_scaling, learned.partial_rotary_factor) == (None, 1.0)
 
 
 def test_numerics_of_our_own_form() -> None:
     def read(**changes: Any) -> tuple[Any, ...]:
-        spec, _ = read_model_yaml({**OWN, **changes}, "m")
+        spec, _ = read_explicit_form({**OWN, **changes}, "m")
         return spec.rope_theta, spec.norm_epsilon, spec.activation, spec.assumed
 
     assert read() == (10_000.0, 1e-5, "silu", ("rope_theta", "norm_epsilon", "activation"))

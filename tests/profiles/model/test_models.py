@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from meshwright.cost_models.quantities.params import active_parameters, final_norm_parameters, total_parameters
-from meshwright.profiles.model.load import load_model, model_names, read_model_yaml
+from meshwright.profiles.model.explicit_form import read_explicit_form
+from meshwright.profiles.model.load import load_model, model_names
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -253,7 +254,7 @@ def test_published_row_reads_as_the_catalogue_model() -> None:
     row = {"name": "llama3-8b", "hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "head_dim": 128,
            "ffn_hidden": 14336, "gated_mlp": True, "vocab": 128256, "seq_len": 8192, "tied_embeddings": False,
            "params_b": 8.03, "moe": None}  # fmt: skip
-    spec, warnings = read_model_yaml(row, "llama3-8b")
+    spec, warnings = read_explicit_form(row, "llama3-8b")
 
     assert total_parameters(spec) == total_parameters(load_model("llama3-8b")[0])
     assert not warnings
