@@ -15,7 +15,7 @@ from figures import REQUESTS, layouts_per_second
 from layerwise import measure_all as layerwise_figures
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.stages import Partition
-from meshwright.planner.document.plan import stages_by_layout
+from meshwright.planner.document.partitions import stages_by_layout
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from ..errors import InputError
-from .document.plan import Plan, load_plan
+from .document.plan import Plan
+from .document.reading import load_plan
 from .drivers.custom_layers import plan_custom_layers
 from .drivers.custom_stages import plan_custom_stages
 from .drivers.even_stages import plan_even_stages

@@ -27,7 +27,8 @@ from ..cost_models.specs.model import ModelSpec
 from ..cost_models.specs.stack import StackSpec
 from ..cost_models.specs.workload import Lora, Workload
 from ..errors import FieldProblem, InputError, UnsupportedError
-from ..planner.document.plan import Candidate, Chunk, Plan
+from ..planner.document.candidate import Candidate, Chunk
+from ..planner.document.plan import Plan
 from ..planner.document.specs import model_of, stack_of, workload_of
 from ..planner.targets.meshwright.rules import cannot_train, refusal
 from .model.adapters import Adapters

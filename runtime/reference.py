@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..cost_models.layouts import CP_ALGORITHMS
-from ..planner.document.plan import Chunk
+from ..planner.document.candidate import Chunk
 from .data import open_source
 from .job import Job
 from .model.block import Context

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
-from ..planner.document.plan import load_plan
+from ..planner.document.reading import load_plan
 from .checkpoint.manifest import check_resumable
 from .job import Job, job_of
 from .parallel.schedules import custom_order

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from meshwright.planner.document.plan import load_plan
+from meshwright.planner.document.reading import load_plan
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import emit
 from meshwright.planner.targets.registry import TARGETS

@@ -51,7 +51,7 @@ def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) 
     from .. import requests
 
     if requests.is_plan(path):
-        from ...planner.document.plan import load_plan
+        from ...planner.document.reading import load_plan
 
         plan = load_plan(path)
         terminal.show([f"{path}: a plan of {len(plan.candidates)} layouts, in order"])
@@ -94,7 +94,7 @@ def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None)
 
 def _own_parser(target: str, files: dict[str, str]) -> str:
     """`accepted`, what the framework says against the files, or why it was not asked."""
-    from ...planner.document.plan import read_plan
+    from ...planner.document.reading import read_plan
     from ...planner.targets.registry import target as load_target
 
     config = load_target(target).config

@@ -16,7 +16,7 @@ def command(context: typer.Context, plan: options.PlanFile) -> None:
       meshwright cite plan.json > techniques.bib
     """
     from ...cost_models.techniques.registry import of
-    from ...planner.document.plan import load_plan
+    from ...planner.document.reading import load_plan
     from ...planner.document.specs import workload_of
 
     terminal: Terminal = context.obj

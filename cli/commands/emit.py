@@ -44,7 +44,7 @@ def command(
       meshwright emit plan.json
       meshwright emit plan.json --to megatron --launcher slurm -d run
     """
-    from ...planner.document.plan import load_plan
+    from ...planner.document.reading import load_plan
     from ...planner.explain.nearest import nearest_hint
     from ...planner.targets.emit import LayoutRefusedError, emit
     from ...planner.targets.registry import own_target

@@ -82,7 +82,7 @@ def _loads(terminal: Terminal, document: dict[str, Any], candidate: dict[str, An
     """What the stages do, priced anew; None without a pipeline, or where the request no longer resolves."""
     if candidate["layout"].get("pp", 1) == 1:
         return None
-    from ...planner.document.plan import Candidate
+    from ...planner.document.candidate import Candidate
     from ...planner.explain.stage_loads import stage_loads
     from ...planner.request.load import request_from_dict
 
@@ -98,7 +98,7 @@ def _redistribution(document: dict[str, Any], candidate: dict[str, Any]) -> dict
     """Under vocabulary parallelism, what redistributed layers would take instead."""
     if not document["request"]["workload"].get("techniques"):
         return {}  # and nothing is loaded that could tell
-    from ...planner.document.plan import Candidate
+    from ...planner.document.candidate import Candidate
     from ...planner.explain.redistribution import redistribution
     from ...planner.request.load import request_from_dict
 
@@ -107,7 +107,7 @@ def _redistribution(document: dict[str, Any], candidate: dict[str, Any]) -> dict
 
 
 def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:
-    from ...planner.document.plan import Candidate
+    from ...planner.document.candidate import Candidate
     from ...planner.explain import trace
     from ...planner.request.load import request_from_dict
 

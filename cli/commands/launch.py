@@ -104,7 +104,7 @@ def command(
       meshwright launch plan.json --checkpoint ckpt/ --resume --max-restarts 3
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
     """
-    from ...planner.document.plan import load_plan
+    from ...planner.document.reading import load_plan
     from ...planner.targets.emit import check_trained
     from ...runtime import launcher
     from ...runtime.report import Recorder

@@ -29,7 +29,7 @@ def command(
       meshwright report plan.json -o report.html
       meshwright report plan.json --choice 2 -o second.html
     """
-    from ...planner.document.plan import load_plan
+    from ...planner.document.reading import load_plan
     from ...planner.explain.report import report
     from ..pages.report import report_page
 

@@ -76,7 +76,7 @@ def command(
       meshwright what-if plan.json --study sensitivity
       meshwright what-if plan.json --study reliability --assume gpu_mtbf=30000h
     """
-    from ...planner.document.plan import load_plan
+    from ...planner.document.reading import load_plan
     from ...planner.studies.what_if import what_if
 
     terminal: Terminal = context.obj

@@ -48,7 +48,7 @@ def _trained(
     terminal: Terminal, path: Path, choice: int, device: str, steps: int
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Where one layout was trained, and the bytes of its fullest rank; a CPU knows those of tensors alone."""
-    from ...planner.document.plan import load_plan
+    from ...planner.document.reading import load_plan
     from ...runtime import launcher
     from ...runtime.report import PEAKS, Recorder
     from ...runtime.settings import Settings, prepare

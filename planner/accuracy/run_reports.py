@@ -18,7 +18,9 @@ from ...errors import FieldProblem, InputError
 from ...profiles.io import registry
 from ...profiles.io.reader import read_document
 from ...profiles.stack.load import is_stack, load_stack, stack_for
-from ..document.plan import Candidate, Plan, load_plan
+from ..document.candidate import Candidate
+from ..document.plan import Plan
+from ..document.reading import load_plan
 from ..document.specs import stack_of, vars_of
 from ..evaluation.intervals import regime_of
 from ..evaluation.staged import Staged

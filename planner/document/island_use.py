@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from .base import DocumentPart
 
 UNEVEN_SHARES = "it gives every replica equally many micro-batches"
 Manner = Literal["across", "replicas", "together"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class IslandUse(_Part):
+class IslandUse(DocumentPart):
     """One island and what it does. island: its index in the cluster (`resolved.cluster.islands`), group: of its nodes.
 
     nodes, stages: [first, last]; layers: of the model, on its stages; replicas: whole ones of a replica's layout on it
@@ -38,7 +34,7 @@ class IslandUse(_Part):
     memory_bytes: float
 
 
-class Crossing(_Part):
+class Crossing(DocumentPart):
     """What moves between two islands (indices into `islands`) in a step, one way, and the seconds of one message or of
     the sum of gradients, of which a GPU finds bw_bytes_per_s."""
 
@@ -49,7 +45,7 @@ class Crossing(_Part):
     bw_bytes_per_s: float
 
 
-class IslandAssignment(_Part):
+class IslandAssignment(DocumentPart):
     """manner: `across`, one pipeline over all islands, in their order here; `replicas`, whole replicas on each;
     `together`, all of it on one. unused: islands that the plan leaves out, and why.
 
@@ -74,7 +70,7 @@ class IslandAssignment(_Part):
         return found if self.manner == "replicas" and len(set(found)) > 1 else None
 
 
-class Strategy(_Part):
+class Strategy(DocumentPart):
     """The best of one way to use the islands. manner `even`: all GPUs alike, layers and micro-batches equal."""
 
     manner: Literal["across", "replicas", "together", "even"]

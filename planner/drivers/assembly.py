@@ -10,7 +10,10 @@ import numpy as np
 from ..._version import __version__
 from ...cost_models.specs.documents import spec_to_dict
 from ...profiles.cluster.build import cluster_to_dict
-from ..document.plan import Candidate, Certificate, Outside, Plan, Profile, SpaceCount, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
+from ..document.certificate import Certificate, Outside, SpaceCount
+from ..document.plan import Plan, Profile
 from ..evaluation import intervals
 from ..request.load import request_to_dict
 from ..request.resolve import Resolved

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...errors import InputError
-from ..document.plan import Certificate, Plan
+from ..document.certificate import Certificate
+from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome

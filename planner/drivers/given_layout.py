@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...cost_models import units
 from ...cost_models.layouts import parse
 from ...errors import InputError
-from ..document.plan import Candidate, Certificate, Plan
+from ..document.candidate import Candidate
+from ..document.certificate import Certificate
+from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved

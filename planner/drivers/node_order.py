@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from ...cost_models.layouts import Layout
-from ..document.plan import Candidate, Plan, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
+from ..document.plan import Plan
 from ..evaluation.network import optimistic
 from ..request.resolve import Resolved
 from .assembly import build_plan, certify

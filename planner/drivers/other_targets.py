@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from ...cost_models.layouts import parse
-from ..document.plan import Outside, rounded
+from ..document.base import rounded
+from ..document.certificate import Outside
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.tasks import Task, in_order

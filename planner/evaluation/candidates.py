@@ -11,7 +11,8 @@ from ...cost_models.quantities.flops import model_flops, recomputed_flops
 from ...cost_models.quantities.stages import redone_by_layout
 from ...cost_models.step import reserved_memory, step
 from ...profiles.stack.load import is_stack
-from ..document.plan import Candidate, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
 from ..request.resolve import Resolved
 from ..targets.registry import TARGETS
 from . import intervals

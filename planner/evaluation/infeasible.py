@@ -10,7 +10,7 @@ from math import prod
 from ...cost_models import units
 from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
 from ...errors import NoFeasibleLayoutError
-from ..document.plan import Candidate
+from ..document.candidate import Candidate
 from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..space.counting import LayoutCounts

@@ -12,7 +12,7 @@ from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout
 from ...cost_models.rates.rates import GROUPS
 from ...cost_models.specs.cluster import ClusterSpec
-from ..document.plan import Candidate
+from ..document.candidate import Candidate
 from ..request.resolve import Resolved
 
 

@@ -31,7 +31,7 @@ from ...cost_models.schedules.simulator import Costs, Schedule, Timeline
 from ...cost_models.step import step, stragglers
 from ...cost_models.step.step import Estimate
 from ...cost_models.step.vocabulary_seconds import vocabulary_beside_s
-from ..document.plan import layout_id, own_stages
+from ..document.partitions import custom_partition, layout_id
 from ..request.resolve import Resolved
 from . import simulator_costs, vocabulary_passes
 
@@ -84,7 +84,7 @@ class Staged:
     @cached_property
     def custom_partition(self) -> Partition | None:
         """Its partition, where that is not the one of the layout."""
-        return own_stages(self.layout, self.partition)
+        return custom_partition(self.layout, self.partition)
 
     @property
     def id(self) -> str:

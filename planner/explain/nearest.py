@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...cost_models.layouts import FIELD_NAMES, Layout
 from ...errors import MeshwrightError
-from ..document.plan import Candidate, Plan
+from ..document.candidate import Candidate
+from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..evaluation.staged import Staged
 from ..heterogeneous.candidates import applies

@@ -9,7 +9,8 @@ from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.stages import on_devices
 from ...cost_models.step import reserved_memory
 from ...cost_models.techniques.vocabulary_parallel import TECHNIQUE
-from ..document.plan import Candidate, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
 from ..evaluation.staged import Staged
 from ..heterogeneous.candidates import staged_as
 from ..request.load import Request, changed_request

@@ -15,7 +15,8 @@ from ...profiles.io import registry
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.link_rates import collective_rates, with_measured
 from ...profiles.stack.rates import OVERHEADS
-from ..document.plan import Candidate, Plan
+from ..document.candidate import Candidate
+from ..document.plan import Plan
 from ..evaluation.staged import Staged
 from ..request.load import request_from_dict
 from ..request.resolve import Resolved, resolve

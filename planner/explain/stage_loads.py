@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from ...cost_models.quantities.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, MTP, on_devices
 from ...cost_models.rates.kernel_seconds import kernel_seconds
-from ..document.plan import Candidate, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
 from ..evaluation.staged import Staged
 from ..heterogeneous.candidates import staged_as
 from ..request.load import Request

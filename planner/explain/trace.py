@@ -13,7 +13,8 @@ from ...cost_models.arrays import Array
 from ...cost_models.schedules.orders import LETTERS, B, F, I, W
 from ...cost_models.schedules.simulator import Timeline
 from ...errors import InputError
-from ..document.plan import Candidate, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
 from ..evaluation.staged import Staged
 from ..heterogeneous.candidates import staged_as
 from ..request.load import Request

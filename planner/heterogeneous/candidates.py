@@ -11,8 +11,10 @@ from ...cost_models import units
 from ...cost_models.build_ledger import build_totals
 from ...cost_models.layouts import Layout
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
+from ..document.base import rounded
+from ..document.candidate import Candidate
 from ..document.island_use import UNEVEN_SHARES, Crossing, IslandAssignment, IslandUse, Strategy
-from ..document.plan import Candidate, Placement, rounded
+from ..document.placement import Placement
 from ..evaluation.candidates import candidates
 from ..evaluation.infeasible import no_legal_layout
 from ..evaluation.network import as_placed

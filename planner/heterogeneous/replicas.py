@@ -20,7 +20,7 @@ from ...cost_models.build_ledger import build_totals
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.specs.cluster import NetworkLevel
-from ..document.plan import layout_id
+from ..document.partitions import layout_id
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from .islands import IslandPart, OnIslands, bridge_between, bridged, joined

@@ -20,7 +20,7 @@ from typing import Any
 from ...cost_models.layouts import Layout
 from ...cost_models.quantities.element_bytes import activation_bytes
 from ...cost_models.quantities.stages import Partition, chunks_per_stage, devices_of
-from ..document.plan import own_stages
+from ..document.partitions import custom_partition
 from ..evaluation.staged import Staged, even_partition
 from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome
@@ -262,7 +262,7 @@ class HeterogeneousSearch:
 
     def _offer(self, base: CrossIslandPipeline, partition: Partition) -> float:
         """Seconds of a step, infinite if it does not fit."""
-        one = base.split(own_stages(base.layout, partition) or even_partition(base.resolved, base.layout))
+        one = base.split(custom_partition(base.layout, partition) or even_partition(base.resolved, base.layout))
         if not one.fits:
             return math.inf
         self._keep(IslandChoice("across", base.parts, one))

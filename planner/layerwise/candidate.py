@@ -17,7 +17,10 @@ from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS, Rates
 from ...cost_models.step.step import TERMS
 from ...errors import InputError
-from ..document.plan import LAYERS_OF_THEIR_OWN, Alike, Candidate, LayerPlan, LayerRun, Plan, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
+from ..document.layer_plan import LAYERS_OF_THEIR_OWN, LayerPlan, LayerRun, UniformPlan
+from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
@@ -142,12 +145,12 @@ def _layer_plan(best: Assignment, outcome: LayerwiseOutcome) -> LayerPlan:
     )  # fmt: skip
 
 
-def _alike(instance: Instance, row: int) -> Alike:
+def _alike(instance: Instance, row: int) -> UniformPlan:
     step_s, device_bytes = instance.uniform()
     at = int(np.flatnonzero(instance.rows == row)[0])
     layout = instance.prices.whole.layouts.layout(row)
     numbers = {"step_s": float(step_s[at]), "device_bytes": float(device_bytes[at])}
-    return Alike(strategy=str(layout), **rounded(numbers))
+    return UniformPlan(strategy=str(layout), **rounded(numbers))
 
 
 def step_terms_of(best: Assignment) -> dict[str, float]:

@@ -20,7 +20,9 @@ from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.quantities.exchanges import OPS
 from ...cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates
 from ...cost_models.rates.rates import GROUPS, Rates
-from ..document.plan import Candidate, GroupLinks, NodeOrder, Placement, SlowNode, rounded
+from ..document.base import rounded
+from ..document.candidate import Candidate
+from ..document.placement import GroupLinks, NodeOrder, Placement, SlowNode
 from ..evaluation.candidates import candidates
 from ..evaluation.network import Network
 from ..evaluation.staged import Staged

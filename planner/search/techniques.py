@@ -8,7 +8,9 @@ from itertools import combinations
 
 from ...cost_models.techniques.registry import TECHNIQUES
 from ...errors import InputError
-from ..document.plan import Certificate, Plan, TechniqueChoice, rounded
+from ..document.base import rounded
+from ..document.certificate import Certificate, TechniqueChoice
+from ..document.plan import Plan
 from ..request.fields import parse_techniques
 from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve

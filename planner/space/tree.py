@@ -27,7 +27,7 @@ from ...cost_models.layouts import (
 from ...cost_models.problem import Problem
 from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
-from ..document.plan import SpaceCount
+from ..document.certificate import SpaceCount
 from .rules import RULES, Rule
 
 Columns = dict[str, Ints]

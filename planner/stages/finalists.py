@@ -18,7 +18,7 @@ import numpy as np
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.stages import Partition, chunks_per_stage, devices_of
 from ...cost_models.schedules.critical_path import Path
-from ..document.plan import own_stages, stages_by_layout
+from ..document.partitions import custom_partition, stages_by_layout
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.top_k import FAMILY
@@ -179,7 +179,7 @@ class Finalists:
             none = replace(layout, recompute=_NONE)
             if self._allowed(none):
                 layout, partition = none, Partition(partition.sizes)
-        return layout, own_stages(layout, partition)
+        return layout, custom_partition(layout, partition)
 
     def _prove(self) -> None:
         """`lower_bound_s`, over all that the relaxed search leaves. Its nodes get continuous programs, and

@@ -21,7 +21,8 @@ from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import step
 from ...errors import NoFeasibleLayoutError
-from ..document.plan import Candidate, layout_id
+from ..document.candidate import Candidate
+from ..document.partitions import layout_id
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep

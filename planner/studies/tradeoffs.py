@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted, UnknownNameError
-from ..document.plan import SpaceCount, rounded
+from ..document.base import rounded
+from ..document.certificate import SpaceCount
 from ..drivers.assembly import resolved_part
 from ..evaluation.candidates import money
 from ..evaluation.infeasible import does_not_fit, no_legal_layout

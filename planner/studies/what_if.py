@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...errors import InputError, UnknownNameError
-from ..document.plan import Candidate, Plan, load_plan
+from ..document.candidate import Candidate
+from ..document.plan import Plan
+from ..document.reading import load_plan
 from ..evaluation.staged import Staged
 from ..request.load import request_from_dict
 from ..request.resolve import resolve

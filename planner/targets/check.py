@@ -14,7 +14,8 @@ from ...cost_models.specs.workload import Workload
 from ...errors import FieldProblem, InputError
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.stack.load import load_stack
-from ..document.plan import Plan, read_plan
+from ..document.plan import Plan
+from ..document.reading import read_plan
 from ..document.specs import model_of, workload_of
 from ..space.rules import RULES, WELL_FORMED
 from .argv import Arguments, read_arguments

@@ -11,7 +11,8 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
 from ...errors import InputError, UnsupportedError
-from ..document.plan import Candidate, Plan
+from ..document.candidate import Candidate
+from ..document.plan import Plan
 from ..document.specs import model_of, stack_of, workload_of
 
 
@@ -87,7 +88,7 @@ class Setup:
             raise InputError(f"{name} has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
         candidate = plan.candidates[choice - 1]
         if not layerwise:
-            candidate.check_alike()
+            candidate.check_uniform()
         layout = candidate.to_layout()
         nodes, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
         return cls(

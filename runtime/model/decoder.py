@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
-from ...planner.document.plan import Chunk
+from ...planner.document.candidate import Chunk
 from ..parallel.context_parallel import ContextParallel
 from ..parallel.recompute import whole
 from .attention import SelfAttention

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 
 from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
-from ...planner.document.plan import Chunk
+from ...planner.document.candidate import Chunk
 from ..job import Job, dropped_modules
 from ..model.block import Context
 from ..model.dispatch import ExpertGroup

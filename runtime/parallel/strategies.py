@@ -13,7 +13,8 @@ from itertools import groupby, pairwise
 from ...cost_models.layouts import CP_ALGORITHMS, Layout, parse
 from ...cost_models.specs.model import ModelSpec
 from ...errors import FieldProblem, InputError
-from ...planner.document.plan import Candidate, Chunk, LayerPlan, LayerRun, layers_digest
+from ...planner.document.candidate import Candidate, Chunk
+from ...planner.document.layer_plan import LayerPlan, LayerRun, layers_digest
 
 EMBEDDING, HEAD = "embedding", "head"
 _UNIFORM = {"pp": "number of stages", "vpp": "number of chunks", "num_gpus": "number of GPUs", "schedule": "schedule",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...cost_models.layouts import MODULES
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from ...planner.document.plan import Chunk
+from ...planner.document.candidate import Chunk
 from ..model.decoder import DecoderChunk
 from ..parallel import split_backward
 from ..parallel.comm import Group

@@ -17,7 +17,7 @@ from ...cost_models.layouts import CP_ALGORITHMS, Layout
 from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ...errors import UnsupportedError
-from ...planner.document.plan import Chunk
+from ...planner.document.candidate import Chunk
 from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
 from .scale_layers import kept_layers, rehearsed, shrunk

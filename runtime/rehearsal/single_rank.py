@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from ...cost_models.specs.model import ModelSpec
-from ...planner.document.plan import Chunk
+from ...planner.document.candidate import Chunk
 from ..model.block import Context
 from ..model.decoder import DecoderChunk
 from ..model.dispatch import ExpertGroup

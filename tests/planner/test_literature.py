@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.planner import api
-from meshwright.planner.document.plan import Candidate
+from meshwright.planner.document.candidate import Candidate
 from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.model.load import load_model
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from meshwright.cost_models.rates.collectives import curve
 from meshwright.planner.accuracy.stack_features import Unheard, with_features
-from meshwright.planner.document.plan import Candidate
+from meshwright.planner.document.candidate import Candidate
 from meshwright.planner.drivers.given_layout import evaluate_resolved
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve

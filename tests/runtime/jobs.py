@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.stages import chunk_sizes, devices_of
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
-from meshwright.planner.document.plan import Chunk
+from meshwright.planner.document.candidate import Chunk
 from meshwright.profiles.stack.load import load_stack
 from meshwright.runtime.job import Job
 from meshwright.runtime.parallel.strategies import Strategies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from meshwright.cli.main import main
-from meshwright.planner.document.plan import load_plan, read_plan
+from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.launchers.registry import LAUNCHERS
 

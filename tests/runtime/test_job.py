@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models.specs.documents import spec_to_dict
-from meshwright.planner.document.plan import Placement, load_plan, read_plan
+from meshwright.planner.document.placement import Placement
+from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.document.specs import model_of
 from meshwright.profiles.model.load import load_model
 from meshwright.runtime import launcher

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwright.cost_models.techniques.base import Knob
 from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
 from meshwright.planner import api
-from meshwright.planner.document.plan import Candidate
+from meshwright.planner.document.candidate import Candidate
 
 from meshwright.errors import InputError
 

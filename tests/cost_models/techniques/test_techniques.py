@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from meshwright.cost_models.techniques.registry import TECHNIQUES
 from meshwright.planner import api
-from meshwright.planner.document.plan import Candidate
+from meshwright.planner.document.candidate import Candidate
 
 from meshwright.errors import InputError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from meshwright.planner import api
-from meshwright.planner.document.plan import Candidate
+from meshwright.planner.document.candidate import Candidate
 
 from meshwright.errors import InputError
 

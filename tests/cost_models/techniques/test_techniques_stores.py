@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from meshwright.planner import api
-from meshwright.planner.document.plan import Candidate, Plan
+from meshwright.planner.document.candidate import Candidate
+from meshwright.planner.document.plan import Plan
 
 from meshwright.errors import InputError
 

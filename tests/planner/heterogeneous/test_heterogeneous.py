@@ -16,7 +16,8 @@ from meshwright.cost_models.quantities.exchanges import OPS
 from meshwright.cost_models.quantities.stages import Partition
 from meshwright.cost_models.step import shared_bounds
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, read_plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import read_plan
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.nearest import nearest_hint
 from meshwright.planner.explain.report import report

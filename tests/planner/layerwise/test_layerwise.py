@@ -18,7 +18,8 @@ from meshwright.cost_models.quantities import tables
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, ModelSpec
 from meshwright.cost_models.step import step
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, load_plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import load_plan
 from meshwright.planner.explain.trace import of_candidate
 from meshwright.planner.layerwise import bounds
 from meshwright.planner.layerwise import search as layerwise_search

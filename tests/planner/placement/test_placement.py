@@ -11,7 +11,8 @@ import pytest
 from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, read_plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import read_plan
 from meshwright.planner.evaluation.network import Network
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.stage_loads import stage_loads

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, load_plan, read_plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.drivers import families, other_targets
 from meshwright.planner.search.exhaustive import SearchOutcome
 from meshwright.planner.search.tasks import Answer

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, read_plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import read_plan
 
 from meshwright.errors import InputError
 

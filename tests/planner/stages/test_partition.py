@@ -29,7 +29,9 @@ from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, Mi
 from meshwright.cost_models.step import lower_bounds
 from meshwright.cost_models.step.pipeline_bounds import least_load_s
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, layout_id, load_plan, own_stages, stages_by_layout
+from meshwright.planner.document.partitions import custom_partition, layout_id, stages_by_layout
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import load_plan
 from meshwright.planner.drivers.even_stages import where_the_simulator_differs
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.stage_loads import stage_loads
@@ -520,10 +522,10 @@ def test_stages_have_one_name() -> None:
     layout = parse("pp4-dp1-mbs1-z0-rfull")
     sizes, redone = stages_by_layout(layout, 10)
     assert sizes == redone == (2, 3, 3, 2)
-    assert own_stages(layout, Partition(sizes)) is None
-    assert own_stages(layout, Partition(sizes, redone)) is None
-    assert own_stages(layout, Partition((3, 3, 2, 2), (3, 3, 2, 2))) == Partition((3, 3, 2, 2))
-    assert own_stages(layout, Partition(sizes, (2, 3, 1, 0))) == Partition(sizes, (2, 3, 1, 0))
+    assert custom_partition(layout, Partition(sizes)) is None
+    assert custom_partition(layout, Partition(sizes, redone)) is None
+    assert custom_partition(layout, Partition((3, 3, 2, 2), (3, 3, 2, 2))) == Partition((3, 3, 2, 2))
+    assert custom_partition(layout, Partition(sizes, (2, 3, 1, 0))) == Partition(sizes, (2, 3, 1, 0))
 
 
 @pytest.mark.parametrize("seq_len", [1024, 16384])

@@ -17,7 +17,9 @@ from meshwright.cli.main import main
 from meshwright.cost_models.layouts import FIELD_NAMES, parse
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner import api
-from meshwright.planner.document.plan import Candidate, Placement, Plan
+from meshwright.planner.document.candidate import Candidate
+from meshwright.planner.document.placement import Placement
+from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.nearest import nearest, nearest_hint
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.argv import read_arguments

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from meshwright.planner import api
-from meshwright.planner.document.plan import Plan, read_plan
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import read_plan
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit

@@ -1,0 +1,47 @@
+"""The proof of a plan: what the search counted, its bound, and what it compared beside its own space."""
+
+from __future__ import annotations
+
+from .base import DocumentPart
+
+
+class SpaceCount(DocumentPart):
+    """How many layouts there are and what became of them; the parts add up to `total`."""
+
+    total: int
+    by_axis: dict[str, int]  # values of each axis before any rule; empty for several spaces together
+    ruled_out: dict[str, int]  # by rule
+    dominated: int  # another layout is never slower and never larger
+    out_of_memory: int  # by bound or by price
+    bounded: int  # no better than the list, by their bound
+    priced: int  # fit, and were priced
+    unvisited: int = 0  # left by a search that was stopped
+    simulated: int = 0  # of those priced
+
+
+class Certificate(DocumentPart):
+    """What the search proves: no layout of the space is below `lower_bound_s`."""
+
+    space: SpaceCount
+    lower_bound_s: float | None  # None where bytes are minimised
+    gap: float | None  # relative, between the bound and the best layout
+    proven: bool
+    stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
+
+
+class Outside(DocumentPart):
+    """A faster layout, and the target that runs it in that time by its own software."""
+
+    layout_id: str
+    step_s: float
+    targets: tuple[str, ...]
+
+
+class TechniqueChoice(DocumentPart):
+    """A set of techniques that the search might have chosen: its best layout and that layout's value (seconds, or bytes
+    where those are minimised), or why there is none."""
+
+    names: tuple[str, ...]
+    value: float | None = None
+    layout_id: str | None = None
+    why: str | None = None

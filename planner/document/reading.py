@@ -1,0 +1,70 @@
+"""Reading a plan file, with every damaged field named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ...errors import FieldProblem, InputError
+from .candidate import Candidate, candidate_id
+from .plan import FORMAT_VERSION, Plan
+
+_WRITES_ONE = "`meshwright plan -o plan.json` writes one"
+
+
+def read_plan(text: str, name: str) -> Plan:
+    """The plan in `text` (JSON). Raises InputError naming `name` and each damaged field, or a newer format."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{name}: not JSON: {error}", hint=_WRITES_ONE) from None
+    except RecursionError:
+        raise InputError(f"{name}: nested too deeply to be read", hint=_WRITES_ONE) from None
+    if not isinstance(data, dict) or data.get("kind") != "plan":
+        raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
+    major = str(data.get("format_version", "")).partition(".")[0]
+    if major != FORMAT_VERSION.partition(".")[0]:
+        raise InputError(
+            f"{name}: format {data.get('format_version')}, this version reads {FORMAT_VERSION}",
+            hint="plan again, or use the version of meshwright that wrote it",
+        )
+    try:
+        plan = Plan.model_validate(data)
+        for candidate in plan.candidates:
+            _check(candidate)
+        return plan
+    except ValidationError as error:
+        raise InputError.of([
+            FieldProblem(problem["msg"].lower(), file=name, field=".".join(str(part) for part in problem["loc"]))
+            for problem in error.errors()
+        ]) from None  # fmt: skip
+
+
+def _check(candidate: Candidate) -> None:
+    exposed = sum(term.seconds for term in candidate.terms if term.exposed)
+    if abs(exposed - candidate.step_s) > 1e-6 * candidate.step_s:
+        raise InputError(
+            f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, its exposed terms sum to {exposed:g} s",
+            hint="the file was edited; plan again",
+        )
+    layout = candidate_id(candidate)
+    if layout != candidate.layout_id:
+        field = "stages" if candidate.layout_id.startswith(str(candidate.to_layout())) else "layout_id"
+        raise InputError(
+            f"candidates.{candidate.choice - 1}.{field}: the id says `{candidate.layout_id}`, the rest `{layout}`",
+            hint="the file was edited; plan again",
+        )
+
+
+def load_plan(path: Path | str) -> Plan:
+    """The plan in the file `path`. Raises InputError for a missing, damaged, edited or newer one."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}", hint=_WRITES_ONE) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}: not UTF-8 text", hint=_WRITES_ONE) from None
+    return read_plan(text, str(path))
