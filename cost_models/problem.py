@@ -9,8 +9,10 @@ import numpy as np
 
 from .arrays import Array
 from .quantities import memory
-from .quantities.layer_operations import Builder
+from .quantities.edge_operations import embedding, head, mtp
+from .quantities.layer_operations import decoder_layer
 from .quantities.memory import KindParameters, StateBytes
+from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
 from .quantities.shards import KEY_FIELDS, Shard
 from .quantities.stages import Edges
@@ -80,8 +82,8 @@ class Problem:
         model = with_capacity(self.model, None)
         builder = Builder(model, self.workload, stack, Shard.of(one, self.model, self.workload))
         edge: Trains = "all" if self.trains_everything else "passes"
-        layers = [builder.layer(model.kinds[v.kind], v.trains) for v in self.variants]
-        return (*layers, builder.embedding("frozen"), builder.head(edge), builder.mtp(edge))
+        layers = [decoder_layer(builder, model.kinds[v.kind], v.trains) for v in self.variants]
+        return (*layers, embedding(builder, "frozen"), head(builder, edge), mtp(builder, edge))
 
     @cached_property
     def flops(self) -> Array:

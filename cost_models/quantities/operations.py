@@ -1,6 +1,7 @@
 """Operations of a layer: products, attention, memory traffic, collectives and saved tensors, per shard key.
 
-`layer_operations.py` makes them. All arrays are [key]; quantities only, `rates` turns them into seconds.
+`layer_operations.py` and `edge_operations.py` make them. All arrays are [key]; quantities only, `rates` turns them into
+seconds.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class LayerOperations:
     traffic: list[MemoryTraffic] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
-    waiting: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
+    wgrad_stash: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     kernels: Array | float = 0.0  # launched per forward pass

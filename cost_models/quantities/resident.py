@@ -42,7 +42,7 @@ def resident_bytes(
     schedule: Ints, pp: Array, vpp: Array, m: Array, device: Array, saved: Array, waiting: Array
 ) -> Array:
     """[2, n] bytes of activations of device `device` at its fullest after an F and after an I. saved, waiting: [2, n]
-    bytes of a micro-batch from F to I, and from I to W (Tables.waiting), of a device's chunks: of the one that a V
+    bytes of a micro-batch from F to I, and from I to W (Tables.wgrad_stash), of a device's chunks: of the one that a V
     comes back through, and of all others. Without a split backward pass nothing is there after an I.
 
     The numbers of micro-batches are those of `moments_held`.

@@ -16,8 +16,10 @@ from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
 from ..specs.model import MixtureOfExperts
+from .edge_operations import embedding, head, mtp
 from .element_bytes import activation_bytes
-from .layer_operations import Builder
+from .layer_operations import decoder_layer
+from .operation_builder import Builder
 from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
 from .shards import KEY_FIELDS, Shard
 from .stages import HEAD
@@ -55,7 +57,7 @@ class Tables:
         """[kind, key] bytes of a micro-batch between I and W: inputs and output gradients of the products whose weights
         train, recomputed or not. The head's product is made in I. Where not all layers train, all that is saved stays.
         """
-        rows = [sum(ops.waiting) + np.zeros(self.num_keys) if ops.trains in ("all", "lora") else saved
+        rows = [sum(ops.wgrad_stash) + np.zeros(self.num_keys) if ops.trains in ("all", "lora") else saved
                 for ops, saved in zip(self.operations, self.saved(0, 0), strict=True)]  # fmt: skip
         return np.array(rows)
 
@@ -177,10 +179,10 @@ def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> Tables:
 def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple[LayerOperations, ...]:
     """Of every kind, for every shard key."""
     builder = Builder(problem.model, problem.workload, problem.stack, Shard.of(keys, problem.model, problem.workload))
-    ops = [builder.layer(problem.model.kinds[v.kind], v.trains) for v in problem.variants]
+    ops = [decoder_layer(builder, problem.model.kinds[v.kind], v.trains) for v in problem.variants]
     edge: Trains = "all" if problem.trains_everything else "passes"
-    ops += [builder.embedding("all" if edge == "all" else "frozen"), builder.head(edge)]
-    ops.append(builder.mtp(edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
+    ops += [embedding(builder, "all" if edge == "all" else "frozen"), head(builder, edge)]
+    ops.append(mtp(builder, edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
     return tuple(ops)
 

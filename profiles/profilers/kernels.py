@@ -12,8 +12,10 @@ from typing import Literal
 
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
+from ...cost_models.quantities.edge_operations import embedding, head
 from ...cost_models.quantities.element_bytes import activation_bytes
-from ...cost_models.quantities.layer_operations import Builder
+from ...cost_models.quantities.layer_operations import decoder_layer
+from ...cost_models.quantities.operation_builder import Builder
 from ...cost_models.quantities.operations import LayerOperations, MemoryTraffic
 from ...cost_models.quantities.shards import KEY_FIELDS, Shard
 from ...cost_models.quantities.stages import EMBEDDING, HEAD
@@ -102,10 +104,10 @@ class _Collector:
         pattern = Counter(self.problem.pattern)
         for index, variant in enumerate(self.problem.variants):
             kind = self.problem.model.kinds[variant.kind]
-            self._operations(self.builder.layer(kind, variant.trains), pattern[index], kind)
+            self._operations(decoder_layer(self.builder, kind, variant.trains), pattern[index], kind)
         edge = "all" if self.problem.trains_everything else "passes"
-        self._operations(self.builder.embedding("all" if edge == "all" else "frozen"), 1, None)
-        self._operations(self.builder.head("all" if edge == "all" else "passes"), 1, None)
+        self._operations(embedding(self.builder, "all" if edge == "all" else "frozen"), 1, None)
+        self._operations(head(self.builder, "all" if edge == "all" else "passes"), 1, None)
         self._states()
         return Need(self.layout, dict(self.calls), tuple(self.missing))
 

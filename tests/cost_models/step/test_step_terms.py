@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import OFFLOADS, Layout, Layouts, parse
 from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities import edge_operations
 from meshwright.cost_models.quantities.activations import Activations
 from meshwright.cost_models.quantities.gradients import reductions
-from meshwright.cost_models.quantities.layer_operations import Builder
+from meshwright.cost_models.quantities.layer_operations import decoder_layer
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.lengths import imbalance
+from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.operations import LayerOperations
 from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
@@ -49,7 +51,7 @@ def operations(model: ModelSpec, stack: StackSpec, layout: Layout, precision: Pr
     """The decoder layer of `model` under `layout`."""
     keys = {name: np.asarray(Layouts.of([layout])[name]) for name in KEY_FIELDS}
     workload = Workload(seq_len=4096, global_batch=64, precision=precision)
-    return Builder(model, workload, stack, Shard.of(keys, model, workload)).layer(model.kinds[-1])
+    return decoder_layer(Builder(model, workload, stack, Shard.of(keys, model, workload)), model.kinds[-1])
 
 
 def priced(ops: LayerOperations, stack: StackSpec, precision: Precision = "bf16", **changed: Any) -> LayerSeconds:
@@ -392,7 +394,7 @@ def test_a_whole_head_does_all_of_the_work_on_every_rank() -> None:
         keys = {name: np.asarray(Layouts.of([Layout(**layout)])[name]) for name in KEY_FIELDS}
         workload = Workload(seq_len=4096, global_batch=64)
         shard = Shard.of(keys, LLAMA, workload)
-        ops = Builder(LLAMA, workload, stack_of(tp_plan=plan, split_logits=split), shard).head()
+        ops = edge_operations.head(Builder(LLAMA, workload, stack_of(tp_plan=plan, split_logits=split), shard))
         loss = next(t for t in ops.traffic if t.name == "loss")
         joined = sum(float(e.num_bytes[0]) for e in ops.exchanges if e.op == "all_gather" and e.backward_calls == 0)
         return float(ops.gemms[0].n[0]), float(loss.forward_bytes[0]), joined

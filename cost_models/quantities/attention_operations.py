@@ -1,0 +1,121 @@
+"""Operations of an attention block: projections, the core, positions, context parallelism."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..specs.model import Attention
+from .operation_builder import Builder
+from .operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
+
+
+def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
+    """Symbols as in layer_operations.py; dv: head dim of values."""
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    tokens, a, d, dv = shard.tokens, attention.heads / shard.tp, attention.head_dim, attention.value_head_dim
+    g = np.maximum(attention.kv_heads / shard.tp, 1.0)
+    if attention.is_mla:
+        _add_latent_projections(builder, ops, attention)
+        g = a  # MLA decompresses keys and values for every head before the core
+    else:
+        builder.add_gemm(ops, "qkv", tokens, a * d + g * (d + dv), h)
+        ops.wgrad_stash.append(w * tokens * (a * d + g * (d + dv)))
+    builder.add_gemm(ops, "attention output", tokens, h, a * dv)
+    ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
+    context = _context(builder, attention)
+    flops = 2.0 * tokens * a * (d + dv) * context / 2  # causal half of QK^T and PV
+    ops.cores.append(Core(flops, context, d, tag("attn")))
+    heads_bytes = w * tokens * (a * d + g * (d + dv))
+    ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0))
+    if attention.norm_parameters and not attention.is_mla:
+        # Norms of heads keep what goes in; what comes out, turned to its positions, is what attention keeps.
+        ops.saved.append(Saved("input of query and key norms", w * tokens * (a + g) * d))
+    out, projected = w * tokens * a * dv, ops.keeps_input("o")
+    if projected:
+        ops.saved.append(Saved("attention output", out))
+    # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
+    apart = np.where(shard.ulysses > 1, out, 0.0) if projected else out
+    ops.saved.append(Saved("attention output by heads", apart, tag("attn")))
+    if builder.kept_input < w and projected:  # the core keeps it too, as it made it
+        ops.saved.append(Saved("quantised attention output", builder.kept_input * tokens * a * dv))
+    if not builder.model.learned_positions:
+        # Else cast to fp32, turned as complex numbers, cast back (torchtitan, apply_rotary_emb).
+        per_element = 2 * w if builder.stack.fused_positions else builder.fp32_casts + 8
+        moved = per_element * tokens * (a + g) * d
+        ops.traffic.append(MemoryTraffic("positions", moved, moved, fusable=builder.stack.fused_positions))
+    if builder.stack.attention == "unfused":
+        _add_scores(builder, ops, tokens * a)
+        # Heads come one after another and are put side by side.
+        ops.traffic.append(MemoryTraffic("heads joined", 2 * w * tokens * a * dv, 2 * w * tokens * a * dv))
+    else:
+        ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
+    _add_context_parallel(builder, ops, a * d, g * d, g * dv)
+
+
+def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:
+    """Unfused attention, one row per query and head: the whole square is materialised. Kept: softmax output (w),
+    dropout mask (1) and dropout output (w), 5*a*s/h of Korthikanti. The softmax itself is in the surface."""
+    w, scores = builder.activation_bytes, rows * builder.workload.seq_len
+    ops.saved.append(Saved("attention scores", ((2 * w + 1) if builder.model.dropout else w) * scores, tag("attn")))
+    if builder.model.dropout:  # read, written, and the mask; the same of the gradient
+        ops.traffic.append(
+            MemoryTraffic("score dropout", (2 * w + 1) * scores, (2 * w + 1) * scores, tag("attn"), False)
+        )
+
+
+def _add_latent_projections(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
+    """MLA: the down projections are replicated over tp, the up projections split by heads."""
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    a, rank, rope = attention.heads / shard.tp, attention.kv_lora_rank or 0, attention.rope_head_dim
+    latent = rank + rope
+    ops.wgrad_stash.append(w * shard.tokens * a * attention.head_dim)
+    if attention.q_lora_rank:
+        ops.wgrad_stash.append(2 * w * shard.sp_tokens * attention.q_lora_rank)
+        builder.add_gemm(ops, "query down", shard.sp_tokens, attention.q_lora_rank, h)
+        builder.add_gemm(ops, "query up", shard.tokens, a * attention.head_dim, attention.q_lora_rank, tag("mla"))
+        latent += attention.q_lora_rank
+    else:
+        builder.add_gemm(ops, "query", shard.tokens, a * attention.head_dim, h, tag("mla"))
+    nope_and_value = attention.head_dim - rope + attention.value_head_dim
+    ops.wgrad_stash += [w * shard.sp_tokens * (2 * rank + rope), w * shard.tokens * a * nope_and_value]
+    builder.add_gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
+    builder.add_gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
+    ops.saved.append(Saved("latent", w * shard.sp_tokens * latent))
+    inputs = {("q",): attention.q_lora_rank or 0, ("k", "v"): rank + rope}  # of the up projections: normed latents
+    normed = sum(width for names, width in inputs.items() if ops.keeps_input(*names))
+    ops.saved.append(Saved("latent norm output", w * shard.sp_tokens * normed))
+
+
+def _context(builder: Builder, attention: Attention) -> float:
+    """Mean causal span in tokens: a query sees half of it. A window W of a long context C counts 2W - W^2/C."""
+    full = builder.workload.context_tokens
+    if attention.window is None or attention.window >= full:
+        return full
+    return 2 * attention.window - attention.window**2 / full
+
+
+def _add_context_parallel(
+    builder: Builder, ops: LayerOperations, q_width: Array, k_width: Array, v_width: Array
+) -> None:
+    """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of
+    queries, keys and values, and of what comes out."""
+    shard, w = builder.shard, builder.activation_bytes
+    kv = w * shard.tokens * (k_width + v_width)
+    ring = np.where(shard.allgather, 1.0, shard.ring)
+    if (ring > 1).any():
+        hops, stride = ring - 1, shard.tp * shard.ulysses
+        sent = np.where(ring > 1, kv, 0.0)
+        ops.exchanges.append(Exchange("cp", "p2p", sent, ring, stride, hops, 2 * hops, tag("attn")))
+    gathered = np.where(shard.allgather, shard.cp, 1.0)
+    if (gathered > 1).any():
+        full = np.where(gathered > 1, kv * shard.cp, 0.0)
+        ops.exchanges.append(Exchange("cp", "all_gather", full, gathered, shard.tp, 1, 1, tag("attn")))
+        ops.exchanges.append(Exchange("cp", "reduce_scatter", full, gathered, shard.tp, 0, 1))
+    if (shard.ulysses > 1).any():
+        out = q_width * (v_width / k_width)
+        # Recomputed attention that stops with the last tensor that it needs does not send its output again.
+        again = 0 if builder.stack.recompute_stops_early else tag("attn")
+        for width, tags in ((q_width + k_width + v_width, tag("attn")), (out, again)):
+            heads = np.where(shard.ulysses > 1, w * shard.tokens * width, 0.0)
+            ops.exchanges.append(Exchange("cp", "all_to_all", heads, shard.ulysses, shard.tp, 1, 1, tags))

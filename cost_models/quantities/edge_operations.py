@@ -1,0 +1,51 @@
+"""Operations of the ends of a model: embedding, output head with the loss, multi-token prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .operation_builder import Builder
+from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
+
+
+def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
+    """Token lookup: memory-bound; its gradient is a scatter-add."""
+    moved = 2 * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
+    ops = LayerOperations(name="embedding", trains=trains, kernels=3.0)
+    ops.traffic.append(MemoryTraffic("embedding", moved, 2 * moved))
+    if builder.model.dropout:
+        ops.saved.append(Saved("dropout mask", builder.model.hidden * builder.shard.sp_tokens))
+    return ops
+
+
+def head(builder: Builder, trains: Trains = "all") -> LayerOperations:
+    """Final norm, output projection and loss, vocabulary split over tp. The logits are a buffer of their own."""
+    ops = LayerOperations(name="head", trains=trains, kernels=10.0)
+    _add_head(builder, ops)
+    return ops
+
+
+def _add_head(builder: Builder, ops: LayerOperations) -> None:
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    parts = shard.head_parts(builder.stack)
+    builder.add_gemm(ops, "head", shard.tokens, builder.model.vocab / parts, h, wide=True)
+    whole = shard.tokens * builder.model.vocab
+    logits, half = whole / shard.loss_parts(builder.stack), builder.stack.loss_traffic_bytes / 2
+    ops.traffic.append(MemoryTraffic("loss", half * logits, half * logits, fusable=False))
+    if not builder.stack.split_logits:  # made in parts, but the loss takes them whole
+        joined = np.where(parts > 1, w * whole, 0.0)
+        ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
+    steps = 4.0 if builder.norms_in_steps else 0.0
+    ops.saved.append(Saved("final norm", ((1 + ops.keeps_input()) * w + steps) * h * shard.sp_tokens))
+    ops.traffic.append(builder.norm_traffic("final norm", h * shard.sp_tokens))
+    builder.add_tensor_parallel(ops, np.minimum(parts - 1, 1.0))
+
+
+def mtp(builder: Builder, trains: Trains = "all") -> LayerOperations:
+    """An MTP module beside its layer: two norms, a 2h -> h product, another run of the head (DeepSeek-V3, 2.2)."""
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    ops = LayerOperations(name="mtp", trains=trains, kernels=16.0)
+    builder.add_gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h, wide=True)
+    ops.saved.append(Saved("mtp input", (2 + 2 * ops.keeps_input()) * w * h * shard.sp_tokens))
+    _add_head(builder, ops)
+    return ops

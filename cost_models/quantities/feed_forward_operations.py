@@ -1,0 +1,86 @@
+"""Operations of a feed-forward block: dense, or routed experts with their collectives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from ..specs.model import MixtureOfExperts
+from .operation_builder import Builder
+from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
+
+
+def add_dense(builder: Builder, ops: LayerOperations, inner: float, gated: bool) -> None:
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    f, tokens = inner / shard.tp, shard.tokens
+    builder.add_gemm(ops, "up", tokens, f * (2 if gated else 1), h)
+    builder.add_gemm(ops, "down", tokens, h, f, LAST)
+    ops.wgrad_stash.append((w * (2 if gated else 1) + builder.kept_input) * tokens * f + w * h * shard.sp_tokens)
+    _add_activation(builder, ops, tokens * f, gated, tag("act"), w, ops.keeps_input("down"))
+
+
+def _add_activation(
+    builder: Builder, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float, keeps_output: bool
+) -> None:
+    parts = 2 if gated else 1
+    # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
+    outer = tags & ~tag("act")
+    kept = 1.0 if builder.stack.saves_fp8_activations and builder.workload.is_quantised else w
+    ops.saved.append(Saved("activation input", parts * kept * elements, outer))
+    if keeps_output:
+        ops.saved.append(Saved("activation output", builder.kept_input * elements, tags))
+    else:
+        ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
+    passes, fused = (parts + 1, 2 * parts + 1), not gated or builder.stack.fused_activation
+    if not fused:  # activation 2 and product 3; backward: two products 3 each, activation 3
+        ops.saved.append(Saved("activation of the gate", w * elements, tags))
+        passes = (5, 9)
+    forward, backward = (number * w * elements for number in passes)
+    ops.traffic.append(MemoryTraffic("activation", forward, backward, tags, fusable=fused))
+
+
+def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts) -> None:
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    load = np.where(shard.ep > 1, builder.stack.moe_imbalance, 1.0)  # a rank with all experts gets every token
+    local = shard.sp_tokens  # with tp > 1, experts need sequence parallelism: each rank routes its own tokens
+    routed = block.top_k * local * load  # tokens that arrive at a rank of the expert group
+    if block.capacity_factor is not None:
+        routed = block.experts * block.capacity(local)
+    rows = routed * shard.etp  # gathered over expert-tensor ranks
+    num_local = block.experts / shard.ep
+    inner = block.expert_inner / shard.etp
+    parts, moe = (2 if block.gated else 1), tag("moe")
+    builder.add_gemm(ops, "router", local, float(block.experts), h, wide=True)
+    builder.add_gemm(ops, "experts up", rows / num_local, inner * parts, h, moe, count=num_local)
+    builder.add_gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
+    ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * h)
+    ops.wgrad_stash.append(w * local * block.experts)
+    _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input())
+    if ops.keeps_input():
+        ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * h, moe))
+    if not builder.stack.weighs_activations:
+        ops.saved.append(Saved("expert outputs", w * routed * h, moe))
+    ops.saved.append(Saved("router", 4.0 * local * block.experts))
+    ops.traffic.append(MemoryTraffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
+    ops.kernels = ops.kernels + builder.stack.kernels_per_expert_block + builder.stack.kernels_per_expert * num_local
+    ops.host_waits = builder.stack.dropless and block.capacity_factor is None
+    _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
+    if (shard.etp > 1).any():
+        full = np.where(shard.etp > 1, w * rows * h, 0.0)
+        ops.exchanges.append(Exchange("ep", "all_gather", full, shard.etp, np.ones_like(full), 1, 1, moe))
+        ops.exchanges.append(Exchange("ep", "reduce_scatter", full, shard.etp, np.ones_like(full), 1, 1, moe))
+    if block.shared_inner:
+        add_dense(builder, ops, float(block.shared_inner), block.gated)
+        builder.add_tensor_parallel(ops)
+
+
+def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:
+    """Tokens to their experts and back, their gradients likewise: `elements` of a rank each time."""
+    shard, w, moe, dispatch = builder.shard, builder.activation_bytes, tag("moe"), builder.stack.ep_dispatch
+    once_per_node = dispatch.startswith("deduplicated")
+    groups = (block.groups, block.top_groups)
+    reach = (float(block.top_k), groups) if once_per_node else (1.0, (1, 1))
+    quantised = dispatch.endswith("fp8") and builder.workload.is_quantised
+    for num_bytes, calls in ((1.0, 1), (w, 1)) if quantised else ((w, 2),):
+        sent = num_bytes * elements
+        ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, calls, calls, moe, *reach))

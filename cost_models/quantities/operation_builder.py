@@ -1,0 +1,82 @@
+"""What the operations of every block are made from: shapes of a rank, and the parts that several blocks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..specs.model import ModelSpec
+from ..specs.stack import StackSpec
+from ..specs.workload import Workload
+from .element_bytes import activation_bytes
+from .operations import Exchange, Gemm, LayerOperations, MemoryTraffic
+from .shards import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Adds operations to a layer for a batch of shard keys. All sizes are those of one rank."""
+
+    model: ModelSpec
+    workload: Workload
+    stack: StackSpec
+    shard: Shard  # columns [key]
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes per activation element: w of the formulas."""
+        return activation_bytes(self.workload)
+
+    @property
+    def kept_input(self) -> float:
+        """Bytes per element that a product keeps of its input."""
+        quantised = self.workload.is_quantised and self.stack.saves_fp8_inputs
+        return self.workload.operand_bytes if quantised else self.activation_bytes
+
+    @property
+    def norms_in_steps(self) -> bool:
+        return not self.stack.fused_norms and not self.model.norm_bias
+
+    @property
+    def fp32_casts(self) -> float:
+        """Bytes per element to fp32 and back: torch makes no copy of what is fp32 already."""
+        w = self.activation_bytes
+        return 0.0 if w == 4 else 2 * (w + 4)
+
+    def norm_traffic(self, name: str, elements: Array, tags: int = 0) -> MemoryTraffic:
+        """RMS norms (others are one kernel in torch, too). One by one, torch's steps move, in bytes per element: cast,
+        square 8, mean 4, scale 8, cast back, weights 2 w; backward: weights 6 w, cast, scale 24, mean 4, square 28, sum
+        12, cast back (torchtitan, models/norms.py of 2024, `rmsnorm`; torch tools/autograd/derivatives.yaml)."""
+        w, casts = self.activation_bytes, self.fp32_casts
+        if not self.norms_in_steps:
+            return MemoryTraffic(name, 2 * w * elements, 4 * w * elements, tags)
+        return MemoryTraffic(
+            name, (casts + 20 + 2 * w) * elements, (casts + 68 + 6 * w) * elements, tags, fusable=False
+        )
+
+    def add_gemm(
+        self, ops: LayerOperations, name: str, m: Array, n: Array | float, k: Array | float, tags: int = 0,
+        count: Array | float = 1.0, wide: bool = False,
+    ) -> None:  # fmt: skip
+        shape = self.shard.tokens.shape
+        rows, columns, depth, times = (
+            np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (m, n, k, count)
+        )
+        trained = ops.trains == "all"
+        ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, wide=wide))
+
+    def add_tensor_parallel(
+        self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, last: int = 0
+    ) -> None:
+        """Per block: all-gather and reduce-scatter with sequence parallelism, else an all-reduce; same backward, where
+        each of `inputs` projections may reduce its part of the gradient by itself."""
+        shard = self.shard
+        full = np.where(shard.tp > 1, self.activation_bytes * self.model.hidden * shard.tokens, 0.0)
+        with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
+        one = np.ones_like(full)
+        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, one, blocks, blocks))
+        back = blocks * (inputs if self.stack.tp_plan == "by-projection" else 1)
+        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, one, blocks, back, last))
+        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, back, last))
