@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,34 +30,32 @@ SELECTIVE_DEFAULT = ("attn",)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One decision. `choices` are the names behind the integer codes of a categorical column."""
+    """One decision of a layout."""
 
     name: str
     default: int
-    help: str
-    choices: tuple[str, ...] = ()
-    token: str = ""
+    choices: tuple[str, ...] = ()  # of a categorical column: the names behind its integer codes
 
 
 FIELDS = (
-    Field("tp", 1, "tensor-parallel ranks", token="tp"),
-    Field("sequence_parallel", 1, "shard activations between tensor-parallel regions (default: tp > 1)"),
-    Field("cp", 1, "context-parallel ranks", token="cp"),
-    Field("cp_algorithm", 0, "how context-parallel ranks exchange keys and values", CP_ALGORITHMS),
-    Field("pp", 1, "pipeline stages", token="pp"),
-    Field("schedule", 0, "pipeline schedule", SCHEDULES),
-    Field("vpp", 1, "chunks of layers per pipeline stage", token="vpp"),
-    Field("dp", 1, "data-parallel ranks, sharded ones included", token="dp"),
-    Field("shard", 1, "data-parallel ranks that share one copy of the sharded states (default: dp)", token="sh"),
-    Field("ep", 1, "expert-parallel ranks", token="ep"),
-    Field("etp", 1, "tensor-parallel ranks inside an expert", token="etp"),
-    Field("micro_batch", 1, "sequences per micro-batch", token="mbs"),
-    Field("zero", 0, "ZeRO stage: shard optimizer (1), gradients (2), weights (3)", token="z"),
-    Field("recompute", 0, "what is recomputed in the backward pass", RECOMPUTE_MODES),
-    Field("recompute_modules", 0, "modules of selective recompute, a bit mask over MODULES"),
-    Field("recompute_layers", 0, "layers per stage under full recompute (0: all of them)"),
-    Field("offload", 0, "what lives in host memory", OFFLOADS),
-    Field("precision", 0, "compute dtype", PRECISIONS),
+    Field("tp", 1),  # tensor-parallel ranks
+    Field("sequence_parallel", 1),  # shard activations between tensor-parallel regions (default: tp > 1)
+    Field("cp", 1),  # context-parallel ranks
+    Field("cp_algorithm", 0, CP_ALGORITHMS),  # how context-parallel ranks exchange keys and values
+    Field("pp", 1),  # pipeline stages
+    Field("schedule", 0, SCHEDULES),  # order of the passes of a pipeline
+    Field("vpp", 1),  # chunks of layers per pipeline stage
+    Field("dp", 1),  # data-parallel ranks, sharded ones included
+    Field("shard", 1),  # data-parallel ranks that share one copy of the sharded states (default: dp)
+    Field("ep", 1),  # expert-parallel ranks
+    Field("etp", 1),  # tensor-parallel ranks inside an expert
+    Field("micro_batch", 1),  # sequences per micro-batch
+    Field("zero", 0),  # ZeRO stage: shard optimizer (1), gradients (2), weights (3)
+    Field("recompute", 0, RECOMPUTE_MODES),  # which layers are recomputed in the backward pass
+    Field("recompute_modules", 0),  # modules of selective recompute, a bit mask over MODULES
+    Field("recompute_layers", 0),  # layers per stage under full recompute (0: all of them)
+    Field("offload", 0, OFFLOADS),  # states and activations that live in host memory
+    Field("precision", 0, PRECISIONS),  # compute dtype
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 _FIELD = {field.name: field for field in FIELDS}
@@ -197,30 +194,6 @@ _ID = re.compile(  # of an id with a hyphen before its first token too
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
     r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp4|fp8|fp16|fp32|bf16))?"
 )
-
-
-@cache
-def divisors(n: int) -> tuple[int, ...]:
-    """All divisors of n, ascending."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
-
-
-@cache
-def shard_sizes(dp: int, cp: int) -> tuple[int, ...]:
-    """Sizes that the shard group of ZeRO may have, ascending: divisors of dp that shard at all, cp ranks included."""
-    return tuple(d for d in divisors(dp) if d * cp > 1)
-
-
-def sequence_parts(x: Mapping[str, Any]) -> tuple[Any, Any]:
-    """(chunks of a sequence, parts of all that its length must be a multiple of) of layouts given by their fields.
-
-    Ring and all-gather balance the causal half by giving each cp rank two chunks (zigzag); sequence parallelism splits
-    what a rank has over tp.
-    """
-    per_rank = np.where(np.asarray(x["cp_algorithm"]) == CP_ALGORITHMS.index("ulysses"), 1, 2)
-    chunks = np.where(np.asarray(x["cp"]) > 1, per_rank * x["cp"], 1)
-    return chunks, chunks * np.where(np.asarray(x["sequence_parallel"]) > 0, x["tp"], 1)
 
 
 def default_schedule(pp: int, vpp: int) -> int:

@@ -9,16 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..cost_models.layouts import (
-    OFFLOADS,
-    PRECISIONS,
-    RECOMPUTE_MODES,
-    SCHEDULES,
-    Layout,
-    Layouts,
-    modules_of,
-    sequence_parts,
-)
+from ..cost_models.degrees import sequence_parts
+from ..cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts, modules_of
 from ..cost_models.problem import Problem
 from ..cost_models.quantities.stages import devices_of
 from ..cost_models.schedules.orders import W

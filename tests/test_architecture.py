@@ -60,7 +60,7 @@ PLANNER = (
 )
 # Folders of cost_models -> the folders of it that they may import. `problem` and `layer_kinds` stand beside
 # `quantities`: their files may import each other's, but never in a circle.
-_WORDS = {"arrays", "units", "specs", "schedule_kinds", "layouts"}
+_WORDS = {"arrays", "units", "specs", "schedule_kinds", "layouts", "degrees"}
 _QUANTITIES = _WORDS | {"problem", "layer_kinds", "quantities"}
 COST_MODELS: dict[str, set[str]] = {
     "arrays": set(),
@@ -68,6 +68,7 @@ COST_MODELS: dict[str, set[str]] = {
     "specs": {"arrays", "units"},
     "schedule_kinds": {"arrays", "units", "specs"},
     "layouts": {"arrays", "units", "specs", "schedule_kinds"},
+    "degrees": {"arrays", "units", "specs", "schedule_kinds", "layouts"},
     "problem": _QUANTITIES,
     "layer_kinds": _QUANTITIES,
     "quantities": _QUANTITIES,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Ints
-from ..layouts import shard_sizes
+from ..degrees import shard_sizes
 from ..quantities.exchanges import Hop
 from ..quantities.groups import Groups
 from ..quantities.ledger import Ledger

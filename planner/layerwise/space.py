@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models.arrays import Array, Ints
+from ...cost_models.degrees import divisors
 from ...cost_models.layerwise.costs import STEADY, SUMS, LayerwisePipeline, Prices
 from ...cost_models.layerwise.memory import Stages
-from ...cost_models.layouts import CP_ALGORITHMS, FIELDS, PRECISIONS, Layouts, divisors
+from ...cost_models.layouts import CP_ALGORITHMS, FIELDS, PRECISIONS, Layouts
 from ...cost_models.quantities.stages import EMBEDDING, EXTRA_KINDS, HEAD
 from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.rates import Rates

@@ -13,17 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models.arrays import Mask
-from ...cost_models.layouts import (
-    CP_ALGORITHMS,
-    MODULES,
-    OFFLOADS,
-    PRECISIONS,
-    SCHEDULES,
-    Layout,
-    Layouts,
-    encode,
-    sequence_parts,
-)
+from ...cost_models.degrees import sequence_parts
+from ...cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, PRECISIONS, SCHEDULES, Layout, Layouts, encode
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS

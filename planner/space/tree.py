@@ -14,16 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from ...cost_models.arrays import Ints, Mask
-from ...cost_models.layouts import (
-    CP_ALGORITHMS,
-    FIELD_NAMES,
-    MODULES,
-    OFFLOADS,
-    PRECISIONS,
-    RECOMPUTE_MODES,
-    divisors,
-    shard_sizes,
-)
+from ...cost_models.degrees import divisors, shard_sizes
+from ...cost_models.layouts import CP_ALGORITHMS, FIELD_NAMES, MODULES, OFFLOADS, PRECISIONS, RECOMPUTE_MODES
 from ...cost_models.problem import Problem
 from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts

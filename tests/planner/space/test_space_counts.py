@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from meshwright.cost_models.degrees import divisors
 from meshwright.cost_models.layouts import (
     CP_ALGORITHMS,
     FIELD_NAMES,
@@ -26,7 +27,6 @@ from meshwright.cost_models.layouts import (
     PRECISIONS,
     RECOMPUTE_MODES,
     SCHEDULES,
-    divisors,
     encode,
 )
 from meshwright.cost_models.problem import Problem
