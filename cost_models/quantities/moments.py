@@ -9,12 +9,12 @@ their sum.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..schedule_kinds import LOSSES_FIRST, SPLITS_BACKWARD
 from .element_bytes import activation_bytes
 from .stages import EMBEDDING, HEAD, MTP
@@ -37,44 +37,84 @@ def memory_moments(memory: DeviceMemory, j: int) -> dict[str, Array]:
     the head, in that of a layer, in the first W after an I, in the backward pass of the embedding and, of models that
     have some, in that of a prediction (AT_LOSS, ...)."""
     ledger = memory.ledger
-    x, key, tables = ledger.layouts, ledger.key, ledger.tables
-    n, extra = len(x), ledger.splits.counts.shape[2]
-    predictions = ledger.counts[j].get(extra + MTP, np.zeros(n))
-    heads = ledger.counts[j].get(extra + HEAD, np.zeros(n)) + predictions
-    part = np.minimum(heads, 1.0)
-    w, logits = activation_bytes(ledger.problem.workload), tables.logits[key]
-    softmax = SOFTMAX_BYTES * logits
-    # Where all losses come before the first backward pass, the softmax of each is kept until its own.
-    losses_first = LOSSES_FIRST[x["schedule"]] & (x["pp"] > 1)
-    others = 0.0 if ledger.vocabulary is None else np.minimum(ledger.m - 1, 1.0)  # in T, while this one is in S
-    waiting = np.where(losses_first, ledger.m - 1, others) * heads * softmax
-    # The last loss of a micro-batch is differentiated first.
-    before = waiting + np.maximum(heads - 1, 0.0) * softmax
+    losses = _Losses.of(ledger, j)
+    by_buffer = {
+        "logits": _logits(ledger, losses),
+        "gathered": _gathered(ledger, j, losses),
+        "exchange": _exchanged(ledger, losses),
+        "workspace": _workspaces(memory, j, losses),
+    }
+    return {name: np.array(rows[: number_of_moments(ledger.problem)]) for name, rows in by_buffer.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Losses:
+    """The runs of the output head on a device."""
+
+    heads: Array  # [n] runs of a micro-batch: the head's own and one for each prediction
+    predictions: Array  # [n] MTP modules, each of which runs the head once more
+    any_head: Array  # [n] 1 where there is a head, else 0
+    all_first: Mask  # [n] whether all losses of a step are taken before the first backward pass
+    saved_softmax: Array  # [n] bytes of the softmax of the other micro-batches, kept until their backward pass
+
+    @classmethod
+    def of(cls, ledger: Ledger, j: int) -> _Losses:
+        x, kinds, none = ledger.layouts, ledger.splits.counts.shape[2], np.zeros(len(ledger.layouts))
+        predictions = ledger.counts[j].get(kinds + MTP, none)
+        heads = ledger.counts[j].get(kinds + HEAD, none) + predictions
+        all_first = LOSSES_FIRST[x["schedule"]] & (x["pp"] > 1)
+        # With vocabulary parallelism the loss of one micro-batch is taken while the next one is in the head.
+        others = 0.0 if ledger.vocabulary is None else np.minimum(ledger.m - 1, 1.0)
+        saved = np.where(all_first, ledger.m - 1, others) * heads * SOFTMAX_BYTES * ledger.tables.logits[ledger.key]
+        return cls(heads, predictions, np.minimum(heads, 1.0), all_first, saved)
+
+
+def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
+    """Bytes of logits, their gradients and softmaxes at each moment."""
+    w, logits = activation_bytes(ledger.problem.workload), ledger.tables.logits[ledger.key]
+    # The last loss of a micro-batch is differentiated first: the softmaxes of all others are there.
+    saved = losses.saved_softmax
+    before = saved + np.maximum(losses.heads - 1, 0.0) * SOFTMAX_BYTES * logits
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
-    weights, gradients = _gathered(ledger, j)
+    zero = np.zeros_like(logits)
+    return [losses.any_head * at_loss + before, losses.any_head * w * logits + before, saved, zero, saved, before]
+
+
+def _gathered(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
+    """Bytes of weights that are whole for a while, and of gradients that are not scattered yet, at each moment."""
+    weights, gradients = _whole_states(ledger, j)
     layer, projection = weights[1:] + gradients[1:3]
-    # The whole gradient of the head comes when that of the logits is gone, unless the product adds to it by itself.
-    gone = 0.0 if ledger.problem.stack.fused_accumulation else w * logits
-    head = weights[0] + np.maximum(gradients[0] - gone, 0.0)
-    prediction = layer + projection + weights[0]  # with the head that it calls
-    predicts = (predictions > 0).astype(np.float64)
-    zero, gathered_input = np.zeros(n), tables.head_exchange[key]
-    # The gradient of the head's weights as the product makes it, before it is added to the sum.
-    made = part * w * _edge(ledger, tables.parameters["trained_dense"])[key]
-    made_last = _embeddings(ledger, j) * w * tables.parameters["trained_dense"][EMBEDDING][key]
-    kept = ledger.largest(j, tables.cached_gradients[:, key])
-    last, arrived = part, _asked_for(ledger, (heads > 0) & losses_first)
+    # The whole gradient of the head is made when that of the logits is freed, unless the product accumulates into it.
+    fused = ledger.problem.stack.fused_accumulation
+    freed = 0.0 if fused else activation_bytes(ledger.problem.workload) * ledger.tables.logits[ledger.key]
+    head = weights[0] + np.maximum(gradients[0] - freed, 0.0)
+    prediction = np.where(losses.predictions > 0, layer + projection + weights[0], 0.0)  # with the head that it calls
+    zero = np.zeros(len(ledger.layouts))
+    return [losses.any_head * weights[0], losses.any_head * head, layer, zero, gradients[3], prediction]
+
+
+def _exchanged(ledger: Ledger, losses: _Losses) -> list[Array]:
+    """Bytes of messages between stages that have arrived, and of the gathered input of the head, at each moment."""
+    head, arrived = losses.any_head, _requested(ledger, (losses.heads > 0) & losses.all_first)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
-        last, arrived = np.ones(n), arrived + KEPT_MESSAGES * tables.message[key]
-    working, made_in_w = memory.workspace(j), ledger.largest(j, tables.made_gradient[:, key])
-    in_w = np.where(SPLITS_BACKWARD[x["schedule"]], made_in_w, 0.0)
-    found = {
-        "logits": [part * at_loss + before, part * w * logits + before, waiting, zero, waiting, before],
-        "gathered": [part * weights[0], part * head, layer, zero, gradients[3], predicts * prediction],
-        "exchange": [arrived, arrived + 2 * last * gathered_input, arrived, arrived, arrived, arrived],
-        "workspace": [kept, made + kept, working + kept, in_w + kept, made_last + kept, predicts * working + kept],
-    }  # fmt: skip
-    return {name: np.array(each[: number_of_moments(ledger.problem)]) for name, each in found.items()}
+        head, arrived = np.ones_like(head), arrived + KEPT_MESSAGES * ledger.tables.message[ledger.key]
+    # Sequence parallelism gathers the head's input for its product, and the same size again for the gradient.
+    in_head = arrived + 2 * head * ledger.tables.head_exchange[ledger.key]
+    return [arrived, in_head, arrived, arrived, arrived, arrived]
+
+
+def _workspaces(memory: DeviceMemory, j: int, losses: _Losses) -> list[Array]:
+    """Bytes of what kernels work on at each moment: gradients of the widest product, gradients of weights before they
+    are added to the sum, recomputed activations."""
+    ledger = memory.ledger
+    w, key, trained = activation_bytes(ledger.problem.workload), ledger.key, ledger.tables.parameters["trained_dense"]
+    head = losses.any_head * w * _of_head(ledger, trained)[key]
+    embedding = _embeddings(ledger, j) * w * trained[EMBEDDING][key]
+    cached = ledger.largest(j, ledger.tables.cached_gradients[:, key])
+    layer, weight = memory.workspace(j), ledger.largest(j, ledger.tables.made_gradient[:, key])
+    in_w = np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], weight, 0.0)
+    in_prediction = np.where(losses.predictions > 0, layer, 0.0)
+    return [cached, head + cached, layer + cached, in_w + cached, embedding + cached, in_prediction + cached]
 
 
 def number_of_moments(problem: Problem) -> int:
@@ -82,7 +122,7 @@ def number_of_moments(problem: Problem) -> int:
     return IN_PREDICTION + (problem.model.mtp_layers > 0)
 
 
-def _asked_for(ledger: Ledger, has_all: NDArray[np.bool_]) -> Array:
+def _requested(ledger: Ledger, has_all: Mask) -> Array:
     """[n] bytes of messages that are still to come. has_all: [n] whether none are when the device is fullest."""
     x = ledger.layouts
     ahead = np.minimum(ledger.problem.stack.messages_ahead, ledger.m * ledger.chunks - 1)
@@ -107,12 +147,12 @@ def _embeddings(ledger: Ledger, j: int) -> Array:
     return ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x))) * (x["pp"] > 1)
 
 
-def _edge(ledger: Ledger, rows: Array) -> Array:
+def _of_head(ledger: Ledger, rows: Array) -> Array:
     """[key] of the matrix of the head; where it is tied, that of the embedding."""
     return np.asarray(rows[EMBEDDING if ledger.problem.model.tied_embeddings else HEAD])
 
 
-def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array]:
+def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
     """[head, layer, projection of a prediction; n] bytes: weights while they are whole (ZeRO-3), of a layer with those
     of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), also those of the
     embedding, and of a layer those of its experts or the others: the experts' are scattered before the others come."""
@@ -124,6 +164,6 @@ def _gathered(ledger: Ledger, j: int) -> tuple[Array, Array]:
     gradients = ledger.largest(j, trained[:num_kinds, key])
     whole = ((x["zero"] == 3) & ~ledger.states.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.states.whole_gradients).astype(np.float64)
-    return (whole * np.array([_edge(ledger, weights)[key], layer, weights[MTP][key]]),
-            scattered * np.array([_edge(ledger, trained)[key], gradients, trained[MTP][key],
+    return (whole * np.array([_of_head(ledger, weights)[key], layer, weights[MTP][key]]),
+            scattered * np.array([_of_head(ledger, trained)[key], gradients, trained[MTP][key],
                                   _embeddings(ledger, j) * trained[EMBEDDING][key]]))  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +76,7 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
     dep[same & (dep < np.arange(n))] = n  # the order of the row sees to it
     f, i, w = (column(x, chunks)[chunk] for x in (costs.forward_s, costs.input_s, costs.weight_s))
     dur = np.select([kind == F, kind == I, kind == W], [f, i, w], i + w)
-    _fuse(schedule, dur)
+    dur = _fused(schedule, dur)
     quantum = quantum_s or _quantum(float(dur.sum() + lag.sum() + 2 * column(costs.gather_s, chunks).sum()))
     dur, lag, link = (np.rint(x / quantum) * quantum for x in (dur, lag, link))
     before = np.concatenate([[0.0], np.cumsum(dur)])
@@ -84,11 +84,13 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
     return Work(dep, lag, link, queued, dur, before, _gates(schedule, costs), _last_weights(schedule), quantum)
 
 
-def _fuse(schedule: Schedule, dur: Array) -> None:
-    """A pair is an F that takes no time and a B that takes both."""
-    pairs = np.flatnonzero(schedule.fused)
-    dur[pairs + 1] += dur[pairs]
-    dur[pairs] = 0.0
+def _fused(schedule: Schedule, dur: Array) -> Array:
+    """[ops] `dur` where a pair is an F that takes no time and a B that takes both: kernels of the two run side by side
+    on one device, so neither ends before the other, and no seconds are saved."""
+    pairs, paired = np.flatnonzero(schedule.fused), dur.copy()
+    paired[pairs + 1] += dur[pairs]
+    paired[pairs] = 0.0
+    return paired
 
 
 def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:
@@ -139,14 +141,48 @@ def _last_weights(schedule: Schedule) -> Ints:
 
 def run(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array]:
     """([ops] when each operation ends, and how long the message that brings its input waits for its link). A device
-    runs as far as its inputs are there, then waits for another to move on.
+    runs as far as its inputs are there, then sleeps until another has run the operation that it waits for.
 
     Raises InputError where no device can go on.
     """
-    n, devices, first = len(work.dep), schedule.num_devices, schedule.first.tolist()
-    dep, lag, dur, end = work.dep.tolist(), work.lag.tolist(), work.dur.tolist(), [-1.0] * len(work.dep) + [0.0]
-    sends, queued, link = _senders(work), work.queued.tolist(), work.link.tolist()
-    free = [0.0] * (n + 1)  # when the link is free after the message to an operation
+    dep, end, lag = work.dep.tolist(), [-1.0] * len(work.dep) + [0.0], work.lag.tolist()
+    advance = _advance(work, dep, end, lag)
+    devices, first = range(schedule.num_devices), schedule.first.tolist()
+    next_op, clock = first[:-1], [0.0] * schedule.num_devices
+    # A device stops at its gates, the first F of each chunk, and looks there whether the weights have been gathered.
+    stops = [[first[d + 1], *(op for op, _ in reversed(work.gates[d]))] for d in devices]
+    home, awake = schedule.device_of_op.tolist(), deque(devices)
+    sleepers: list[list[int]] = [[] for _ in devices]  # devices that wait for an operation of this one
+    while awake:
+        d = awake.popleft()
+        op, now = advance(next_op[d], stops[d][-1], clock[d])
+        while op == stops[d][-1] and len(stops[d]) > 1 and end[dep[op]] >= 0.0:
+            stops[d].pop()
+            ready = max(now, end[dep[op]] + lag[op])
+            op, now = advance(op, stops[d][-1], ready + stall_s(schedule, work, costs, op, ready))
+        next_op[d], clock[d] = op, now
+        if asleep := sleepers[d]:
+            sleepers[d] = []
+            for other in asleep:
+                (awake if end[dep[next_op[other]]] >= 0.0 else sleepers[d]).append(other)
+        if op < first[d + 1]:
+            sleepers[home[dep[op]]].append(d)
+    if any(next_op[d] < first[d + 1] for d in devices):
+        raise deadlock(schedule, work, next_op)
+    return np.array(end[:-1]), np.array(lag) - work.lag
+
+
+def _advance(
+    work: Work, dep: list[int], end: list[float], lag: list[float]
+) -> Callable[[int, int, float], tuple[int, float]]:
+    """A function that runs operations `i` to `stop` of a device, from `time` on, until the input of one is missing:
+    (that operation, or `stop`; when the one before it ends). It records in `end` and `lag`.
+
+    A closure over plain lists: a step has millions of operations, and attributes or NumPy scalars take several times
+    as long.
+    """
+    dur, sends, queued, link = work.dur.tolist(), _senders(work), work.queued.tolist(), work.link.tolist()
+    free = [0.0] * (len(dep) + 1)  # when the link is free after the message to an operation
 
     def advance(i: int, stop: int, time: float) -> tuple[int, float]:
         for op in range(i, stop):
@@ -159,33 +195,14 @@ def run(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, Array]:
             time += dur[op]
             end[op] = time
             if op in sends:
+                # Messages of a device leave one after another: one that finds the link busy is late by the wait.
                 for reader in sends[op]:
                     wait = max(free[queued[reader]] - time, 0.0)
                     free[reader] = time + wait + link[reader]
                     lag[reader] += wait
         return stop, time
 
-    at, now = first[:-1], [0.0] * devices
-    stops = [[first[d + 1], *(op for op, _ in reversed(work.gates[d]))] for d in range(devices)]
-    home, queue = schedule.device_of_op.tolist(), deque(range(devices))
-    waiting: list[list[int]] = [[] for _ in range(devices)]  # devices that wait for an operation of this one
-    while queue:
-        d = queue.popleft()
-        i, time = advance(at[d], stops[d][-1], now[d])
-        while i == stops[d][-1] and len(stops[d]) > 1 and end[dep[i]] >= 0.0:
-            stops[d].pop()
-            ready = max(time, end[dep[i]] + lag[i])
-            i, time = advance(i, stops[d][-1], ready + stall_s(schedule, work, costs, i, ready))
-        at[d], now[d] = i, time
-        if others := waiting[d]:
-            waiting[d] = []
-            for other in others:
-                (queue if end[dep[at[other]]] >= 0.0 else waiting[d]).append(other)
-        if i < first[d + 1]:
-            waiting[home[dep[i]]].append(d)
-    if any(at[d] < first[d + 1] for d in range(devices)):
-        raise deadlock(schedule, work, at)
-    return np.array(end[:n]), np.array(lag) - work.lag
+    return advance
 
 
 def _senders(work: Work) -> dict[int, list[int]]:
