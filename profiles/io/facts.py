@@ -31,6 +31,10 @@ class Facts:
     def fail(self, path: FieldPath, message: str, hint: str = "") -> None:
         self.problems.append(self.document.problem(path, message, hint))
 
+    def note(self, path: FieldPath, text: str) -> str:
+        """The text of a warning on a field, with file, line and field before it."""
+        return str(self.document.problem(path, text))
+
     def keys(self, path: FieldPath, allowed: Collection[str]) -> bool:
         """Check that there is a mapping at `path` (or nothing) with no other keys."""
         if path and self.document.at(path) is None:
@@ -40,71 +44,71 @@ class Facts:
 
     def value(self, path: FieldPath, required: bool = False) -> Any:
         """The bare value of the fact at `path`; None where there is none."""
-        found = self.document.at(path)
-        if isinstance(found, Mapping):
+        value = self.document.at(path)
+        if isinstance(value, Mapping):
             self.problems += check_keys(self.document, path, FACT_KEYS)
-            if found.get("confirmed") is False:
+            if value.get("confirmed") is False:
                 self.unconfirmed.append(dotted(path))
-            found = found.get("value")
-        if found is None and required:
+            value = value.get("value")
+        if value is None and required:
             self.fail(path, f"`{path[-1]}` is missing")
-        return found
+        return value
 
     def quantity(self, path: FieldPath, dimension: units.Dimension, required: bool = False) -> float | None:
         """A positive quantity in base units."""
-        found = self.value(path, required)
-        if found is None:
+        value = self.value(path, required)
+        if value is None:
             return None
         try:
-            number = units.parse(found, dimension)
+            number = units.parse(value, dimension)
         except InputError as error:
             self.fail(path, error.message, error.hint)
             return None
         if not 0 < number < math.inf:
-            self.fail(path, f"`{found}` must be above zero" if number <= 0 else f"`{found}` is too large")
+            self.fail(path, f"`{value}` must be above zero" if number <= 0 else f"`{value}` is too large")
             return None
         return number
 
     def whole(self, path: FieldPath, required: bool = False) -> int | None:
         """A whole number of at least 1."""
-        found = self.value(path, required)
-        if found is None:
+        value = self.value(path, required)
+        if value is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-            self.fail(path, f"`{found}` must be a whole number of at least 1")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self.fail(path, f"`{value}` must be a whole number of at least 1")
             return None
-        return found
+        return value
 
     def ratio(self, path: FieldPath) -> float | None:
         """A plain number of at least 1, such as the 7 of `7:1`."""
-        found = self.value(path)
-        if isinstance(found, str) and found.strip().endswith(":1"):
-            found = _number(found.strip()[:-2])
-        if found is None:
+        value = self.value(path)
+        if isinstance(value, str) and value.strip().endswith(":1"):
+            value = _number(value.strip()[:-2])
+        if value is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 1 <= found < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
             self.fail(path, f"`{self.value(path)}` must be a ratio of at least 1, such as 7 or `7:1`")
             return None
-        return float(found)
+        return float(value)
 
     def text(self, path: FieldPath, choices: Collection[str] = (), required: bool = False) -> str | None:
-        found = self.value(path, required)
-        if found is None:
+        value = self.value(path, required)
+        if value is None:
             return None
-        if not isinstance(found, str) or not found.strip():
-            self.fail(path, f"`{found}` must be a name")
+        if not isinstance(value, str) or not value.strip():
+            self.fail(path, f"`{value}` must be a name")
             return None
-        if choices and found not in choices:
-            self.fail(path, f"`{found}` is not one of {', '.join(choices)}")
+        if choices and value not in choices:
+            self.fail(path, f"`{value}` is not one of {', '.join(choices)}")
             return None
-        return found
+        return value
 
     def flag(self, path: FieldPath) -> bool:
-        found = self.value(path)
-        if found is not None and not isinstance(found, bool):
-            self.fail(path, f"`{found}` must be true or false")
+        value = self.value(path)
+        if value is not None and not isinstance(value, bool):
+            self.fail(path, f"`{value}` must be true or false")
             return False
-        return bool(found)
+        return bool(value)
 
     def finish(self) -> None:
         """Raises InputError with all problems, in the order of their lines."""
