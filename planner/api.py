@@ -55,8 +55,7 @@ def plan(
         where `even` takes all for the weakest.
     layers: `own` also looks for a plan that gives every layer a strategy of its own (planner/layerwise/candidate.py).
     seed: of the random orders of nodes that are tried where links between nodes differ.
-    jobs, executor: processes, or the cluster (`dask://host:port`), that compare other targets. The plan does not
-        depend on them.
+    jobs, executor: processes, or the cluster (`dask://host:port`), that compare other targets; the plan is the same.
     allow_techniques: names, with knobs as in `technique`, or `all`; the search uses those that make the best layout,
         perhaps none.
 
@@ -67,8 +66,8 @@ def plan(
         watch = Watch(progress, time_limit_s, pool)
         checked = _request(request, request_fields)
         if layers == "own":
-            own_stages, techniques = stages == "own", bool(allow_techniques)
-            return plan_custom_layers(resolve(checked), watch, custom_stages=own_stages, techniques=techniques)
+            beside = {"custom_stages": stages == "own", "techniques": bool(allow_techniques)}
+            return plan_custom_layers(resolve(checked), watch, **beside)
         if allow_techniques:
             return _plan_with_techniques(checked, allow_techniques, watch, stages, seed)
         return _plan_resolved(resolve(checked), watch, stages, seed)

@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict
 from ...errors import NoFeasibleLayoutError
 from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep
-from .changes import Axis, Value, Values, apply, current, dimension_of
+from .axes import Axis
+from .changes import apply
+from .paths import Value, Values, current, dimension_of
 from .pricing import Held, Priced, Seen, Stop, better, held, replanned
 
 FORMAT_VERSION = "1.0"

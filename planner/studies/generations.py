@@ -12,8 +12,9 @@ from ...profiles.io.document import FieldPath
 from ..request.load import changed_request
 from ..request.resolve import resolve
 from .base import Question
-from .changes import Value, apply
+from .changes import apply
 from .knobs import KNOBS
+from .paths import Value
 from .sweep import AxisOut, Sweep, nowhere, points_of
 
 _KEPT = ("cluster.price", "cluster.host_memory", "cluster.host_memory_bandwidth")

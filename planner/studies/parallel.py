@@ -15,8 +15,8 @@ from ..request.resolve import resolve
 from ..search.executors import opened
 from . import points
 from .base import Point, Question
-from .changes import Value, Values
 from .partial import Partial
+from .paths import Value, Values
 from .pricing import Held
 
 _RUNS_PER_JOB = 4  # so that a slow corner of the map does not leave the others idle

@@ -19,7 +19,7 @@ from ..._version import __version__
 from ...errors import FieldProblem, InputError
 from ..request.load import request_to_dict
 from .base import FORMAT_VERSION, Point, Question
-from .changes import Value
+from .paths import Value
 
 _KIND = "what-if-partial"
 _NAME = "name a file that `--resume` wrote, or a new one"

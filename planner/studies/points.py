@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...errors import InputError
 from ..request.resolve import Resolved
 from .base import Point, Question
-from .changes import Value, Values, apply, dimension_of
+from .changes import apply
+from .paths import Value, Values, dimension_of
 from .pricing import held
 from .searches import together
 

@@ -17,8 +17,8 @@ from ...cost_models.quantities.shards import KEY_FIELDS
 from ...errors import InputError, UnknownNameError
 from ..request.resolve import Resolved
 from .base import Part, Question, Result
-from .changes import number_of
 from .pricing import held
+from .values import number_of
 
 ASSUMED = {
     "gpu_mtbf": ("50,677 h", "419 unexpected stops of 16,384 H100 in 54 days (Llama 3, arXiv 2407.21783, 3.3.4)"),

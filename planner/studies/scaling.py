@@ -9,8 +9,9 @@ from typing import Literal
 
 from ...errors import InputError
 from .base import Point, Question
-from .changes import Value, number_of
+from .paths import Value
 from .sweep import AxisOut, Sweep, nowhere, points_of
+from .values import number_of
 
 _DOUBLINGS = range(-3, 4)  # of the GPUs that the plan has
 

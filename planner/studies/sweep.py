@@ -9,12 +9,14 @@ from itertools import product
 from ...cost_models import units
 from ...errors import InputError, NoFeasibleLayoutError
 from . import parallel
+from .axes import MOST_POINTS, Axis
 from .base import Part, Point, Question, Result
-from .changes import MOST_POINTS, Axis, Value, current, dimension_of, number_of
 from .knobs import KNOBS
+from .paths import Value, current, dimension_of
 from .points import at_values, priced, spelled
 from .pricing import replanned
 from .sensitivity import WORTH, saturates
+from .values import number_of
 
 
 class AxisOut(Part):

@@ -11,16 +11,17 @@ from ..document.plan import Plan
 from ..document.reading import load_plan
 from ..evaluation.staged import Staged
 from ..request.load import request_from_dict
-from ..request.resolve import resolve
+from ..request.resolve import Resolved, resolve
 from ..search.executors import opened
+from .axes import parse_vary
 from .base import Progress, Question, Result
-from .changes import parse_sets, parse_vary
 from .pricing import Held, Stop
 from .registry import STUDIES
+from .values import parse_sets
 
-_AGREES = 1e-6  # a plan's numbers carry 9 digits
-_SHOWS = 5e-4
-_OF_POINTS = ("sweep", "strong-scaling", "weak-scaling", "generations")
+_AGREES = 1e-6  # relative: a plan's numbers carry 9 digits
+_SHOWS = 5e-4  # relative: a difference that four digits show
+_OF_POINTS = ("sweep", "strong-scaling", "weak-scaling", "generations")  # studies that search points one by one
 
 
 def what_if(
@@ -38,41 +39,56 @@ def what_if(
     progress: Progress | None = None,
     should_stop: Stop | None = None,
 ) -> Result:
-    """What a layout of `plan` (an object or a file) costs when numbers differ.
+    """Price a layout of `plan` (an object or a file) where numbers differ.
 
-    set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`);
-    vary: `path=a..b` or `path=a,b,c`, one or two; study: a name in `studies.registry` (without: a comparison, or a
-    sweep where something varies); replan: search the best layout too; choice: which layout of the plan is held;
-    assume: the study's assumptions, by name; jobs: processes that search the points of a sweep; executor: a cluster
-    that does (`dask://host:port`, `ray://host:port`); resume: a file that keeps the points that are done.
+    set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`).
+    vary: `path=a..b` or `path=a,b,c`, one or two.
+    study: a name in `studies.registry`; without: a comparison, or a sweep where something varies.
+    replan: search the best layout too. choice: number of the layout in the plan. assume: the study's assumptions.
+    jobs, executor: processes, or a cluster (`dask://host:port`, `ray://host:port`), that search the points of a sweep.
+    resume: a file that keeps the points that are done.
     Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
     """
-    if not isinstance(plan, Plan):
-        plan = load_plan(plan)
-    texts = [f"{path}={value}" for path, value in set.items()] if isinstance(set, Mapping) else list(set)
+    plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    sets = [f"{path}={value}" for path, value in set.items()] if isinstance(set, Mapping) else list(set)
     ranges = [vary] if isinstance(vary, str) else list(vary)
-    name = study or ("sweep" if ranges else "compare")
-    if name not in STUDIES:
-        raise UnknownNameError("study", name, STUDIES)
-    if name == "compare" and not texts:
-        hint = "`--set gpu.memory.bandwidth=4.8TB/s`, `--vary gpu.peak=x0.5..x4` or `--study sensitivity`"
-        raise InputError("nothing to change", hint=hint)
+    name = _study_name(study, sets, ranges)
     opened(jobs, executor)  # refuses what is wrong before anything is searched
     if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
         raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
+    candidate, layout, base = _held(plan, choice)
+    question = Question(
+        base, layout, parse_sets(sets), tuple(map(parse_vary, ranges)), replan=replan, assume=dict(assume or {}),
+        jobs=jobs, executor=executor, resume=None if resume is None else Path(resume), progress=progress,
+        should_stop=should_stop,
+    )  # fmt: skip
+    return _noted(STUDIES[name](question), candidate, question)
+
+
+def _study_name(study: str | None, sets: Sequence[str], ranges: Sequence[str]) -> str:
+    """The study that is meant. Raises InputError for an unknown one, and where there is nothing to compare."""
+    name = study or ("sweep" if ranges else "compare")
+    if name not in STUDIES:
+        raise UnknownNameError("study", name, STUDIES)
+    if name == "compare" and not sets:
+        hint = "`--set gpu.memory.bandwidth=4.8TB/s`, `--vary gpu.peak=x0.5..x4` or `--study sensitivity`"
+        raise InputError("nothing to change", hint=hint)
+    return name
+
+
+def _held(plan: Plan, choice: int) -> tuple[Candidate, Held, Resolved]:
+    """Layout number `choice`, as studies hold it, and the request of the plan."""
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
     refuse_groups(candidate, "what-if")
-    kept = Held(candidate.to_layout(), candidate.partition)
-    question = Question(
-        base, kept, parse_sets(texts), tuple(parse_vary(text) for text in ranges), replan=replan,
-        assume=dict(assume or {}), jobs=jobs, executor=executor, resume=None if resume is None else Path(resume),
-        progress=progress, should_stop=should_stop,
-    )  # fmt: skip
-    result = STUDIES[name](question)
-    now = Staged.of(base, kept.layout, kept.partition, simulate=candidate.closed_form_s is not None)
+    return candidate, Held(candidate.to_layout(), candidate.partition), base
+
+
+def _noted(result: Result, candidate: Candidate, question: Question) -> Result:
+    """`result` with notes where studies price otherwise than the plan did."""
+    simulate = candidate.closed_form_s is not None
+    now = Staged.of(question.plain, question.layout.layout, question.layout.partition, simulate=simulate)
     notes = (*_closed_form(now), *_not_placed(now, candidate), *result.notes)
-    more = {"warnings": (*_stale(now, candidate), *result.warnings), "notes": notes}
-    return result.model_copy(update=more)
+    return result.model_copy(update={"warnings": (*_stale(now, candidate), *result.warnings), "notes": notes})
 
 
 def refuse_groups(candidate: Candidate, what: str) -> None:
@@ -89,14 +105,14 @@ def refuse_groups(candidate: Candidate, what: str) -> None:
 
 def chosen(plan: Plan, choice: int) -> Candidate:
     """Layout number `choice` of the plan. Raises InputError if there is none."""
-    found = next((each for each in plan.candidates if each.choice == choice), None)
-    if found is None:
+    candidate = next((candidate for candidate in plan.candidates if candidate.choice == choice), None)
+    if candidate is None:
         raise InputError(f"the plan has no layout {choice}", hint=f"it has 1 to {len(plan.candidates)}")
-    return found
+    return candidate
 
 
 def _stale(now: Staged, candidate: Candidate) -> tuple[str, ...]:
-    """A word where the plan's price is not today's: profiles or constants have changed since it was written."""
+    """A warning where the plan's price is not today's: profiles or constants have changed since it was written."""
     if candidate.placement.order is not None or abs(now.step_s / candidate.step_s - 1) <= _AGREES:
         return ()
     priced = f"the plan was priced at {candidate.step_s:.4g} s, with the profiles of today it is {now.step_s:.4g} s"
@@ -104,7 +120,7 @@ def _stale(now: Staged, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _not_placed(now: Staged, candidate: Candidate) -> tuple[str, ...]:
-    """A word where the plan places its nodes by links that differ, which studies do not."""
+    """A note where the plan places its nodes by links that differ, which studies do not."""
     if candidate.placement.order is None:
         return ()
     gives = f"which gives {now.step_s:.4g} s where the plan, whose nodes are placed, has {candidate.step_s:.4g} s"
@@ -112,7 +128,7 @@ def _not_placed(now: Staged, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _closed_form(now: Staged) -> tuple[str, ...]:
-    """A word where the closed form, which studies price by, shows another number than the plan, which simulates."""
+    """A note where the closed form, which studies price by, shows another number than the plan, which simulates."""
     if abs(now.closed_s / now.step_s - 1) < _SHOWS:
         return ()
     gives = f"which gives {now.closed_s:.4g} s where the plan's simulation gives {now.step_s:.4g} s"

@@ -22,15 +22,18 @@ from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.planner.search.run import search_of
 from meshwright.planner.studies import reliability
-from meshwright.planner.studies.changes import Value, apply, current, known_paths, parse_sets, parse_vary
+from meshwright.planner.studies.axes import parse_vary
+from meshwright.planner.studies.changes import apply
 from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.generations import Generations
 from meshwright.planner.studies.knobs import HARDWARE, KNOBS, Knob
+from meshwright.planner.studies.paths import Value, current, known_paths
 from meshwright.planner.studies.pricing import Held, follow, held
 from meshwright.planner.studies.reliability import Reliability
 from meshwright.planner.studies.scaling import Scaling
 from meshwright.planner.studies.sensitivity import WORTH, Row, Sensitivity
 from meshwright.planner.studies.sweep import Sweep
+from meshwright.planner.studies.values import parse_sets
 
 import meshwright as mw
 from meshwright.errors import InputError, NoFeasibleLayoutError
