@@ -11,7 +11,7 @@ from .layouts import Layouts
 from .problem import Problem
 from .quantities import interleaving_stalls
 from .quantities.ledger import Ledger
-from .quantities.stages import Partition, SplitKey, build_splits, mean_splits, own_splits
+from .quantities.stages import Partition, SplitKey, build_splits, custom_splits, mean_splits
 from .quantities.tables import Tables
 from .quantities.traffic import StateTraffic
 from .schedule_kinds import FOLDED
@@ -41,11 +41,11 @@ def build(
     keys, split = split_keys(layouts)
     ends = (problem.pattern, problem.num_kinds, problem.edges)
     if partition is not None:
-        splits = own_splits(*ends, *keys[0], partition)
+        splits = custom_splits(*ends, *keys[0], partition)
     else:
         splits = (mean_splits if mean else build_splits)(*ends, keys)
     if not mean:
-        splits = replace(splits, waits=interleaving_stalls.of_keys(problem, keys, partition))
+        splits = replace(splits, stalls=interleaving_stalls.of_keys(problem, keys, partition))
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(

@@ -47,7 +47,7 @@ class Activations:
     def recomputes_some_layers(self) -> bool:
         """Whether any row recomputes some layers of a stage and others not."""
         ledger = self.ledger
-        return ledger.splits.redone is not None or bool(ledger.layouts["recompute_layers"].any())
+        return ledger.splits.recomputed is not None or bool(ledger.layouts["recompute_layers"].any())
 
     @cached_property
     def saved_and_dropped(self) -> tuple[dict[int, Array], dict[int, Array]]:

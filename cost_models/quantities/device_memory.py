@@ -164,7 +164,7 @@ class DeviceMemory:
         if not splits_some or device is not None or splits.last is None:
             return first
         last = on(splits.last[:, j][ledger.split])
-        return np.minimum(first, last) if splits.least else np.maximum(first, last)
+        return np.minimum(first, last) if splits.is_bound else np.maximum(first, last)
 
     def activations(self, j: int, device: Array | None = None) -> Array:
         """The same on the GPU; where activations are offloaded, those of one layer, or of two where one moves while the

@@ -29,16 +29,16 @@ def model_flops(problem: Problem) -> float:
     return problem.workload.global_batch * float((np.array(counts) * problem.flops).sum())
 
 
-def recomputed_flops(problem: Problem, layout: Layout, redone: Sequence[float] | None = None) -> float:
-    """FLOPs of one step that `layout` computes a second time. redone: layers of each kind, where they are chosen stage
-    by stage."""
+def recomputed_flops(problem: Problem, layout: Layout, recomputed: Sequence[float] | None = None) -> float:
+    """FLOPs of one step that `layout` computes a second time. recomputed: layers of each kind, where they are
+    chosen stage by stage."""
     mode = RECOMPUTE_MODES[layout.recompute]
     if mode == "none":
         return 0.0
     modules = None if mode == "full" else layout.recompute_modules
-    layers = zip(redone or _layers_per_kind(problem), problem.sequence_operations, strict=False)
+    layers = zip(recomputed or _layers_per_kind(problem), problem.sequence_operations, strict=False)
     total = sum(n * ops.forward_flops(modules) for n, ops in layers if ops.trains != "frozen")
     share = 1.0
-    if layout.recompute_layers and redone is None:
+    if layout.recompute_layers and recomputed is None:
         share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)
     return problem.workload.global_batch * share * total

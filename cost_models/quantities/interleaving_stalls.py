@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import Array, Ints
-from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, redone_rows
+from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, recomputed_rows
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -25,7 +25,7 @@ _NOTHING = 1e-9  # a share below this is rounding
 
 
 def of_keys(problem: Problem, keys: Sequence[SplitKey], partition: Partition | None = None) -> Array | None:
-    """[split, 3] `waits` of each split key, None where no split is interleaved. partition:
+    """[split, 3] `stall_shares` of each split key, None where no split is interleaved. partition:
     stages of the only split; None: as even as possible."""
     several = [i for i, (pp, vpp, folded) in enumerate(keys) if pp > 1 and vpp > 1 and not folded]
     if not several:
@@ -47,8 +47,8 @@ def _even(num_layers: int, num_chunks: int) -> Partition:
 
 @lru_cache(maxsize=256)
 def _of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int) -> Array:
-    """[v, 3] `waits` of as even splits as there are into v chunks on each of pp devices, for every v that leaves a
-    chunk a layer; v of 0 and 1 wait for nothing. Chunks are taken to last as long as they have FLOPs."""
+    """[v, 3] `stall_shares` of the most even splits into v chunks on each of pp devices, for every v that leaves a
+    chunk a layer; none for v of 0 and 1. Chunks are taken to last as long as they have FLOPs."""
     most = len(pattern) // pp
     found = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
@@ -60,19 +60,19 @@ def _of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flop
 def _of_splits(
     pattern: Sequence[int], num_kinds: int, edges: Edges, flops: Flops, pp: int, splits: Sequence[Partition]
 ) -> Array:
-    """[split, 3] `waits` of splits. What is recomputed counts where stages choose it."""
+    """[split, 3] `stall_shares` of splits. What is recomputed counts where stages choose it."""
     seconds = np.full((2, len(splits), max(len(split.sizes) for split in splits) // pp, pp), np.nan)
     for n, split in enumerate(splits):
         v = len(split.sizes) // pp
         rows = chunk_rows(pattern, num_kinds, edges, pp, v, False, split.sizes)
         passes = np.array(flops) @ rows.T
-        if split.redone is not None:
-            passes[1] += flops[0] @ redone_rows(pattern, num_kinds, edges, split).T
+        if split.recomputed is not None:
+            passes[1] += flops[0] @ recomputed_rows(pattern, num_kinds, edges, split).T
         seconds[:, n, :v] = passes.reshape(2, v, pp)
-    return waits(*seconds)
+    return stall_shares(*seconds)
 
 
-def waits(forward: Array, backward: Array) -> Array:
+def stall_shares(forward: Array, backward: Array) -> Array:
     """[n, 3] seconds of a step beyond the slowest device's work and the bubble of SC21's form, as shares of what the
     slowest device does for p micro-batches: of p micro-batches; and of more, for the first p and for every further p.
 

@@ -91,14 +91,14 @@ class Ledger:
     def recomputed(self, j: int, rows: dict[int, Array]) -> Array:
         """Sum over the layers of profile j that are under recompute: [n]. All of them; n of them, of average kind; or
         those that the split names."""
-        if self.splits.redone is not None:
-            return weighted(self.of_split(self.splits.redone, j), rows)
+        if self.splits.recomputed is not None:
+            return weighted(self.of_split(self.splits.recomputed, j), rows)
         return self._first_layers(self.counts[j], rows, self.layouts["recompute_layers"])
 
     def recomputed_back(self, j: int, rows: dict[int, Array]) -> Array:
         """The same of the chunk that comes back through a V: what is left of n layers for it."""
-        if self.splits.redone_back is not None:
-            return weighted(self.of_split(self.splits.redone_back, j), rows)
+        if self.splits.recomputed_back is not None:
+            return weighted(self.of_split(self.splits.recomputed_back, j), rows)
         wanted, back = self.layouts["recompute_layers"], self.back[j]
         before = self.layers[j] - _layers(back, self.problem.num_kinds)
         left = np.where((wanted > 0) & (wanted <= before), -1, np.where(wanted > 0, wanted - before, 0))

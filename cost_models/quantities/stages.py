@@ -56,28 +56,22 @@ def devices_of(layout: Layout) -> list[int]:
 
 @dataclass(frozen=True)
 class Splits:
-    """Profiles of a set of (pp, vpp, folded) splits, padded to the same number J of profiles.
+    """Profiles of a set of (pp, vpp, folded) splits, padded to the same number J of profiles."""
 
-    counts: [split, J, kind] layers (or embedding, head, MTP) per device; first: [split, J] lowest device index with
-    that profile; devices: [split, J] how many have it (0: padding); total: [split, kind]. redone: [split, J, kind]
-    layers under recompute, where they are chosen stage by stage; None: as the layout says, in every stage alike.
-    last: [split, J] highest device index with the profile; None: there is no other. least: a profile stands for any of
-    the devices from one to the other, and needs what the one that holds least does. back, redone_back: [split, J, kind]
-    what of counts and of redone is on the chunk that a V comes back through, which holds other numbers of micro-batches
-    (resident.py); None: there is none. waits: [split, 3] what devices wait for longer chunks of others
-    (uneven_chunks.waits); None: nothing.
-    """
-
-    counts: Array
-    first: Array
-    devices: Array
-    total: Array
-    redone: Array | None = None
-    last: Array | None = None
-    least: bool = False
+    counts: Array  # [split, J, kind] layers, embeddings, heads, MTP modules per device
+    first: Array  # [split, J] lowest device with the profile
+    devices: Array  # [split, J] how many devices have it, 0: padding
+    total: Array  # [split, kind] over all devices
+    # [split, J, kind] layers under recompute where stages differ in it, None: every stage as the layout has it
+    recomputed: Array | None = None
+    last: Array | None = None  # [split, J] highest device with the profile, None: every device has one of its own
+    # A profile stands for any device from `first` to `last`, and needs what the one that holds least does.
+    is_bound: bool = False
+    # [split, J, kind] the part of `counts` on the chunk that a V comes back through, None: no split is folded. It holds
+    # other numbers of micro-batches than the chunk there (resident.py).
     back: Array | None = None
-    redone_back: Array | None = None
-    waits: Array | None = None
+    recomputed_back: Array | None = None  # [split, J, kind] the part of `recomputed` on that chunk
+    stalls: Array | None = None  # [split, 3] shares of interleaving_stalls.py, None: no split is interleaved
 
     @cached_property
     def layers(self) -> Array:
@@ -173,16 +167,15 @@ def mean_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequ
     folded = np.array([key[2] for key in keys])
     coming = counts * np.where(np.arange(counts.shape[2]) < num_kinds, 0.5, 1.0)
     back = np.where(folded[:, None, None], coming, 0.0) if folded.any() else None
-    return Splits(counts, pp - 1.0, pp, total, last=np.zeros_like(pp), least=True, back=back)
+    return Splits(counts, pp - 1.0, pp, total, last=np.zeros_like(pp), is_bound=True, back=back)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages of one's own. sizes: layers of each chunk in the order of the model. redone: how many of them, the first
-    ones, are fully recomputed; None: what the layout says, in every stage alike."""
+    """Stages that are not those of the layout."""
 
-    sizes: tuple[int, ...]
-    redone: tuple[int, ...] | None = None
+    sizes: tuple[int, ...]  # [chunk] layers, in the order of the model
+    recomputed: tuple[int, ...] | None = None  # [chunk] how many of them, the first ones, are; None: as the layout says
 
 
 def chunk_rows(
@@ -206,7 +199,7 @@ def back_rows(
     return chunk_rows(pattern, num_kinds, edges, pp, 2, folded, sizes)[: pp - 1 : -1]
 
 
-def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
+def recomputed_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
     """Layers of each chunk under full recompute of the first `layers` layers of every stage."""
     left, out = dict.fromkeys(devices, layers), []
     for size, device in zip(sizes, devices, strict=True):
@@ -215,15 +208,15 @@ def redone_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) 
     return out
 
 
-def redone_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partition: Partition) -> Array:
+def recomputed_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partition: Partition) -> Array:
     """[chunk, num_kinds + EXTRA_KINDS] layers under recompute; those of MTP modules where all beside the head are.
-    `partition.redone` must be given."""
+    `partition.recomputed` must be given."""
     rows, start = np.zeros((len(partition.sizes), num_kinds + EXTRA_KINDS)), 0
-    for chunk, (size, redone) in enumerate(zip(partition.sizes, partition.redone or (), strict=True)):
-        for kind in pattern[start : start + redone]:
+    for chunk, (size, recomputed) in enumerate(zip(partition.sizes, partition.recomputed or (), strict=True)):
+        for kind in pattern[start : start + recomputed]:
             rows[chunk, kind] += 1
         start += size
-    if partition.redone and 0 < partition.sizes[-1] == partition.redone[-1]:
+    if partition.recomputed and 0 < partition.sizes[-1] == partition.recomputed[-1]:
         rows[-1, pattern[-1]] += edges.mtp_layers
     return rows
 
@@ -235,7 +228,7 @@ def on_devices(rows: Array, devices: Sequence[int]) -> Array:
     return out
 
 
-def own_splits(
+def custom_splits(
     pattern: Sequence[int], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool, partition: Partition
 ) -> Splits:
     """The split of one layout, every device a profile of its own: profile j is device j."""
@@ -246,9 +239,9 @@ def own_splits(
         return on_devices(chunks, devices)[None], chunks[: pp - 1 : -1][None] if folded else None
 
     rows, back = by_device(chunk_rows(pattern, num_kinds, edges, pp, vpp, folded, partition.sizes))
-    redone = redone_back = None
-    if partition.redone is not None:
-        redone, redone_back = by_device(redone_rows(pattern, num_kinds, edges, partition))
+    recomputed = recomputed_back = None
+    if partition.recomputed is not None:
+        recomputed, recomputed_back = by_device(recomputed_rows(pattern, num_kinds, edges, partition))
     number = np.arange(pp, dtype=np.float64)[None]
-    return Splits(rows, number, np.ones_like(number), rows[0].sum(axis=0)[None], redone, back=back,
-                  redone_back=redone_back)  # fmt: skip
+    return Splits(rows, number, np.ones_like(number), rows[0].sum(axis=0)[None], recomputed, back=back,
+                  recomputed_back=recomputed_back)  # fmt: skip

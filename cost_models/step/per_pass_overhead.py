@@ -14,7 +14,7 @@ from ..schedule_kinds import FOLDED, SPLITS_BACKWARD
 _NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "message")
 
 
-def beside_s(ledger: Ledger, rates: Rates) -> Array:
+def per_pass_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
     comes in two parts, `ulysses` for every one that deals out its heads, `message` for every message that a stage sends
     to another or receives."""

@@ -44,8 +44,8 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
 
 def _chunk_stalls_s(ledger: Ledger, pp: Array, cycle: Array) -> Array:
     """[n] seconds that devices wait for longer chunks of others (interleaving_stalls.py)."""
-    if ledger.splits.waits is None:
+    if ledger.splits.stalls is None:
         return np.zeros(len(cycle))
-    once, first, further = ledger.splits.waits[ledger.split].T
+    once, first, further = ledger.splits.stalls[ledger.split].T
     of_p = np.where(ledger.m > pp, first + (ledger.m / pp - 1.0) * further, once)
     return np.asarray(np.minimum(ledger.m, pp) * cycle * of_p)

@@ -28,16 +28,16 @@ def exchange(
     """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
     FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
 
-    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers. Of mean
-    stages (Splits.least) only what is convex in the layers, so that the mean over the stages of a split is no less: no
-    first gather, which a split pays less often if it leaves stages without layers.
+    What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers. Mean
+    stages (Splits.is_bound) count only what is convex in the layers, so that the mean over the stages of a split is no
+    less: no first gather, which a split pays less often if it leaves stages without layers.
     """
     plan = ledger.exchanges
     contention = 0.0 if plan.by_nic else rates.stack.contention
     again, first, scatters = when(ledger, rows, gathers)
     curves = (curves_of if shards_known else _least_curves)(ledger, rates, rows)
     for j in range(ledger.num_profiles):
-        calls = np.inf if ledger.splits.least else np.maximum(ledger.layers[j][rows], 1.0)
+        calls = np.inf if ledger.splits.is_bound else np.maximum(ledger.layers[j][rows], 1.0)
         gather, scatter, *moved = moved_by(ledger, rows, j, curves)
         back, scatter = again * gather[plan.backward], scatters * scatter
         traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
@@ -95,7 +95,7 @@ def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | fl
 def _seconds(curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array]) -> Array:
     """[r] of `each` kind's bytes on profile j, a call per layer, one hop after another."""
     total = ledger.on_profile(j, each)[rows]
-    if ledger.splits.least:
+    if ledger.splits.is_bound:
         return _least_seconds(curves, ledger, rows, j, {kind: of[rows] for kind, of in each.items()}, total)
     calls = np.maximum(ledger.layers[j][rows], 1.0)
     return np.asarray(sum(in_pieces(curve, total, calls) for curve in curves))

@@ -13,7 +13,7 @@ from ..quantities.ledger import Ledger
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
 from . import store_seconds
-from .per_pass_overhead import beside_s, is_measured
+from .per_pass_overhead import is_measured, per_pass_overhead_s
 from .sharded_states import exchange
 
 
@@ -44,7 +44,7 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
         ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles
     ])  # fmt: skip
     if is_measured(rates):
-        more = beside_s(ledger, rates)
+        more = per_pass_overhead_s(ledger, rates)
         forward, backward = forward + more[0], backward + more[1]
     zero = ledger.layouts["zero"]
     accumulate = np.array([accumulated_bytes(ledger, j) for j in profiles]) / rates.bandwidth("accumulation")[0]

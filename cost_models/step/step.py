@@ -17,7 +17,7 @@ from ..quantities.lengths import imbalance
 from ..rates.rates import COMPONENTS, Rates
 from .data_parallel import exposed_dp_s, exposed_fragments_s
 from .optimizer_seconds import optimizer_s
-from .per_pass_overhead import beside_s
+from .per_pass_overhead import per_pass_overhead_s
 from .pipeline_overhead import pipeline_s
 from .reserved_memory import fullest_stage
 from .stage_messages import messages_once_s
@@ -132,5 +132,5 @@ def _components(ledger: Ledger, rates: Rates, slowest: Ints) -> dict[str, Array]
     """The slowest stage's compute, by component: m micro-batches of forward, backward and recomputation."""
     pick = np.arange(len(slowest))
     out = {name: ledger.m * component_s(ledger, rates, index)[slowest, pick] for index, name in enumerate(COMPONENTS)}
-    out["host"] = out["host"] + ledger.m * beside_s(ledger, rates).sum(axis=0)[slowest, pick]
+    out["host"] = out["host"] + ledger.m * per_pass_overhead_s(ledger, rates).sum(axis=0)[slowest, pick]
     return out

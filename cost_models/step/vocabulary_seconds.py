@@ -26,7 +26,7 @@ def exposed_vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
     """Messages of the vocabulary passes, and waiting for them. No shorter cycle makes a longer step (`bound`)."""
     if ledger.vocabulary is None:
         return np.zeros(len(cycle))
-    return ledger.m * vocabulary_beside_s(ledger, rates) + vocabulary_stalls_s(ledger, rates, cycle)
+    return ledger.m * vocabulary_overhead_s(ledger, rates) + vocabulary_stalls_s(ledger, rates, cycle)
 
 
 def vocabulary_passes_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
@@ -57,7 +57,7 @@ def _over_stages(ledger: Ledger, rates: Rates, op: Op, num_bytes: Array) -> Arra
     return collectives.seconds(collectives.curve_of_rows(rates.collectives, levels, op, pp, stride), num_bytes)
 
 
-def vocabulary_beside_s(ledger: Ledger, rates: Rates) -> Array:
+def vocabulary_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds per micro-batch that the messages cost a stage: those of tensor parallelism as far as they show,
     and what all others, hidden, slow compute by. The embedding's are one more message each way."""
     hidden = vocabulary_messages_s(ledger, rates).sum(axis=0)

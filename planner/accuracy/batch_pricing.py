@@ -18,7 +18,7 @@ from ...cost_models.layouts import Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import interleaving_stalls, tables
 from ...cost_models.quantities.ledger import Ledger
-from ...cost_models.quantities.stages import Partition, Splits, chunk_devices, is_folded, own_splits
+from ...cost_models.quantities.stages import Partition, Splits, chunk_devices, custom_splits, is_folded
 from ...cost_models.quantities.tables import index_keys
 from ...cost_models.rates.rates import STACK_FIELDS, Rates
 from ...cost_models.specs.stack import StackSpec
@@ -52,7 +52,7 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
     if is_folded(layout):
         ends = (pattern, num_kinds, ledger.problem.edges)
-        return own_splits(*ends, layout.pp, 2, True, Partition(tuple(sizes)))
+        return custom_splits(*ends, layout.pp, 2, True, Partition(tuple(sizes)))
     devices = chunk_devices(layout.pp, len(sizes) // layout.pp, False)
     rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
     for device, size in zip(devices, sizes, strict=True):
@@ -66,9 +66,9 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
         rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
     distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
     key = (layout.pp, len(sizes) // layout.pp, False)
-    waits = interleaving_stalls.of_keys(ledger.problem, [key], Partition(tuple(sizes)))
+    stalls = interleaving_stalls.of_keys(ledger.problem, [key], Partition(tuple(sizes)))
     return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
-                  waits=waits)  # fmt: skip
+                  stalls=stalls)  # fmt: skip
 
 
 class Batch:

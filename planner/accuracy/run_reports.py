@@ -153,7 +153,7 @@ def _unpriced(path: Path, plan: Plan, candidate: Candidate) -> Iterator[tuple[st
     """Why a layout of the plan cannot be fitted to, and what helps."""
     if candidate.spread is not None or candidate.placement.order is not None:
         yield "uses nodes or links that are not alike, which the fit takes for alike", "another `--choice`"
-    if candidate.partition is not None and candidate.partition.redone is not None:
+    if candidate.partition is not None and candidate.partition.recomputed is not None:
         yield "its stages recompute different numbers of layers, which the fit does not price", "another `--choice`"
     name = str(path)
     planned, ships = stack_of(plan.resolved, name), load_stack(STACK)

@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
-from ...cost_models.quantities.stages import Partition, chunk_sizes, devices_of, redone_by_layout
+from ...cost_models.quantities.stages import Partition, chunk_sizes, devices_of, recomputed_by_layout
 
 
 def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -14,18 +14,18 @@ def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], 
     devices = devices_of(layout)
     sizes = chunk_sizes(num_layers, len(devices))
     full = RECOMPUTE_MODES[layout.recompute] == "full"
-    recomputed = redone_by_layout(sizes, devices, (layout.recompute_layers or num_layers) if full else 0)
+    recomputed = recomputed_by_layout(sizes, devices, (layout.recompute_layers or num_layers) if full else 0)
     return tuple(sizes), tuple(recomputed)
 
 
 def custom_partition(layout: Layout, partition: Partition) -> Partition | None:
-    """`partition` in its one form: None where it is that of the layout, `redone` only where stages differ in it."""
+    """`partition` in its one form: None where it is that of the layout, `recomputed` only where stages differ in it."""
     sizes, recomputed = stages_by_layout(layout, sum(partition.sizes))
     full = RECOMPUTE_MODES[layout.recompute] == "full"
-    if partition.sizes == sizes and (partition.redone in (None, recomputed) or not full):
+    if partition.sizes == sizes and (partition.recomputed in (None, recomputed) or not full):
         return None
-    uniform = not full or (not layout.recompute_layers and partition.redone in (None, partition.sizes))
-    return Partition(partition.sizes, None if uniform else partition.redone)
+    uniform = not full or (not layout.recompute_layers and partition.recomputed in (None, partition.sizes))
+    return Partition(partition.sizes, None if uniform else partition.recomputed)
 
 
 def layout_id(layout: Layout, partition: Partition | None, shares: tuple[int, ...] | None = None) -> str:
@@ -33,6 +33,6 @@ def layout_id(layout: Layout, partition: Partition | None, shares: tuple[int, ..
     of their digest."""
     if partition is None and shares is None:
         return str(layout)
-    content = [partition.sizes, partition.redone] if partition else []
+    content = [partition.sizes, partition.recomputed] if partition else []
     text = json.dumps([*content, shares] if shares else content)
     return f"{layout}-x{hashlib.sha256(text.encode()).hexdigest()[:6]}"

@@ -8,7 +8,7 @@ from typing import Any
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
-from ...cost_models.quantities.stages import redone_by_layout
+from ...cost_models.quantities.stages import recomputed_by_layout
 from ...cost_models.step import reserved_memory, step
 from ...profiles.stack.load import is_stack
 from ..document.base import rounded
@@ -34,7 +34,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
         layout, own, step_s = one.layout, one.custom_partition, one.step_s
         peak = one.peak_flops_per_s * step_s
         tokens = resolved.workload.tokens_per_step
-        redone = one.recomputed.sum(axis=0)[: resolved.problem.num_kinds].tolist() if own and own.redone else None
+        redone = one.recomputed.sum(axis=0)[: resolved.problem.num_kinds].tolist() if own and own.recomputed else None
         fields: dict[str, Any] = {
             "choice": row + 1, "layout_id": one.id, "layout": layout.as_dict(),
             "stages": _stages(one), "step_s": step_s,
@@ -105,11 +105,11 @@ def _terms(one: Staged) -> list[dict[str, Any]]:
 def _stages(one: Staged) -> list[dict[str, Any]]:
     """The chunks of layers in the order of the model."""
     devices, sizes = one.devices, one.partition.sizes
-    redone = one.partition.redone
+    redone = one.partition.recomputed
     if redone is None:
         full = RECOMPUTE_MODES[one.layout.recompute] == "full"
         layers = (one.layout.recompute_layers or sum(sizes)) if full else 0
-        redone = tuple(redone_by_layout(sizes, devices, layers))
+        redone = tuple(recomputed_by_layout(sizes, devices, layers))
     out, start, spread = [], 0, one.ledger.vocabulary is not None
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         out.append({

@@ -24,7 +24,7 @@ from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.schedules.simulator import Costs
 from ...cost_models.step import stage_messages, stage_seconds
 from ...cost_models.step.data_parallel import in_pieces, of_whole_weights_s
-from ...cost_models.step.per_pass_overhead import beside_s
+from ...cost_models.step.per_pass_overhead import per_pass_overhead_s
 from ..request.resolve import Resolved
 from . import vocabulary_passes
 from .network import Network
@@ -64,7 +64,7 @@ def _passes_s(staged: Staged) -> tuple[Array, Array, Array]:
     rates, rows, devices = staged.resolved.rates, staged.rows, np.array(staged.devices)
     kernels, key = kernel_seconds(staged.ledger.tables, rates), staged.key
     recompute_s = kernels.recompute_s(*staged.recompute_code).sum(axis=1)[:, key]
-    overhead_s = beside_s(staged.ledger, rates)[:, devices, 0] / np.bincount(devices)[devices]
+    overhead_s = per_pass_overhead_s(staged.ledger, rates)[:, devices, 0] / np.bincount(devices)[devices]
     forward_s, weight_s = rows @ kernels.forward_s[:, key] + overhead_s[0], rows @ kernels.weight_s[:, key]
     backward_s = rows @ kernels.backward_s[:, key] + staged.recomputed @ recompute_s + overhead_s[1]
     return forward_s, np.maximum(backward_s - weight_s, 0.0) + _exposed_s(staged), weight_s

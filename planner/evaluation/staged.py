@@ -21,7 +21,7 @@ from ...cost_models.quantities.stages import (
     devices_of,
     is_folded,
     on_devices,
-    redone_rows,
+    recomputed_rows,
 )
 from ...cost_models.quantities.tables import Tables, index_keys
 from ...cost_models.rates.kernel_seconds import keep_kernel_seconds, kernel_seconds
@@ -30,7 +30,7 @@ from ...cost_models.schedules import simulator
 from ...cost_models.schedules.simulator import Costs, Schedule, Timeline
 from ...cost_models.step import step, stragglers
 from ...cost_models.step.step import Estimate
-from ...cost_models.step.vocabulary_seconds import vocabulary_beside_s
+from ...cost_models.step.vocabulary_seconds import vocabulary_overhead_s
 from ..document.partitions import custom_partition, layout_id
 from ..request.resolve import Resolved
 from . import simulator_costs, vocabulary_passes
@@ -132,8 +132,8 @@ class Staged:
         """[chunk, kind] layers under recompute. Where a layout recomputes n layers per stage, all chunks of a stage
         have the same share."""
         problem, layout = self.resolved.problem, self.layout
-        if self.partition.redone is not None:
-            return redone_rows(problem.pattern, problem.num_kinds, problem.edges, self.partition)
+        if self.partition.recomputed is not None:
+            return recomputed_rows(problem.pattern, problem.num_kinds, problem.edges, self.partition)
         if not layout.recompute_layers:
             return self.rows
         layers = on_devices(self.rows[:, :-EXTRA_KINDS].sum(axis=1), self.devices)
@@ -209,7 +209,7 @@ class Staged:
         share = stragglers.straggler_share(self.ledger)
         terms["stragglers"] = self.step_s * share / (1.0 + share)
         if self.ledger.vocabulary is not None:  # waiting for it is part of the bubble
-            beside_s = vocabulary_beside_s(self.ledger, self.resolved.rates)
+            beside_s = vocabulary_overhead_s(self.ledger, self.resolved.rates)
             terms["vocabulary"] = self.num_micro_batches * float(beside_s[0])
         terms["bubble"] = 0.0
         terms["bubble"] = max(self.step_s - sum(terms.values()), 0.0)

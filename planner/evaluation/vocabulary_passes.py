@@ -13,7 +13,7 @@ from ...cost_models.quantities.stages import EMBEDDING
 from ...cost_models.quantities.vocabulary import Vocabulary
 from ...cost_models.schedules.simulator import Costs, Schedule
 from ...cost_models.schedules.vocabulary import Seconds, vocabulary_1f1b, with_passes
-from ...cost_models.step.vocabulary_seconds import vocabulary_beside_s, vocabulary_messages_s, vocabulary_passes_s
+from ...cost_models.step.vocabulary_seconds import vocabulary_messages_s, vocabulary_overhead_s, vocabulary_passes_s
 
 if TYPE_CHECKING:
     from .staged import Staged
@@ -27,7 +27,7 @@ def seconds_of(one: Staged, layers: Costs) -> Seconds:
     s, t = (float(x[0]) for x in vocabulary_passes_s(one.ledger, rates))
     c0, c1, c2 = (float(x[0]) for x in vocabulary_messages_s(one.ledger, rates))
     backward = np.add(layers.input_s, layers.weight_s).tolist()
-    beside_s = float(vocabulary_beside_s(one.ledger, rates)[0])
+    beside_s = float(vocabulary_overhead_s(one.ledger, rates)[0])
     return Seconds(layers.forward_s, tuple(backward), s + beside_s, t, (c0, c1, c2), layers.forward_hop_s[0])
 
 

@@ -194,7 +194,7 @@ class CrossIslandPipeline(OnIslands):
 def _only(batch: Ledger, devices: list[int]) -> Ledger:
     """The ledger of one layout (profile j is device j) on some of its devices."""
     splits = batch.splits
-    names = ("counts", "first", "devices", "redone", "back", "redone_back")
+    names = ("counts", "first", "devices", "recomputed", "back", "recomputed_back")
     columns = {name: getattr(splits, name) for name in names}
     mine = {name: column[:, devices] for name, column in columns.items() if column is not None}
     return replace(batch, splits=replace(splits, **mine))

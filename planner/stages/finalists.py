@@ -175,7 +175,7 @@ class Finalists:
 
     def _plainest(self, layout: Layout, partition: Partition) -> tuple[Layout, Partition | None]:
         """The plainest layout and custom partition for the same step: full recompute of no layer is no recompute."""
-        if partition.redone is not None and not any(partition.redone):
+        if partition.recomputed is not None and not any(partition.recomputed):
             none = replace(layout, recompute=_NONE)
             if self._allowed(none):
                 layout, partition = none, Partition(partition.sizes)

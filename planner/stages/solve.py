@@ -117,7 +117,7 @@ class _Search:
     def offer(self, partition: Partition, number: int) -> None:
         """Simulate a partition and keep it if it is the best; its `number` longest paths enter the next program."""
         self.seen.add(partition)
-        sizes, recomputed = np.array(partition.sizes, dtype=np.float64), partition.redone
+        sizes, recomputed = np.array(partition.sizes, dtype=np.float64), partition.recomputed
         n, q = self.problem.layers_by_run(sizes, None if recomputed is None else np.array(recomputed))
         paths = self.problem.critical_paths(n, q, number)
         self.paths += paths
@@ -140,8 +140,8 @@ class _Search:
         """The partition that is fastest by the known paths, of those that move one layer and were not simulated."""
         sizes = self._moved_sizes(partition)
         recomputed = None
-        if partition.redone is not None:
-            recomputed = np.minimum(np.array(partition.redone, dtype=np.float64), sizes)
+        if partition.recomputed is not None:
+            recomputed = np.minimum(np.array(partition.recomputed, dtype=np.float64), sizes)
         n, q = self.problem.layers_by_run(sizes, recomputed)
         if not self.problem.chooses_recompute:
             q = np.zeros_like(n)

@@ -111,4 +111,4 @@ class Target:
             return None
         if self.stages == "even":
             return "it divides the layers among the stages itself"
-        return None if partition.redone is None else "it recomputes equally many layers of every stage"
+        return None if partition.recomputed is None else "it recomputes equally many layers of every stage"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import parse
-from meshwright.cost_models.quantities.interleaving_stalls import makespans, waits
+from meshwright.cost_models.quantities.interleaving_stalls import makespans, stall_shares
 from meshwright.cost_models.quantities.stages import Partition
 from meshwright.cost_models.schedules.simulator import Costs, make, simulate
 from meshwright.planner.evaluation.staged import Staged
@@ -47,7 +47,7 @@ def test_three_runs_tell_of_any_number_of_micro_batches(p: int, v: int, seed: in
     """SC21's form with the waits is what p and 3p micro-batches take, and near what more take."""
     chunks = drawn(p, v, seed)
     device = chunks.sum(axis=(0, 1, 2))
-    ((once, first, further),) = waits(*chunks)
+    ((once, first, further),) = stall_shares(*chunks)
 
     def told(groups: int) -> float:
         wait = once if groups == 1 else first + (groups - 1) * further
@@ -59,7 +59,7 @@ def test_three_runs_tell_of_any_number_of_micro_batches(p: int, v: int, seed: in
 
 
 def test_equal_chunks_wait_for_nothing() -> None:
-    assert not waits(*np.ones((2, 1, 3, 4))).any()
+    assert not stall_shares(*np.ones((2, 1, 3, 4))).any()
 
 
 @pytest.mark.parametrize(

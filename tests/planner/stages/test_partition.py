@@ -279,8 +279,9 @@ def test_recompute_of_each_stage_keeps_every_split_that_fits(layout_text: str) -
         memory_bytes = float(np.quantile([one.device_bytes for one in every], share)) * (1 + 1e-9)
         problem = problem_of(base, memory_bytes, separate_recompute=True)
         for one in every:
-            sizes, redone = (np.array(each, dtype=np.float64) for each in (one.partition.sizes, one.partition.redone))
-            assert problem.fits(*problem.layers_by_run(sizes, redone)) or one.device_bytes > memory_bytes
+            partition = one.partition
+            sizes, recomputed = (np.array(n, dtype=np.float64) for n in (partition.sizes, partition.recomputed))
+            assert problem.fits(*problem.layers_by_run(sizes, recomputed)) or one.device_bytes > memory_bytes
         solved = solve(problem, partial(scored, base, memory_bytes=memory_bytes), rounds=60)
         assert solved.bound_s <= min(one.step_s for one in every if one.device_bytes <= memory_bytes) * (1 + 1e-9)
 
@@ -314,8 +315,8 @@ def test_recompute_of_each_stage_equals_all_choices() -> None:
     solved, least = compare(resolved, layout, float(np.quantile(held, 0.2)), True)
     assert solved.step_s == pytest.approx(least, rel=ilp.GAP)
     assert solved.partition is not None
-    assert solved.partition.redone is not None
-    assert solved.partition.redone[0] > solved.partition.redone[-1]
+    assert solved.partition.recomputed is not None
+    assert solved.partition.recomputed[0] > solved.partition.recomputed[-1]
 
 
 def test_paths_that_are_too_long_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
