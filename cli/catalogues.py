@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 Kind = Literal["gpus", "models", "clusters", "targets", "stacks", "techniques"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
+Fact = Mapping[str, Any]  # value, source and perhaps `confirmed` and `note`, as a catalogue file states them
 
 # (header, key, scale); scale 0 means text.
 COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import InputError
-from .console import Terminal, to_json
+from .console import Terminal
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from ..planner.document.candidate import Candidate
+    from ..planner.document.plan import Plan
     from ..planner.request.load import Request
     from .options import RequestFlags
 
@@ -36,33 +38,26 @@ def is_plan(path: Path | None) -> bool:
     return isinstance(data, dict) and data.get("kind") == "plan"
 
 
-def load_plan(path: Path) -> dict[str, Any]:
-    """The JSON form of the plan in `path`."""
-    from ..planner import api
-
-    document: dict[str, Any] = api.load_plan(path).model_dump(mode="json")
-    return document
+Result = TypeVar("Result", bound="BaseModel")
 
 
-def plain(result: BaseModel) -> dict[str, Any]:
-    """The JSON form of a result; what is not a number (a layout that is not legal has no seconds) is null."""
-    document: dict[str, Any] = json.loads(to_json(result.model_dump(mode="json")))
-    return document
+def rounded(result: Result) -> Result:
+    """The result with the digits of its JSON form, so that screens, pictures and CSV show the same numbers."""
+    from ..planner.document.base import rounded as at_nine_digits
+
+    return type(result).model_validate(at_nine_digits(result.model_dump()))
 
 
-def candidate(plan: Mapping[str, Any], choice: int) -> dict[str, Any]:
+def candidate(plan: Plan, choice: int) -> Candidate:
     """Layout number `choice` of a plan. Raises InputError if there is none."""
-    for each in plan["candidates"]:
-        if each["choice"] == choice:
-            return dict(each)
-    last = len(plan["candidates"])
+    for candidate in plan.candidates:
+        if candidate.choice == choice:
+            return candidate
+    last = len(plan.candidates)
     raise InputError(f"the plan has no layout {choice}", hint=f"it has 1 to {last}; `plan --top N` keeps more")
 
 
-def tell_warnings(terminal: Terminal, plan: Mapping[str, Any]) -> None:
-    """The warnings of a plan on stderr."""
-    for warning in plan.get("warnings", ()):
-        if isinstance(warning, Mapping):
-            terminal.warn(str(warning["message"]), str(warning.get("hint", "")))
-        else:
-            terminal.warn(str(warning))
+def show_warnings(terminal: Terminal, warnings: Iterable[str]) -> None:
+    """Warnings on stderr."""
+    for warning in warnings:
+        terminal.warn(warning)

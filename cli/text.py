@@ -20,6 +20,11 @@ def fixed(value: float | None, places: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:,.{places}f}"
 
 
+def is_visible(value: float, places: int) -> bool:
+    """Whether something of the value shows at that many decimal places."""
+    return any(digit in "123456789" for digit in fixed(value, places))
+
+
 def significant(value: float | None, digits: int = 3) -> str:
     """`989`, `3.35`, `0.0312`: that many digits, thousands with commas."""
     if value is None or not math.isfinite(value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,10 @@ from .screens import tradeoffs as tradeoffs_screen
 if TYPE_CHECKING:
     from ..planner.request.gpu_counts import GpuRange
     from ..planner.request.load import Request
+    from ..planner.request.resolve import Resolved
     from ..planner.studies.gpu_curve import Curve
     from ..planner.studies.tradeoffs import Frontier
+    from .screens.parts import Part
 
 
 def asks(gpus: GpuRange | None, pareto: str | None, deadline: str | None) -> bool:
@@ -43,36 +45,42 @@ def run(
     top: int | None, output: Path | None, force: bool, **how: Any,
 ) -> None:  # fmt: skip
     """how: jobs, executor and time_limit_s. output: of the plan on the number of GPUs that is chosen."""
+    from ..planner.request.gpu_counts import counts
     from ..planner.studies.gpu_curve import gpu_curve
     from ..planner.studies.tradeoffs import frontier, parse_axes
 
-    found: Frontier | Curve
     axes = parse_axes(pareto) if pareto is not None else ()
-    with terminal.progress("searching") as progress:
-        if axes:
-            found = frontier(request, axes, gpus, progress=progress, **how)
-        elif gpus is not None:
-            found = gpu_curve(request, gpus, deadline_s, progress=progress, **how)
-    document = requests.plain(found)
-    if output is not None and gpus is not None:
-        _keep(request, gpus, document, output, force=force)
+    most = top or tradeoffs_screen.MOST_ROWS
+    if axes:
+        with terminal.progress("searching") as progress:
+            points = requests.rounded(frontier(request, axes, gpus, progress=progress, **how))
+        _show(terminal, points, tradeoffs_screen.frontier_screen(points, most))
+    elif gpus is not None:
+        with terminal.progress("searching") as progress:
+            curve = requests.rounded(gpu_curve(request, gpus, deadline_s, progress=progress, **how))
+        saved = None
+        if output is not None and curve.chosen is not None:
+            _save(counts(request, gpus).on(curve.chosen), output, force=force)
+            saved = f"Wrote {output}: the plan on {curve.chosen:,} GPUs"
+        _show(terminal, curve, tradeoffs_screen.curve_screen(curve, most), saved)
+
+
+def _show(terminal: Terminal, result: Frontier | Curve, screen: Sequence[Part], saved: str | None = None) -> None:
+    """Prints the answer with its warnings; exits with 130 where the search was interrupted."""
     if terminal.settings.json:
-        terminal.write_json(document)
-    screen = tradeoffs_screen.frontier_screen if axes else tradeoffs_screen.curve_screen
-    terminal.show(screen(document, top or tradeoffs_screen.MOST_ROWS))
-    if output is not None:
-        terminal.talk(f"Wrote {output}: the plan on {document['chosen']:,} GPUs")
-    requests.tell_warnings(terminal, document)
-    if document["stopped"] == "interrupted":
+        terminal.write_json(result.model_dump(mode="json"))
+    terminal.show(screen)
+    if saved is not None:
+        terminal.talk(saved)
+    requests.show_warnings(terminal, result.warnings)
+    if result.stopped == "interrupted":
         terminal.interruption_told = True
         terminal.warn("interrupted: this is what was found so far")
         raise typer.Exit(130)
 
 
-def _keep(request: Request, gpus: GpuRange, document: dict[str, Any], output: Path, *, force: bool) -> None:
+def _save(resolved: Resolved, output: Path, *, force: bool) -> None:
     """Write the plan on the number of GPUs that the answer chose."""
     from ..planner import api
-    from ..planner.request.gpu_counts import counts
 
-    found = api.plan(counts(request, gpus).on(document["chosen"]).request)
-    write_file(output, found.to_json(), force=force)
+    write_file(output, api.plan(resolved.request).to_json(), force=force)

@@ -1,9 +1,11 @@
-"""A plan in the form of docs `CLI` section 4, made by hand: what the screens are developed and tested against."""
+"""A plan made by hand: what the screens are developed and tested against."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
+
+from meshwright.planner.document.plan import Plan
 
 GIB = 2**30
 
@@ -54,7 +56,11 @@ def _candidate(choice: int, layout_id: str, step_s: float, mfu: float, stages: i
         "choice": choice,
         "layout_id": layout_id,
         "layout": {"tp": 8, "pp": stages},
-        "stages": [{"stage": s, "chunk": 0, "layers": [s * 20, s * 20 + 19]} for s in range(stages)],
+        "stages": [
+            {"stage": s, "chunk": 0, "layers": [s * 20, s * 20 + 19], "embedding": False, "head": False,
+             "gpu": "h100-sxm-80gb", "recompute_layers": 0}
+            for s in range(stages)
+        ],
         "placement": {"hosts": [], "logical_of_rank": None},
         "step_s": step_s,
         "step_s_low": step_s * 0.985,
@@ -141,6 +147,11 @@ _PLAN: dict[str, Any] = {
 }
 
 
-def sample_plan() -> dict[str, Any]:
-    """A fresh copy, free to be changed."""
+def sample_document() -> dict[str, Any]:
+    """A fresh copy of its JSON form, free to be changed."""
     return copy.deepcopy(_PLAN)
+
+
+def sample_plan() -> Plan:
+    """The plan."""
+    return Plan.model_validate(sample_document())

@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..screens.parts import Json
+    from pydantic import BaseModel
+
+    from ...planner.studies.base import Point
+    from ...planner.studies.pricing import Priced
 
 _FIELDS = ("layout_id", "step_s", "device_bytes", "tokens_per_s", "usd_per_ttoken", "mwh_per_ttoken")
 
 
-def to_csv(result: Json) -> str:
-    """A line per point (sweeps) or per number (sensitivity); base units, empty where nothing is known."""
+def points_to_csv(points: Sequence[Point]) -> str:
+    """A line per point of a sweep; base units, empty where nothing is known. Columns of axes and numbers stand in the
+    order of their names, as keys do in the JSON form."""
+    axes = sorted(points[0].values)
+    searched = any(point.replanned for point in points)
+    sides = ("held", "replanned") if searched else ("held",)
+    rows = [
+        [*(point.values[axis] for axis in axes), *_cells(point.held), *(_cells(point.replanned) if searched else ()),
+         "; ".join(point.held.problems)]
+        for point in points
+    ]  # fmt: skip
+    return _written([*axes, *(f"{side}_{field}" for side in sides for field in _FIELDS), "problems"], rows)
+
+
+def rows_to_csv(rows: Sequence[BaseModel]) -> str:
+    """A line per number of a study that has no points; base units, empty where nothing is known."""
+    names = sorted(type(rows[0]).model_fields)
+    return _written(names, [[getattr(row, name) for name in names] for row in rows])
+
+
+def _cells(priced: Priced | None) -> list[Any]:
+    return [getattr(priced, field, None) for field in _FIELDS]
+
+
+def _written(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    if "points" in result:
-        points = result["points"]
-        axes = list(points[0]["values"])
-        sides = ["held", *(["replanned"] if any(point["replanned"] for point in points) else [])]
-        writer.writerow([*axes, *(f"{side}_{field}" for side in sides for field in _FIELDS), "problems"])
-        for point in points:
-            row = [point["values"][axis] for axis in axes]
-            for side in sides:
-                row += [(point[side] or {}).get(field) for field in _FIELDS]
-            writer.writerow([*row, "; ".join(point["held"]["problems"])])
-    else:
-        rows = result["rows"]
-        writer.writerow(rows[0])
-        writer.writerows([row[name] for name in rows[0]] for row in rows)
+    writer.writerow(columns)
+    writer.writerows([cell if _known(cell) else None for cell in row] for row in rows)
     return stream.getvalue()
+
+
+def _known(cell: object) -> bool:
+    """A layout that is not legal has no seconds: they are not a number."""
+    return not isinstance(cell, float) or math.isfinite(cell)

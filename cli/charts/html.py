@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from ..screens import sweep as sweep_screen
 from ..screens.what_if import change_lines
 
 if TYPE_CHECKING:
-    from ..screens.parts import Json
+    from ...planner.studies.pricing import Priced
+    from ...planner.studies.sweep import Sweep
 
 
 METRICS = (
@@ -20,28 +22,32 @@ METRICS = (
 )  # fmt: skip
 
 
-def chart_page(result: Json, header: str) -> str:
+def chart_page(result: Sweep, header: str) -> str:
     """The page of a sweep."""
-    labels, numbers = sweep_screen.labels, sweep_screen.numbers
-    axes = [{"path": axis["path"], "labels": labels(axis), "at": numbers(axis), "log": axis["log"],
-             "words": axis["dimension"] is None}
-            for axis in result["axes"]]  # fmt: skip
-    points = [{"held": _side(point["held"]), "best": _side(point["replanned"])} for point in result["points"]]
-    metrics = [
-        {"name": label, "of": [[_value(point[side], name, scale) for side in ("held", "replanned")]
-                               for point in result["points"]]}
-        for name, label, scale in METRICS
-        if any(point["held"][name] is not None for point in result["points"])
-    ]  # fmt: skip
-    data = {"axes": axes, "points": points, "metrics": metrics, "now": _now(result)}
-    title = f"What if: {' x '.join(axis['path'] for axis in result['axes'])}"
-    changes = "".join(f"<br>{html.escape(line.strip())}" for line in change_lines(result["changes"]))
+    title = f"What if: {' x '.join(axis.path for axis in result.axes)}"
+    changes = "".join(f"<br>{html.escape(line.strip())}" for line in change_lines(result.changes))
     body = f"""<h1>{html.escape(title)}</h1>
-<p class="soft">{html.escape(header)}<br>held: <code>{html.escape(result["layout_id"])}</code>{changes}</p>
+<p class="soft">{html.escape(header)}<br>held: <code>{html.escape(result.layout_id)}</code>{changes}</p>
 <p><label>Show <select id="metric"></select></label></p>
 <div id="chart"></div>
 <p id="tip" class="soft" aria-live="polite">Point at the chart.</p>"""
-    return page(title, body, f"const data = {embedded(data)};\n{part('chart.js')}")
+    return page(title, body, f"const data = {embedded(_data(result))};\n{part('chart.js')}")
+
+
+def _data(result: Sweep) -> dict[str, Any]:
+    """What chart.js draws."""
+    labels, numbers = sweep_screen.labels, sweep_screen.numbers
+    axes = [{"path": axis.path, "labels": labels(axis), "at": numbers(axis), "log": axis.log,
+             "words": axis.dimension is None}
+            for axis in result.axes]  # fmt: skip
+    points = [{"held": _side(point.held), "best": _side(point.replanned)} for point in result.points]
+    metrics = [
+        {"name": label, "of": [[_value(priced, name, scale) for priced in (point.held, point.replanned)]
+                               for point in result.points]}
+        for name, label, scale in METRICS
+        if any(_known(getattr(point.held, name)) for point in result.points)
+    ]  # fmt: skip
+    return {"axes": axes, "points": points, "metrics": metrics, "now": _now(result)}
 
 
 def page(title: str, body: str, script: str = "") -> str:
@@ -67,20 +73,25 @@ def embedded(data: object) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _side(priced: Json | None) -> dict[str, Any] | None:
-    return None if priced is None else {"id": priced["layout_id"], "problems": "; ".join(priced["problems"])}
+def _side(priced: Priced | None) -> dict[str, Any] | None:
+    return None if priced is None else {"id": priced.layout_id, "problems": "; ".join(priced.problems)}
 
 
-def _value(priced: Json | None, name: str, scale: float) -> float | None:
-    if priced is None or priced["problems"] or priced[name] is None:
+def _known(value: float | None) -> bool:
+    """A layout that is not legal has no seconds: they are not a number."""
+    return value is not None and math.isfinite(value)
+
+
+def _value(priced: Priced | None, name: str, scale: float) -> float | None:
+    value = getattr(priced, name, None)
+    if priced is None or not priced.runs or value is None:
         return None
-    return float(priced[name]) * scale
+    return float(value) * scale
 
 
-def _now(result: Json) -> list[int]:
+def _now(result: Sweep) -> list[int]:
     """Index of what the plan has, per axis; -1 where it is not among the values."""
-    out = []
-    for axis in result["axes"]:
-        wanted = [axis["now"], "x1"]
-        out.append(next((i for i, value in enumerate(axis["values"]) if value in wanted), -1))
-    return out
+    return [
+        next((index for index, value in enumerate(axis.values) if value in (axis.now, "x1")), -1)
+        for axis in result.axes
+    ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import requests
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
-from ..screens import memory as memory_screen
 from ..screens import stages as stages_screen
+from ..screens.listings import Difference
+
+if TYPE_CHECKING:
+    from ...planner.document.plan import Plan
 
 
 def command(
@@ -29,39 +31,42 @@ def command(
       meshwright diff before.json after.json
       meshwright diff before.json after.json --exit-code
     """
+    from ...planner.document.reading import load_plan
+
     terminal: Terminal = context.obj
-    changes = differences(requests.load_plan(before), requests.load_plan(after))
+    changes = differences(load_plan(before), load_plan(after))
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "diff", "items": changes})
+        items = [change.to_dict() for change in changes]
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "diff", "items": items})
     terminal.show(listings_screen.diff_screen(changes, (str(before), str(after))))
     if changes and exit_code:
         raise typer.Exit(1)
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """[{field, before, after}] for each field of the summaries that differs."""
+def differences(before: Plan, after: Plan) -> list[Difference]:
+    """The fields of the summaries that differ."""
     old, new = (listings_screen.flatten(summary(plan)) for plan in (before, after))
     return [
-        {"field": field, "before": old.get(field), "after": new.get(field)}
+        Difference(field, old.get(field), new.get(field))
         for field in dict.fromkeys([*old, *new])
         if old.get(field) != new.get(field)
     ]
 
 
-def summary(plan: dict[str, Any]) -> dict[str, Any]:
+def summary(plan: Plan) -> dict[str, object]:
     """What two plans are compared by: everything that led to them, and of the result the first layout."""
-    best = plan["candidates"][0]
+    best = plan.best
     return {
-        "tool": plan["tool"],
-        "request": plan["request"],
-        "profiles": {each["name"]: each["sha256"] for each in plan["profiles"]},
-        "layout": best["layout_id"],
-        "step_s": best["step_s"],
-        "mfu": best["mfu"],
-        "tokens_per_s_per_gpu": best["tokens_per_s_per_gpu"],
-        "cost_usd_per_mtoken": best["cost_usd_per_mtoken"],
-        "seconds": {term["name"]: term["seconds"] for term in best["terms"] if term["exposed"]},
-        "peak_bytes": memory_screen.peak_bytes(best),
-        "layers": [stages_screen.num_layers(each) for each in best["stages"]],
-        "recomputed": [each.get("recompute_layers", 0) for each in best["stages"]],
+        "tool": plan.tool,
+        "request": plan.request,
+        "profiles": {profile.name: profile.sha256 for profile in plan.profiles},
+        "layout": best.layout_id,
+        "step_s": best.step_s,
+        "mfu": best.mfu,
+        "tokens_per_s_per_gpu": best.tokens_per_s_per_gpu,
+        "cost_usd_per_mtoken": best.cost_usd_per_mtoken,
+        "seconds": {term.name: term.seconds for term in best.terms if term.exposed},
+        "peak_bytes": best.device_bytes,
+        "layers": [stages_screen.num_layers(chunk) for chunk in best.stages],
+        "recomputed": [chunk.recompute_layers for chunk in best.stages],
     }

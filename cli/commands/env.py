@@ -6,7 +6,6 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -34,7 +33,7 @@ def command(context: typer.Context) -> None:
     terminal.show(listings_screen.environment_screen(facts))
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, object]:
     """Versions (null: not installed) and paths."""
     return {
         "meshwright": _version.__version__,

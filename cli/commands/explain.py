@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,12 @@ from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import explain as explain_screen
 from ..screens import listings as listings_screen
+
+if TYPE_CHECKING:
+    from ...planner.document.candidate import Candidate
+    from ...planner.document.plan import Plan
+    from ...planner.explain.redistribution import Redistribution
+    from ...planner.explain.stage_loads import StageLoads
 
 
 def command(
@@ -34,101 +41,101 @@ def command(
       meshwright explain plan.json 2
       meshwright explain plan.json --why-not tp8-dp1-mbs1-z1-rfull
     """
+    from ...planner.document.reading import load_plan
+
     terminal: Terminal = context.obj
-    document = requests.load_plan(plan)
-    candidate = requests.candidate(document, choice)
+    loaded = load_plan(plan)
+    candidate = requests.candidate(loaded, choice)
     if why_not is not None:
-        _why_not(terminal, document, why_not)
-        return
-    if plot:
-        _plot(terminal, document, candidate)
-        return
-    if origins:
-        where = origins_of(document)
-        if terminal.settings.json:
-            terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": where})
-        terminal.show([explain_screen.origins_table(where)])
-        return
-    loads = _loads(terminal, document, candidate)
-    spread = _redistribution(document, candidate) if loads else {}
+        _why_not(terminal, loaded, why_not)
+    elif plot:
+        _plot(terminal, loaded, candidate)
+    elif origins:
+        _origins(terminal, loaded)
+    else:
+        _explain(terminal, loaded, candidate)
+
+
+def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
+    """The layout in full."""
+    loads = _loads(terminal, plan, candidate)
+    spread = _redistribution(plan, candidate) if loads else None
     if terminal.settings.json:
-        terminal.write_json({**_explanation(document, candidate), "stage_loads": loads, **spread})
-    loads = {**loads, **spread} if loads else None
-    terminal.show(explain_screen.explain_screen(document, candidate, loads, unicode=terminal.unicode))
-    requests.tell_warnings(terminal, document)
+        redistributed = {} if spread is None else {"redistribution": spread.model_dump(mode="json")}
+        terminal.write_json({
+            "format_version": FORMAT_VERSION, "kind": "explanation", "candidate": candidate.model_dump(mode="json"),
+            "certificate": plan.certificate.model_dump(mode="json"), "rejected": plan.rejected,
+            "stage_loads": None if loads is None else loads.model_dump(mode="json"), **redistributed,
+        })  # fmt: skip
+    terminal.show(explain_screen.explain_screen(plan, candidate, loads, spread, unicode=terminal.unicode))
+    requests.show_warnings(terminal, plan.warnings)
 
 
-def _explanation(document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "kind": "explanation",
-        "candidate": candidate,
-        "certificate": document["certificate"],
-        "rejected": document["rejected"],
-    }
+def _origins(terminal: Terminal, plan: Plan) -> None:
+    """Where each value of the request came from."""
+    origins = origins_of(plan.request, {})
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": origins})
+    terminal.show([explain_screen.origins_table(origins)])
 
 
-def origins_of(document: dict[str, Any]) -> dict[str, str]:
-    """Every field of the request and where its value came from."""
-    known: dict[str, str] = document.get("origins") or {}
+def origins_of(request: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
+    """Every field of the request and where its value came from. known: origins of the fields that were given; a given
+    object has one for all of its fields."""
 
     def origin(field: str) -> str:
         return next((text for name, text in known.items() if field == name or field.startswith(f"{name}.")), "default")
 
-    return {field: origin(field) for field in listings_screen.flatten(document["request"])}
+    return {field: origin(field) for field in listings_screen.flatten(request)}
 
 
-def _loads(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any] | None:
+def _loads(terminal: Terminal, plan: Plan, candidate: Candidate) -> StageLoads | None:
     """What the stages do, priced anew; None without a pipeline, or where the request no longer resolves."""
-    if candidate["layout"].get("pp", 1) == 1:
+    if candidate.to_layout().pp == 1:
         return None
-    from ...planner.document.candidate import Candidate
     from ...planner.explain.stage_loads import stage_loads
     from ...planner.request.load import request_from_dict
 
     try:
-        found = stage_loads(request_from_dict(document["request"]), Candidate.model_validate(candidate))
+        return stage_loads(request_from_dict(plan.request), candidate)
     except MeshwrightError as error:
         terminal.talk(f"The stages are not timed: {error.message}")
         return None
-    return found.model_dump(mode="json")
 
 
-def _redistribution(document: dict[str, Any], candidate: dict[str, Any]) -> dict[str, Any]:
+def _redistribution(plan: Plan, candidate: Candidate) -> Redistribution | None:
     """Under vocabulary parallelism, what redistributed layers would take instead."""
-    if not document["request"]["workload"].get("techniques"):
-        return {}  # and nothing is loaded that could tell
-    from ...planner.document.candidate import Candidate
+    if not plan.request["workload"].get("techniques"):
+        return None  # and nothing is loaded that could tell
     from ...planner.explain.redistribution import redistribution
     from ...planner.request.load import request_from_dict
 
-    found = redistribution(request_from_dict(document["request"]), Candidate.model_validate(candidate))
-    return {} if found is None else {"redistribution": found.model_dump(mode="json")}
+    return redistribution(request_from_dict(plan.request), candidate)
 
 
-def _plot(terminal: Terminal, document: dict[str, Any], candidate: dict[str, Any]) -> None:
-    from ...planner.document.candidate import Candidate
+def _plot(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
+    """The pipeline of the layout over time."""
     from ...planner.explain import trace
     from ...planner.request.load import request_from_dict
 
-    chosen = Candidate.model_validate(candidate)
-    one = trace.of_candidate(request_from_dict(document["request"]), chosen)
-    lines = trace.draw(one.timeline, 80)
+    staged = trace.of_candidate(request_from_dict(plan.request), candidate)
+    lines = trace.draw(staged.timeline, 80)
     if terminal.settings.json:
-        kind = {"format_version": FORMAT_VERSION, "kind": "pipeline"}
-        terminal.write_json({**kind, "layout_id": chosen.layout_id, "step_s": one.step_s, "lines": lines})
-    terminal.show([candidate["layout_id"], "", *lines])
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "pipeline", "layout_id": candidate.layout_id,
+                             "step_s": staged.step_s, "lines": lines})  # fmt: skip
+    terminal.show([candidate.layout_id, "", *lines])
 
 
-def _why_not(terminal: Terminal, document: dict[str, Any], layout: str) -> None:
+def _why_not(terminal: Terminal, plan: Plan, layout: str) -> None:
+    """The layout beside the first of the plan; one that the plan does not have is evaluated."""
     from ...planner import api
     from ...planner.request.load import request_from_dict
 
-    other = next((each for each in document["candidates"] if each["layout_id"] == layout), None)
+    other = next((candidate for candidate in plan.candidates if candidate.layout_id == layout), None)
     if other is None:
-        asked = request_from_dict(document["request"])
-        other = requests.candidate(api.evaluate(asked, layout).model_dump(mode="json"), 1)
+        other = api.evaluate(request_from_dict(plan.request), layout).best
     if terminal.settings.json:
-        kind = {"format_version": FORMAT_VERSION, "kind": "comparison"}
-        terminal.write_json({**kind, "candidate": document["candidates"][0], "other": other})
-    terminal.show(explain_screen.why_not_screen(document, other))
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "comparison",
+                             "candidate": plan.best.model_dump(mode="json"),
+                             "other": other.model_dump(mode="json")})  # fmt: skip
+    terminal.show(explain_screen.why_not_screen(plan, other))

@@ -11,7 +11,9 @@ from ..console import FORMAT_VERSION, Terminal
 from ..screens import memory as memory_screen
 
 if TYPE_CHECKING:
+    from ...planner.document.candidate import Candidate
     from ...planner.document.plan import Plan
+    from ...planner.request.resolve import Resolved
     from ...runtime.rehearsal.traced import Comparison
 
 
@@ -61,8 +63,7 @@ def command(
     """  # fmt: skip
     from ...errors import InputError
     from ...planner import api
-    from ...planner.drivers.given_layout import evaluate_resolved, overflows
-    from ...planner.request.load import request_from_dict
+    from ...planner.drivers.given_layout import overflows
     from ...planner.request.resolve import resolve
 
     flags = options.RequestFlags(
@@ -73,33 +74,50 @@ def command(
     terminal: Terminal = context.obj
     if stage is not None and not trace:
         raise InputError("--stage says which stage to trace", hint="add `--trace`")
-    asked = None  # what --layout is evaluated for, unless the plan has it
     if source is not None and requests.is_plan(source):
-        found = api.load_plan(source)
-        choice = next((each.choice for each in found.candidates if each.layout_id == layout), choice)
-        if layout is not None and requests.candidate(found.model_dump(mode="json"), choice)["layout_id"] != layout:
-            asked = resolve(request_from_dict(found.request))
+        plan, candidate, evaluated = _of_plan(api.load_plan(source), layout, choice)
     elif layout is not None:
-        asked = resolve(requests.build(source, set_, flags))
+        plan, candidate, evaluated = _evaluated(resolve(requests.build(source, set_, flags)), layout)
     else:
         with terminal.progress("searching") as progress:
-            found = api.plan(requests.build(source, set_, flags), progress=progress)
-    if asked is not None and layout is not None:
-        found, choice = evaluate_resolved(asked, layout), 1
-    document = found.model_dump(mode="json")
-    candidate = requests.candidate(document, choice)
-    traced = _traced(terminal, found, choice, stage, source.name if source else "plan") if trace else []
+            plan = api.plan(requests.build(source, set_, flags), progress=progress)
+        candidate, evaluated = requests.candidate(plan, choice), None
+    traced = _traced(terminal, plan, candidate, stage, source.name if source else "plan") if trace else []
     if terminal.settings.json:
         terminal.write_json(memory_document(candidate, traced))
-    terminal.show(memory_screen.memory_screen(document, candidate))
-    requests.tell_warnings(terminal, document)
+    terminal.show(memory_screen.memory_screen(plan, candidate))
+    requests.show_warnings(terminal, plan.warnings)
     if traced:
-        _show_trace(terminal, found, traced)
-    if asked is not None and overflows(asked, found.best):
+        _show_trace(terminal, plan, traced)
+    if evaluated is not None and overflows(evaluated, candidate):
         raise typer.Exit(1)
 
 
-def _traced(terminal: Terminal, plan: Plan, choice: int, stage: int | None, name: str) -> list[Comparison]:
+def _of_plan(plan: Plan, layout: str | None, choice: int) -> tuple[Plan, Candidate, Resolved | None]:
+    """A layout of the plan, by its id or its number. A layout that the plan does not have is evaluated on its request:
+    the last item is then what that resolved to."""
+    from ...planner.request.load import request_from_dict
+    from ...planner.request.resolve import resolve
+
+    if layout is None:
+        return plan, requests.candidate(plan, choice), None
+    for candidate in plan.candidates:
+        if candidate.layout_id == layout:
+            return plan, candidate, None
+    requests.candidate(plan, choice)  # a choice that the plan does not have is refused all the same
+    return _evaluated(resolve(request_from_dict(plan.request)), layout)
+
+
+def _evaluated(resolved: Resolved, layout: str) -> tuple[Plan, Candidate, Resolved]:
+    from ...planner.drivers.given_layout import evaluate_resolved
+
+    plan = evaluate_resolved(resolved, layout)
+    return plan, plan.best, resolved
+
+
+def _traced(
+    terminal: Terminal, plan: Plan, candidate: Candidate, stage: int | None, name: str
+) -> list[Comparison]:
     """The traces of one stage, or of one of each kind, beside the plan's bytes."""
     from ...errors import InputError
     from ...planner.targets.emit import check_trained
@@ -108,20 +126,21 @@ def _traced(terminal: Terminal, plan: Plan, choice: int, stage: int | None, name
     from ...runtime.rehearsal.traced import Comparison, distinct_stages
 
     check_trained(plan, "meshwright")
-    job = job_of(plan, choice, name)
+    job = job_of(plan, candidate.choice, name)
     if stage is not None and not 0 <= stage < job.layout.pp:
         raise InputError(f"--stage {stage}: {job.layout} has the stages 0 to {job.layout.pp - 1}",
                          hint="leave it out, and one stage of each kind is traced")  # fmt: skip
     launcher.check_torch("`memory --trace`")
     from ...runtime.rehearsal import dry_run
 
-    stages, found = [stage] if stage is not None else distinct_stages(job), []
+    stages = [stage] if stage is not None else distinct_stages(job)
+    comparisons = []
     with terminal.progress("tracing") as progress:
-        for done, each in enumerate(stages):
-            progress(done, len(stages), f"stage {each}")
-            planned = plan.candidates[choice - 1].memory[each].model_dump()
-            found.append(Comparison.of(dry_run.trace(job, each), planned))
-    return found
+        for done, index in enumerate(stages):
+            progress(done, len(stages), f"stage {index}")
+            planned = candidate.memory[index].model_dump()
+            comparisons.append(Comparison.of(dry_run.trace(job, index), planned))
+    return comparisons
 
 
 def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> None:
@@ -130,7 +149,7 @@ def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> Non
 
     terminal.show(trace_screen.trace_screen(traced))
     stack = plan.resolved["stack"]["name"]
-    disagree = [each for each in traced if not each.agrees]
+    disagree = not all(comparison.agrees for comparison in traced)
     if disagree and stack != "meshwright":
         terminal.warn(f"what was traced is our own runtime, the plan counts what {stack} keeps",
                       "plan with `--target meshwright` to compare like with like")  # fmt: skip
@@ -138,13 +157,13 @@ def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> Non
         raise typer.Exit(1)
 
 
-def memory_document(candidate: dict[str, Any], traced: list[Comparison]) -> dict[str, Any]:
+def memory_document(candidate: Candidate, traced: list[Comparison]) -> dict[str, Any]:
     """The JSON form: one item per stage, and one per traced stage."""
-    more = {"trace": [each.as_dict() for each in traced]} if traced else {}
+    trace = {"trace": [comparison.as_dict() for comparison in traced]} if traced else {}
     return {
         "format_version": FORMAT_VERSION,
         "kind": "memory",
-        "layout_id": candidate["layout_id"],
-        "items": candidate["memory"],
-        **more,
+        "layout_id": candidate.layout_id,
+        "items": [stage.model_dump(mode="json") for stage in candidate.memory],
+        **trace,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -134,11 +134,10 @@ def _request(
 
 def _show(terminal: Terminal, plan: Plan, output: Path | None) -> None:
     """Prints the plan with its warnings; exits with 130 where the search was interrupted."""
-    document: dict[str, Any] = plan.model_dump(mode="json")
     if terminal.settings.json:
         terminal.write(plan.to_json())
-    terminal.show(plan_screen.plan_screen(document, unicode=terminal.unicode, saved_as=str(output) if output else None))
-    requests.tell_warnings(terminal, document)
+    terminal.show(plan_screen.plan_screen(plan, unicode=terminal.unicode, saved_as=str(output) if output else None))
+    requests.show_warnings(terminal, plan.warnings)
     if plan.interrupted:
         terminal.interruption_told = True
         if plan.certificate.stopped is not None:

@@ -34,11 +34,11 @@ def command(
     from ..pages.report import report_page
 
     terminal: Terminal = context.obj
-    found = load_plan(plan)
+    loaded = load_plan(plan)
     check_writable(output, force=force)
-    document = requests.plain(report(found, choice))
-    write_file(output, report_page(found.model_dump(mode="json"), document), force=force)
+    result = requests.rounded(report(loaded, choice))
+    write_file(output, report_page(loaded, result), force=force)
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "report", **document})
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "report", **result.model_dump(mode="json")})
     terminal.talk(f"Wrote {output}")
-    requests.tell_warnings(terminal, document)
+    requests.show_warnings(terminal, result.warnings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,17 @@ from ...errors import InputError
 from .. import options, requests, text
 from ..console import Terminal, check_writable, write_file
 from ..screens import header as header_lines
+from ..screens import sensitivity as sensitivity_screen
 from ..screens import studies as studies_screen
 from ..screens import sweep as sweep_screen
 from ..screens import what_if as what_if_screen
+
+if TYPE_CHECKING:
+    from ...planner.studies.base import Result
+    from ...planner.studies.sweep import Sweep
+    from ..screens.parts import Part
+
+    PlotWriter = Callable[[Sweep, str], str | bytes]
 
 
 def command(
@@ -77,10 +85,11 @@ def command(
       meshwright what-if plan.json --study reliability --assume gpu_mtbf=30000h
     """
     from ...planner.document.reading import load_plan
+    from ...planner.studies.compare import Comparison
     from ...planner.studies.what_if import what_if
 
     terminal: Terminal = context.obj
-    found = load_plan(plan)
+    loaded = load_plan(plan)
     draw = _drawing(plot)
     if (plot or csv) and not (vary or study):
         raise InputError("one change is no curve", hint="`--vary path=a..b` with --plot or --csv; `--json` has all")
@@ -89,37 +98,51 @@ def command(
             check_writable(path, force=force)
     with terminal.progress("studying") as progress:
         try:
-            result = what_if(found, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
+            result = what_if(loaded, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
                              assume=_assumed(assume or ()), jobs=jobs, executor=executor, resume=resume,
                              progress=progress)  # fmt: skip
         except KeyboardInterrupt:
             if resume is not None and resume.exists():
                 terminal.talk(f"What was searched is in {resume}: the same command goes on from there")
             raise
-    document, header = requests.plain(result), header_lines.header(found.model_dump(mode="json"))
-    _write(document, header, csv, plot, draw, force=force)
+    result, header = requests.rounded(result), header_lines.header(loaded)
+    _write(result, header, csv, plot, draw, force=force)
     if terminal.settings.json:
-        terminal.write_json(document)
-    *screen, end = _SCREENS[document["study"]](document, header)
-    terminal.show([*screen, *map(text.wrapped, document["notes"]), end])
+        terminal.write_json(result.model_dump(mode="json"))
+    *screen, end = screen_of(result, header)
+    terminal.show([*screen, *map(text.wrapped, result.notes), end])
     for path in (csv, plot):
         if path is not None:
             terminal.talk(f"Wrote {path}")
-    requests.tell_warnings(terminal, document)
-    if document["study"] == "compare" and document["after"]["held"]["problems"] and not replan:
+    requests.show_warnings(terminal, result.warnings)
+    if isinstance(result, Comparison) and result.after.held.problems and not replan:
         raise typer.Exit(1)  # the answer is no
 
 
-_SCREENS: dict[str, Callable[[dict[str, Any], str], list[Any]]] = {
-    "compare": what_if_screen.compare_screen,
-    "sweep": sweep_screen.sweep_screen,
-    "sensitivity": sweep_screen.sensitivity_screen,
-    "strong-scaling": studies_screen.scaling_screen,
-    "weak-scaling": studies_screen.scaling_screen,
-    "generations": studies_screen.generations_screen,
-    "reliability": studies_screen.reliability_screen,
-}
-PlotWriter = Callable[[dict[str, Any], str], str | bytes]
+def screen_of(result: Result, header: str) -> list[Part]:
+    """The screen of a study. Raises TypeError for a result that has none."""
+    from ...planner.studies.compare import Comparison
+    from ...planner.studies.generations import Generations
+    from ...planner.studies.reliability import Reliability
+    from ...planner.studies.scaling import Scaling
+    from ...planner.studies.sensitivity import Sensitivity
+    from ...planner.studies.sweep import Sweep
+
+    match result:
+        case Comparison():
+            return what_if_screen.compare_screen(result, header)
+        case Scaling():  # these two are sweeps as well
+            return studies_screen.scaling_screen(result, header)
+        case Generations():
+            return studies_screen.generations_screen(result, header)
+        case Sweep():
+            return sweep_screen.sweep_screen(result, header)
+        case Sensitivity():
+            return sensitivity_screen.sensitivity_screen(result, header)
+        case Reliability():
+            return studies_screen.reliability_screen(result, header)
+        case _:
+            raise TypeError(f"{type(result).__name__} has no screen")
 
 
 def _assumed(texts: Sequence[str]) -> dict[str, str]:
@@ -145,13 +168,18 @@ def _drawing(plot: Path | None) -> PlotWriter | None:
 
 
 def _write(
-    document: dict[str, Any], header: str, csv: Path | None, plot: Path | None, draw: PlotWriter | None, *, force: bool
+    result: Result, header: str, csv: Path | None, plot: Path | None, draw: PlotWriter | None, *, force: bool
 ) -> None:
-    if plot is not None and "axes" not in document:
-        raise InputError(f"nothing to draw in {document['study']}", hint="`--csv` or `--json` have its numbers")
-    if csv is not None:
-        from ..charts.csv import to_csv
+    from ...planner.studies.reliability import Reliability
+    from ...planner.studies.sensitivity import Sensitivity
+    from ...planner.studies.sweep import Sweep
+    from ..charts.csv import points_to_csv, rows_to_csv
 
-        write_file(csv, to_csv(document), force=force)
-    if plot is not None and draw is not None:
-        write_file(plot, draw(document, header), force=force)
+    if plot is not None and not isinstance(result, Sweep):
+        raise InputError(f"nothing to draw in {result.study}", hint="`--csv` or `--json` have its numbers")
+    if csv is not None and isinstance(result, Sweep):
+        write_file(csv, points_to_csv(result.points), force=force)
+    elif csv is not None and isinstance(result, Sensitivity | Reliability):
+        write_file(csv, rows_to_csv(result.rows), force=force)
+    if plot is not None and draw is not None and isinstance(result, Sweep):
+        write_file(plot, draw(result, header), force=force)

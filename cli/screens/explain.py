@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import table
 from .conclusion import certificate_line
+from .facts import Facts
 from .header import header
 from .heterogeneous import group_parts, most_memory
 from .layers import layer_lines
@@ -20,55 +21,69 @@ from .stages import chunks_by_stage, stages_table, why_these_stages
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .parts import Json, Part
+    from ...planner.document.candidate import Candidate
+    from ...planner.document.certificate import SpaceCount
+    from ...planner.document.plan import Plan
+    from ...planner.explain.redistribution import Redistribution
+    from ...planner.explain.stage_loads import StageLoads
+    from .facts import Software
+    from .parts import Part
 
 
-def explain_screen(plan: Json, candidate: Json, loads: Json | None = None, *, unicode: bool) -> list[Part]:
-    """One layout: terms with sources, what hides behind what, its stages (loads: `StageLoads`), memory, targets, what
-    was searched and assumed."""
-    places = text.decimals([candidate["step_s"]])
-    hidden = [t for t in candidate["terms"] if not t["exposed"] and t["seconds"] > 0]
-    parts: list[Part] = [
-        header(plan),
-        f"{candidate['layout_id']}: {step_text(candidate)} per step, MFU {text.percent(candidate['mfu'])} %, "
-        f"HFU {text.percent(candidate['hfu'])} %",
-        "",
-        f"Where the {step_text(candidate)} go",
-        terms_table(candidate, unicode=unicode),
-    ]
-    if hidden:
-        rows = [
-            (f"  {t['name']}", text.fixed(t["seconds"], places), f"behind {text.listed(t['overlaps'])}", t["source"])
-            for t in sorted(hidden, key=lambda t: -t["seconds"])
-        ]
-        parts += ["", "Hidden, not part of the step", headless(rows, numbers=(1,))]
-    beside = [t for t in candidate["terms"] if t["exposed"] and t["overlaps"]]
-    if beside:
-        parts += ["", "Counted only as far as it is longer than what it runs beside"]
-        parts += [text.wrapped(f"  {t['name']}: beside {text.listed(t['overlaps'])}", "    ") for t in beside]
+def explain_screen(
+    plan: Plan, candidate: Candidate, loads: StageLoads | None = None, redistribution: Redistribution | None = None, *,
+    unicode: bool,
+) -> list[Part]:  # fmt: skip
+    """One layout: terms with sources, what hides behind what, its stages, memory, targets, what was searched and
+    assumed."""
+    facts = Facts.of(plan)
+    parts: list[Part] = [header(plan), *_time_parts(candidate, unicode=unicode)]
     if len(chunks_by_stage(candidate)) > 1:
-        parts += ["", "Stages", stages_table(candidate, loads), *(why_these_stages(candidate, loads) if loads else [])]
-    if candidate.get("layerwise"):
+        why = why_these_stages(candidate, loads, redistribution) if loads else []
+        parts += ["", "Stages", stages_table(candidate, loads), *why]
+    if candidate.layerwise:
         parts += ["", *layer_lines([candidate], capacity(plan))]
     if order := order_lines(candidate):
         parts += ["", *order, "", *order_table(candidate)]
     if groups := group_parts(plan, candidate):
         parts += ["", "Groups of nodes", *groups]
-    held, room = most_memory(candidate, capacity(plan))
-    parts += ["", f"Memory of the fullest GPU: {text.gib(held)} of {text.gib(room)} GiB"]
-    parts += ["", "Targets", *target_lines(candidate["targets"])]
-    parts += ["", "Search", _search_table(plan), certificate_line(plan), "", *stack_lines(plan["resolved"]["stack"])]
+    needed, limit = most_memory(candidate, capacity(plan))
+    parts += ["", f"Memory of the fullest GPU: {text.gib(needed)} of {text.gib(limit)} GiB"]
+    parts += ["", "Targets", *target_lines(candidate.targets)]
+    parts += ["", "Search", _search_table(plan.certificate.space), certificate_line(plan)]
+    return [*parts, "", *software_lines(facts.software)]
+
+
+def _time_parts(candidate: Candidate, *, unicode: bool) -> list[Part]:
+    """The step by its exposed terms, then the terms that hide behind others or run beside them."""
+    parts: list[Part] = [
+        f"{candidate.layout_id}: {step_text(candidate)} per step, MFU {text.percent(candidate.mfu)} %, "
+        f"HFU {text.percent(candidate.hfu)} %",
+        "",
+        f"Where the {step_text(candidate)} go",
+        terms_table(candidate, unicode=unicode),
+    ]
+    places = text.decimals([candidate.step_s])
+    hidden = [term for term in candidate.terms if not term.exposed and term.seconds > 0]
+    if hidden:
+        rows = [
+            (f"  {term.name}", text.fixed(term.seconds, places), f"behind {text.listed(term.overlaps)}", term.source)
+            for term in sorted(hidden, key=lambda term: -term.seconds)
+        ]
+        parts += ["", "Hidden, not part of the step", headless(rows, numbers=(1,))]
+    beside = [term for term in candidate.terms if term.exposed and term.overlaps]
+    if beside:
+        parts += ["", "Counted only as far as it is longer than what it runs beside"]
+        parts += [text.wrapped(f"  {term.name}: beside {text.listed(term.overlaps)}", "    ") for term in beside]
     return parts
 
 
-def stack_lines(stack: Json) -> list[str]:
+def software_lines(software: Software) -> list[str]:
     """What was assumed of the software that will run the plan, each with where it comes from."""
-    sources = stack.get("sources", {})
-    lines = [f"Assumed of the software ({stack['name']})"]
-    for name, value in stack.items():
-        if name not in ("name", "sources"):
-            source = f": {sources[name]}" if sources.get(name) else ""
-            lines.append(text.wrapped(f"  {name} {shown(value)}{source}", "    "))
+    lines = [f"Assumed of the software ({software.name})"]
+    for name, value in software.values.items():
+        source = f": {software.sources[name]}" if software.sources.get(name) else ""
+        lines.append(text.wrapped(f"  {name} {shown(value)}{source}", "    "))
     return lines
 
 
@@ -81,55 +96,55 @@ def target_lines(targets: Mapping[str, str | None]) -> list[str]:
     ]
 
 
-def _search_table(plan: Json) -> Table:
-    space = plan["certificate"]["space"]
-    rows = [("  in the space", space["total"])]
-    rows += [(f"  ruled out: {text.words(rule)}", number) for rule, number in space["ruled_out"].items() if number]
-    kinds = ("dominated", "out_of_memory", "bounded", "priced", "simulated")
-    rows += [(f"  {text.words(kind)}", space[kind]) for kind in kinds if space.get(kind)]
+def _search_table(space: SpaceCount) -> Table:
+    rows = [("  in the space", space.total)]
+    rows += [(f"  ruled out: {text.words(rule)}", number) for rule, number in space.ruled_out.items() if number]
+    fates = (("dominated", space.dominated), ("out of memory", space.out_of_memory), ("bounded", space.bounded),
+             ("priced", space.priced), ("simulated", space.simulated))  # fmt: skip
+    rows += [(f"  {fate}", number) for fate, number in fates if number]
     return headless([(name, text.count(number)) for name, number in rows], numbers=(1,))
 
 
-def why_not_screen(plan: Json, other: Json) -> list[Part]:
+def why_not_screen(plan: Plan, other: Candidate) -> list[Part]:
     """Why a layout was not chosen: what forbids it, and the terms in which it differs from the first, largest first."""
-    best = plan["candidates"][0]
-    behind = other["step_s"] - best["step_s"]
-    relation = f"{text.significant(abs(behind))} s {'more' if behind > 0 else 'less'} than layout {best['choice']}:"
-    held, room = most_memory(other, capacity(plan))
-    peak, limit = text.gib(held), text.gib(room)
-    target = plan["resolved"]["target"]
-    reason = other["targets"].get(target)
-    if held > room:
-        verdict = f"does not fit: it needs {peak} GiB per GPU of {limit}. It would take"
+    best, target = plan.best, Facts.of(plan).target
+    behind = other.step_s - best.step_s
+    relation = f"{text.significant(abs(behind))} s {'more' if behind > 0 else 'less'} than layout {best.choice}:"
+    needed, limit = most_memory(other, capacity(plan))
+    peak = text.gib(needed)
+    reason = other.targets.get(target)
+    if needed > limit:
+        verdict = f"does not fit: it needs {peak} GiB per GPU of {text.gib(limit)}. It would take"
     elif reason:
         verdict = f"cannot be run by {target}: {reason}. It fits ({peak} GiB) and would take"
     else:
         verdict = f"is valid and fits ({peak} GiB), but takes" if behind > 0 else f"fits ({peak} GiB) and takes"
-    first = f"{other['layout_id']} {verdict} {step_text(other)}, {relation}"
+    first = f"{other.layout_id} {verdict} {step_text(other)}, {relation}"
     return [text.wrapped(first), difference_table(best, other)]
 
 
-def difference_table(best: Json, other: Json) -> Part:
+def difference_table(best: Candidate, other: Candidate) -> Part:
     """The terms in which two layouts differ, largest first; what takes longer in `other` has a plus."""
-    behind = other["step_s"] - best["step_s"]
+    behind = other.step_s - best.step_s
     changes = sorted(_term_changes(best, other).items(), key=lambda item: -abs(item[1]))
-    places = text.decimals([abs(behind)] if behind else [best["step_s"]])
+    places = text.decimals([abs(behind)] if behind else [best.step_s])
     rows = [
         (f"  {'+' if change > 0 else '-'}{text.fixed(abs(change), places)} s", name)
         for name, change in changes
-        if float(text.fixed(abs(change), places).replace(",", ""))
+        if text.is_visible(abs(change), places)
     ]
     return headless(rows, numbers=(0,))
 
 
-def _term_changes(best: Json, other: Json) -> dict[str, float]:
+def _term_changes(best: Candidate, other: Candidate) -> dict[str, float]:
     changes: dict[str, float] = {}
     for candidate, sign in ((best, -1), (other, 1)):
-        for term in candidate["terms"]:
-            if term["exposed"]:
-                changes[term["name"]] = changes.get(term["name"], 0.0) + sign * term["seconds"]
+        for term in candidate.terms:
+            if term.exposed:
+                changes[term.name] = changes.get(term.name, 0.0) + sign * term.seconds
     return changes
 
 
 def origins_table(origins: Mapping[str, str]) -> Table:
+    """A row per field of the request."""
     return table("field", "from", rows=sorted(origins.items()))

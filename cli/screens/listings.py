@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import text
@@ -12,23 +13,36 @@ from .parts import headless, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .parts import Json, Part
+    from ..catalogues import Fact, Row
+    from .parts import Part
 
 _LONGEST_VALUE = 20  # of a field in a table of differences; longer ones get lines of their own
 
 
-def diff_screen(changes: Sequence[Json], names: tuple[str, str]) -> list[Part]:
+@dataclass(frozen=True)
+class Difference:
+    """A field of two plans that differs; None: one of them has no such field."""
+
+    field: str
+    before: object
+    after: object
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def diff_screen(changes: Sequence[Difference], names: tuple[str, str]) -> list[Part]:
     """A row per field that differs between two plans."""
     if not changes:
         return ["The plans are equal."]
-    rows = [(change["field"], shown(change["before"]), shown(change["after"])) for change in changes]
+    rows = [(change.field, shown(change.before), shown(change.after)) for change in changes]
     long = [row for row in rows if max(len(row[1]), len(row[2])) > _LONGEST_VALUE]
     lines = [f"{field}\n  {names[0]}: {before}\n  {names[1]}: {after}" for field, before, after in long]
     short = [row for row in rows if row not in long]
     return [*lines, *([""] if lines and short else []), *([table("field", *names, rows=short)] if short else [])]
 
 
-def items_table(items: Sequence[Json], columns: Sequence[tuple[str, str, float]]) -> Table:
+def items_table(items: Sequence[Row], columns: Sequence[tuple[str, str, float]]) -> Table:
     """A table of `show`: columns are (header, key, scale); scale 0 means text."""
     rows = [
         [
@@ -46,7 +60,7 @@ def _scaled(value: float | None, scale: float) -> str:
     return f"{value:,}" if isinstance(value, int) and scale == 1 else text.significant(value / scale)
 
 
-def sources_screen(name: str, facts: Mapping[str, Json]) -> list[Part]:
+def sources_screen(name: str, facts: Mapping[str, Fact]) -> list[Part]:
     """Each fact with its value and the numbers of its sources, which are listed below."""
     numbers: dict[str, int] = {}
     rows = []
@@ -61,12 +75,12 @@ def sources_screen(name: str, facts: Mapping[str, Json]) -> list[Part]:
     return [*parts, "", *(f"[{number}] {source}" for source, number in numbers.items())]
 
 
-def facts_table(facts: Json) -> Table:
+def facts_table(facts: Row) -> Table:
     """One thing in full: a row per field, nested fields dotted."""
     return headless([(name, shown(value)) for name, value in flatten(facts).items()])
 
 
-def environment_screen(facts: Json) -> list[Part]:
+def environment_screen(facts: Row) -> list[Part]:
     return [facts_table(facts)]
 
 

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
+from .facts import Facts
 from .header import header
-from .heterogeneous import rooms
+from .heterogeneous import memory_limits
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .parts import Json, Part
+    from ...planner.document.candidate import Candidate, StageMemory
+    from ...planner.document.plan import Plan
+    from .parts import Part
 
 _MOST_STAGES = 5
-_TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes")
+_TOTALS = ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes")
 
 
-def memory_screen(plan: Json, candidate: Json) -> list[Part]:
+@dataclass(frozen=True)
+class StageGroup:
+    """Stages that hold the same bytes and may use as many."""
+
+    memory: StageMemory  # of each of them
+    limit: float  # bytes
+    stages: list[int] = field(default_factory=list)
+
+
+def memory_screen(plan: Plan, candidate: Candidate) -> list[Part]:
     """Buffers by name, a column per group of equal stages."""
-    groups = _stage_groups(candidate["memory"], rooms(candidate, capacity(plan)))
+    groups = _stage_groups(candidate.memory, memory_limits(candidate, capacity(plan)))
     return [
         header(plan),
-        f"{candidate['layout_id']}: GiB per GPU, by pipeline stage",
+        f"{candidate.layout_id}: GiB per GPU, by pipeline stage",
         "",
         memory_table(groups),
         *([f"{len(groups)} different stages; the fullest are shown, `--json` has all"]
@@ -32,38 +45,39 @@ def memory_screen(plan: Json, candidate: Json) -> list[Part]:
     ]  # fmt: skip
 
 
-def memory_table(groups: list[tuple[list[int], Json]]) -> Table:
+def memory_table(groups: Sequence[StageGroup]) -> Table:
     """Rows are buffers, columns are groups of stages that hold the same bytes."""
     if len(groups) > _MOST_STAGES:
-        fullest = sorted(groups, key=lambda group: -group[1]["device_bytes"])[:_MOST_STAGES]
+        fullest = sorted(groups, key=lambda group: -group.memory.device_bytes)[:_MOST_STAGES]
         groups = [group for group in groups if group in fullest]
-    apart = (*_TOTALS, "context_bytes", "host_bytes")
-    names = [name for name in groups[0][1] if name.endswith("_bytes") and name not in apart]
-    shown = [name for name in names if any(stage[name] for _, stage in groups)]
-    rows = [[text.words(name), *(text.gib(stage[name]) for _, stage in groups)] for name in shown]
-    for name in ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes"):
-        rows.append([text.words(name), *(text.gib(stage[name]) for _, stage in groups)])
-    rows.append(["may use", *(text.gib(stage["room"]) for _, stage in groups)])
-    if any(stage.get("host_bytes") for _, stage in groups):
-        rows.append(["host memory", *(text.gib(stage["host_bytes"]) for _, stage in groups)])
-    columns = [f"stage {text.ranges(numbers)}" for numbers, _ in groups]
+
+    def row(name: str) -> list[str]:
+        return [text.words(name), *(text.gib(getattr(group.memory, name)) for group in groups)]
+
+    buffers = buffer_names(groups[0].memory)
+    rows = [row(name) for name in buffers if any(getattr(group.memory, name) for group in groups)]
+    rows += [row(name) for name in _TOTALS]
+    rows.append(["may use", *(text.gib(group.limit) for group in groups)])
+    if any(group.memory.host_bytes for group in groups):
+        rows.append(["host memory", *row("host_bytes")[1:]])
+    columns = [f"stage {text.ranges(group.stages)}" for group in groups]
     return table("buffer", *columns, rows=rows, right=columns)
 
 
-def _stage_groups(stages: Sequence[Json], rooms: Sequence[float]) -> list[tuple[list[int], Json]]:
-    """Stages that hold the same bytes and may use as many (`room`)."""
-    groups: dict[tuple[Any, ...], tuple[list[int], Json]] = {}
-    for stage, room in zip(stages, rooms, strict=True):
-        key = (room, *(value for name, value in stage.items() if name != "stage"))
-        groups.setdefault(key, ([], {**stage, "room": room}))[0].append(stage["stage"])
+def buffer_names(memory: StageMemory) -> list[str]:
+    """Fields of the buffers that a GPU holds: their sum is what is allocated."""
+    apart = ("stage", "host_bytes", *_TOTALS)
+    return [name for name in type(memory).model_fields if name not in apart]
+
+
+def _stage_groups(stages: Sequence[StageMemory], limits: Sequence[float]) -> list[StageGroup]:
+    groups: dict[tuple[float, StageMemory], StageGroup] = {}
+    for memory, limit in zip(stages, limits, strict=True):
+        key = (limit, memory.model_copy(update={"stage": 0}))
+        groups.setdefault(key, StageGroup(memory, limit)).stages.append(memory.stage)
     return list(groups.values())
 
 
-def peak_bytes(candidate: Json) -> float:
-    """What the fullest GPU holds."""
-    return max(float(stage["device_bytes"]) for stage in candidate["memory"])
-
-
-def capacity(plan: Json) -> float:
-    """What a layout that takes all GPUs for alike may use of each."""
-    return float(plan["resolved"]["memory_bytes"])
+def capacity(plan: Plan) -> float:
+    """Bytes that a layout which takes all GPUs for alike may use of each."""
+    return Facts.of(plan).memory_bytes

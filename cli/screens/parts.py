@@ -5,8 +5,8 @@ A part that is text is printed as it is; tables go at their natural width (`cons
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     Part = str | Table
-
-Json = Mapping[str, Any]
 
 
 def headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Table:
@@ -27,7 +25,8 @@ def headless(rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> Tabl
     return result
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
+    """A value of a document as a cell."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import bar, table
 from .conclusion import closing_lines, layered
+from .facts import Facts
 from .header import header, space_line
 from .heterogeneous import group_parts
 from .layers import layer_lines
-from .memory import capacity, peak_bytes
+from .memory import capacity
 from .parts import headless
 from .placement import order_lines
 from .stages import stages_line
@@ -20,24 +21,26 @@ from .stages import stages_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .parts import Json, Part
+    from ...planner.document.candidate import Candidate
+    from ...planner.document.plan import Plan
+    from .parts import Part
 
 _BAR_CELLS = 25
 _MOST_TERMS = 10
 
 
-def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> list[Part]:
+def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> list[Part]:
     """What `meshwright plan` prints: the layouts, where the time of the first goes, how sure that is."""
-    best = plan["candidates"][0]
+    best = plan.best
     order = order_lines(best)
     return [
         header(plan),
-        space_line(plan),
+        space_line(plan.certificate.space, stopped=bool(plan.certificate.stopped)),
         "",
-        candidates_table(plan["candidates"], plan["request"]["workload"].get("objective", "step")),
+        candidates_table(plan.candidates, Facts.of(plan).work.objective),
         "",
-        *([stages_line(best), ""] if "-x" in best["layout_id"] and not best.get("layerwise") else []),
-        *(part for part in [*layer_lines(plan["candidates"], capacity(plan)), ""] if layered(plan)),
+        *([stages_line(best), ""] if "-x" in best.layout_id and not best.layerwise else []),
+        *([*layer_lines(plan.candidates, capacity(plan)), ""] if layered(plan) else []),
         *([*groups, ""] if (groups := group_parts(plan, best)) else []),
         f"Where the {step_text(best)} of layout 1 go",
         terms_table(best, unicode=unicode),
@@ -48,49 +51,54 @@ def plan_screen(plan: Json, *, unicode: bool, saved_as: str | None = None) -> li
     ]
 
 
-def candidates_table(candidates: Sequence[Json], objective: str = "step") -> Table:
+def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -> Table:
     """A row per layout; the last column compares what was minimised with the first row."""
-    places = text.decimals([candidate["step_s"] for candidate in candidates])
-    aims = [peak_bytes(candidate) if objective == "memory" else candidate["step_s"] for candidate in candidates]
-    costs = [candidate["cost_usd_per_mtoken"] for candidate in candidates]
-    by_cost = objective == "cost" and None not in costs
+    places = text.decimals([candidate.step_s for candidate in candidates])
+    by_cost = objective == "cost" and all(candidate.cost_usd_per_mtoken is not None for candidate in candidates)
+
+    def aim(candidate: Candidate) -> float:
+        return candidate.device_bytes if objective == "memory" else candidate.step_s
+
+    best = candidates[0]
     rows = [
         (
-            str(candidate["choice"]),
-            candidate["layout_id"],
-            text.fixed(candidate["step_s"], places),
-            text.percent(candidate["mfu"]),
-            text.significant(cost) if by_cost else text.fixed(candidate["tokens_per_s_per_gpu"], 0),
-            text.gib(peak_bytes(candidate)),
-            "best" if candidate is candidates[0] else text.more(aim / aims[0] - 1),
+            str(candidate.choice),
+            candidate.layout_id,
+            text.fixed(candidate.step_s, places),
+            text.percent(candidate.mfu),
+            text.significant(candidate.cost_usd_per_mtoken) if by_cost
+            else text.fixed(candidate.tokens_per_s_per_gpu, 0),
+            text.gib(candidate.device_bytes),
+            "best" if candidate is best else text.more(aim(candidate) / aim(best) - 1),
         )
-        for candidate, aim, cost in zip(candidates, aims, costs, strict=True)
-    ]
+        for candidate in candidates
+    ]  # fmt: skip
     columns = ("#", "layout", "step s", "MFU %", "USD/Mtoken" if by_cost else "tok/s/GPU", "mem GiB")
     return table(*columns, "", rows=rows, right=columns[2:])
 
 
-def terms_table(candidate: Json, *, unicode: bool) -> Table:
+def terms_table(candidate: Candidate, *, unicode: bool) -> Table:
     """The exposed terms, longest first, with bars as shares of the step; short ones drawn together."""
-    terms = sorted((t for t in candidate["terms"] if t["exposed"]), key=lambda t: -t["seconds"])
-    step_s = candidate["step_s"]
-    places = text.decimals([step_s])
-    rows = [
+    terms = sorted((term for term in candidate.terms if term.exposed), key=lambda term: -term.seconds)
+    places = text.decimals([candidate.step_s])
+    rows: list[tuple[str, ...]] = [
         (
-            f"  {term['name']}",
-            text.fixed(term["seconds"], places),
-            bar(term["seconds"] / step_s, _BAR_CELLS, unicode=unicode),
-            term["source"],
+            f"  {term.name}",
+            text.fixed(term.seconds, places),
+            bar(term.seconds / candidate.step_s, _BAR_CELLS, unicode=unicode),
+            term.source,
         )
         for term in terms[:_MOST_TERMS]
-        if float(text.fixed(term["seconds"], places).replace(",", ""))
+        if text.is_visible(term.seconds, places)
     ]
     rest = terms[len(rows) :]
-    seconds = text.fixed(sum(term["seconds"] for term in rest), places)
-    if float(seconds.replace(",", "")):
-        rows.append((f"  {len(rest)} more", seconds, "", text.listed(sorted({term["source"] for term in rest}))))
+    seconds = sum(term.seconds for term in rest)
+    if text.is_visible(seconds, places):
+        sources = text.listed(sorted({term.source for term in rest}))
+        rows.append((f"  {len(rest)} more", text.fixed(seconds, places), "", sources))
     return headless(rows, numbers=(1,))
 
 
-def step_text(candidate: Json) -> str:
-    return f"{text.significant(candidate['step_s'])} s"
+def step_text(candidate: Candidate) -> str:
+    """`33.4 s`."""
+    return f"{text.significant(candidate.step_s)} s"

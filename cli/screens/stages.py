@@ -11,50 +11,53 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .parts import Json
+    from ...planner.document.candidate import Candidate, Chunk
+    from ...planner.explain.redistribution import Redistribution
+    from ...planner.explain.stage_loads import StageLoads
 
 _WORTH_SAYING = 0.02  # above the mean stage
 _DIFFERS = 0.01  # the simulation from the closed form
 
 
-def stages_line(candidate: Json) -> str:
+def stages_line(candidate: Candidate) -> str:
     """`Layers of the stages of layout 1: 3+3+4, 3+3+3 (2), ..`: chunk by chunk; recomputed ones in brackets."""
-    stages = [_stage_text(rows) for rows in chunks_by_stage(candidate).values()]
-    number = candidate["choice"]
+    stages = [_stage_text(chunks) for chunks in chunks_by_stage(candidate).values()]
+    number = candidate.choice
     return text.wrapped(f"Layers on the {len(stages)} stages of layout {number}: {', '.join(stages)}", "  ")
 
 
-def _stage_text(chunks: Sequence[Json]) -> str:
-    redone = sum(chunk["recompute_layers"] for chunk in chunks)
+def _stage_text(chunks: Sequence[Chunk]) -> str:
+    recomputed = sum(chunk.recompute_layers for chunk in chunks)
     sizes = "+".join(str(num_layers(chunk)) for chunk in chunks)
-    return f"{sizes} ({redone} recomputed)" if redone else sizes
+    return f"{sizes} ({recomputed} recomputed)" if recomputed else sizes
 
 
-def num_layers(chunk: Json) -> int:
+def num_layers(chunk: Chunk) -> int:
     """Layers of a chunk."""
-    return chunk["layers"][-1] - chunk["layers"][0] + 1 if chunk["layers"] else 0
+    return chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0
 
 
-def chunks_by_stage(candidate: Json) -> dict[int, list[Json]]:
+def chunks_by_stage(candidate: Candidate) -> dict[int, list[Chunk]]:
     """The chunks of each stage, in the order of the model."""
-    out: dict[int, list[Json]] = {}
-    for chunk in sorted(candidate["stages"], key=lambda chunk: int(chunk["stage"])):
-        out.setdefault(chunk["stage"], []).append(chunk)
-    return out
+    by_stage: dict[int, list[Chunk]] = {}
+    for chunk in sorted(candidate.stages, key=lambda chunk: chunk.stage):
+        by_stage.setdefault(chunk.stage, []).append(chunk)
+    return by_stage
 
 
-def stages_table(candidate: Json, loads: Json | None) -> Table:
+def stages_table(candidate: Candidate, loads: StageLoads | None) -> Table:
     """A row per run of equal stages: layers of their chunks, how many are recomputed, milliseconds of a micro-batch,
     memory, and what else they hold."""
     groups: list[tuple[list[int], tuple[str, ...]]] = []
-    memory = {int(each["stage"]): each for each in candidate["memory"]}
+    memory = {stage.stage: stage for stage in candidate.memory}
     for stage, chunks in chunks_by_stage(candidate).items():
         sizes = [num_layers(chunk) for chunk in chunks]
-        ends = [name for name in ("embedding", "head") if any(chunk.get(name) for chunk in chunks)]
-        redone = sum(chunk.get("recompute_layers", 0) for chunk in chunks)
-        done = (text.significant(1e3 * loads["stage_s"][stage]),) if loads else ()
-        held = text.gib(memory[stage]["device_bytes"]) if stage in memory else ""
-        row = ("+".join(map(str, sizes)), str(sum(sizes)), str(redone), *done, held, " and ".join(ends))
+        ends = [name for name in ("embedding", "head") if any(getattr(chunk, name) for chunk in chunks)]
+        recomputed = sum(chunk.recompute_layers for chunk in chunks)
+        milliseconds = (text.significant(1e3 * loads.stage_s[stage]),) if loads else ()
+        needed = text.gib(memory[stage].device_bytes) if stage in memory else ""
+        layers = ("+".join(map(str, sizes)), str(sum(sizes)), str(recomputed))
+        row = (*layers, *milliseconds, needed, " and ".join(ends))
         if groups and groups[-1][1] == row:
             groups[-1][0].append(stage)
         else:
@@ -64,59 +67,64 @@ def stages_table(candidate: Json, loads: Json | None) -> Table:
     return table(*names, rows=rows, right=names[2:-1])
 
 
-def why_these_stages(candidate: Json, loads: Json) -> list[str]:
+def why_these_stages(
+    candidate: Candidate, loads: StageLoads, redistribution: Redistribution | None = None
+) -> list[str]:
     """Sentences: what embedding and head are worth, what even stages would take, what these do."""
-    head, embedding = (text.fixed(loads[f"{end}_layers"], 1) for end in ("head", "embedding"))
+    head, embedding = text.fixed(loads.head_layers, 1), text.fixed(loads.embedding_layers, 1)
     worth = f"the head is worth {head} layers and the embedding {embedding}"
     lines = [f"ms: forward and backward of one micro-batch. In time, {worth}."]
-    lines.append(_spread(loads["redistribution"]) if "redistribution" in loads else "")
-    lines.append(_own_against_even(candidate, loads) if "-x" in candidate["layout_id"] else _even(candidate, loads))
-    closed = candidate.get("closed_form_s") or candidate["step_s"]
-    if loads["simulated"] and abs(loads["step_s"] / closed - 1) > _DIFFERS:
-        simulated, by_form = text.significant(loads["step_s"]), text.significant(closed)
-        lines.append(f"Simulated operation by operation, a step takes {simulated} s; the closed form says {by_form} s.")
+    if redistribution is not None:
+        lines.append(_over_all_stages(redistribution))
+    lines.append(_custom_against_even(candidate, loads) if "-x" in candidate.layout_id else _even(candidate, loads))
+    closed_s = candidate.closed_form_s or candidate.step_s
+    if loads.simulated and abs(loads.step_s / closed_s - 1) > _DIFFERS:
+        simulated, closed = text.significant(loads.step_s), text.significant(closed_s)
+        lines.append(f"Simulated operation by operation, a step takes {simulated} s; the closed form says {closed} s.")
     return [text.wrapped(line, "  ") for line in lines if line]
 
 
-def _spread(found: Json) -> str:
+def _over_all_stages(spread: Redistribution) -> str:
     """Vocabulary parallelism against the same layout without it, and against its layers redistributed."""
-    ways = [("even_", "with even stages")]
-    if found["own_layers"]:
-        layers = text.listed(_shortened(found["own_layers"]))
-        ways.append(("own_", f"with layers redistributed (`--stages own`: {layers})"))
-    took = [f"{text.significant(found[f'{way}step_s'])} s {words}" for way, words in ways]
-    held = text.listed([text.gib(found[f"{way}last_bytes"]) for way, _ in ways])
-    these = f"{text.significant(found['step_s'])} s per step, {text.gib(found['last_bytes'])} GiB on the last stage"
-    others = f"the same layout takes {text.listed(took)}, and its last stage holds {held} GiB"
+    took = [f"{text.significant(spread.even_step_s)} s with even stages"]
+    needed = [text.gib(spread.even_last_bytes)]
+    if spread.own_layers:
+        layers = text.listed(_shortened(spread.own_layers))
+        took.append(
+            f"{text.significant(spread.own_step_s)} s with layers redistributed (`--stages own`: {layers})"
+        )
+        needed.append(text.gib(spread.own_last_bytes))
+    these = f"{text.significant(spread.step_s)} s per step, {text.gib(spread.last_bytes)} GiB on the last stage"
+    others = f"the same layout takes {text.listed(took)}, and its last stage holds {text.listed(needed)} GiB"
     return f"Embedding and head are over all stages: {these}. With both on its ends, {others}. All simulated."
 
 
-def _own_against_even(candidate: Json, loads: Json) -> str:
-    alike = (any(chunk["recompute_layers"] for chunk in candidate["stages"]) and " that all recompute alike") or ""
-    layers = text.listed([str(number) for number in _shortened(loads["even_layers"])])
-    even = f"Even stages{alike} ({layers} layers): {_slowest(loads['even_stage_s'])}, "
-    even += f"{text.significant(loads['even_step_s'])} s per step, simulated"
-    if loads["even_device_bytes"] > loads["memory_bytes"]:
-        even += f", and {text.gib(loads['even_device_bytes'])} GiB of {text.gib(loads['memory_bytes'])} do not fit"
-    return f"{even}. These: {_slowest(loads['stage_s'])}, {text.significant(loads['step_s'])} s."
+def _custom_against_even(candidate: Candidate, loads: StageLoads) -> str:
+    recomputes = any(chunk.recompute_layers for chunk in candidate.stages)
+    layers = text.listed([str(number) for number in _shortened(loads.even_layers)])
+    even = f"Even stages{' that all recompute alike' if recomputes else ''} ({layers} layers): "
+    even += f"{_slowest(loads.even_stage_s)}, {text.significant(loads.even_step_s)} s per step, simulated"
+    if loads.even_device_bytes > loads.memory_bytes:
+        even += f", and {text.gib(loads.even_device_bytes)} GiB of {text.gib(loads.memory_bytes)} do not fit"
+    return f"{even}. These: {_slowest(loads.stage_s)}, {text.significant(loads.step_s)} s."
 
 
-def _even(candidate: Json, loads: Json) -> str:
-    stage_s = loads["stage_s"]
+def _even(candidate: Candidate, loads: StageLoads) -> str:
+    stage_s = loads.stage_s
     if max(stage_s) < (1 + _WORTH_SAYING) * sum(stage_s) / len(stage_s):
         return ""
     better = " `plan --stages own` places the layers by time and memory."
-    tried = candidate.get("closed_form_s") is not None or not loads["can_split"]
+    tried = candidate.closed_form_s is not None or not loads.can_split
     return f"The stages are even: {_slowest(stage_s)}.{'' if tried else better}"
 
 
-def _slowest(stage_s: list[float]) -> str:
+def _slowest(stage_s: Sequence[float]) -> str:
     """`stage 3 takes 23 % longer than the mean one`."""
     longest, mean = max(stage_s), sum(stage_s) / len(stage_s)
     return f"stage {stage_s.index(longest)} takes {text.percent(longest / mean - 1)} % longer than the mean one"
 
 
-def _shortened(layers: list[int]) -> list[str]:
+def _shortened(layers: Sequence[int]) -> list[str]:
     """Of many stages, how often each number of layers comes."""
     if len(layers) <= 4:
         return [str(number) for number in layers]

@@ -1,4 +1,4 @@
-"""The screens of the scaling, generation and reliability studies, made from the JSON form of their results."""
+"""The screens of the scaling, generation and reliability studies."""
 
 from __future__ import annotations
 
@@ -6,71 +6,81 @@ from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
-from .sweep import best
 from .what_if import change_lines, footnotes
 
 if TYPE_CHECKING:
-    from .parts import Json, Part
+    from ...planner.studies.base import Point
+    from ...planner.studies.generations import Generations
+    from ...planner.studies.pricing import Priced
+    from ...planner.studies.reliability import Reliability
+    from ...planner.studies.scaling import Scaling
+    from .parts import Part
 
 
-
-def scaling_screen(result: Json, header: str) -> list[Part]:
+def scaling_screen(result: Scaling, header: str) -> list[Part]:
     """A line per number of GPUs."""
-    batch = result["mode"] == "weak"
-    shown = [best(point) for point in result["points"]]
-    places = text.decimals([each["step_s"] for each in shown if each])
+    by_batch = result.mode == "weak"
+    places = _places(result.points)
     rows = []
-    for point, each, efficiency in zip(result["points"], shown, result["efficiency"], strict=True):
-        row = [f"{int(point['values']['gpus']):,}"]
-        row += [f"{int(point['values']['workload.global_batch']):,}"] if batch else []
-        row += [text.fixed(each["step_s"] if each else None, places)]
-        row += [text.fixed(each["tokens_per_s"] if each else None, 0), text.percent(efficiency)]
-        mark = " <- plan" if point["values"]["gpus"] == result["axes"][0]["now"] else ""
-        rows.append([*row, (each["layout_id"] if each else "nothing fits") + mark])
-    columns = ["GPUs", *(["batch"] if batch else []), "step s", "tokens/s", "efficiency %", "best layout"]
-    what = "the batch grows with the GPUs" if batch else "the same step on more GPUs"
+    for point, efficiency in zip(result.points, result.efficiency, strict=True):
+        best = point.best
+        row = [f"{int(point.values['gpus']):,}"]
+        row += [f"{int(point.values['workload.global_batch']):,}"] if by_batch else []
+        row += [text.fixed(best.step_s if best else None, places)]
+        row += [text.fixed(best.tokens_per_s if best else None, 0), text.percent(efficiency)]
+        rows.append([*row, _layout(best, is_plan=point.values["gpus"] == result.axes[0].now)])
+    columns = ["GPUs", *(["batch"] if by_batch else []), "step s", "tokens/s", "efficiency %", "best layout"]
+    what = "the batch grows with the GPUs" if by_batch else "the same step on more GPUs"
     key = "Efficiency: tokens per second and GPU, over those of the smallest number of GPUs that runs."
-    return [header, *change_lines(result["changes"]), f"{result['mode'].title()} scaling: {what}", "",
+    return [header, *change_lines(result.changes), f"{result.mode.title()} scaling: {what}", "",
             table(*columns, rows=rows, right=columns[:-1]), "", text.wrapped(key), ""]  # fmt: skip
 
 
-def generations_screen(result: Json, header: str) -> list[Part]:
+def generations_screen(result: Generations, header: str) -> list[Part]:
     """A line per accelerator."""
-    shown = [best(point) for point in result["points"]]
-    places = text.decimals([each["step_s"] for each in shown if each])
-    priced = any(each and each["usd_per_ttoken"] is not None for each in shown)
+    shown = [point.best for point in result.points]
+    places = _places(result.points)
+    by_cost = any(best and best.usd_per_ttoken is not None for best in shown)
     rows = []
-    for point, each, node, speedup in zip(result["points"], shown, result["nodes"], result["speedup"], strict=True):
-        row = [node, text.fixed(each["step_s"] if each else None, places)]
+    for point, best, node, speedup in zip(result.points, shown, result.nodes, result.speedup, strict=True):
+        row = [node, text.fixed(best.step_s if best else None, places)]
         row.append("-" if speedup is None else f"x{text.significant(speedup)}")
-        row += [text.fixed(each["usd_per_ttoken"] if each else None, 0)] if priced else []
-        row.append(text.significant(each["mwh_per_ttoken"]) if each else "-")
-        mark = " <- plan" if point["values"]["gpu"] == result["axes"][0]["now"] else ""
-        rows.append([*row, (each["layout_id"] if each else "nothing fits") + mark])
-    columns = ["nodes", "step s", "speed", *(["USD/Ttoken"] if priced else []), "MWh/Ttoken", "best layout"]
+        row += [text.fixed(best.usd_per_ttoken if best else None, 0)] if by_cost else []
+        row.append(text.significant(best.mwh_per_ttoken) if best else "-")
+        rows.append([*row, _layout(best, is_plan=point.values["gpu"] == result.axes[0].now)])
+    columns = ["nodes", "step s", "speed", *(["USD/Ttoken"] if by_cost else []), "MWh/Ttoken", "best layout"]
     key = "As many GPUs of each, in the nodes they are usually built into; precision and batch stay."
-    return [header, *change_lines(result["changes"]), "",
+    return [header, *change_lines(result.changes), "",
             table(*columns, rows=rows, right=columns[1:-1]), "", text.wrapped(key), *footnotes(shown), ""]  # fmt: skip
 
 
-def reliability_screen(result: Json, header: str) -> list[Part]:
+def _places(points: tuple[Point, ...]) -> int:
+    """Decimal places of step seconds."""
+    return text.decimals([point.best.step_s for point in points if point.best])
+
+
+def _layout(best: Priced | None, *, is_plan: bool) -> str:
+    return (best.layout_id if best else "nothing fits") + (" <- plan" if is_plan else "")
+
+
+def reliability_screen(result: Reliability, header: str) -> list[Part]:
     """A line per number of GPUs, and what it rests on."""
     rows = [
-        [f"{row['num_gpus']:,}", text.duration(row["mtbf_s"]), text.duration(row["checkpoint_s"]),
-         text.duration(row["interval_s"]), text.percent(row["goodput"]),
-         "<- plan" if row["num_gpus"] == result["now"] else ""]
-        for row in result["rows"]
+        [f"{row.num_gpus:,}", text.duration(row.mtbf_s), text.duration(row.checkpoint_s),
+         text.duration(row.interval_s), text.percent(row.goodput), "<- plan" if row.num_gpus == result.now else ""]
+        for row in result.rows
     ]  # fmt: skip
     columns = ["GPUs", "fails every", "checkpoint", "best interval", "goodput %"]
-    here = next((row for row in result["rows"] if row["num_gpus"] == result["now"]), None)
-    lines: list[Part] = [header, *change_lines(result["changes"]), ""]
+    here = next((row for row in result.rows if row.num_gpus == result.now), None)
+    lines: list[Part] = [header, *change_lines(result.changes), ""]
     lines += [table(*columns, "", rows=rows, right=columns), ""]
     if here is not None:
-        kept = text.fixed(result["tokens_per_s"] * here["goodput"], 0)
-        speed = f"{text.fixed(result['tokens_per_s'], 0)} tokens/s of {result['layout_id']}"
-        lines.append(text.wrapped(f"Of {speed}, {kept} are left after failures and checkpoints."))
-    lines += ["", f"Rests on a checkpoint of {text.gib(result['checkpoint_bytes'])} GiB, and on"]
-    for each in result["assumptions"]:
-        shown = text.duration(each["value"]) if each["dimension"] == "s" else text.quantity(each["value"], "B/s")
-        lines.append(text.wrapped(f"  {each['name']} {shown}: {each['source']}", "    "))
+        remaining = text.fixed(result.tokens_per_s * here.goodput, 0)
+        speed = f"{text.fixed(result.tokens_per_s, 0)} tokens/s of {result.layout_id}"
+        lines.append(text.wrapped(f"Of {speed}, {remaining} are left after failures and checkpoints."))
+    lines += ["", f"Rests on a checkpoint of {text.gib(result.checkpoint_bytes)} GiB, and on"]
+    for assumption in result.assumptions:
+        value = assumption.value
+        shown = text.duration(value) if assumption.dimension == "s" else text.quantity(value, "B/s")
+        lines.append(text.wrapped(f"  {assumption.name} {shown}: {assumption.source}", "    "))
     return [*lines, "`--assume name=value` changes them.", ""]

@@ -1,4 +1,4 @@
-"""The screens of `plan --pareto` and of a range of GPUs, made from the JSON form of their results."""
+"""The screens of `plan --pareto` and of a range of GPUs."""
 
 from __future__ import annotations
 
@@ -10,112 +10,119 @@ from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
-from .header import header, space_line
+from .facts import Facts
+from .header import header, space_line, work_text
 
 if TYPE_CHECKING:
-    from .parts import Json, Part
+    from ...planner.studies.gpu_curve import Curve, Tried
+    from ...planner.studies.tradeoffs import Frontier, Question, TradeoffChoice
+    from .parts import Part
 
 MOST_ROWS = 12
 _FIELDS = {"time": "step_s", "memory": "device_bytes", "gpus": "num_gpus", "cost": "usd_per_mtoken"}
 _DAY_S = 86400.0
 
 
-def frontier_screen(result: Json, most: int = MOST_ROWS) -> list[Part]:
+def frontier_screen(result: Frontier, most: int = MOST_ROWS) -> list[Part]:
     """The points that differ most, each with what it gains and loses against the line above."""
-    points = [result["points"][index] for index in sorted(result["overview"][:most])]
-    columns, rows = _columns(points, several=len(result["counts"]) > 1)
-    changes = ["", *(_bought(result["axes"], a, b) for a, b in pairwise(points))]
-    every = len(result["points"])
-    line = f"{every:,} layout{'s' if every > 1 else ''} that none beats in {text.listed(result['axes'])}"
-    line += f"; the {len(points)} that differ most:" if len(points) < every else ":"
-    rows = [[*row, change] for row, change in zip(rows, changes, strict=True)]
+    points = [result.points[index] for index in sorted(result.overview[:most])]
+    columns, cells = _columns(points, several=len(result.counts) > 1)
+    changes = ["", *(_bought(result.axes, before, after) for before, after in pairwise(points))]
+    num_points = len(result.points)
+    line = f"{num_points:,} layout{'s' if num_points > 1 else ''} that none beats in {text.listed(result.axes)}"
+    line += f"; the {len(points)} that differ most:" if len(points) < num_points else ":"
+    rows = [[*row, change] for row, change in zip(cells, changes, strict=True)]
     return [
-        _header(result), space_line({"certificate": result}), "", text.wrapped(line), "",
+        _header(result), space_line(result.space, stopped=bool(result.stopped)), "", text.wrapped(line), "",
         table(*columns, "against the line above", rows=rows, right=columns[:-1]), "", _proof(result, "frontier"), "",
     ]  # fmt: skip
 
 
-def curve_screen(result: Json, most: int = MOST_ROWS) -> list[Part]:
+def curve_screen(result: Curve, most: int = MOST_ROWS) -> list[Part]:
     """A line per number of GPUs; under a deadline those that meet it, and the largest that is too small."""
-    tried = [point for point in result["points"] if point["best"]]
-    shown = _rows_shown(tried, most, result["chosen"])
-    columns, rows = _columns([point["best"] for point in shown], several=True, efficiency=shown)
-    marks = [_mark(point, result) for point in shown]
-    rows = [[*row, mark] for row, mark in zip(rows, marks, strict=True)]
-    left_out = len(tried) - len(shown)
+    runs = [(point, point.best) for point in result.points if point.best]
+    shown = [runs[index] for index in _rows_shown([point for point, _ in runs], most, result.chosen)]
+    columns, cells = _columns(
+        [best for _, best in shown], several=True, efficiency=[point.efficiency for point, _ in shown]
+    )
+    rows = [[*row, _mark(point, result)] for row, (point, _) in zip(cells, shown, strict=True)]
+    more = f"{len(runs) - len(shown):,} more are in `--json`; shown are the most efficient of each part of the range."
     return [
         _header(result), text.wrapped(_counted(result)), "",
         table(*columns, "", rows=rows, right=columns[:-1]), "",
-        *([text.wrapped(f"{left_out:,} more are in `--json`; shown are the most efficient of each part of the range.")]
-          if left_out else []),
+        *([text.wrapped(more)] if len(shown) < len(runs) else []),
         text.wrapped("Efficiency: tokens per second and GPU, over those of the best number of GPUs found."),
         *_closing(result), "",
     ]  # fmt: skip
 
 
-def _header(result: Json) -> str:
+def _header(result: Question) -> str:
     """`llama-3.1-70b on 64 to 1,024 h100-sxm-80gb, 1,024 x 8,192 tokens per step, bf16`; of one cluster as `plan`."""
-    first, last = result["counts"][0], result["counts"][-1]
+    first, last = result.counts[0], result.counts[-1]
     if first == last:
         return header(result)
-    resolved = result["resolved"]
-    gpu, work = resolved["cluster"]["groups"][0]["gpu"]["name"], resolved["workload"]
-    line = f"{resolved['model']['name']} on {first:,} to {last:,} {gpu}, "
-    return text.wrapped(f"{line}{work['global_batch']:,} x {work['seq_len']:,} tokens per step, {work['precision']}")
+    facts = Facts.of(result)
+    return text.wrapped(f"{facts.model} on {first:,} to {last:,} {facts.groups[0].gpu}, {work_text(facts.work)}")
 
 
 def _columns(
-    choices: Sequence[Json], *, several: bool, efficiency: Sequence[Json] | None = None
+    choices: Sequence[TradeoffChoice], *, several: bool, efficiency: Sequence[float | None] | None = None
 ) -> tuple[list[str], list[list[str]]]:
     """Names of the columns and the cells of every choice; what is not known has no column."""
-    places = text.decimals([one["step_s"] for one in choices])
-    parts: list[tuple[str, list[str]]] = [("GPUs", [f"{one['num_gpus']:,}" for one in choices])] if several else []
-    parts.append(("step s", [text.fixed(one["step_s"], places) for one in choices]))
-    if choices[0]["days"] is not None:
-        parts.append(("days", [text.significant(one["days"]) for one in choices]))
-    if choices[0]["cost_usd"] is not None:
-        parts.append(("USD", [text.count(one["cost_usd"]) for one in choices]))
-    elif choices[0]["usd_per_mtoken"] is not None:
-        parts.append(("USD/Mtoken", [text.significant(one["usd_per_mtoken"]) for one in choices]))
-    elif choices[0]["gpu_hours"] is not None and several:
-        parts.append(("GPU-hours", [text.count(one["gpu_hours"]) for one in choices]))
+    first, places = choices[0], text.decimals([choice.step_s for choice in choices])
+    columns: dict[str, list[str]] = {}
+    if several:
+        columns["GPUs"] = [f"{choice.num_gpus:,}" for choice in choices]
+    columns["step s"] = [text.fixed(choice.step_s, places) for choice in choices]
+    if first.days is not None:
+        columns["days"] = [text.significant(choice.days) for choice in choices]
+    if first.cost_usd is not None:
+        columns["USD"] = [text.count(choice.cost_usd or 0.0) for choice in choices]
+    elif first.usd_per_mtoken is not None:
+        columns["USD/Mtoken"] = [text.significant(choice.usd_per_mtoken) for choice in choices]
+    elif first.gpu_hours is not None and several:
+        columns["GPU-hours"] = [text.count(choice.gpu_hours or 0.0) for choice in choices]
     if efficiency is not None:
-        parts.append(("efficiency %", [text.percent(point["efficiency"]) for point in efficiency]))
+        columns["efficiency %"] = [text.percent(share) for share in efficiency]
     else:
-        parts.append(("mem GiB", [text.gib(one["device_bytes"]) for one in choices]))
-    parts.append(("layout", [one["layout_id"] for one in choices]))
-    return [name for name, _ in parts], [list(row) for row in zip(*(cells for _, cells in parts), strict=True)]
+        columns["mem GiB"] = [text.gib(choice.device_bytes) for choice in choices]
+    columns["layout"] = [choice.layout_id for choice in choices]
+    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def _bought(axes: Sequence[str], before: Json, after: Json) -> str:
+def _bought(axes: Sequence[str], before: TradeoffChoice, after: TradeoffChoice) -> str:
     """`memory -8.5 % for time +3.5 %`."""
-    changes = {name: after[_FIELDS[name]] / before[_FIELDS[name]] - 1 for name in axes}
+    changes = {name: getattr(after, _FIELDS[name]) / getattr(before, _FIELDS[name]) - 1 for name in axes}
     gained = [f"{name} {text.more(change)}" for name, change in changes.items() if change < 0]
     lost = [f"{name} {text.more(change)}" for name, change in changes.items() if change > 0]
     return f"{', '.join(gained)} for {', '.join(lost)}" if gained and lost else ", ".join([*gained, *lost])
 
 
-def _rows_shown(tried: Sequence[Json], most: int, chosen: int | None) -> list[Json]:
-    """Every number of GPUs, or the ends, the one chosen, and the most efficient of each of `most` - 2 parts of the
-    range."""
-    if len(tried) <= most:
-        return list(tried)
-    first, last = tried[0]["num_gpus"], tried[-1]["num_gpus"]
+def _rows_shown(points: Sequence[Tried], most: int, chosen: int | None) -> list[int]:
+    """Indices of every number of GPUs, or of the ends, the one chosen, and the most efficient of each of `most` - 2
+    parts of the range."""
+    if len(points) <= most:
+        return list(range(len(points)))
+    first, last = points[0].num_gpus, points[-1].num_gpus
     best: dict[int, int] = {}
-    for index, point in enumerate(tried):
-        part = int(math.log(point["num_gpus"] / first) / math.log(last / first) * (most - 2))
-        if part not in best or point["efficiency"] > tried[best[part]]["efficiency"]:
+    for index, point in enumerate(points):
+        part = int(math.log(point.num_gpus / first) / math.log(last / first) * (most - 2))
+        if part not in best or _efficiency(point) > _efficiency(points[best[part]]):
             best[part] = index
-    marked = {index for index, point in enumerate(tried) if point["num_gpus"] in (first, last, chosen)}
-    return [tried[index] for index in sorted(marked | set(best.values()))]
+    marked = {index for index, point in enumerate(points) if point.num_gpus in (first, last, chosen)}
+    return sorted(marked | set(best.values()))
 
 
-def _mark(point: Json, result: Json) -> str:
-    if result["deadline_s"] is None:
+def _efficiency(point: Tried) -> float:
+    return point.efficiency or 0.0
+
+
+def _mark(point: Tried, result: Curve) -> str:
+    if result.deadline_s is None:
         return ""
-    if point["status"] == "too slow":
+    if point.status == "too slow":
         return "too slow"
-    return "<- cheapest" if point["num_gpus"] == result["chosen"] else ""
+    return "<- cheapest" if point.num_gpus == result.chosen else ""
 
 
 _STATUSES = {
@@ -125,30 +132,31 @@ _STATUSES = {
 }  # fmt: skip
 
 
-def _counted(result: Json) -> str:
+def _counted(result: Curve) -> str:
     """Which numbers of GPUs were tried, and what became of them."""
-    points, per_node = result["points"], result["whole_nodes_of"]
-    statuses = Counter(point["status"] for point in points)
+    points, per_node = result.points, result.whole_nodes_of
+    statuses = Counter[str](point.status for point in points)
     counted = ", ".join(f"{statuses[name]:,} {words}" for name, words in _STATUSES.items() if statuses[name])
     whole = f"whole nodes of {per_node}"
-    whole = whole if points[0]["num_gpus"] >= per_node else f"any within a node, then {whole}"
+    whole = whole if points[0].num_gpus >= per_node else f"any within a node, then {whole}"
     return f"{len(points):,} numbers of GPUs ({whole}): {counted}"
 
 
-def _closing(result: Json) -> list[str]:
+def _closing(result: Curve) -> list[str]:
     """The answer under a deadline, and whether it is proven."""
-    if result["deadline_s"] is None:
-        return [_proof(result, "curve")] if result["stopped"] else []
-    best = next(point["best"] for point in result["points"] if point["num_gpus"] == result["chosen"])
-    spent = f"{text.count(best['cost_usd'])} USD" if best["cost_usd"] is not None else ""
-    spent = spent or f"{text.count(best['gpu_hours'])} GPU-hours"
-    line = f"{best['num_gpus']:,} GPUs train on {text.count(result['total_tokens'])} tokens in "
-    line += f"{text.significant(best['days'])} of {text.significant(result['deadline_s'] / _DAY_S)} days, for {spent}."
-    proof = "" if result["stopped"] else " Proven: no other number of GPUs tried does it for less, by this model."
-    return [text.wrapped(line + proof), *([_proof(result, "curve")] if result["stopped"] else [])]
+    unproven = [_proof(result, "curve")] if result.stopped else []
+    best = next((point.best for point in result.points if point.num_gpus == result.chosen), None)
+    if result.deadline_s is None or best is None:
+        return unproven
+    spent = f"{text.count(best.cost_usd)} USD" if best.cost_usd is not None else ""
+    spent = spent or f"{text.count(best.gpu_hours or 0.0)} GPU-hours"
+    line = f"{best.num_gpus:,} GPUs train on {text.count(result.total_tokens or 0.0)} tokens in "
+    line += f"{text.significant(best.days)} of {text.significant(result.deadline_s / _DAY_S)} days, for {spent}."
+    proof = "" if result.stopped else " Proven: no other number of GPUs tried does it for less, by this model."
+    return [text.wrapped(line + proof), *unproven]
 
 
-def _proof(result: Json, what: str) -> str:
-    if result["stopped"]:
-        return f"The search was stopped ({result['stopped']}): the {what} may have better points."
+def _proof(result: Question, what: str) -> str:
+    if result.stopped:
+        return f"The search was stopped ({result.stopped}): the {what} may have better points."
     return text.wrapped(f"Proven: no other layout of this space belongs on the {what}, by this model.")

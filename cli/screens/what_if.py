@@ -1,9 +1,10 @@
-"""The screens of `what-if`, made from the JSON form of a study's result."""
+"""The screen of `what-if --set`, and the lines that the screens of all studies share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
@@ -11,102 +12,112 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .parts import Json, Part
+    from ...planner.studies.base import Change
+    from ...planner.studies.compare import Comparison
+    from ...planner.studies.pricing import Priced
+    from .parts import Part
+
+_SAVES_NOTHING = 0.0005  # share of a step that the screen would show as 0.0 %
 
 
-
-def compare_screen(result: Json, header: str) -> list[Part]:
+def compare_screen(result: Comparison, header: str) -> list[Part]:
     """Before and after, term by term."""
-    before, after, best = result["before"], result["after"]["held"], result["after"]["replanned"]
-    lines: list[Part] = [header, *change_lines(result["changes"]), ""]
-    shown = best if best and best["layout_id"] != after["layout_id"] else None
-    lines.append(f"held        {after['layout_id']}")
-    if shown:
-        lines.append(f"re-planned  {shown['layout_id']}")
-    if after["step_s"] is None:
+    before, after, best = result.before, result.after.held, result.after.replanned
+    replanned = best if best and best.layout_id != after.layout_id else None
+    lines: list[Part] = [header, *change_lines(result.changes), "", f"held        {after.layout_id}"]
+    if replanned:
+        lines.append(f"re-planned  {replanned.layout_id}")
+    legal = None if math.isnan(after.step_s) else after
+    if legal is None:
         lines += ["", *problem_lines(after)]
-        after = None
-    lines += ["", _compare_table(before, after, shown)]
-    if after is not None and after["problems"]:
-        lines += ["", *problem_lines(after)]
-    return [*lines, "", *_verdict(before, after, best), *footnotes([before, after, shown]), ""]
+    lines += ["", _compare_table(before, legal, replanned)]
+    if legal is not None and legal.problems:
+        lines += ["", *problem_lines(legal)]
+    return [*lines, "", *_verdict(legal, best), *footnotes([before, legal, replanned]), ""]
 
 
-def change_lines(changes: Sequence[Json]) -> list[str]:
+def change_lines(changes: Sequence[Change]) -> list[str]:
     """`gpu.memory.bandwidth  3.35 TB/s -> 4.8 TB/s` for each `--set`."""
-    width = max((len(each["path"]) for each in changes), default=0)
+    width = max((len(change.path) for change in changes), default=0)
     return [
-        f"  {each['path']:<{width}}  {text.value_at(each['path'], each['before'], each['dimension'])} -> "
-        f"{text.value_at(each['path'], each['after'], each['dimension'])}"
-        for each in changes
+        f"  {change.path:<{width}}  {text.value_at(change.path, change.before, change.dimension)} -> "
+        f"{text.value_at(change.path, change.after, change.dimension)}"
+        for change in changes
     ]
 
 
-def problem_lines(priced: Json) -> list[str]:
+def problem_lines(priced: Priced) -> list[str]:
     """Why the layout held cannot run."""
     reasons = []
-    for reason in priced["problems"]:
-        if reason == "out of memory":
-            need, has = text.gib(priced["device_bytes"]), text.gib(priced["memory_bytes"])
-            reason = f"it needs {need} GiB per GPU of {has}"
-        reasons.append(reason)
+    for problem in priced.problems:
+        if problem == "out of memory":
+            needed, limit = text.gib(priced.device_bytes), text.gib(priced.memory_bytes)
+            reasons.append(f"it needs {needed} GiB per GPU of {limit}")
+        else:
+            reasons.append(problem)
     return [text.wrapped(f"The layout held cannot run here: {'; '.join(reasons)}.")]
 
 
-def _compare_table(before: Json, after: Json | None, best: Json | None) -> Table:
-    columns = [each for each in (before, after, best) if each is not None]
-    places = text.decimals([before["step_s"]])
-    names = dict.fromkeys(name for each in (before, after, best) if each for name in each["terms"])
-    rows = [_row(f"  {name}", before, after, best, lambda each, n=name: each["terms"].get(n, 0.0), places)
-            for name in sorted(names, key=lambda n: -max(each["terms"].get(n, 0.0) for each in columns))]  # fmt: skip
-    zero = text.fixed(0.0, places)
-    rows = [row for row in rows if any(cell not in ("", zero, "-", "=", "new") and "%" not in cell and cell[0] != "x"
-                                       for cell in row[1:])]  # fmt: skip
-    rows.insert(0, _row("step s", before, after, best, lambda each: each["step_s"], places))
-    for label, field, number in _TOTALS:
-        if any(each[field] is not None for each in columns):
-            rows.append(_row(label, before, after, best, lambda each, f=field: each[f], number))
+def _compare_table(before: Priced, after: Priced | None, best: Priced | None) -> Table:
+    """A row per term and total; a column per layout with, after the first, its change."""
+    columns = [priced for priced in (before, after, best) if priced is not None]
+    places = text.decimals([before.step_s])
     headers = ["", "before"] + (["held", "change"] if after else []) + (["re-planned", "change "] if best else [])
+    rows = [_row("step s", [priced.step_s for priced in columns], lambda seconds: text.fixed(seconds, places))]
+    rows += _term_rows(columns, places)
+    for label, read, write in _TOTALS:
+        values = [read(priced) for priced in columns]
+        if any(value is not None for value in values):
+            rows.append(_row(label, values, write))
     return table(*headers, rows=rows, right=headers[1:])
 
 
-_TOTALS = (
-    ("memory GiB", "device_bytes", text.gib),
-    ("tokens/s", "tokens_per_s", lambda value: text.fixed(value, 0)),
-    ("USD per trillion tokens", "usd_per_ttoken", lambda value: text.fixed(value, 0)),
-    ("GPU MWh per trillion tokens", "mwh_per_ttoken", lambda value: text.significant(value)),
+def _term_rows(columns: Sequence[Priced], places: int) -> list[list[str]]:
+    """The terms, longest first, of which something shows in a column."""
+    seconds = {name: [priced.terms.get(name, 0.0) for priced in columns] for priced in columns for name in priced.terms}
+    names = sorted(seconds, key=lambda name: -max(seconds[name]))
+    rows = [_row(f"  {name}", seconds[name], lambda value: text.fixed(value, places)) for name in names]
+    nothing = ("", text.fixed(0.0, places), "-", "=", "new")
+    return [row for row in rows if any(cell not in nothing and not _is_change(cell) for cell in row[1:])]
+
+
+def _is_change(cell: str) -> bool:
+    return "%" in cell or cell.startswith("x")
+
+
+_TOTALS: tuple[tuple[str, Callable[[Priced], float | None], Callable[[float | None], str]], ...] = (
+    ("memory GiB", lambda priced: priced.device_bytes, text.gib),
+    ("tokens/s", lambda priced: priced.tokens_per_s, lambda value: text.fixed(value, 0)),
+    ("USD per trillion tokens", lambda priced: priced.usd_per_ttoken, lambda value: text.fixed(value, 0)),
+    ("GPU MWh per trillion tokens", lambda priced: priced.mwh_per_ttoken, text.significant),
 )
 
 
-def _row(label: str, before: Json, after: Json | None, best: Json | None, read: Any, shown: Any) -> list[str]:
-    words = shown if callable(shown) else lambda value: text.fixed(value, shown)
-    row = [label, words(read(before))]
-    for each in (after, best):
-        if each is not None:
-            row += [words(read(each)), text.change(read(before), read(each))]
-    return row
+def _row(label: str, values: Sequence[float | None], write: Callable[[float | None], str]) -> list[str]:
+    before, *others = values
+    return [label, write(before), *(cell for value in others for cell in (write(value), text.change(before, value)))]
 
 
-def _verdict(before: Json, after: Json | None, best: Json | None) -> list[str]:
+def _verdict(after: Priced | None, best: Priced | None) -> list[str]:
     if best is None:
         return []
-    if after is not None and best["layout_id"] == after["layout_id"]:
+    if after is not None and best.layout_id == after.layout_id:
         return ["Re-planned: the layout held is still the best."]
-    if after is None or after["problems"]:
-        return [f"Re-planned: {best['layout_id']} runs in {text.significant(best['step_s'])} s."]
-    gain = 1 - best["step_s"] / after["step_s"]
-    if gain < 0.0005:
+    if after is None or after.problems:
+        return [f"Re-planned: {best.layout_id} runs in {text.significant(best.step_s)} s."]
+    gain = 1 - best.step_s / after.step_s
+    if gain < _SAVES_NOTHING:
         return ["Re-planned: another layout is best, but gains nothing that shows."]
     return [text.wrapped(f"Re-planning gains another {text.percent(gain)} % over the layout held.")]
 
 
-def footnotes(prices: Sequence[Json | None]) -> list[str]:
+def footnotes(prices: Sequence[Priced | None]) -> list[str]:
     """What a number that is shown, or missing, rests on."""
-    shown = [each for each in prices if each is not None]
+    shown = [priced for priced in prices if priced is not None]
     lines = []
-    if all(each["usd_per_ttoken"] is None for each in shown):
+    if all(priced.usd_per_ttoken is None for priced in shown):
         lines.append("No price is known: `--set cluster.price='98.32 USD/h'` (of a node) adds dollars.")
-    if all(each["mwh_per_ttoken"] is None for each in shown):
+    if all(priced.mwh_per_ttoken is None for priced in shown):
         lines.append("No power is known: `--set gpu.tdp='700 W'` adds energy.")
     else:
         lines.append("Energy is the GPUs' board power by data sheet: no host, network or cooling.")

@@ -16,8 +16,9 @@ from meshwright.cli.screens import listings as listings_screen
 from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens import plan as plan_screen
 from meshwright.cli.screens.header import space_line
+from meshwright.planner.document.plan import Plan
 
-from ..sample_plan import sample_plan
+from ..sample_plan import sample_document, sample_plan
 from ..snapshots import check
 
 
@@ -29,48 +30,48 @@ def drawn(parts: Iterable[Any], color: str = "never") -> str:
     return stream.getvalue()
 
 
-def other_plan() -> dict[str, Any]:
-    plan = sample_plan()
+def other_plan() -> Plan:
+    plan = sample_document()
     plan["request"]["workload"]["global_batch"] = 2048
     plan["candidates"] = plan["candidates"][1:]
-    return plan
+    return Plan.model_validate(plan)
 
 
-def many_stages() -> dict[str, Any]:
+def many_stages() -> Plan:
     """16 stages, each with its own number of bytes."""
-    plan = sample_plan()
+    plan = sample_document()
     first = plan["candidates"][0]["memory"][0]
     plan["candidates"][0]["memory"] = [
         {**first, "stage": stage, "device_bytes": first["device_bytes"] - stage * 2**27} for stage in range(16)
     ]
-    return plan
+    return Plan.model_validate(plan)
 
 
-def with_offload() -> dict[str, Any]:
-    plan = sample_plan()
+def with_offload() -> Plan:
+    plan = sample_document()
     for stage in plan["candidates"][0]["memory"]:
         stage.update(optimizer_bytes=0, host_bytes=10 * 2**30)
-    return plan
+    return Plan.model_validate(plan)
 
 
-def with_uncertainty() -> dict[str, Any]:
-    plan = sample_plan()
+def with_uncertainty() -> Plan:
+    plan = sample_document()
     plan["certificate"].update(proven=False, gap=0.021)
     plan["resolved"]["workload"].update(lora={"rank": 16, "base_dtype": "nf4"}, total_tokens=15e12)
     plan["candidates"][0].update(days=710.3, gpu_hours=4.364e6, cost_usd=17.1e6)
     plan["outside"] = {"layout_id": "tp8-pp4-zbv-vpp2-dp8-mbs1-z1-rsel", "step_s": 32.1, "targets": ["torchtitan"]}
-    return plan
+    return Plan.model_validate(plan)
 
 
-def resolved_to(**changes: Any) -> dict[str, Any]:
-    plan = sample_plan()
+def resolved_to(**changes: Any) -> Plan:
+    plan = sample_document()
     plan["resolved"].update(changes)
-    return plan
+    return Plan.model_validate(plan)
 
 
 def screens() -> dict[str, list[Any]]:
     plan = sample_plan()
-    first, third = plan["candidates"][0], plan["candidates"][2]
+    first, third = plan.candidates[0], plan.candidates[2]
     origins = {"model": "--model", "fix": "a.yaml, line 3"}
     facts: dict[str, dict[str, Any]] = {
         "peak.bf16": {"value": "989.5 TFLOP/s", "source": "datasheet; a file"},
@@ -81,8 +82,8 @@ def screens() -> dict[str, list[Any]]:
         "plan-ascii": plan_screen.plan_screen(plan, unicode=False),
         "plan-not-proven": plan_screen.plan_screen(with_uncertainty(), unicode=True),
         "memory": memory_screen.memory_screen(plan, first),
-        "memory-offload": memory_screen.memory_screen(plan, with_offload()["candidates"][0]),
-        "memory-many-stages": memory_screen.memory_screen(many_stages(), many_stages()["candidates"][0]),
+        "memory-offload": memory_screen.memory_screen(plan, with_offload().best),
+        "memory-many-stages": memory_screen.memory_screen(many_stages(), many_stages().best),
         "explain": explain_screen.explain_screen(plan, first, unicode=True),
         "why-not": explain_screen.why_not_screen(plan, third),
         "why-not-target": explain_screen.why_not_screen(resolved_to(target="torchtitan"), third),
@@ -90,7 +91,7 @@ def screens() -> dict[str, list[Any]]:
         "diff": listings_screen.diff_screen(differences(plan, other_plan()), ("before.json", "after.json")),
         "diff-equal": listings_screen.diff_screen(differences(plan, sample_plan()), ("before.json", "after.json")),
         "show-sources": listings_screen.sources_screen("h100-sxm-80gb", facts),
-        "origins": [explain_screen.origins_table(origins_of({**plan, "origins": origins}))],
+        "origins": [explain_screen.origins_table(origins_of(plan.request, origins))],
     }
 
 
@@ -112,7 +113,8 @@ def test_colour_adds_nothing_but_colour(name: str) -> None:
 
 
 def test_the_counts_add_up() -> None:
-    numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", space_line(sample_plan()))]
+    line = space_line(sample_plan().certificate.space, stopped=False)
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", line)]
     assert numbers[0] == sum(numbers[1:])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from meshwright.cli.commands.what_if import _SCREENS
 from meshwright.planner.studies.registry import STUDIES
 
 from ..snapshots import Result, check, run_here
@@ -119,11 +118,10 @@ def test_json_of_an_illegal_layout_has_null(folder: Path) -> None:
     assert document["after"]["held"]["step_s"] is None
 
 
-def test_every_study_has_its_line_in_the_help_and_its_screen() -> None:
+def test_every_study_has_its_line_in_the_help() -> None:
     text = run_here("what-if", "--help").out
     for name in STUDIES:
         assert name in ("compare", "sweep") or f"\n    {name}  " in text
-    assert set(_SCREENS) == set(STUDIES)
 
 
 CURVE = ["--vary", "cluster.links.inter_node.bandwidth=25Gb/s..400Gb/s:5", "--replan"]

@@ -34,7 +34,7 @@ def made(plan: Plan) -> Report:
 
 @pytest.fixture(scope="module")
 def page(plan: Plan, made: Report) -> str:
-    return report_page(plan.model_dump(mode="json"), json.loads(made.model_dump_json()))
+    return report_page(plan, made)
 
 
 def text_of(page: str) -> str:
@@ -81,10 +81,9 @@ def test_no_time_is_shown_as_nothing(plan: Plan, page: str) -> None:
 
 
 def test_what_a_user_wrote_cannot_become_markup(plan: Plan, made: Report) -> None:
-    document = plan.model_dump(mode="json")
-    document["warnings"] = ["<script>alert(1)</script>"]
-    document["resolved"]["model"]["name"] = "a&b<i>"
-    page = report_page(document, json.loads(made.model_dump_json()))
+    resolved = {**plan.resolved, "model": {**plan.resolved["model"], "name": "a&b<i>"}}
+    written = plan.model_copy(update={"warnings": ("<script>alert(1)</script>",), "resolved": resolved})
+    page = report_page(written, made)
     assert "<script>alert" not in page
     assert "a&amp;b&lt;i&gt;" in page
 

@@ -286,17 +286,17 @@ def test_launch_files_say_which_node_is_which(groups: list[str]) -> None:
 def test_screens_hold_each_stage_to_what_its_group_has() -> None:
     plan = api.plan(model="llama-3.1-8b", cluster={"groups": ["dgx-h100:2", "dgx-a100-40gb:1"]}, top=1,
                     fix={"pp": 3, "tp": 1, "cp": 1})  # fmt: skip
-    document = plan.model_dump(mode="json")
-    best = document["candidates"][0]
-    rooms = {stage: text.gib(use["memory_bytes"]) for use in best["spread"]["islands"]
-             for stage in range(use["stages"][0], use["stages"][1] + 1)}  # fmt: skip
-    assert sorted(rooms.values()) == ["40.0", "79.6", "79.6"]
-    shown = next(part for part in memory_screen.memory_screen(document, best) if not isinstance(part, str))
+    best = plan.best
+    assert best.spread is not None
+    limits = {stage: text.gib(use.memory_bytes) for use in best.spread.islands
+              for stage in range(use.stages[0], use.stages[1] + 1)}  # fmt: skip
+    assert sorted(limits.values()) == ["40.0", "79.6", "79.6"]
+    shown = next(part for part in memory_screen.memory_screen(plan, best) if not isinstance(part, str))
     row = list(shown.columns[0].cells).index("may use")
     assert {str(column.header): list(column.cells)[row] for column in shown.columns[1:]} == {
-        f"stage {stage}": room for stage, room in rooms.items()}  # fmt: skip
-    assert memory_screen.peak_bytes(best) > memory_screen.capacity(document)
-    assert "does not fit" not in str(why_not_screen(document, best)[0])
+        f"stage {stage}": limit for stage, limit in limits.items()}  # fmt: skip
+    assert best.device_bytes > memory_screen.capacity(plan)
+    assert "does not fit" not in str(why_not_screen(plan, best)[0])
 
 
 def test_islands_keep_what_was_measured_on_them() -> None:

@@ -260,7 +260,7 @@ def test_nothing_else_does_and_says_so(plan: Plan) -> None:
         with pytest.raises(UnsupportedError, match="its layers have strategies of their own") as caught:
             attempt()
         assert "whose layers are alike" in caught.value.hint
-    screen = " ".join(" ".join(str(part) for part in layer_lines([plan.best.model_dump()], 16 * 2**30)).split())
+    screen = " ".join(" ".join(str(part) for part in layer_lines([plan.best], 16 * 2**30)).split())
     assert "% faster than the best with one strategy for all, dp16-mbs4-z3-rfull (2.23 s)" in screen
     assert "Proven to 0.00 %" in screen
     assert "Of the targets, only meshwright can run it." in screen

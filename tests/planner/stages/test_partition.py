@@ -460,7 +460,7 @@ def test_why_these_stages() -> None:
     assert loads.even_step_s == pytest.approx(base.step_s, rel=1e-8)
     assert sum(loads.stage_s) == pytest.approx(sum(loads.even_stage_s), rel=1e-3)  # the same work, placed elsewhere
     assert max(loads.stage_s) < max(loads.even_stage_s)
-    said = " ".join(why_these_stages(plan.best.model_dump(), loads.model_dump())).replace("\n  ", " ")
+    said = " ".join(why_these_stages(plan.best, loads)).replace("\n  ", " ")
     assert "Even stages (8, 8, 8 and 8 layers): stage 0 takes" in said  # of a V, the head is where the embedding is
     assert "the head is worth 2." in said
 

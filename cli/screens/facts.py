@@ -1,0 +1,86 @@
+"""What screens name of a request and of what it resolved to. A plan keeps both as JSON (`request`, `resolved`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...planner.document.plan import Plan
+    from ...planner.studies.tradeoffs import Question
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes that are alike."""
+
+    num_nodes: int
+    gpus_per_node: int
+    gpu: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """The workload."""
+
+    global_batch: int  # sequences per step
+    seq_len: int  # tokens
+    precision: str
+    objective: str  # `step`, `cost` or `memory`
+    total_tokens: float | None  # of the whole run
+    lora_rank: int | None  # None: no adapters
+    base_dtype: str  # of the weights below the adapters; empty without
+    trains_layers: int  # the last layers, which alone are trained; 0: all are
+    expert_capacity_factor: float | None
+
+
+@dataclass(frozen=True)
+class Software:
+    """What was assumed of the software that will run the plan."""
+
+    name: str
+    values: Mapping[str, object]
+    sources: Mapping[str, str]  # of the values that have one
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The subject of a plan, a frontier or a curve of GPUs."""
+
+    model: str
+    groups: tuple[Nodes, ...]
+    work: Work
+    software: Software
+    target: str
+    memory_bytes: float  # that a layout which takes all GPUs for alike may use of each
+
+    @classmethod
+    def of(cls, result: Plan | Question) -> Facts:
+        """The facts of a plan, or of an answer about numbers of GPUs (then of the smallest)."""
+        resolved = result.resolved
+        groups = resolved["cluster"]["groups"]
+        stack = resolved["stack"]
+        return cls(
+            model=resolved["model"]["name"],
+            groups=tuple(Nodes(group["num_nodes"], group["gpus_per_node"], group["gpu"]["name"]) for group in groups),
+            work=_work(result.request["workload"], resolved["workload"]),
+            software=Software(
+                name=stack["name"], sources=stack.get("sources", {}),
+                values={name: value for name, value in stack.items() if name not in ("name", "sources")},
+            ),
+            target=resolved["target"],
+            memory_bytes=float(resolved["memory_bytes"]),
+        )  # fmt: skip
+
+
+def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any]) -> Work:
+    lora = resolved.get("lora") or {}
+    return Work(
+        global_batch=resolved["global_batch"], seq_len=resolved["seq_len"], precision=resolved["precision"],
+        objective=resolved.get("objective", "step"), total_tokens=resolved.get("total_tokens"),
+        lora_rank=lora.get("rank"), base_dtype=lora.get("base_dtype", ""),
+        trains_layers=resolved.get("trains_layers") or 0,
+        # The resolved workload has no field for it: it is part of the resolved model's experts.
+        expert_capacity_factor=requested.get("expert_capacity_factor"),
+    )  # fmt: skip

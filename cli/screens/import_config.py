@@ -1,0 +1,71 @@
+"""The screen of `meshwright import`: the team's own layout, beside the one that `plan` chooses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import text
+from .explain import difference_table
+from .facts import Facts
+from .memory import capacity
+from .plan import step_text
+
+if TYPE_CHECKING:
+    from ...planner.document.plan import Plan
+    from ...planner.importing import Imported
+    from .parts import Part
+
+_INDENT = " " * len("planned  ")
+
+
+def import_screen(
+    imported: Imported, priced: Plan, switched_s: float | None, plan: Plan, saved_as: str | None
+) -> list[Part]:
+    """What was read, what its layout takes, and what is faster. priced: a plan of that layout alone; switched_s: its
+    step with what the config could switch on."""
+    best, theirs = plan.best, priced.best
+    parts: list[Part] = [*_read_lines(imported), *_theirs_lines(priced)]
+    if switched_s is not None and switched_s < theirs.step_s:
+        share = text.percent(1 - switched_s / theirs.step_s)
+        line = f"with {', '.join(imported.switched)}: {text.significant(switched_s)} s, {share} % faster"
+        parts.append(_indented(line))
+    if best.layout_id == theirs.layout_id:
+        parts += ["", "Nothing is faster: it is the layout that `plan` chooses"]
+        return parts if switched_s is None else [*parts, "", _next(plan, saved_as)]
+    faster = 1 - best.step_s / theirs.step_s
+    gain = f"{text.percent(faster)} % faster" if faster >= 0 else f"{text.percent(-faster)} % slower, but it fits"
+    parts += [f"planned  {best.layout_id}",
+              f"{_INDENT}{step_text(best)}, {gain}; fits ({text.gib(best.device_bytes)} GiB)", "",
+              "Yours beside the planned, per step:", difference_table(best, theirs)]  # fmt: skip
+    return [*parts, "", _next(plan, saved_as)]
+
+
+def _read_lines(imported: Imported) -> list[str]:
+    """How many options say the layout, which are unknown, and what was assumed."""
+    lines = [f"{imported.framework}: {imported.read} options say the layout, {imported.unread} say other things"]
+    if imported.unknown:
+        listed = ", ".join(f"{name} (line {line})" for name, line in imported.unknown.items())
+        lines.append(text.wrapped(f"unknown to {imported.framework}: {listed}", hanging="  "))
+    return [*lines, *(text.wrapped(f"assumed: {assumption}", hanging="  ") for assumption in imported.assumed)]
+
+
+def _theirs_lines(priced: Plan) -> list[str]:
+    """The layout of the config, its speed, and whether it fits. Where somebody runs a config that does not fit by the
+    estimate, the estimate is wrong."""
+    theirs, limit = priced.best, capacity(priced)
+    speed = f"{text.percent(theirs.mfu)} % MFU, {text.significant(theirs.tokens_per_s_per_gpu)} tokens/s per GPU"
+    needed = f"({text.gib(theirs.device_bytes)} GiB of {text.gib(limit)})"
+    fits = f"fits {needed}"
+    if theirs.device_bytes > limit:
+        over = f"{text.gib(theirs.device_bytes - limit)} GiB"
+        fits = f"does not fit by this estimate {needed}: if it runs for you, the estimate is {over} or more too high"
+    return ["", f"yours    {theirs.layout_id}", f"{_INDENT}{step_text(theirs)}, {speed}", _indented(fits)]
+
+
+def _indented(line: str) -> str:
+    return text.wrapped(f"{_INDENT}{line}", hanging=_INDENT)
+
+
+def _next(plan: Plan, saved_as: str | None) -> str:
+    saved = f"meshwright emit {saved_as}" if saved_as else "add `-o plan.json`, then meshwright emit plan.json"
+    return f"Next: {saved} --to {Facts.of(plan).target}"
