@@ -17,7 +17,8 @@ def plan_islands(resolved: Resolved, watch: Watch) -> Plan:
     if not search.choices:
         raise heterogeneous.nothing_fits(resolved, search)
     listed = heterogeneous.listed(resolved, search)
-    even = heterogeneous.even_way(resolved, search, watch.late)  # before the certificate: Ctrl-C there stops `search`
+    # Before the certificate, as Ctrl-C there stops `search`.
+    even = heterogeneous.even_strategy(resolved, search, watch.late)
     best_s = listed[0].step_s
     space = search.count.to_space_count(resolved.space.axis_sizes(), search.priced)
     certificate = certify_to_gap(space, best_s, min(search.lower_bound_s, best_s), search.stopped)
@@ -25,4 +26,4 @@ def plan_islands(resolved: Resolved, watch: Watch) -> Plan:
     warnings = tuple(warning for warning in resolved.warnings if warning.code != "uniform-plan")
     plan = build_plan(replace(resolved, warnings=warnings), listed, certificate, None, search.count)
     plan = plan.with_warnings((*unusable, *search.notes), search.cut_short)
-    return plan.model_copy(update={"ways": heterogeneous.ways(resolved, search, even)})
+    return plan.model_copy(update={"ways": heterogeneous.strategies(search, even)})

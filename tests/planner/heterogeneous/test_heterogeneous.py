@@ -117,7 +117,7 @@ def test_replicas_that_are_alike_take_what_one_cluster_takes() -> None:
 def test_replicas_share_micro_batches_so_that_all_end_together() -> None:
     found = found_on("a100_t4", "llama-3.2-1b", precision="fp16", target="any", seq_len=1024, global_batch=256,
                      fix={"pp": 1, "tp": 1, "cp": 1, "micro_batch": 1, "offload": "none"})  # fmt: skip
-    best = next(choice.one for choice in searched(found, runnable_only=False).ranked if choice.way == "replicas")
+    best = next(choice.staged for choice in searched(found, runnable_only=False).ranked if choice.manner == "replicas")
     assert isinstance(best, Replicas)
     assert sum(dp * m for dp, m in zip(best.dp, best.shares, strict=True)) == 256
     every = (Replicas.of_shares(found, best.parts, best.layout, ((256 - 4 * m) // 12, m))
@@ -162,7 +162,7 @@ def small() -> tuple[Resolved, float]:
 def test_the_search_finds_what_all_splits_and_orders_have(small: tuple[Resolved, float]) -> None:
     found, least = small
     mixed = searched(found)
-    best = min(choice.one.step_s for choice in mixed.ranked if len(choice.parts) == 2 and choice.way == "across")
+    best = min(choice.staged.step_s for choice in mixed.ranked if len(choice.parts) == 2 and choice.manner == "across")
     assert best == pytest.approx(least, rel=2e-3)
     assert mixed.lower_bound_s <= least
     assert mixed.lower_bound_s > 0.8 * mixed.best_s
@@ -201,14 +201,14 @@ def test_ctrl_c_where_all_gpus_alike_are_compared_is_told(monkeypatch: Any) -> N
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Search, "_descend", interrupt)
-    assert mixed_plans.even_way(found, mixed, lambda: False) is None
+    assert mixed_plans.even_strategy(found, mixed, lambda: False) is None
     assert mixed.stopped == "interrupted"
 
 
 def test_a_time_limit_there_is_told_too() -> None:
     found = found_on(TWO_KINDS, layers=7, **SMALL)
     mixed = searched(found)
-    assert mixed_plans.even_way(found, mixed, lambda: True) is None
+    assert mixed_plans.even_strategy(found, mixed, lambda: True) is None
     assert mixed.stopped is None
     assert mixed.notes[-1] == "time limit before all GPUs as if alike were compared"
 
