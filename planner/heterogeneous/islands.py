@@ -1,4 +1,4 @@
-"""The islands of a mixed cluster as requests of their own, and what a message from one to another takes."""
+"""The islands of a heterogeneous cluster as requests of their own, and messages over the bridges between them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from ...cost_models.build_ledger import build_totals
+from ...cost_models.problem import Problem
 from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates import collectives
 from ...cost_models.rates.collectives import Curve
@@ -21,11 +23,11 @@ from ..request.resolve import Resolved
 
 @dataclass(frozen=True, eq=False)
 class IslandPart:
-    """One island: the request on it alone. number: its index in the cluster."""
+    """One island."""
 
-    number: int
+    number: int  # its index in the cluster
     name: str
-    alone: Resolved
+    alone: Resolved  # the request on this island alone
 
     @property
     def num_gpus(self) -> int:
@@ -33,7 +35,7 @@ class IslandPart:
 
     @cached_property
     def likeness(self) -> str:
-        """Equal where islands are alike in all but their name and their bridges."""
+        """A key that two islands share if they differ in nothing but their names and their bridges."""
         return repr((self.alone.cluster.groups, self.alone.cluster.levels))
 
     @cached_property
@@ -47,10 +49,10 @@ class IslandPart:
 
 @dataclass(frozen=True)
 class OnIslands(Staged):
-    """A layout on several islands. parts: the islands; singles: what each of them runs, by its own rates."""
+    """A layout on several islands."""
 
     parts: tuple[IslandPart, ...] = ()
-    singles: tuple[Staged, ...] = ()
+    singles: tuple[Staged, ...] = ()  # [part] what each of them runs, by its own rates
 
     @property
     def peak_flops_per_s(self) -> float:
@@ -60,17 +62,17 @@ class OnIslands(Staged):
     def fits(self) -> bool:
         """Every island's share in the memory of its own GPUs and hosts."""
         return all(
-            one.device_bytes <= one.resolved.memory_bytes and one.host_bytes <= one.resolved.host_bytes
-            for one in self.singles
+            single.device_bytes <= single.resolved.memory_bytes and single.host_bytes <= single.resolved.host_bytes
+            for single in self.singles
         )
 
     @property
     def device_bytes(self) -> float:
-        return max(one.device_bytes for one in self.singles)
+        return max(single.device_bytes for single in self.singles)
 
     @property
     def host_bytes(self) -> float:
-        return max(one.host_bytes for one in self.singles)
+        return max(single.host_bytes for single in self.singles)
 
 
 def parts_of(resolved: Resolved) -> tuple[tuple[IslandPart, ...], tuple[str, ...]]:
@@ -90,6 +92,12 @@ def parts_of(resolved: Resolved) -> tuple[tuple[IslandPart, ...], tuple[str, ...
     return tuple(usable), tuple(unusable)
 
 
+def gradient_bytes(problem: Problem) -> float:
+    """Bytes of the gradients of the whole model: an island sends them to the others in a step, at least."""
+    trained = [kind.trained_sharded + kind.trained_replicated + kind.trained_experts for kind in problem.parameters]
+    return float(build_totals(problem) @ np.array(trained)) * problem.state_bytes.gradient
+
+
 def joined(resolved: Resolved, parts: Sequence[IslandPart]) -> Resolved:
     """The request on some of its islands: their GPUs, and the weakest of their links."""
     cluster = resolved.cluster
@@ -99,30 +107,30 @@ def joined(resolved: Resolved, parts: Sequence[IslandPart]) -> Resolved:
     return replace(resolved, cluster=replace(cluster, groups=groups, hosts=(), islands=(), bridges=()))
 
 
-def bridge_between(cluster: ClusterSpec, one: IslandPart, other: IslandPart) -> Bridge:
-    ends = {one.number, other.number}
+def bridge_between(cluster: ClusterSpec, first: IslandPart, second: IslandPart) -> Bridge:
+    ends = {first.number, second.number}
     return next(bridge for bridge in cluster.bridges if set(bridge.ends) == ends)
 
 
 def bridged(bridge: Bridge, senders: int) -> NetworkLevel:
-    """What each of `senders` GPUs finds that use the bridge at once."""
-    of_node = bridge.node_bytes_per_s / min(senders, bridge.gpus_per_node)
-    share = min(bridge.link.bw_bytes_per_s, of_node, bridge.trunk_bytes_per_s / senders)
-    return replace(bridge.link, bw_bytes_per_s=share)
+    """The share of each of `senders` GPUs that use the bridge at once, in the port of the node and in the trunk."""
+    node_share = bridge.node_bytes_per_s / min(senders, bridge.gpus_per_node)
+    bandwidth = min(bridge.link.bw_bytes_per_s, node_share, bridge.trunk_bytes_per_s / senders)
+    return replace(bridge.link, bw_bytes_per_s=bandwidth)
 
 
 def crossing(rates: Rates, bridge: Bridge, senders: int, op: Op) -> Curve:
-    """[1] the curve of a message, or of a collective of two ranks, over the bridge, in `senders` pairs of GPUs at
-    once."""
+    """[1] the curve of a message, or of a collective of two ranks, over the bridge, in `senders` pairs of GPUs at once.
+    """
     link = bridged(bridge, senders)
     return collectives.curve(rates.collectives, (replace(link, size=1), link), op, np.array([2]), np.array([1]))
 
 
 def crossing_s(rates: Rates, bridge: Bridge, senders: int, op: Op, num_bytes: float) -> float:
-    """Seconds of it for `num_bytes`."""
+    """Seconds of a message, or of a collective, of `num_bytes` over the bridge."""
     return float(collectives.seconds(crossing(rates, bridge, senders, op), num_bytes)[0])
 
 
 def sending_s(rates: Rates, bridge: Bridge, senders: int, num_bytes: float) -> float:
-    """How much of a message's seconds the bridge is busy with it."""
+    """Seconds that the bridge is busy with a message: those of its bytes, without latency."""
     return float(crossing(rates, bridge, senders, "p2p").s_per_byte[0]) * num_bytes

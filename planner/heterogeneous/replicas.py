@@ -1,9 +1,9 @@
-"""Replicas that each lie on one island of a mixed cluster, and run as many micro-batches as their island is fast.
+"""Replicas that each lie on one island of a heterogeneous cluster, and run more micro-batches on faster islands.
 
 Every replica has the same layout; island g holds dp_g of them, and each runs m_g micro-batches of a step, in all
 sum_g dp_g m_g. Gradients are summed weighted by tokens, so the update is that of equal shares. States are sharded
 inside an island; only the sum of gradients crosses the bridges. An island is priced as if all replicas were its own,
-with the links that the data-parallel groups really find.
+with the links that the data-parallel groups really have.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from itertools import product
 
 import numpy as np
 
-from ...cost_models.build_ledger import build_totals
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.specs.cluster import NetworkLevel
 from ..document.partitions import layout_id
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
-from .islands import IslandPart, OnIslands, bridge_between, bridged, joined
+from .islands import IslandPart, OnIslands, bridge_between, bridged, gradient_bytes, joined
 
-_AROUND = 2  # numbers of micro-batches tried on either side of where all islands would end together
-_MOST_TRIED = 4
+_AROUND = 2  # numbers of micro-batches, on either side of the point where all islands end together, that are compared
+_MOST_PRICED = 4  # shares that are priced, the best by the closed form
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,24 @@ class Replicas(OnIslands):
 
     @classmethod
     def of_shares(
-        cls, mixed: Resolved, parts: Sequence[IslandPart], layout: Layout, shares: Sequence[int], *,
+        cls, whole: Resolved, parts: Sequence[IslandPart], layout: Layout, shares: Sequence[int], *,
         simulate: bool = True,
     ) -> Replicas | None:
         """None where a rule forbids the layout with these micro-batches."""
         singles = []
         for part, share in zip(parts, shares, strict=True):
-            seen = _as_seen(mixed, parts, part, layout, share)
-            if share < 1 or not _allowed(seen, layout):
+            on_part = _on_part(whole, parts, part, layout, share)
+            if share < 1 or not _allowed(on_part, layout):
                 return None
-            singles.append(Staged.of(seen, layout, simulate=simulate))
-        last = max(singles, key=lambda one: one.step_s)
-        return cls(joined(mixed, parts), layout, last.partition, last.ledger, last.estimate, simulate, tuple(parts),
+            singles.append(Staged.of(on_part, layout, simulate=simulate))
+        last = max(singles, key=lambda single: single.step_s)
+        return cls(joined(whole, parts), layout, last.partition, last.ledger, last.estimate, simulate, tuple(parts),
                    tuple(singles), tuple(shares))  # fmt: skip
 
     @property
     def last(self) -> Staged:
-        """The island that ends last, as if all were like it."""
-        return max(self.singles, key=lambda one: one.step_s)
+        """The island that ends last, priced as if all replicas were its own."""
+        return max(self.singles, key=lambda single: single.step_s)
 
     @property
     def is_uneven(self) -> bool:
@@ -83,14 +82,12 @@ class Replicas(OnIslands):
 
     @property
     def gradient_bytes(self) -> float:
-        """Gradients of the whole model: what an island sends the others in a step, at least."""
-        problem, totals = self.resolved.problem, build_totals(self.resolved.problem)
-        trained = [kind.trained_sharded + kind.trained_replicated + kind.trained_experts for kind in problem.parameters]
-        return float(totals @ np.array(trained)) * problem.state_bytes.gradient
+        """Bytes that an island sends the others in a step, at least."""
+        return gradient_bytes(self.resolved.problem)
 
     @property
     def crossing_bw_bytes_per_s(self) -> float:
-        """What a GPU finds of the narrowest bridge while all of an island send."""
+        """Share of a GPU in the narrowest bridge while all GPUs of an island send."""
         return self.last.resolved.rates.levels_of("replicate")[-1].bw_bytes_per_s
 
     @property
@@ -102,39 +99,43 @@ class Replicas(OnIslands):
         return self.last.terms
 
 
-def best_shares(mixed: Resolved, parts: Sequence[IslandPart], layout: Layout) -> Replicas | None:
-    """The shares under which the islands end together as nearly as whole micro-batches allow. A step of an island is
-    affine in its share (closed form), so the best shares lie beside the point where all end at once."""
-    total = mixed.workload.global_batch // layout.micro_batch
-    counts = [layout.dp * part.num_gpus // layout.num_gpus for part in parts]
-    lines = [_line(mixed, parts, part, layout, total // layout.dp) for part in parts]
-    ideal = _ending_together(lines, counts, total)
-    tried: list[tuple[float, tuple[int, ...]]] = []
-    reach = [_AROUND * counts[-1] + 1] * (len(parts) - 1)
-    around = [range(max(math.floor(m) - far, 1), math.floor(m) + far + 1) for m, far in zip(ideal, reach, strict=False)]
-    for some in product(*around):
-        left = total - sum(m * count for m, count in zip(some, counts, strict=False))
-        if left > 0 and left % counts[-1] == 0:
-            shares = (*some, left // counts[-1])
-            tried.append((max(a + c * m for (a, c), m in zip(lines, shares, strict=True)), shares))
-    found = (Replicas.of_shares(mixed, parts, layout, shares) for _, shares in sorted(tried)[:_MOST_TRIED])
-    return min((one for one in found if one is not None and one.fits), key=lambda one: one.step_s, default=None)
+def best_shares(whole: Resolved, parts: Sequence[IslandPart], layout: Layout) -> Replicas | None:
+    """The shares under which the islands end together as nearly as whole micro-batches allow; None if none fits.
+
+    A step of an island is affine in its share (closed form), so the best shares are near the point where all islands
+    end at once. Every combination around that point is compared by these lines, and the best few are priced.
+    """
+    total = whole.workload.global_batch // layout.micro_batch
+    counts = [layout.dp * part.num_gpus // layout.num_gpus for part in parts]  # replicas
+    lines = [_line(whole, parts, part, layout, total // layout.dp) for part in parts]
+    reach = _AROUND * counts[-1] + 1  # the last island takes the rest, which must divide among its replicas
+    ideal = [math.floor(m) for m in _ending_together(lines, counts, total)[:-1]]
+    compared: list[tuple[float, tuple[int, ...]]] = []
+    for chosen in product(*(range(max(m - reach, 1), m + reach + 1) for m in ideal)):
+        rest = total - sum(m * count for m, count in zip(chosen, counts, strict=False))
+        if rest > 0 and rest % counts[-1] == 0:
+            shares = (*chosen, rest // counts[-1])
+            compared.append((max(a + c * m for (a, c), m in zip(lines, shares, strict=True)), shares))
+    priced = (Replicas.of_shares(whole, parts, layout, shares) for _, shares in sorted(compared)[:_MOST_PRICED])
+    fitting = [replicas for replicas in priced if replicas is not None and replicas.fits]
+    return min(fitting, key=lambda replicas: replicas.step_s, default=None)
 
 
-def equal_shares(mixed: Resolved, parts: Sequence[IslandPart], layout: Layout) -> Replicas | None:
-    """Every replica runs as many micro-batches; None where they do not divide."""
-    share, rest = divmod(mixed.workload.global_batch, layout.dp * layout.micro_batch)
-    return None if rest else Replicas.of_shares(mixed, parts, layout, [share] * len(parts))
+def equal_shares(whole: Resolved, parts: Sequence[IslandPart], layout: Layout) -> Replicas | None:
+    """All replicas run the same number of micro-batches; None where that is not whole."""
+    share, rest = divmod(whole.workload.global_batch, layout.dp * layout.micro_batch)
+    return None if rest else Replicas.of_shares(whole, parts, layout, [share] * len(parts))
 
 
 def _line(
-    mixed: Resolved, parts: Sequence[IslandPart], part: IslandPart, layout: Layout, mean: int
+    whole: Resolved, parts: Sequence[IslandPart], part: IslandPart, layout: Layout, mean: int
 ) -> tuple[float, float]:
     """(seconds, seconds per micro-batch) of a step of an island, by the closed form."""
-    low, high = max(mean, 2 * layout.pp, 1), 2 * max(mean, 2 * layout.pp, 1)
-    steps = [Staged.of(_as_seen(mixed, parts, part, layout, m), layout).closed_s for m in (low, high)]
-    slope = (steps[1] - steps[0]) / (high - low)
-    return steps[0] - low * slope, slope
+    low = max(mean, 2 * layout.pp, 1)  # enough micro-batches to fill the pipeline, from where on the step is a line
+    high = 2 * low
+    low_s, high_s = (Staged.of(_on_part(whole, parts, part, layout, m), layout).closed_s for m in (low, high))
+    slope = (high_s - low_s) / (high - low)
+    return low_s - low * slope, slope
 
 
 def _ending_together(
@@ -146,17 +147,17 @@ def _ending_together(
     return [max((step_s - a) / c, 1.0) for a, c in lines]
 
 
-def _as_seen(mixed: Resolved, parts: Sequence[IslandPart], part: IslandPart, layout: Layout, share: int) -> Resolved:
-    """The request as the replicas of one island see it: all replicas as fast as they, and as many micro-batches."""
-    seen = part.in_job(layout.num_gpus)
+def _on_part(whole: Resolved, parts: Sequence[IslandPart], part: IslandPart, layout: Layout, share: int) -> Resolved:
+    """The request as if all replicas were on one island, each with `share` micro-batches."""
+    in_job = part.in_job(layout.num_gpus)
     batch = share * layout.dp * layout.micro_batch
     links = dict.fromkeys(("shard", "replicate", "expert_shard", "expert_replicate"),
-                          _data_parallel_levels(mixed, parts, part, layout))  # fmt: skip
-    return replace(seen, workload=replace(seen.workload, global_batch=batch), links=links)
+                          _data_parallel_levels(whole, parts, part, layout))  # fmt: skip
+    return replace(in_job, workload=replace(in_job.workload, global_batch=batch), links=links)
 
 
-def _data_parallel_levels(mixed: Resolved, parts: Sequence[IslandPart], part: IslandPart, layout: Layout) -> Levels:
-    """What data-parallel groups find: the island up to the GPUs of a stage on it, then the narrowest bridge."""
+def _data_parallel_levels(whole: Resolved, parts: Sequence[IslandPart], part: IslandPart, layout: Layout) -> Levels:
+    """Network levels of data-parallel groups: the island up to the GPUs of a stage on it, then the narrowest bridge."""
     here = part.num_gpus // layout.pp
     inside: list[NetworkLevel] = []
     for level in part.alone.cluster.levels:
@@ -166,12 +167,12 @@ def _data_parallel_levels(mixed: Resolved, parts: Sequence[IslandPart], part: Is
         if level.topology == "mesh" and 1 < size < level.size:
             bw *= (size - 1) / (level.size - 1)
         inside.append(replace(level, size=size, bw_bytes_per_s=bw))
-    links = [bridged(bridge_between(mixed.cluster, part, other), max(part.num_gpus, other.num_gpus))
+    links = [bridged(bridge_between(whole.cluster, part, other), max(part.num_gpus, other.num_gpus))
              for other in parts if other is not part]  # fmt: skip
     slowest = min(links, key=lambda link: link.bw_bytes_per_s)
     return (*inside, replace(slowest, size=layout.num_gpus, latency_s=max(link.latency_s for link in links)))
 
 
-def _allowed(seen: Resolved, layout: Layout) -> bool:
+def _allowed(resolved: Resolved, layout: Layout) -> bool:
     columns = Layouts.of([layout])
-    return all(bool(np.all(rule.allows(columns, seen.problem))) for rule in seen.space.rules)
+    return all(bool(np.all(rule.allows(columns, resolved.problem))) for rule in resolved.space.rules)
