@@ -18,7 +18,7 @@ from .rehearsal.scale import scale_down
 
 # The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
 # by more than 1 % per step, so that a wrong update shows in the next loss.
-PARITY_RATE, PARITY_STEPS = 1.0, 4
+PARITY_RATE = 1.0
 DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 
 
@@ -37,6 +37,7 @@ class Settings:
     device: str = "auto"  # auto, cpu or cuda
     timeout_s: float | None = None  # seconds that a collective may take; None: by kind of run
     scale_down: bool = False  # rehearse a small model on few ranks
+    keep_axes: str = ""  # ranks that a rehearsal keeps of an axis, where 2 are too few: "cp=4,tp=3"
     check_parity: bool = False  # train in float64, to compare with one process
     report: str | None = None  # file; None: none is written
     checkpoint: str | None = None  # folder; None: nothing is saved
@@ -78,29 +79,33 @@ class Settings:
         """By flag, what the launchers of all nodes must have been given alike. Files may have another path on another
         node; of the plan the content counts."""
         digest = hashlib.sha256(Path(self.plan).read_bytes()).hexdigest()
-        names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "balance_experts",
-                 "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
+        names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "keep_axes",
+                 "balance_experts", "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
         flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": str(getattr(self, name)) for name in names}
         return {"the plan's SHA-256": digest[:16], **flags}
 
 
-_FLAGS = {"learning_rate": "lr"}  # fields that `launch` calls otherwise
+_FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields that `launch` calls otherwise
 _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float,
            "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
-           "order": str, "run_dir": str}  # fmt: skip
+           "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("scale_down", "check_parity", "balance_experts", "checkpoint_async", "resume", "events")
+
+
+def planned_job(settings: Settings) -> Job:
+    """The job as planned, before any flag changes it."""
+    return job_of(load_plan(settings.plan), settings.choice, Path(settings.plan).name)
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:
     """The job that the flags ask for, and what was shrunk."""
-    name = Path(settings.plan).name
-    job = job_of(load_plan(settings.plan), settings.choice, name)
+    job = planned_job(settings)
     notes: list[str] = []
     if settings.resume and settings.checkpoint is not None:
         check_resumable(Path(settings.checkpoint))
     if settings.scale_down:
-        job, notes = scale_down(job)
+        job, notes = scale_down(job, kept_axes(settings.keep_axes))
     if settings.order is not None:
         job = replace(job, custom_order=custom_order(settings.order, job), predicted_step_s=None)
         job.check_states()
@@ -115,9 +120,20 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
                   clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
                   balances_experts=settings.balance_experts)  # fmt: skip
     if settings.check_parity:
-        job = replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None,
-                      steps=max(settings.steps, PARITY_STEPS))  # fmt: skip
+        job = replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None)
     return job, notes
+
+
+def kept_axes(text: str) -> dict[str, int]:
+    """Ranks by axis out of "cp=4,tp=3". Raises InputError for anything else."""
+    kept: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        axis, _, number = part.partition("=")
+        if not number.isdecimal() or axis in kept:
+            problem = "is there twice" if axis in kept else f"`{number}` is not a whole number"
+            raise InputError(f"--keep {part}: {problem}", hint="`--keep cp=4 --keep tp=3`")
+        kept[axis] = int(number)
+    return kept
 
 
 def check_balancing(job: Job, settings: Settings) -> None:

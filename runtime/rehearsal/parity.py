@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..job import Job
+from .scale import AXES
+
 LOSS_TOLERANCE, NORM_TOLERANCE = 1e-12, 1e-10
 MEMORY_TOLERANCE = 0.10
 LEAST_CHANGE = 0.01
@@ -67,6 +70,18 @@ class Parity:
             "least_change_of_loss": self.least_change,
             "reference": [[s.reference_loss, s.reference_norm] for s in self.steps],
         }  # fmt: skip
+
+
+def not_exercised(planned: Job, rehearsed: Job) -> list[str]:
+    """Parts of the planned training that the check did not run, a few words each."""
+    missing = [f"{planned.optimizer} and clipping (the check: sgd)", f"{planned.dtype} (the check: {rehearsed.dtype})"]
+    if rehearsed.steps == 1:
+        missing.append("updates of the weights (one step)")
+    for axis in AXES:
+        before, after = getattr(planned.layout, axis), getattr(rehearsed.layout, axis)
+        if before > after:
+            missing.append(f"{axis} of {before} (the check: {after})")
+    return [*missing, "kernels and messages of GPUs"]
 
 
 def _relative(value: float, reference: float) -> float:

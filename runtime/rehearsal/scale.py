@@ -1,22 +1,26 @@
 """`--scale-down`: the same layout on a small model, so that a plan for a cluster can be rehearsed on two cores.
 
-Kept: every axis above 1 (at 2; at 4 one that ep and etp share), vpp, schedule, which chunks are longer, heads per
-key/value head, tying, kinds of layers, recompute, that the plan renumbers ranks. Shrunk: GPUs, width, depth,
-vocabulary, tokens, micro-batches (to pp + 2).
+Kept: every axis above 1 (at 2, or at what the user asks for; at 4 one that ep and etp share), vpp, schedule, which
+chunks are longer, heads per key/value head, tying, kinds of layers, recompute, that the plan renumbers ranks. Shrunk:
+GPUs, width, depth, vocabulary, tokens, micro-batches (to pp + 2).
+
+Two ranks of an axis show most faults, and not those of a second hop of a ring or of a stage in the middle.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 import numpy as np
 
+from ...cost_models.degrees import sequence_parts
 from ...cost_models.layouts import CP_ALGORITHMS, Layout
 from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
-from ...errors import UnsupportedError
+from ...errors import InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
@@ -24,21 +28,34 @@ from .scale_layers import kept_layers, rehearsed, shrunk
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
 _FOLDED = ("shard", "cp", "tp")  # axes that experts are folded over
+AXES = ("tp", "cp", "pp", "dp", "ep", "etp")  # of which a rehearsal may keep more than 2 ranks
 MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
 MOST_LORA_RANK = 8
 
 
-def scale_down(job: Job) -> tuple[Job, list[str]]:
-    """The rehearsal of a job and what was shrunk, a line each."""
+def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, list[str]]:
+    """The rehearsal of a job and what was shrunk, a line each.
+
+    keep: ranks of an axis (of AXES) that stay, where 2 are too few. Raises InputError where the layout or the model has
+    less, UnsupportedError for layers with strategies of their own.
+    """
+    keep = keep or {}
     if job.lora is not None:
         job = replace(job, lora=replace(job.lora, rank=min(job.lora.rank, MOST_LORA_RANK)))
+    if job.strategies is not None and keep:
+        raise UnsupportedError("a plan whose layers have strategies of their own is shrunk to powers of two only",
+                               hint="leave out `--keep`")  # fmt: skip
     if job.strategies is not None:
         return _with_strategies(job, job.strategies)
-    layout = _layout(job.layout)
+    _check_kept(job, keep)
+    layout = _layout(job.layout, keep)
     sizes, recomputed = _chunks(job, layout)
-    seq_len = min(SEQ_LEN * layout.cp, job.seq_len)  # as many tokens on a rank
-    model = _model(job.model, sum(sizes), seq_len, _num_head_shards(layout))
-    batch = layout.dp * layout.micro_batch * (layout.pp + 2)
+    parts = int(sequence_parts(asdict(layout))[1])
+    seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # as many tokens on a rank
+    model = _model(job.model, sum(sizes), seq_len, _num_head_shards(layout), layout.ep)
+    # Interleaved stages take micro-batches in rounds of pp.
+    micro_batches = 2 * layout.pp if layout.vpp > 1 and layout.pp > 2 else layout.pp + 2
+    batch = layout.dp * layout.micro_batch * micro_batches
     small = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, recomputed), seq_len=seq_len,
         global_batch=batch, predicted_step_s=None, logical_of_rank=_rank_map(job, layout),
@@ -57,7 +74,7 @@ def _with_strategies(job: Job, strategies: Strategies) -> tuple[Job, list[str]]:
     small_strategies = rehearsed(strategies, stages, small)
     layout, sizes = small[job.layout], [len(kept) for kept in stages]
     seq_len = min(SEQ_LEN * max(strategy.cp for strategy in small.values()), job.seq_len)
-    model = _model(job.model, sum(sizes), seq_len, max(map(parts_of, small.values())))
+    model = _model(job.model, sum(sizes), seq_len, max(map(parts_of, small.values())), layout.ep)
     rehearsal = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
         global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=small_strategies,
@@ -91,15 +108,34 @@ def _shape(layout: Layout) -> tuple[int, ...]:
     return layout.pp, layout.dp, layout.cp, layout.tp
 
 
-def _layout(layout: Layout) -> Layout:
-    two = {name: min(getattr(layout, name), 2) for name in ("tp", "cp", "pp", "ep", "etp", "shard")}
-    # ep and etp of 2 need 4 ranks that share one copy of the experts: the first axis that has as many.
-    if math.prod(two[name] for name in _FOLDED) % (two["ep"] * two["etp"]):
-        two[next(name for name in _FOLDED if getattr(layout, name) > 2)] = 4
-    replicas = min(layout.dp // layout.shard, 2)
+def _check_kept(job: Job, keep: Mapping[str, int]) -> None:
+    """Raises InputError for ranks that are not there to be kept."""
+    for axis, ranks in keep.items():
+        if axis not in AXES:
+            raise InputError(f"--keep {axis}={ranks}: `{axis}` is no axis", hint=f"axes: {', '.join(AXES)}")
+        planned = getattr(job.layout, axis)
+        if not 2 <= ranks <= planned:
+            hint = f"from 2 to {planned}" if planned > 1 else f"leave out `--keep {axis}=...`"
+            raise InputError(f"--keep {axis}={ranks}: the layout has {axis} {planned}", hint=hint)
+
+
+def _layout(layout: Layout, keep: Mapping[str, int]) -> Layout:
+    axes = ("tp", "cp", "pp", "ep", "etp")
+    small = {name: min(getattr(layout, name), keep.get(name, 2)) for name in axes}
+    whole = layout.shard == layout.dp  # all dp ranks share one copy of the sharded states
+    small["shard"] = min(layout.shard, keep.get("dp", 2) if whole else 2)
+    # Experts need ep x etp ranks that share one copy of them: the first axis that has as many makes room.
+    if math.prod(small[name] for name in _FOLDED) % (small["ep"] * small["etp"]):
+        roomy = next((name for name in _FOLDED if name not in keep and getattr(layout, name) > 2), None)
+        small |= {} if roomy is None else {roomy: 4}
+    if math.prod(small[name] for name in _FOLDED) % (small["ep"] * small["etp"]):
+        shared = " x ".join(f"{name} {small[name]}" for name in _FOLDED)
+        raise InputError(f"--keep: ep {small['ep']} x etp {small['etp']} does not divide the ranks of {shared}",
+                         hint="keep more of dp, cp or tp")  # fmt: skip
+    replicas = min(layout.dp // layout.shard, max(keep["dp"] // small["shard"], 1) if "dp" in keep else 2)
     micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
     layers = min(layout.recompute_layers, 1)
-    return replace(layout, **two, dp=two["shard"] * replicas, micro_batch=micro_batch, recompute_layers=layers)
+    return replace(layout, **small, dp=small["shard"] * replicas, micro_batch=micro_batch, recompute_layers=layers)
 
 
 def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
@@ -148,7 +184,9 @@ def _num_head_shards(layout: Layout) -> int:
     return layout.tp * (layout.cp if ulysses else 1)
 
 
-def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) -> ModelSpec:
+def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int, ep: int) -> ModelSpec:
+    """num_layers, seq_len: of the small model; least_heads: parts that key/value heads are dealt to; ep: of the layout.
+    """
     attention = [_attention(kind.attention, least_heads, model.hidden) for kind in model.kinds]
     # Width: that of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model.
     first = model.kinds[0].attention
@@ -156,7 +194,7 @@ def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) ->
     hidden = max(_eighths(attention[0].heads * attention[0].head_dim * ratio), 8)
     shrink = hidden / model.hidden
     kinds = tuple(
-        replace(kind, attention=small, feed_forward=_feed_forward(kind, shrink))
+        replace(kind, attention=small, feed_forward=_feed_forward(kind, shrink, ep))
         for kind, small in zip(model.kinds, attention, strict=True)
     )
     return replace(
@@ -168,7 +206,11 @@ def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int) ->
 
 def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
     per_kv = spec.heads // spec.kv_heads
-    kv_heads = min(spec.kv_heads, max(2 if per_kv > 1 else 4, least_heads))
+    wanted = -(-(2 if per_kv > 1 else 4) // least_heads) * least_heads
+    kv_heads = min(spec.kv_heads // least_heads * least_heads, wanted)
+    if not kv_heads:
+        raise InputError(f"{least_heads} ranks need a key/value head each, and the model has {spec.kv_heads}",
+                         hint="keep less of tp, or of cp with ulysses")  # fmt: skip
     heads = kv_heads * per_kv
     head_dim = min(max(WIDTH // heads // 8 * 8, 8), 32, spec.head_dim)
     value_dim = head_dim if spec.value_head_dim == spec.head_dim else min(spec.value_head_dim, head_dim)
@@ -192,12 +234,14 @@ def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attentio
     )  # fmt: skip
 
 
-def _feed_forward(kind: Layer, shrink: float) -> FeedForward | MixtureOfExperts:
+def _feed_forward(kind: Layer, shrink: float, ep: int) -> FeedForward | MixtureOfExperts:
     block = kind.feed_forward
     if isinstance(block, FeedForward):
         return replace(block, inner=max(_eighths(block.inner * shrink), 8))
     experts = min(block.experts, MOST_EXPERTS)
-    experts -= experts % 2 if experts > 1 else 0  # ep is 1 or 2
+    experts -= experts % max(ep, 2) if experts > 1 else 0
+    if not experts:
+        raise InputError(f"{ep} ranks need an expert each, and the model has {block.experts}", hint="keep less of ep")
     groups = max(number for number in range(1, min(block.groups, max(experts // 2, 1)) + 1) if experts % number == 0)
     top_groups = max(round(groups * block.top_groups / block.groups), 1)
     top_k = min(block.top_k, top_groups * experts // groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,14 @@ import pytest
 from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from meshwright.planner import api
 from meshwright.runtime.job import Job, job_of
+from meshwright.runtime.rehearsal.parity import not_exercised
 from meshwright.runtime.rehearsal.scale import scale_down
+from meshwright.runtime.settings import kept_axes
+
+from meshwright.errors import InputError
 
 from .jobs import attention, gpt, job, llama, moe
+from .test_parity import parity_of
 
 
 def large(model: ModelSpec, layers: int = 32) -> ModelSpec:
@@ -34,6 +40,71 @@ def test_axes_become_two_and_stay() -> None:
     assert (found.tp, found.pp, found.dp, found.shard, found.zero) == (2, 2, 4, 2, 3)
     assert small("dp16-mbs1-z3-rnone").layout.shard == 2
     assert small("tp4-dp1-mbs1-z0-rnone").layout.dp == 1
+
+
+@pytest.mark.parametrize(("layout_id", "keep", "shown"), [
+    ("tp8-pp4-dp16-sh4-mbs1-z3-rnone", {"tp": 4, "pp": 3}, "tp4-pp3-dp4-sh2-mbs1-z3-rnone"),
+    ("cp4r-dp2-mbs1-z1-rnone", {"cp": 3}, "cp3r-dp2-mbs1-z1-rnone"),
+    ("dp16-mbs1-z3-rnone", {"dp": 3}, "dp3-mbs1-z3-rnone"),
+    ("dp16-sh4-mbs1-z3-rnone", {"dp": 8}, "dp8-sh2-mbs1-z3-rnone"),
+    ("tp3-dp1-mbs1-z0-rnone", {"tp": 3}, "tp3-dp1-mbs1-z0-rnone"),
+])  # fmt: skip
+def test_axes_stay_on_request(layout_id: str, keep: dict[str, int], shown: str) -> None:
+    rehearsal = scale_down(job(layout_id, large(llama()), seq_len=8192), keep)[0]
+    assert str(rehearsal.layout) == shown
+    assert all(kind.attention.kv_heads % rehearsal.layout.tp == 0 for kind in rehearsal.model.kinds)
+    chunks = 2 * rehearsal.layout.cp if rehearsal.layout.cp > 1 else 1
+    assert rehearsal.seq_len % (chunks * rehearsal.layout.tp) == 0
+
+
+def test_experts_stay_whole_on_request() -> None:
+    rehearsal = scale_down(job("dp16-ep8-mbs1-z1-rnone", large(moe()), seq_len=8192), {"ep": 3, "dp": 3})[0]
+    assert str(rehearsal.layout) == "dp3-ep3-mbs1-z1-rnone"
+    block = rehearsal.model.kinds[0].feed_forward
+    assert isinstance(block, MixtureOfExperts)
+    assert block.experts % 3 == 0
+
+
+@pytest.mark.parametrize(("layout_id", "keep", "message"), [
+    ("cp4r-dp2-mbs1-z1-rnone", {"cp": 8}, "--keep cp=8: the layout has cp 4"),
+    ("cp4r-dp2-mbs1-z1-rnone", {"tp": 2}, "--keep tp=2: the layout has tp 1"),
+    ("cp4r-dp2-mbs1-z1-rnone", {"cp": 1}, "--keep cp=1: the layout has cp 4"),
+    ("cp4r-dp2-mbs1-z1-rnone", {"vpp": 2}, "`vpp` is no axis"),
+    ("tp2-cp8u-dp1-mbs1-z0-rnone", {"cp": 8}, "16 ranks need a key/value head each, and the model has 8"),
+    ("dp16-ep8-mbs1-z1-rnone", {"ep": 3}, "ep 3 x etp 1 does not divide the ranks of shard 4 x cp 1 x tp 1"),
+])  # fmt: skip
+def test_what_cannot_stay_is_refused(layout_id: str, keep: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        scale_down(job(layout_id, large(moe() if "ep" in layout_id else llama()), seq_len=8192), keep)
+
+
+@pytest.mark.parametrize(("layout_id", "keep"), [
+    ("cp4r-dp1-mbs1-z0-rnone", {"cp": 3}), ("pp4-dp1-mbs1-z0-rnone", {"pp": 3}), ("tp4-dp1-mbs1-z0-rnone", {"tp": 3}),
+])  # fmt: skip
+def test_more_than_two_ranks_train_the_same(layout_id: str, keep: dict[str, int]) -> None:
+    """Second hops of a ring, stages in the middle, and sizes that ranks do not divide."""
+    rehearsal = scale_down(job(layout_id, large(llama()), seq_len=8192), keep)[0]
+    assert rehearsal.world_size == 3
+    assert parity_of(replace(rehearsal, seq_len=24, steps=2)).agrees
+
+
+def test_axes_to_keep_are_read_from_words() -> None:
+    assert kept_axes("cp=4,tp=3") == {"cp": 4, "tp": 3}
+    assert kept_axes("") == {}
+    for words, message in (("cp", "is not a whole number"), ("cp=2,cp=3", "is there twice"), ("=2", "is no axis")):
+        with pytest.raises(InputError, match=message):
+            scale_down(job("cp4r-dp2-mbs1-z1-rnone"), kept_axes(words))
+
+
+def test_the_verdict_lists_parts_that_did_not_run() -> None:
+    planned = job("tp8-pp4-dp16-mbs1-z1-rnone", large(llama()), seq_len=8192, dtype="bf16", optimizer="adamw")
+    rehearsed = replace(scale_down(planned, {"pp": 4})[0], dtype="fp64", optimizer="sgd", steps=1)
+    missing = not_exercised(planned, rehearsed)
+    assert [part for part in missing if part.startswith(("tp of 8", "dp of 16", "pp of", "bf16", "adamw"))] == [
+        "adamw and clipping (the check: sgd)", "bf16 (the check: fp64)", "tp of 8 (the check: 2)",
+        "dp of 16 (the check: 2)",
+    ]  # fmt: skip
+    assert "updates of the weights (one step)" in missing
 
 
 def test_schedule_and_chunks_stay() -> None:
