@@ -22,7 +22,7 @@ from .staged import Staged
 
 def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ...]:
     """One candidate per layout and its stages, in the order given."""
-    columns = Layouts.of([one.layout for one in staged])
+    columns = Layouts.of([choice.layout for choice in staged])
     model = model_flops(resolved.problem)
     runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items() if name != "any"}
     if resolved.cluster.gpu.plan_only:
@@ -30,20 +30,21 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     trains = {name: TARGETS[name].cannot_train(resolved.model, resolved.workload) for name in runs}
     runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
     out = []
-    for row, one in enumerate(staged):
-        layout, own, step_s = one.layout, one.custom_partition, one.step_s
-        peak = one.peak_flops_per_s * step_s
-        tokens = resolved.workload.tokens_per_step
-        redone = one.recomputed.sum(axis=0)[: resolved.problem.num_kinds].tolist() if own and own.recomputed else None
+    for row, choice in enumerate(staged):
+        layout, partition, step_s = choice.layout, choice.custom_partition, choice.step_s
+        peak_flops = choice.peak_flops_per_s * step_s
+        recomputed = None
+        if partition and partition.recomputed:
+            recomputed = choice.recomputed.sum(axis=0)[: resolved.problem.num_kinds].tolist()
         fields: dict[str, Any] = {
-            "choice": row + 1, "layout_id": one.id, "layout": layout.as_dict(),
-            "stages": _stages(one), "step_s": step_s,
-            "closed_form_s": one.closed_s if one.is_simulated else None,
-            "terms": _terms(one), "memory": _memory(one),
-            "mfu": model / peak, "hfu": (model + recomputed_flops(resolved.problem, layout, redone)) / peak,
+            "choice": row + 1, "layout_id": choice.id, "layout": layout.as_dict(),
+            "stages": _stages(choice), "step_s": step_s,
+            "closed_form_s": choice.closed_s if choice.is_simulated else None,
+            "terms": _terms(choice), "memory": _memory(choice), "mfu": model / peak_flops,
+            "hfu": (model + recomputed_flops(resolved.problem, layout, recomputed)) / peak_flops,
             **_interval(resolved, layout, step_s),
-            "tokens_per_s_per_gpu": tokens / step_s / resolved.cluster.num_gpus,
-            "targets": {name: reasons[row] or TARGETS[name].cannot_split(own) for name, reasons in runs.items()},
+            "tokens_per_s_per_gpu": resolved.workload.tokens_per_step / step_s / resolved.cluster.num_gpus,
+            "targets": {name: reasons[row] or TARGETS[name].cannot_split(partition) for name, reasons in runs.items()},
         }  # fmt: skip
         fields.update(money(resolved, step_s))
         out.append(Candidate.model_validate(rounded(fields)))
@@ -52,9 +53,8 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
 
 def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, float]:
     """The 90 % interval of the step time: narrower where the software was calibrated on runs of it."""
-    known = intervals.is_known(resolved.stack.name) or not is_stack(
-        resolved.stack.name
-    )  # else it is a file of the user
+    of_user = not is_stack(resolved.stack.name)  # a file that calibration wrote
+    known = of_user or intervals.is_known(resolved.stack.name)
     low, high = intervals.factors(regime_of(resolved.model, layout), known=known)
     return {"step_s_low": step_s * low, "step_s_high": step_s * high}
 
@@ -73,8 +73,8 @@ def money(resolved: Resolved, step_s: float) -> dict[str, float | None]:
 
 
 def _source(resolved: Resolved, layout: Layout, name: str) -> str:
-    """Where a term's seconds come from: the weakest of its parts. A collective rests on the levels that its groups
-    span, and on the share that the stack says is hidden."""
+    """The source of a term's seconds: the weakest of its parts. A collective rests on the network levels that its
+    groups span, and on the share of it that the stack hides."""
     sources = resolved.rates.sources
     spans = {
         "tp": layout.tp, "cp": layout.tp * layout.cp, "ep": layout.ep * layout.etp,
@@ -90,50 +90,48 @@ def _source(resolved: Resolved, layout: Layout, name: str) -> str:
     return "assumed" if hides else sources[f"level {depth}"]
 
 
-def _terms(one: Staged) -> list[dict[str, Any]]:
+def _terms(staged: Staged) -> list[dict[str, Any]]:
     return [
         {
             "name": step.TERMS[name][0], "seconds": seconds, "exposed": True,
             "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]],
-            "source": _source(one.resolved, one.layout, name),
+            "source": _source(staged.resolved, staged.layout, name),
         }
-        for name, seconds in one.terms.items()
+        for name, seconds in staged.terms.items()
         if seconds > 0
     ]  # fmt: skip
 
 
-def _stages(one: Staged) -> list[dict[str, Any]]:
+def _stages(staged: Staged) -> list[dict[str, Any]]:
     """The chunks of layers in the order of the model."""
-    devices, sizes = one.devices, one.partition.sizes
-    redone = one.partition.recomputed
-    if redone is None:
-        full = RECOMPUTE_MODES[one.layout.recompute] == "full"
-        layers = (one.layout.recompute_layers or sum(sizes)) if full else 0
-        redone = tuple(recomputed_by_layout(sizes, devices, layers))
-    out, start, spread = [], 0, one.ledger.vocabulary is not None
+    devices, sizes, recomputed = staged.devices, staged.partition.sizes, staged.partition.recomputed
+    if recomputed is None:
+        full = RECOMPUTE_MODES[staged.layout.recompute] == "full"
+        layers = (staged.layout.recompute_layers or sum(sizes)) if full else 0
+        recomputed = tuple(recomputed_by_layout(sizes, devices, layers))
+    out, start, everywhere = [], 0, staged.ledger.vocabulary is not None  # then all stages share embedding and head
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
-            "layers": [start, start + size - 1] if size else [],
-            "embedding": spread or index == 0, "head": spread or index == len(devices) - 1, "gpu": one.gpu_of(device),
-            "recompute_layers": redone[index],
+            "layers": [start, start + size - 1] if size else [], "embedding": everywhere or index == 0,
+            "head": everywhere or index == len(devices) - 1, "gpu": staged.gpu_of(device),
+            "recompute_layers": recomputed[index],
         })  # fmt: skip
         start += size
     return out
 
 
-def _memory(one: Staged) -> list[dict[str, Any]]:
+def _memory(staged: Staged) -> list[dict[str, Any]]:
     """Bytes of each stage."""
-    batch, memory = one.ledger, DeviceMemory(one.ledger)
-    context = float(reserved_memory.fixed_bytes(batch, one.resolved.rates)[0])
+    ledger, memory, rates = staged.ledger, DeviceMemory(staged.ledger), staged.resolved.rates
+    context = float(reserved_memory.fixed_bytes(ledger, rates)[0])
     out = []
-    for stage in range(batch.num_profiles):
-        buffers = {name: float(held[0]) for name, held in memory.buffers(stage).items()}
-        allocated = sum(buffers.values())
-        reserved = float(reserved_memory.reserved_bytes(memory, one.resolved.rates, stage)[0])
+    for stage in range(ledger.num_profiles):
+        buffers = {name: float(num_bytes[0]) for name, num_bytes in memory.buffers(stage).items()}
+        reserved = float(reserved_memory.reserved_bytes(memory, rates, stage)[0])
         out.append({
-            "stage": stage, **{f"{name}_bytes": value for name, value in buffers.items()}, "allocated_bytes": allocated,
-            "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context,
-            "host_bytes": float(memory.host_bytes(stage)[0]),
+            "stage": stage, **{f"{name}_bytes": num_bytes for name, num_bytes in buffers.items()},
+            "allocated_bytes": sum(buffers.values()), "reserved_bytes": reserved, "context_bytes": context,
+            "device_bytes": reserved + context, "host_bytes": float(memory.host_bytes(stage)[0]),
         })  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""When the answer is no: which wishes contradict each other, or what comes closest and what would make it fit."""
+"""Why a request has no plan: the fixed values that contradict each other, or the closest layout and a remedy."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def does_not_fit(
     if not smallest.top.rows:
         return no_legal_layout(resolved, count)
     closest = candidates(resolved, [Staged.of(resolved, smallest.top.rows[0][2])])[0]
-    stage = max(closest.memory, key=lambda each: each.device_bytes)
+    stage = max(closest.memory, key=lambda memory: memory.device_bytes)
     buffers = {
         name.removesuffix("_bytes"): value
         for name, value in stage.model_dump().items()

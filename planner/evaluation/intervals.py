@@ -40,12 +40,13 @@ def _tables() -> Mapping[str, Any]:
 
 def factors(regime: str, *, known: bool) -> Factors:
     """(low, high): the 90 % interval of a step time is the prediction times these."""
-    one = _tables()["known" if known else "new"][kind_of(regime)]
-    return one["low"], one["high"]
+    interval = _tables()["known" if known else "new"][kind_of(regime)]
+    return interval["low"], interval["high"]
 
 
 def ranking_lead() -> float:
-    """The lead by which the faster of two layouts is predicted, from which it is the faster one in nine of ten."""
+    """The predicted lead from which on the faster of two layouts is measured to be the faster one in nine of ten pairs.
+    """
     return float(_tables()["ranking"]["lead"])
 
 

@@ -1,4 +1,4 @@
-"""Links between nodes that differ, as groups of ranks find them: bytes/s per GPU of every kind of group."""
+"""Links between nodes that differ: the bandwidth that each kind of group of ranks has on them, in bytes/s per GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..request.resolve import Resolved
 
 @dataclass(frozen=True)
 class Network:
-    """The links of a cluster: bytes/s of a GPU's share of the fastest pair, and how many times slower each pair is."""
+    """The links of a cluster whose pairs of nodes differ in bandwidth."""
 
     cluster: ClusterSpec
 
@@ -30,38 +30,40 @@ class Network:
 
     @cached_property
     def fastest(self) -> float:
+        """Bytes/s of a GPU's share of the fastest pair of nodes."""
         return float(self._bw.max()) / self.cluster.gpus_per_node
 
     @cached_property
     def slowness(self) -> Array:
-        """[from, to] >= 1; 1 on the diagonal."""
-        found = np.divide(self._bw.max(), self._bw, out=np.ones_like(self._bw), where=self._bw > 0)
-        np.fill_diagonal(found, 1.0)
-        return np.asarray(found)
+        """[from, to] how many times slower than the fastest each pair of nodes is; 1 on the diagonal."""
+        slowness = np.divide(self._bw.max(), self._bw, out=np.ones_like(self._bw), where=self._bw > 0)
+        np.fill_diagonal(slowness, 1.0)
+        return np.asarray(slowness)
 
-    def found_by(self, factors: Mapping[str, float]) -> dict[str, float]:
-        """Bytes/s per GPU of every kind of group; those not in `factors` find the fastest link."""
+    def group_bandwidths(self, factors: Mapping[str, float]) -> dict[str, float]:
+        """Bytes/s per GPU of every kind of group. factors: how many times slower than the fastest link; default 1."""
         return {name: self.fastest / factors.get(name, 1.0) for name in GROUPS}
 
     @cached_property
     def least(self) -> dict[str, float]:
-        """Bytes/s per GPU of every kind of group at best, whatever the layout and the order: a group that leaves its
-        nodes has an edge from every node, and the node with the worst links has none better than its best."""
-        apart = self.slowness.copy()
-        np.fill_diagonal(apart, np.inf)
-        ring = float(np.maximum(apart, apart.T).min(axis=1).max())
-        pairs = float(max(apart.min(axis=1).max(), apart.min(axis=0).max()))
-        return self.found_by({**dict.fromkeys(GROUPS, ring), "ep": pairs, "cp": pairs, "pp": 1.0, "tied": 1.0})
+        """Bytes/s per GPU of every kind of group at most, whatever the layout and the order. Every node has an edge in
+        some ring, and in some all-to-all. So the node with the worst links slows these kinds, at least to its best
+        link. For pipelines and tied embeddings there is no such bound here."""
+        between = self.slowness.copy()
+        np.fill_diagonal(between, np.inf)
+        ring = float(np.maximum(between, between.T).min(axis=1).max())
+        pairs = float(max(between.min(axis=1).max(), between.min(axis=0).max()))
+        return self.group_bandwidths({**dict.fromkeys(GROUPS, ring), "ep": pairs, "cp": pairs, "pp": 1.0, "tied": 1.0})
 
     def between_stages(self, layout: Layout, nodes: tuple[int, ...]) -> Array:
-        """[from stage, to stage] bytes/s per GPU of the slowest pair of nodes that two stages have at the same place,
-        where nodes[k] sits on slot k."""
+        """[from stage, to stage] bytes/s per GPU of the slowest pair of nodes between two stages, rank by rank.
+        nodes[k] sits on slot k."""
         slots = np.arange(layout.num_gpus).reshape(layout.pp, -1) // self.cluster.gpus_per_node
         on = np.array(nodes)[slots]
         return np.asarray(self.fastest / self.slowness[on[:, None], on[None]].max(axis=-1))
 
     def shares(self) -> Array:
-        """[node] speed of its best link, both ways, over that of the fastest pair."""
+        """[node] bandwidth of its best link, the slower of both directions, over that of the fastest pair."""
         both = np.minimum(self._bw, self._bw.T)
         np.fill_diagonal(both, 0.0)
         return np.asarray(both.max(axis=1) / self._bw.max())
@@ -72,14 +74,14 @@ class Network:
 
 
 def optimistic(resolved: Resolved) -> Resolved:
-    """The request on the best network that any order can give each kind of group."""
+    """The request on a network that is at least as fast for each kind of group as any order of the nodes."""
     return replace(resolved, network=Network(resolved.cluster).least)
 
 
 def as_placed(resolved: Resolved, candidate: Candidate) -> Resolved:
-    """The request on the links that the groups of a candidate find, where the plan has placed its nodes."""
+    """The request on the links of a candidate's groups, where the plan has placed its nodes."""
     order = candidate.placement.order
     if order is None or resolved.cluster.links is None:
         return resolved
     factors = {kind.name: kind.slowdown for kind in order.kinds}
-    return replace(resolved, network=Network(resolved.cluster).found_by(factors), nodes=order.nodes)
+    return replace(resolved, network=Network(resolved.cluster).group_bandwidths(factors), nodes=order.nodes)

@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 Collectives = Callable[[Array], tuple[Array, Array]]
 
 
-def seconds_of(one: Staged, layers: Costs) -> Seconds:
-    """What the passes take on every device: what messages cost it goes with S."""
-    rates = one.resolved.rates
-    s, t = (float(x[0]) for x in vocabulary_passes_s(one.ledger, rates))
-    c0, c1, c2 = (float(x[0]) for x in vocabulary_messages_s(one.ledger, rates))
+def seconds_of(staged: Staged, layers: Costs) -> Seconds:
+    """Seconds of the passes S and T on every device. S has the seconds that their messages cost a device."""
+    rates = staged.resolved.rates
+    s, t = (float(seconds[0]) for seconds in vocabulary_passes_s(staged.ledger, rates))
+    c0, c1, c2 = (float(seconds[0]) for seconds in vocabulary_messages_s(staged.ledger, rates))
     backward = np.add(layers.input_s, layers.weight_s).tolist()
-    beside_s = float(vocabulary_overhead_s(one.ledger, rates)[0])
+    beside_s = float(vocabulary_overhead_s(staged.ledger, rates)[0])
     return Seconds(layers.forward_s, tuple(backward), s + beside_s, t, (c0, c1, c2), layers.forward_hop_s[0])
 
 
-def costs_of(one: Staged, how: Vocabulary, layers: Costs, collectives: Collectives) -> Costs:
+def costs_of(staged: Staged, vocabulary: Vocabulary, layers: Costs, collectives: Collectives) -> Costs:
     """collectives: seconds to reduce the gradients and to gather the weights of [chunk, kind] layers."""
-    part = np.zeros_like(one.rows)
-    part[:, EMBEDDING:] = one.ledger.splits.total[0, EMBEDDING:] / one.layout.pp
-    return with_passes(layers, how.barriers, seconds_of(one, layers), *collectives(np.vstack([one.rows, part])))
+    part = np.zeros_like(staged.rows)
+    part[:, EMBEDDING:] = staged.ledger.splits.total[0, EMBEDDING:] / staged.layout.pp
+    collective_s = collectives(np.vstack([staged.rows, part]))
+    return with_passes(layers, vocabulary.barriers, seconds_of(staged, layers), *collective_s)
 
 
-def schedule_of(one: Staged, how: Vocabulary) -> Schedule:
-    pp = one.layout.pp
-    layers = replace(one.costs, **{name: getattr(one.costs, name)[:pp] for name in
+def schedule_of(staged: Staged, vocabulary: Vocabulary) -> Schedule:
+    pp = staged.layout.pp
+    layers = replace(staged.costs, **{name: getattr(staged.costs, name)[:pp] for name in
                                    ("forward_s", "input_s", "weight_s", "forward_hop_s")})  # fmt: skip
-    return vocabulary_1f1b(one.num_micro_batches, how.barriers, seconds_of(one, layers))
+    return vocabulary_1f1b(staged.num_micro_batches, vocabulary.barriers, seconds_of(staged, layers))

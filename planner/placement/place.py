@@ -93,7 +93,7 @@ def rank_map(nodes: tuple[int, ...], gpus_per_node: int) -> tuple[int, ...]:
 
 
 def _priced(resolved: Resolved, layout: Layout, traffic: NodeTraffic, nodes: tuple[int, ...]) -> Candidate:
-    bw = Network(resolved.cluster).found_by(traffic.factors(nodes))
+    bw = Network(resolved.cluster).group_bandwidths(traffic.factors(nodes))
     there = replace(resolved, network=bw, nodes=nodes)
     return candidates(there, [Staged.of(there, layout, simulate=True)])[0]
 
@@ -149,8 +149,8 @@ class NodeTraffic:
         """Seconds that each kind of group takes longer per time that its network is slower."""
         network = Network(self.resolved.cluster)
         most = max(float(network.slowness.max()), 2.0)
-        best = self._step_s(rates, network.found_by({}))
-        slower = {g.name: self._step_s(rates, network.found_by({g.name: most})) for g in self.groups}
+        best = self._step_s(rates, network.group_bandwidths({}))
+        slower = {g.name: self._step_s(rates, network.group_bandwidths({g.name: most})) for g in self.groups}
         return {name: (step_s - best) / (most - 1.0) for name, step_s in slower.items() if step_s > best}
 
     @cached_property
@@ -161,7 +161,7 @@ class NodeTraffic:
     @cached_property
     def problem(self) -> OrderProblem:
         network, rates = Network(self.resolved.cluster), self._bare.rates
-        best = self._step_s(rates, network.found_by({}))
+        best = self._step_s(rates, network.group_bandwidths({}))
         without = self._step_s(rates, dict.fromkeys(GROUPS, _NOT_THERE))
         kinds = tuple((self.weights[g.name], g) for g in self.groups if g.name in self.weights)
         return OrderProblem(network.slowness, kinds, best - without - sum(self.weights.values()))

@@ -181,7 +181,8 @@ def test_the_certificate_bounds_every_layout_in_every_order() -> None:
         bound = float(price_layouts(least.problem, least.rates, Layouts.of([layout]))[1].step_s[0])
         for _ in range(5):
             nodes = tuple(int(node) for node in rng.permutation(8))
-            placed = replace(found, network=Network(found.cluster).found_by(traffic.factors(nodes)), nodes=nodes)
+            bandwidths = Network(found.cluster).group_bandwidths(traffic.factors(nodes))
+            placed = replace(found, network=bandwidths, nodes=nodes)
             price = float(price_layouts(placed.problem, placed.rates, Layouts.of([layout]))[1].step_s[0])
             simulated = Staged.of(placed, layout, simulate=True).step_s
             assert bound <= min(price, simulated) * (1 + 1e-9)
@@ -196,7 +197,7 @@ def test_a_slow_link_is_where_its_node_stands() -> None:
     way = {at: (*others[:at], slow, *others[at:]) for at in (0, 4)}
     hops = {}
     for at, nodes in way.items():
-        placed = replace(found, network=Network(found.cluster).found_by({}), nodes=nodes)
+        placed = replace(found, network=Network(found.cluster).group_bandwidths({}), nodes=nodes)
         costs = Staged.of(placed, layout, simulate=True).costs
         hops[at] = [costs.forward_hop_s[1:], costs.backward_hop_s[:-1]]
         usual = min(costs.forward_hop_s)
