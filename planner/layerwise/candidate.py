@@ -1,4 +1,4 @@
-"""Plans whose layers have strategies of their own: what the search of them found, as a candidate of a plan."""
+"""The best layer-wise plan as a candidate of a plan, and the requests that have none."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ..targets.registry import TARGETS
 from .search import Assignment, LayerwiseOutcome, search
 from .space import Instance
 
-_EQUAL = 1e-8  # gaps below are those of rounding
+_EQUAL = 1e-8  # relative: a smaller gap is one of rounding
 _NOTHING_FITS = "no plan with strategies of their own fits without offload"
 # Terms of a step (step.TERMS) that no such plan has: its strategies offload nothing, and `check` refuses the others.
 ABSENT_TERMS = frozenset({"offload", "imbalance", "vocabulary"})
 
 
 def check(resolved: Resolved, *, own_stages: bool, techniques: bool, islands: bool) -> None:
-    """Raises InputError for what layer-wise plans are not priced for, with what to leave out."""
+    """Raises InputError for requests whose layer-wise plans are not priced, with the flag to leave out."""
     workload, model = resolved.workload, resolved.model
     reasons = {
         "and stages of their own are not planned together yet": own_stages,
@@ -93,15 +93,15 @@ def _cannot_run(resolved: Resolved, target: str, plan: LayerPlan) -> str | None:
 
 def added(resolved: Resolved, plan: Plan, outcome: LayerwiseOutcome) -> Plan:
     """`plan` with the best layer-wise plan in its list, and the proof of both searches."""
-    one, proof = candidate(resolved, outcome), plan.certificate
-    if one is None and outcome.stopped:
+    best, proof = candidate(resolved, outcome), plan.certificate
+    if best is None and outcome.stopped:
         text = f"{outcome.stopped} before plans with strategies of their own were compared"
         return plan.with_warnings([text], cut_short=[outcome.stopped])
-    if one is None:
+    if best is None:
         text = "no plan with strategies of their own for its layers is faster than the best with one for all"
         return plan.with_warnings([text if outcome.best else _NOTHING_FITS])
-    listed = sorted([one, *plan.candidates[: max(resolved.request.top - 1, 1)]], key=lambda each: each.step_s)
-    listed = [each.model_copy(update={"choice": index + 1}) for index, each in enumerate(listed)]
+    listed = sorted([best, *plan.candidates[: max(resolved.request.top - 1, 1)]], key=lambda choice: choice.step_s)
+    listed = [choice.model_copy(update={"choice": index + 1}) for index, choice in enumerate(listed)]
     stopped, best_s = proof.stopped or outcome.stopped, listed[0].step_s
     bound = min(best_s, outcome.lower_bound_s, proof.lower_bound_s if proof.lower_bound_s is not None else 0.0)
     gap = max(0.0, 1.0 - bound / best_s)
@@ -111,19 +111,21 @@ def added(resolved: Resolved, plan: Plan, outcome: LayerwiseOutcome) -> Plan:
 
 
 def _in_runs(best: Assignment) -> Assignment:
-    """The same plan, equal layers between the same neighbours put in order: it costs the same and has fewer runs."""
-    instance, rows = best.instance, list(best.rows)
-    split, at = instance.prices.split, 0
+    """The same plan with fewer runs of equal strategies, for a shorter document.
+
+    Neighbours of one stage that cut sequences alike and are equal layers may change places: sums, bytes and resharding
+    stay. So their strategies are sorted.
+    """
+    instance, rows, start = best.instance, list(best.rows), 0
+    split = instance.prices.split
     for items in instance.items:
-        span = range(at, at + len(items))
-        keys = [(items[i - at], int(split[rows[i]])) for i in span]
-        kinds = {items[i - at] for i in span if items[i - at] >= 0}
-        for (item, _), group in groupby(span, key=lambda i: keys[i - at] if len(kinds) == 1 else (i, 0)):
-            indices = list(group)
-            if item >= 0:
-                for index, row in zip(indices, sorted(rows[i] for i in indices), strict=True):
-                    rows[index] = row
-        at += len(items)
+        if len({item for item in items if item >= 0}) == 1:
+            keys = [(item, int(split[rows[start + position]])) for position, item in enumerate(items)]
+            for (item, _), group in groupby(range(len(items)), key=keys.__getitem__):
+                positions = [start + position for position in group]
+                if item >= 0:
+                    rows[positions[0] : positions[-1] + 1] = sorted(rows[position] for position in positions)
+        start += len(items)
     return Assignment(instance, tuple(rows), best.step_s)
 
 
@@ -134,18 +136,18 @@ def _layer_plan(best: Assignment, outcome: LayerwiseOutcome) -> LayerPlan:
         runs.append(LayerRun(layers=(start, start + size - 1), strategy=str(layouts.layout(row))))
         start += size
     used = dict.fromkeys(sorted(best.rows[1:-1], key=lambda row: -best.rows[1:-1].count(row)))
-    alike = outcome.uniform
-    ends = (str(layouts.layout(row)) for row in (best.rows[0], best.rows[-1]))
+    uniform = outcome.uniform
     return LayerPlan(
-        embedding=next(ends), runs=tuple(runs), head=next(ends),
-        best_alike=_alike(alike.instance, alike.rows[0]) if alike is not None else None,
-        used=tuple(_alike(best.instance, row) for row in used),
+        embedding=str(layouts.layout(best.rows[0])), runs=tuple(runs), head=str(layouts.layout(best.rows[-1])),
+        best_alike=_uniform(uniform.instance, uniform.rows[0]) if uniform is not None else None,
+        used=tuple(_uniform(best.instance, row) for row in used),
         lower_bound_s=rounded(outcome.lower_bound_s), gap=rounded(outcome.gap),
         pipelines=outcome.instances, strategies=outcome.strategies,
     )  # fmt: skip
 
 
-def _alike(instance: Instance, row: int) -> UniformPlan:
+def _uniform(instance: Instance, row: int) -> UniformPlan:
+    """The plan with one strategy everywhere."""
     step_s, device_bytes = instance.uniform()
     at = int(np.flatnonzero(instance.rows == row)[0])
     layout = instance.prices.whole.layouts.layout(row)
@@ -159,11 +161,10 @@ def step_terms_of(best: Assignment) -> dict[str, float]:
     pipe, sums = instance.pipeline, instance.sums_of(best.rows)
     cycle, room = pipe.cycle_s(sums)
     slowest, traffic = int(cycle.argmax()), pipe.exposed_s(sums)
-    first = sum(len(items) for items in instance.items[:slowest])
-    mine = list(zip(instance.items[slowest], rows[first : first + len(instance.items[slowest])], strict=True))
+    first, items = sum(len(items) for items in instance.items[:slowest]), instance.items[slowest]
     compute = np.zeros(len(COMPONENTS))
     accumulate = copies = 0.0
-    for item, row in mine:
+    for item, row in zip(items, rows[first : first + len(items)], strict=True):
         for kind in instance.kinds_of(slowest, item):
             compute += _components(prices.whole, prices.rates, kind, row)
             accumulate += float(prices.accumulate_s[kind, row])
@@ -191,7 +192,7 @@ def _components(whole: Ledger, rates: Rates, kind: int, row: int) -> Array:
 
 
 def _as_terms(terms: dict[str, float], like: Candidate) -> list[dict[str, Any]]:
-    """As a candidate has them; the source of each is that of the layout which most layers have."""
+    """The terms as a candidate has them. Their sources are those of the layout that most layers have."""
     sources: dict[str, str] = {term.name: term.source for term in like.terms}
     return [
         {"name": TERMS[name][0], "seconds": seconds, "exposed": True,
@@ -206,9 +207,9 @@ def _recomputed(resolved: Resolved, best: Assignment) -> float:
     layers, kinds = best.rows[1:-1], resolved.problem.pattern
     total = 0.0
     for row in set(layers):
-        here = [kind for kind, own in zip(kinds, layers, strict=True) if own == row]
-        redone = [float(here.count(kind)) for kind in range(resolved.problem.num_kinds)]
-        total += recomputed_flops(resolved.problem, _layout(best, row), redone) if any(redone) else 0.0
+        with_row = [kind for kind, strategy in zip(kinds, layers, strict=True) if strategy == row]
+        layers_of_kind = [float(with_row.count(kind)) for kind in range(resolved.problem.num_kinds)]
+        total += recomputed_flops(resolved.problem, _layout(best, row), layers_of_kind)
     return total
 
 
@@ -219,19 +220,19 @@ def _layout(best: Assignment, row: int) -> Layout:
 def _memory(resolved: Resolved, best: Assignment) -> list[dict[str, Any]]:
     """Bytes of each stage."""
     out = []
-    for stage, held in enumerate(best.instance.memory_of(best.rows)):
-        context, unused = held.pop("context"), held.pop("unusable")
-        allocated = sum(held.values())
-        reserved = allocated * best.instance.reserved + unused
+    for stage, num_bytes in enumerate(best.instance.memory_of(best.rows)):
+        buffers = {name: size for name, size in num_bytes.items() if name not in ("context", "unusable")}
+        context, allocated = num_bytes["context"], sum(buffers.values())
+        reserved = allocated * best.instance.reserved + num_bytes["unusable"]
         out.append({
-            "stage": stage, **{f"{name}_bytes": value for name, value in held.items()}, "allocated_bytes": allocated,
+            "stage": stage, **{f"{name}_bytes": size for name, size in buffers.items()}, "allocated_bytes": allocated,
             "reserved_bytes": reserved, "context_bytes": context, "device_bytes": reserved + context, "host_bytes": 0.0,
         })  # fmt: skip
     return out
 
 
 def _stages(best: Assignment, like: Candidate) -> list[dict[str, Any]]:
-    """The chunks, with how many of their layers are recomputed entirely."""
+    """The chunks, with the number of their layers under full recompute."""
     out: list[dict[str, Any]] = []
     layers: Sequence[int] = best.rows[1:-1]
     for chunk in like.stages:

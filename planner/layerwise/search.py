@@ -1,4 +1,4 @@
-"""Search for a strategy of its own for every layer, the embedding and the head, with a proven gap.
+"""Search for one strategy per layer, embedding and head, with a proven gap.
 
 Given p stages and m micro-batches, variables x_i in K (strategies, space.py) for every item i: embedding, layers,
 head, in the order of the model, the layers of a stage as even as possible. With a(x) = tp x cp of a strategy:
@@ -8,10 +8,10 @@ head, in the order of the model, the layers of a stage as even as possible. With
                + resharding(a(x_(i-1)), a(x_i)) in the column `steady`, also        `Prices.resharding_s`
                from the stage before
     such that, for every stage s,
-               (sum of held(s, i, x_i) + max of transient(s, i, x_i)) (1 + reserve)
+               (sum of resident(s, i, x_i) + max of transient(s, i, x_i)) (1 + reserve)
                + context + communicators of the a(x_i) of the stage <= memory       `Instance.pieces`, `outside_bytes`
                (sum of at_end(s, i, x_i)) (1 + reserve) + context + communicators <= memory, on the embedding's stage
-               x_embedding = x_head where they are one matrix                       `_edges_alike`
+               x_embedding = x_head where they are one matrix                       `_tied_edges`
 
 All p and m are open problems, each with a bound (bounds.py); the one with the least bound is worked on until no
 bound is below the best plan known:
@@ -44,20 +44,21 @@ from .bounds import Bounds
 from .labels import Labels, LabelSearchResult
 from .space import Instance, Pieces, instances
 
-TIE = 1e-9
+TIE = 1e-9  # relative: a plan that gains less is no better
 _LIMIT = 256  # labels of one kind
 _MOST_LABELS = 600_000  # of one stage; a tenth of them of a whole pipeline
-_FIRST_STEP, _LONGER = 1e-4, 2.0  # how far above its bound plans are looked for: at first, and how much farther then
+_FIRST_STEP = 1e-4  # relative: how far above its bound a part is searched at first
+_LONGER = 2.0  # how many times farther it is searched after that
 _ROOM = 1e6  # cycles: room enough to hide anything
-_LEAST_ONCE = 1e-3  # share of what is done once per step that stages beside the slowest are charged
+_LEAST_ONCE = 1e-3  # share of the work once per step that stages beside the slowest are charged
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A plan: the strategy (row of the instance's prices) of embedding, layers and head, in the order of the model."""
+    """A plan."""
 
     instance: Instance
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # strategies (rows of `instance.prices`) of embedding, layers and head, in this order
     step_s: float
 
 
@@ -119,8 +120,7 @@ def search(
             if should_stop():
                 out.stopped = "time limit"
                 break
-            one = heap[0][2]
-            parts, least_s = _worked_on(out, one, limit)
+            parts, least_s = _worked_on(out, heap[0][2], limit)
             heapq.heappop(heap)
             settled_s = min(settled_s, least_s)
             for part in parts:
@@ -142,23 +142,23 @@ def _offer_uniform(out: LayerwiseOutcome, instance: Instance, memory_bytes: floa
         out.offer(instance, rows, float(step_s[at]))
 
 
-def _worked_on(out: LayerwiseOutcome, one: _Open, limit: int) -> tuple[list[_Open], float]:
-    """What is left open of a part, and seconds that what was settled of it does not beat."""
-    if one.whole:
-        return [_Open(b, max(b.step_s, one.bound_s), whole=False) for b in _parts(one.bounds) if b.fits], np.inf
-    if one.bounds.pipe.pp > 1 and not one.by_stages:
+def _worked_on(out: LayerwiseOutcome, part: _Open, limit: int) -> tuple[list[_Open], float]:
+    """The parts of `part` that are still open, and seconds that no plan of its settled parts beats."""
+    if part.whole:
+        return [_Open(b, max(b.step_s, part.bound_s), whole=False) for b in _parts(part.bounds) if b.fits], np.inf
+    if part.bounds.pipe.pp > 1 and not part.by_stages:
         out.solved += 1
-        bound_s = _stage_by_stage(out, one.bounds, limit)
-        return [replace(one, bound_s=max(one.bound_s, bound_s), by_stages=True)], np.inf
-    out.solved += one.step == _FIRST_STEP and one.bounds.pipe.pp == 1
-    threshold = min(one.bound_s * (1.0 + one.step), out.threshold)
-    found = _below(one.bounds, threshold, limit, _MOST_LABELS // (10 if one.bounds.pipe.pp > 1 else 1))
-    if found.rows is not None:
-        out.offer(one.bounds.instance, found.rows, found.step_s)
-        return [], found.lower_bound_s
-    if found.lower_bound_s < threshold:  # given up, or labels were dropped
-        return [], max(found.lower_bound_s, one.bound_s)
-    return [replace(one, bound_s=threshold, step=one.step * _LONGER)], np.inf
+        bound_s = _stage_by_stage(out, part.bounds, limit)
+        return [replace(part, bound_s=max(part.bound_s, bound_s), by_stages=True)], np.inf
+    out.solved += part.step == _FIRST_STEP and part.bounds.pipe.pp == 1
+    threshold = min(part.bound_s * (1.0 + part.step), out.threshold)
+    result = _below(part.bounds, threshold, limit, _MOST_LABELS // (10 if part.bounds.pipe.pp > 1 else 1))
+    if result.rows is not None:
+        out.offer(part.bounds.instance, result.rows, result.step_s)
+        return [], result.lower_bound_s
+    if result.lower_bound_s < threshold:  # given up, or labels were dropped
+        return [], max(result.lower_bound_s, part.bound_s)
+    return [replace(part, bound_s=threshold, step=part.step * _LONGER)], np.inf
 
 
 def _below(bounds: Bounds, threshold: float, limit: int, most: int) -> LabelSearchResult:
@@ -175,14 +175,14 @@ def _below(bounds: Bounds, threshold: float, limit: int, most: int) -> LabelSear
 def _parts(bounds: Bounds) -> Iterator[Bounds]:
     """The same plans in parts."""
     for instance in bounds.instance.parts():
-        one = Bounds(instance)
-        yield from _edges_alike(one) if instance.ties_edges and one.fits else [one]
+        part = Bounds(instance)
+        yield from _tied_edges(part) if instance.ties_edges and part.fits else [part]
 
 
-def _edges_alike(bounds: Bounds) -> Iterator[Bounds]:
+def _tied_edges(bounds: Bounds) -> Iterator[Bounds]:
     """One part for every strategy of the embedding, which the head shares."""
     for row in bounds.pieces[0][EMBEDDING].rows:
-        pieces = [dict(each) for each in bounds.pieces]
+        pieces = [dict(of_stage) for of_stage in bounds.pieces]
         for stage, item in ((0, EMBEDDING), (-1, HEAD)):
             pieces[stage][item] = pieces[stage][item].take(pieces[stage][item].rows == row)
         yield Bounds(bounds.instance, pieces)
@@ -205,14 +205,14 @@ def _stage_by_stage(out: LayerwiseOutcome, bounds: Bounds, limit: int) -> float:
         alone = replace(pipe, m=weight, hop_s=0.0, link_s=0.0, calls=pipe.calls[s : s + 1], straggler_share=0.0,
                         shares=shares)  # fmt: skip
         scaled = {item: _scaled(p, once) for item, p in bounds.pieces[s].items()}
-        one = Bounds(replace(instance, mixed=False), [scaled], items=[bounds.items[s]], pipe=alone)
-        found = _least_of(one, one.step_s + slack_s, limit)
-        if found.rows is None:  # this stage alone takes more than the best plan leaves it, or it was given up
-            longer = found.lower_bound_s >= one.step_s + slack_s
+        stage = Bounds(replace(instance, mixed=False), [scaled], items=[bounds.items[s]], pipe=alone)
+        result = _least_of(stage, stage.step_s + slack_s, limit)
+        if result.rows is None:  # this stage alone takes more than the best plan leaves it, or it was given up
+            longer = result.lower_bound_s >= stage.step_s + slack_s
             return out.threshold if longer else bounds.step_s
-        slack_s -= max(found.lower_bound_s - one.step_s, 0.0)
-        total += found.lower_bound_s
-        rows += found.rows
+        slack_s -= max(result.lower_bound_s - stage.step_s, 0.0)
+        total += result.lower_bound_s
+        rows += result.rows
     plan = tuple(rows)
     out.offer(instance, plan, instance.step_s(plan))
     least = total + bounds.least_hops_s + bounds.once_terms_s
@@ -230,9 +230,9 @@ def _least_of(bounds: Bounds, most_s: float, limit: int) -> LabelSearchResult:
     step, bound_s = _FIRST_STEP, bounds.step_s
     while bound_s < most_s:
         threshold = min(bounds.step_s * (1.0 + step), most_s)
-        found = _below(bounds, threshold, limit, _MOST_LABELS)
-        if found.rows is not None or found.lower_bound_s < threshold:
-            return found
+        result = _below(bounds, threshold, limit, _MOST_LABELS)
+        if result.rows is not None or result.lower_bound_s < threshold:
+            return result
         step, bound_s = step * _LONGER, threshold
     return LabelSearchResult(None, np.inf, most_s)
 

@@ -1,5 +1,5 @@
-"""The space of layer-wise plans: for every number of stages and of micro-batches, the strategies that a layer, the
-embedding and the head may have, and what each costs there."""
+"""The space of layer-wise plans: for every number of stages and of micro-batches, the strategies of a layer, of the
+embedding and of the head, with their costs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _ULYSSES = CP_ALGORITHMS.index("ulysses")
 
 
 def strategies(space: Space, pp: int) -> Layouts:
-    """All strategies of one layer on a stage of G = GPUs / pp, for every number m of micro-batches of a step: tensor
-    parallelism (with sequence parallelism) or Ulysses over a divisor of G, data parallelism over the rest, ZeRO stage,
-    recompute; nothing is offloaded. Those that a rule forbids as a layout of the whole model are left out.
+    """All strategies of one layer on a stage of G = GPUs / pp, for every number m of micro-batches of a step.
+
+    A strategy is tensor parallelism (with sequence parallelism) or Ulysses over a divisor of G, data parallelism over
+    the rest, a ZeRO stage and a recompute mode; nothing is offloaded. Those that a rule forbids as a layout of the
+    whole model are left out.
 
     All strategies of one m take the same B/m sequences at once, so the micro-batch of a rank is B / (m dp).
     """
@@ -43,10 +45,10 @@ def strategies(space: Space, pp: int) -> Layouts:
     recomputes = space.recomputes(pp)
     whole = recomputes["recompute_layers"] == 0
     columns = _crossed(columns, {name: column[whole] for name, column in recomputes.items()})
-    alone = columns["dp"] * columns["cp"] == 1
+    sharable = columns["dp"] * columns["cp"] > 1  # else there is no group to shard states over
     parts = [
-        _crossed({name: column[alone == one] for name, column in columns.items()}, space.states(1 if one else 2))
-        for one in (True, False)
+        _crossed({name: column[sharable == shares] for name, column in columns.items()}, space.states(ranks))
+        for shares, ranks in ((False, 1), (True, 2))
     ]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in columns}
     return Layouts(joined).take(allowed(space.rules, joined, problem) & (joined["offload"] == 0))
@@ -58,17 +60,15 @@ def _crossed(columns: Columns, options: Columns) -> Columns:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Options of one item on one stage. rows: [o] of the strategies; sums: [o, SUMS] seconds; held, transient: [o]
-    bytes that add up, and that come and go; at_end: [o] bytes that add up in the backward pass of the embedding, on the
-    stage of a pipeline that has it; split: [o] index of tp x cp; once_terms_s: [o] of step.ONCE_TERMS."""
+    """Options of one item on one stage."""
 
-    rows: Ints
-    sums: Array
-    held: Array
-    transient: Array
-    at_end: Array
-    split: Ints
-    once_terms_s: Array
+    rows: Ints  # [o] of the strategies
+    sums: Array  # [o, SUMS] seconds
+    resident: Array  # [o] bytes that add up over items
+    transient: Array  # [o] bytes at the fullest moment of the item
+    at_end: Array  # [o] bytes that add up in the backward pass of the embedding, on the stage that has it
+    split: Ints  # [o] index of tp x cp
+    once_terms_s: Array  # [o] seconds of step.ONCE_TERMS
 
     def take(self, rows: NDArray[np.generic]) -> Pieces:
         return Pieces(*(getattr(self, name)[rows] for name in Pieces.__dataclass_fields__))
@@ -76,19 +76,18 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Instance(Stages):
-    """All plans of one number of stages and of micro-batches. rows: strategies of `prices` that have these. mixed: only
-    those in which at least two items cut their sequences differently."""
+    """All plans of one number of stages and of micro-batches."""
 
     prices: Prices
-    rows: Ints
-    memory_bytes: float
-    mixed: bool = False
+    rows: Ints  # strategies of `prices` with these numbers
+    memory_bytes: float  # of a GPU
+    mixed: bool = False  # only plans in which at least two items cut their sequences differently
 
     def parts(self) -> list[Instance]:
-        """All plans again: those of a single tp x cp, each, and those that mix some."""
+        """The same plans in parts: one for every tp x cp, and one for plans that mix some."""
         split = self.prices.split[self.rows]
-        alone = [replace(self, rows=self.rows[split == a]) for a in self.splits]
-        return [*alone, replace(self, mixed=True)] if len(alone) > 1 else alone
+        single = [replace(self, rows=self.rows[split == a]) for a in self.splits]
+        return [*single, replace(self, mixed=True)] if len(single) > 1 else single
 
     @cached_property
     def mixing_s(self) -> float:
@@ -118,33 +117,35 @@ class Instance(Stages):
     def pipeline(self) -> LayerwisePipeline:
         prices = self.prices
         calls = np.maximum(self.counts[:, :-EXTRA_KINDS].sum(axis=1), 1.0)
-        hop_s, link_s = (float(each[self.rows[0]]) for each in (prices.hop_s, prices.link_s))
+        hop_s, link_s = (float(seconds[self.rows[0]]) for seconds in (prices.hop_s, prices.link_s))
         share = stragglers.straggler_share(prices.whole)
         return LayerwisePipeline(prices.rates, float(self.m), hop_s, link_s, calls, share)
 
     @property
     def reserved(self) -> float:
-        """What the allocator takes for a byte."""
+        """Bytes that the allocator reserves for a byte of a tensor."""
         return 1.0 + self.prices.rates.overheads.reserve_share
 
     @property
     def budget_bytes(self) -> float:
-        """What tensors may take of a GPU, before communicators."""
+        """Bytes of tensors that a GPU has room for, before communicators."""
         return self.memory_bytes / self.reserved
 
     def outside_bytes(self, splits: Ints) -> float:
-        """Of that, what context and communicators of a stage with these `splits` take."""
+        """Part of it for context and communicators of a stage with these `splits`."""
         return self.prices.context_bytes(splits) / self.reserved
 
     def sums_of(self, rows: tuple[int, ...]) -> Array:
         """[stage, SUMS] of a plan: strategies of embedding, layers and head, in the order of the model."""
         prices, sums = self.prices, np.zeros((self.pp, len(SUMS)))
-        split, at, before = np.searchsorted(self.splits, prices.split[list(rows)]), 0, -1
+        split, position = np.searchsorted(self.splits, prices.split[list(rows)]), 0
         for stage, items in enumerate(self.items):
+            of_stage = prices.seconds[self.profile[stage]]
             for item in items:
-                sums[stage] += prices.seconds[self.profile[stage]][:, self.kinds_of(stage, item), rows[at]].sum(axis=1)
-                sums[stage, STEADY] += self.resharding_s[before, split[at]] if at else 0.0
-                before, at = int(split[at]), at + 1
+                sums[stage] += of_stage[:, self.kinds_of(stage, item), rows[position]].sum(axis=1)
+                if position:
+                    sums[stage, STEADY] += self.resharding_s[split[position - 1], split[position]]
+                position += 1
         return sums
 
     def step_s(self, rows: tuple[int, ...]) -> float:
@@ -152,13 +153,13 @@ class Instance(Stages):
         return float(self.pipeline.step_s(self.sums_of(rows), self.prices.once_terms_s[rows[-1]]))
 
     def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
-        """Of a plan, for every stage: bytes of every buffer (device_memory.BUFFERS), freed ones of no use
+        """[stage] bytes of a plan: of every buffer (device_memory.BUFFERS), of freed blocks that nothing else can use
         (`unusable`), and outside the allocator (`context`). together: as `held_by`."""
-        prices, out, at = self.prices, [], 0
-        for items, (held, unused) in zip(self.items, self.held_by(rows, together=together), strict=True):
-            outside = prices.context_bytes(np.unique(prices.split[list(rows[at : at + len(items)])]))
-            out.append({**held, "unusable": unused, "context": outside})
-            at += len(items)
+        prices, out, start = self.prices, [], 0
+        for items, (buffers, unused) in zip(self.items, self.held_by(rows, together=together), strict=True):
+            outside = prices.context_bytes(np.unique(prices.split[list(rows[start : start + len(items)])]))
+            out.append({**buffers, "unusable": unused, "context": outside})
+            start += len(items)
         return out
 
     def uniform(self) -> tuple[Array, Array]:
@@ -166,36 +167,38 @@ class Instance(Stages):
         prices, rows = self.prices, self.rows
         sums = np.einsum("sk,sqkn->nsq", self.counts, prices.seconds[self.profile][..., rows])
         step_s = self.pipeline.step_s(sums, prices.once_terms_s[rows])
-        held = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows]
-        held = held + self.in_flight[:, None, None] * prices.saved[:, rows] + prices.unusable[:, rows] / self.reserved
-        passing = np.repeat(prices.transient[..., rows].sum(axis=0)[None], self.pp, axis=0)
-        passing[:, EMBEDDING] -= self.counts @ prices.saved[:, rows]
-        there = np.where(self.counts[:, :, None] > 0, passing, 0.0).max(axis=1)
-        handed_on = self.handed_on[:, None] * prices.whole.kept_output[rows]
-        tensors = (np.einsum("sk,skn->sn", self.counts, held) + there + handed_on).max(axis=0)
+        resident = prices.states[..., rows].sum(axis=0) + prices.flat[self.profile][..., rows]
+        resident = resident + self.in_flight[:, None, None] * prices.saved[:, rows]
+        resident = resident + prices.unusable[:, rows] / self.reserved
+        transient = np.repeat(prices.transient[..., rows].sum(axis=0)[None], self.pp, axis=0)
+        transient[:, EMBEDDING] -= self.counts @ prices.saved[:, rows]  # one micro-batch of activations is gone by then
+        largest = np.where(self.counts[:, :, None] > 0, transient, 0.0).max(axis=1)
+        outputs = self.handed_on[:, None] * prices.whole.kept_output[rows]
+        tensors = (np.einsum("sk,skn->sn", self.counts, resident) + largest + outputs).max(axis=0)
         outside = np.array([prices.context_bytes(prices.split[[row]]) for row in rows])
         return step_s, tensors * self.reserved + outside
 
     def pieces(self, stage: int, item: int) -> Pieces:
         """All options of an item (a kind of layer, or EMBEDDING, HEAD) on a stage, but those that another beats."""
-        profile, cached = self.profile[stage], self._kept
+        profile, known = self.profile[stage], self._options
         kinds = self.kinds_of(stage, item)
-        if (profile, item) not in cached:
-            cached[profile, item] = self._undominated(profile, kinds, item)
-        rows = cached[profile, item]
+        if (profile, item) not in known:
+            known[profile, item] = self._undominated(profile, kinds, item)
+        rows = known[profile, item]
         sums, states, saved, transient = self._summed(profile, kinds, rows)
         once_s = self._once_terms_s(item, rows)
         split = np.searchsorted(self.splits, self.prices.split[rows])
-        held = states + self.in_flight[stage] * saved
-        if item >= 0:  # what a stage hands on, in equal parts to its layers; all strategies hand on as much
-            held = held + self.handed_on[stage] * self.prices.whole.kept_output[rows] / len(self.layers[stage])
-        at_end = held - saved if stage == 0 and self.pp > 1 else np.zeros(len(rows))
+        resident = states + self.in_flight[stage] * saved
+        if item >= 0:  # outputs that a stage keeps, in equal parts for its layers: they are the same for all strategies
+            resident = resident + self.handed_on[stage] * self.prices.whole.kept_output[rows] / len(self.layers[stage])
+        at_end = resident - saved if stage == 0 and self.pp > 1 else np.zeros(len(rows))
         if item == EMBEDDING:
             at_end, transient = at_end + transient, np.zeros(len(rows))
-        return Pieces(rows, sums, held, transient, at_end, split, once_s)
+        return Pieces(rows, sums, resident, transient, at_end, split, once_s)
 
     @cached_property
-    def _kept(self) -> dict[tuple[int, int], Ints]:
+    def _options(self) -> dict[tuple[int, int], Ints]:
+        """(profile, item) -> rows, filled as they are needed."""
         return {}
 
     def _summed(self, profile: int, kinds: list[int], rows: Ints) -> tuple[Array, Array, Array, Array]:
@@ -212,8 +215,11 @@ class Instance(Stages):
         return self.prices.once_terms_s[rows] if item == HEAD else np.zeros(len(rows))
 
     def _undominated(self, profile: int, kinds: list[int], item: int) -> Ints:
-        """Strategies that no other of the same split beats in every sum; of equal ones the first. Those of an edge are
-        counted once for all ways to recompute layers. An edge tied to another keeps all: they must agree."""
+        """Strategies that no other of the same split beats in every sum; of equal ones the first.
+
+        Resharding depends on the split, so strategies of different splits cannot stand for each other. Recompute is of
+        layers, so an edge has one strategy for all of its modes. Tied edges keep all strategies, as both must agree.
+        """
         rows, layouts = self.rows, self.prices.whole.layouts
         if item in (EMBEDDING, HEAD):
             names = ("tp", "cp", "zero")
@@ -224,7 +230,7 @@ class Instance(Stages):
         sums, states, saved, transient = self._summed(profile, kinds, rows)
         everything = np.column_stack([sums, states, saved, transient, self._once_terms_s(item, rows)])
         split = self.prices.split[rows]
-        return rows[undominated(everything, split)]
+        return rows[is_undominated(everything, split)]
 
     @property
     def ties_edges(self) -> bool:
@@ -232,34 +238,35 @@ class Instance(Stages):
         return self.prices.problem.model.tied_embeddings
 
 
-def undominated(values: Array, group: Ints) -> NDArray[np.bool_]:
+def is_undominated(values: Array, group: Ints) -> NDArray[np.bool_]:
     """[row] whether no other row of the same group is less or equal in all columns; of equal rows the first stays."""
-    kept = np.ones(len(values), dtype=bool)
-    for each in np.unique(group):
-        at = np.flatnonzero(group == each)
-        less = np.ones((len(at), len(at)), dtype=bool)
-        for column in values[at].T:
+    undominated = np.ones(len(values), dtype=bool)
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number)
+        order = np.arange(len(members))
+        beats = np.ones((len(members), len(members)), dtype=bool)  # [first, second] whether first beats second
+        for column in values[members].T:
             slack = 1e-12 * np.abs(column)
-            less &= column[:, None] <= (column + slack)[None, :]
-        both = less & less.T
-        less &= ~both | (np.arange(len(at))[:, None] < np.arange(len(at))[None, :])
-        np.fill_diagonal(less, False)
-        kept[at] = ~less.any(axis=0)
-    return kept
+            beats &= column[:, None] <= (column + slack)[None, :]
+        equal = beats & beats.T
+        beats &= ~equal | (order[:, None] < order[None, :])
+        np.fill_diagonal(beats, False)
+        undominated[members] = ~beats.any(axis=0)
+    return undominated
 
 
 def instances(space: Space, rates: Rates, memory_bytes: float) -> Iterator[Instance]:
     """Every number of stages, and of micro-batches, that leaves a layer some strategy."""
     problem = space.problem
     by_pp = {pp: strategies(space, pp) for pp in divisors(problem.num_gpus) if pp <= problem.model.num_layers}
-    by_pp = {pp: found for pp, found in by_pp.items() if len(found)}
+    by_pp = {pp: layouts for pp, layouts in by_pp.items() if len(layouts)}
     if not by_pp:
         return
     keys, key = index_keys(Layouts.concatenate(by_pp.values()))
     tables, start = build(problem, keys), 0
-    for found in by_pp.values():
-        prices = Prices.of(problem, rates, tables, found, key[start : start + len(found)])
-        start += len(found)
-        m = problem.workload.global_batch // (found["dp"] * found["micro_batch"])
+    for layouts in by_pp.values():
+        prices = Prices.of(problem, rates, tables, layouts, key[start : start + len(layouts)])
+        start += len(layouts)
+        m = problem.workload.global_batch // (layouts["dp"] * layouts["micro_batch"])
         for number in np.unique(m).tolist():
             yield Instance(prices, number, None, np.flatnonzero(m == number), memory_bytes)
