@@ -30,14 +30,21 @@ _SUM = re.compile(r"\$\(\(([\d\s+*/()-]+)\)\)")
 
 @dataclass
 class Arguments:
-    """What a command line says: settings by option, line and file of each, options that no release knows, ranks."""
+    """The content of command lines and configs, by option."""
 
+    # Option -> value, of its type.
     settings: dict[str, Any] = field(default_factory=dict)
+    # Option -> line, from 1.
     lines: dict[str, int] = field(default_factory=dict)
+    # Option -> path of the file that it is in.
     files: dict[str, str] = field(default_factory=dict)
+    # Option that the release does not have -> line.
     unknown: dict[str, int] = field(default_factory=dict)
+    # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
+    # Variable -> value assigned in the text.
     environment: dict[str, str] = field(default_factory=dict)
+    # Values that cannot be read.
     problems: list[FieldProblem] = field(default_factory=list)
 
     def add(self, other: Arguments, path: str) -> None:
@@ -53,8 +60,8 @@ class Arguments:
 
 def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
     """The options in `text`, typed as `options` says. Wrong values become problems, unknown options are listed."""
-    found = Arguments()
-    words = list(_words(text, found))
+    arguments = Arguments()
+    words = list(_words(text, arguments))
     position = 0
     while position < len(words):
         word, line = words[position]
@@ -69,14 +76,14 @@ def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
             position += 1
         if launcher_name(name) in LAUNCHER:
             if values and values[0].isdigit():
-                found.ranks[LAUNCHER[launcher_name(name)]] = int(values[0])
+                arguments.ranks[LAUNCHER[launcher_name(name)]] = int(values[0])
         elif launcher_name(name) in _IGNORED:
             continue
         elif option is None:
-            found.unknown.setdefault(name, line)
+            arguments.unknown.setdefault(name, line)
         else:
-            _keep(found, option, values, line, path)
-    return found
+            _add(arguments, option, values, line, path)
+    return arguments
 
 
 def launcher_name(name: str) -> str:
@@ -95,25 +102,25 @@ def _takes(option: Option | None, name: str, have: int, word: str) -> bool:
     return option.kind != "flag" and (option.many or have < 1)
 
 
-def _keep(found: Arguments, option: Option, values: list[str], line: int, file: str) -> None:
-    found.lines[option.name] = line
+def _add(arguments: Arguments, option: Option, values: list[str], line: int, path: str) -> None:
+    arguments.lines[option.name] = line
     if option.kind == "flag":
-        found.settings[option.name] = True
+        arguments.settings[option.name] = True
         return
     if not values:
-        found.problems.append(FieldProblem("has no value", file=file, line=line, field=option.name))
+        arguments.problems.append(FieldProblem("has no value", file=path, line=line, field=option.name))
         return
     typed = [_typed(value, option.kind) for value in values]
     value = typed if option.many else typed[0]
-    if any("$" in each for each in values):
+    if any("$" in text for text in values):
         hint = "give it a value in the file; only plain assignments (NAME=8) are followed"
         wrong = f"`{values[0]}` is not set here"
-        found.problems.append(FieldProblem(wrong, file=file, line=line, field=option.name, hint=hint))
+        arguments.problems.append(FieldProblem(wrong, file=path, line=line, field=option.name, hint=hint))
         return
     if (text := option.wrong(value)) is not None:
-        found.problems.append(FieldProblem(text, file=file, line=line, field=option.name))
+        arguments.problems.append(FieldProblem(text, file=path, line=line, field=option.name))
         return
-    found.settings[option.name] = value
+    arguments.settings[option.name] = value
 
 
 def _typed(value: str, kind: str) -> Any:
@@ -123,7 +130,7 @@ def _typed(value: str, kind: str) -> Any:
         return value
 
 
-def _words(text: str, found: Arguments) -> Iterator[tuple[str, int]]:
+def _words(text: str, arguments: Arguments) -> Iterator[tuple[str, int]]:
     """(word, line number), variables filled in; assignments are taken out of the text."""
     values: dict[str, str] = {}
     numbered = enumerate(text.splitlines(), 1)
@@ -131,9 +138,9 @@ def _words(text: str, found: Arguments) -> Iterator[tuple[str, int]]:
         if assigned := _ASSIGNED.match(line):
             name, value = assigned[1], _filled(assigned[2].strip("\"'"), values)
             values[name] = value
-            found.environment[name] = value
+            arguments.environment[name] = value
             if name in _COUNTS and value.isdigit():
-                found.ranks[_COUNTS[name]] = int(value)
+                arguments.ranks[_COUNTS[name]] = int(value)
             if not value.startswith("--"):
                 continue
         line = _filled(re.sub(r"(?:^|\s)#.*$", "", line).rstrip().rstrip("\\"), values)
@@ -143,14 +150,14 @@ def _words(text: str, found: Arguments) -> Iterator[tuple[str, int]]:
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
-    def one(found: re.Match[str]) -> str:
-        name, default = found[1] or found[3], found[2]
+    def fill(match: re.Match[str]) -> str:
+        name, default = match[1] or match[3], match[2]
         if name in values:
             return values[name]
-        return default if default is not None else found[0]
+        return default if default is not None else match[0]
 
-    text = _VARIABLE.sub(one, text)
-    return _SUM.sub(lambda found: str(_arithmetic(found[1])), text)
+    text = _VARIABLE.sub(fill, text)
+    return _SUM.sub(lambda match: str(_arithmetic(match[1])), text)
 
 
 def _arithmetic(text: str) -> int:

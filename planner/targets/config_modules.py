@@ -17,16 +17,16 @@ _NAMED = {"torch.": "torch.", "F.": "torch.nn.functional."}
 
 def read_constants(path: str, text: str, options: OptionList, prefix: str) -> Arguments:
     """Upper-case constants of a module, as `prefix.NAME`."""
-    found = Arguments()
+    arguments = Arguments()
     for node in _module(path, text).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
             name = f"{prefix}.{node.targets[0].id}"
-            found.lines[name] = node.lineno
+            arguments.lines[name] = node.lineno
             try:
-                found.settings[name] = _value(node.value, {})
+                arguments.settings[name] = _value(node.value, {})
             except ValueError:
-                found.problems.append(FieldProblem("is not a plain value", file=path, line=node.lineno, field=name))
-    return found
+                arguments.problems.append(FieldProblem("is not a plain value", file=path, line=node.lineno, field=name))
+    return arguments
 
 
 def read_config_module(
@@ -45,15 +45,15 @@ def read_config_module(
         for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
     }  # fmt: skip
     family = families.get("model_registry") or PurePath(path).parent.name
-    for one in reversed(functions):
-        calls = [node for node in ast.walk(one) if isinstance(node, ast.Call) and _name(node.func) == container]
-        given = _given(calls[0] if calls else None, one, options)
+    for candidate in reversed(functions):
+        calls = [node for node in ast.walk(candidate) if isinstance(node, ast.Call) and _name(node.func) == container]
+        given = _given(calls[0] if calls else None, candidate, options)
         if calls or given:
-            return _kept(given, one, options, path, family)
+            return _arguments(given, candidate, options, path, family)
     names = f"`{function}`" if function else "a function"
-    found = Arguments()
-    found.problems.append(FieldProblem(f"has no {names} that returns {container}(...)", file=path))
-    return found
+    arguments = Arguments()
+    arguments.problems.append(FieldProblem(f"has no {names} that returns {container}(...)", file=path))
+    return arguments
 
 
 def _given(call: ast.Call | None, function: ast.FunctionDef, options: OptionList) -> dict[str, ast.expr]:
@@ -71,45 +71,46 @@ def _given(call: ast.Call | None, function: ast.FunctionDef, options: OptionList
 
 def _block(name: str, value: ast.expr, options: OptionList) -> dict[str, ast.expr]:
     """An option, or those of a block that is written as a call; its class is one too where the release lists it."""
-    if not isinstance(value, ast.Call) or not any(each.startswith(f"{name}.") for each in options.options):
+    if not isinstance(value, ast.Call) or not any(option.startswith(f"{name}.") for option in options.options):
         return {name: value}
-    given = {f"{name}.{each.arg}": each.value for each in value.keywords if each.arg}
+    given = {f"{name}.{keyword.arg}": keyword.value for keyword in value.keywords if keyword.arg}
     if name in options.options and options.options[name].kind == "class":
         given[name] = ast.copy_location(ast.Constant(_name(value.func).rpartition(".")[2]), value)
     return given
 
 
-def _kept(
+def _arguments(
     given: Mapping[str, ast.expr], function: ast.FunctionDef, options: OptionList, path: str, family: str
 ) -> Arguments:
-    found = Arguments()
+    arguments = Arguments()
     for node in ast.walk(function):  # torchtitan names its model
         if isinstance(node, ast.Call) and _name(node.func).endswith("model_registry") and node.args:
             flavor = node.args[0]
             if isinstance(flavor, ast.Constant) and isinstance(flavor.value, str):
-                found.settings["model_spec"] = f"{family}/{flavor.value}"
-            if any(each.arg == "converters" and "Float8" in ast.unparse(each.value) for each in node.keywords):
-                found.settings["converters"] = "float8"
+                arguments.settings["model_spec"] = f"{family}/{flavor.value}"
+            converters = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "converters"]
+            if any("Float8" in text for text in converters):
+                arguments.settings["converters"] = "float8"
     for name, value in given.items():
-        found.lines[name] = value.lineno
-        _keep(found, name, value, options, path)
-    return found
+        arguments.lines[name] = value.lineno
+        _add(arguments, name, value, options, path)
+    return arguments
 
 
-def _keep(found: Arguments, name: str, node: ast.expr, options: OptionList, path: str) -> None:
+def _add(arguments: Arguments, name: str, node: ast.expr, options: OptionList, path: str) -> None:
     if name == "model_spec":
         return
     if name not in options.options:
-        found.unknown[name] = node.lineno
+        arguments.unknown[name] = node.lineno
         return
     if name == "activation_checkpoint":
         text = ast.unparse(node)
         kinds = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory budget", "None": "none"}
-        found.settings[name] = next((kind for word, kind in kinds.items() if word in text), text)
+        arguments.settings[name] = next((kind for word, kind in kinds.items() if word in text), text)
         return
     option = options.options[name]
     if option.kind == "code":
-        found.settings[name] = ast.unparse(node)
+        arguments.settings[name] = ast.unparse(node)
         return
     if option.kind == "any" and "." not in name:
         return  # optimizer, dataloader, ...: nothing of the layout
@@ -117,14 +118,14 @@ def _keep(found: Arguments, name: str, node: ast.expr, options: OptionList, path
         value = _value(node, {})
     except ValueError:
         text = "is not a plain value: it cannot be read without running the module"
-        found.problems.append(FieldProblem(text, file=path, line=node.lineno, field=name))
+        arguments.problems.append(FieldProblem(text, file=path, line=node.lineno, field=name))
         return
     if value is None:
         return
     if (wrong := option.wrong(value)) is not None:
-        found.problems.append(FieldProblem(wrong, file=path, line=node.lineno, field=name))
+        arguments.problems.append(FieldProblem(wrong, file=path, line=node.lineno, field=name))
     else:
-        found.settings[name] = value
+        arguments.settings[name] = value
 
 
 def _module(path: str, text: str) -> ast.Module:
@@ -161,7 +162,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.FormattedValue():
             return _value(node.value, names)
         case ast.List() | ast.Tuple():
-            return [each for part in node.elts for each in _spread(part, names)]
+            return [item for part in node.elts for item in _spread(part, names)]
         case ast.ListComp() | ast.GeneratorExp():
             return _loop(node, names)
     raise ValueError(ast.unparse(node))
@@ -190,8 +191,8 @@ def _loop(node: ast.ListComp | ast.GeneratorExp, names: Mapping[str, Any]) -> li
     plain = len(node.generators) == 1 and not loop.ifs and isinstance(target, ast.Name)
     if not plain or not isinstance(call, ast.Call) or _name(call.func) != "range" or call.keywords:
         raise ValueError(ast.unparse(node))
-    bounds = [_value(each, names) for each in call.args]
-    if not 1 <= len(bounds) <= 3 or not all(isinstance(each, int) and abs(each) < 100_000 for each in bounds):
+    bounds = [_value(argument, names) for argument in call.args]
+    if not 1 <= len(bounds) <= 3 or not all(isinstance(bound, int) and abs(bound) < 100_000 for bound in bounds):
         raise ValueError(ast.unparse(node))
     variable = target.id if isinstance(target, ast.Name) else ""
     return [_value(node.elt, {**names, variable: index}) for index in range(*bounds)]

@@ -17,23 +17,23 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
 
     "auto" is left out: the framework fills it in. Unknown keys are listed, values of a wrong type become problems.
     """
-    found = Arguments()
+    arguments = Arguments()
     if not isinstance(document.data, Mapping):
-        found.problems.append(document.problem((), "is not a config: it must be a block of options"))
-        return found
+        arguments.problems.append(document.problem((), "is not a config: it must be a block of options"))
+        return arguments
     for path, value in _flat(document.data, options, prefix):
         name, line = prefix + ".".join(path), document.line(path)
-        found.lines[name] = line
+        arguments.lines[name] = line
         option = options.options.get(name)
         if option is None:
-            found.unknown[name] = line
+            arguments.unknown[name] = line
         elif value is None or value == "auto":
             continue
         elif (wrong := option.wrong(value)) is not None:
-            found.problems.append(FieldProblem(wrong, file=document.name, line=line, field=name))
+            arguments.problems.append(FieldProblem(wrong, file=document.name, line=line, field=name))
         else:
-            found.settings[name] = value
-    return found
+            arguments.settings[name] = value
+    return arguments
 
 
 def _flat(

@@ -16,20 +16,23 @@ _FOLDER = Path(__file__).with_name("upstream")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """kind: flag, int, float, str, bool, class (of a block of options), code or any; many: takes a list; values: all
-    that are accepted, () for any; consumer: the file of the framework that says so, where its parser does not."""
+    """One option of a release."""
 
     name: str
+    # flag, int, float, str, bool, class (of a block of options), object (a block), code or any.
     kind: str
+    # Whether it takes a list.
     many: bool = False
+    # All accepted values, () for any.
     values: tuple[str, ...] = ()
+    # The file of the framework that restricts the values, where its parser does not.
     consumer: str = ""
 
     def wrong(self, value: Any) -> str | None:
         """Why `value` is not one of this option, or None."""
         values = value if self.many and isinstance(value, list) else [value]
-        for each in values:
-            if (text := self._wrong(each)) is not None:
+        for item in values:
+            if (text := self._wrong(item)) is not None:
                 return text
         return None
 
@@ -58,7 +61,9 @@ class Registered:
 
     name: str
     layers: int
+    # Width of the model.
     hidden: int
+    # All parameters, embeddings included.
     parameters: int
 
 
@@ -67,9 +72,12 @@ class OptionList:
     """What one release of a framework accepts."""
 
     target: str
+    # `0.19.0`
     version: str
+    # Of the checkout that was read, or `pypi`.
     commit: str
     options: Mapping[str, Option]
+    # The models that the framework builds by name, for those that build no other.
     models: tuple[Registered, ...] = ()
 
     def __str__(self) -> str:
@@ -94,13 +102,13 @@ def option_list(target: str, version: str | None = None) -> tuple[OptionList, st
     if not known:
         raise RuntimeError(f"planner/targets/upstream/ has no list of {target}: tools/record_upstream.py makes it")
     if version is None:
-        return _read(target, [each for each in known if "dev" not in each][-1]), ""
-    asked = version.removeprefix("core_").removeprefix("v")
-    if not re.fullmatch(r"\d[\w.+-]*", asked):
+        return _read(target, [release for release in known if "dev" not in release][-1]), ""
+    requested = version.removeprefix("core_").removeprefix("v")
+    if not re.fullmatch(r"\d[\w.+-]*", requested):
         raise InputError(f"`{version}` is not a release of {target}", hint=f"option lists: {', '.join(known)}")
-    if asked in known:
-        return _read(target, asked), ""
-    older = [each for each in known if _order(each) <= _order(asked)]
+    if requested in known:
+        return _read(target, requested), ""
+    older = [release for release in known if _order(release) <= _order(requested)]
     chosen = older[-1] if older else known[0]
     return _read(target, chosen), f"no option list of {target} {version}: written and checked as {chosen}"
 

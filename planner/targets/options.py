@@ -23,11 +23,13 @@ Read = Callable[[Settings, Facts], Facts]
 
 @dataclass(frozen=True)
 class Entry:
-    """`fields` of the plan that `options` express. `read` is given the facts of the entries before it."""
+    """One decision of a plan and the options that express it."""
 
+    # Fields of the plan.
     fields: tuple[str, ...]
     options: tuple[str, ...]
     write: Write
+    # (settings, facts of the entries before this one) -> the facts of this entry.
     read: Read
 
 

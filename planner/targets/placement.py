@@ -33,5 +33,5 @@ def place(setup: Setup) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...] | 
             )
         order.append(seats[0][0])
         devices.append(tuple(device for _, device in seats))
-    usual = all(each == tuple(range(size)) for each in devices)
+    usual = all(order_of_node == tuple(range(size)) for order_of_node in devices)
     return tuple(hosts[host] for host in order) if hosts else (), None if usual else tuple(devices)

@@ -24,15 +24,15 @@ TARGETS: dict[str, Target] = {
 
 def able_to_train(techniques: Sequence[str]) -> list[str]:
     """The targets that train by all of them, some knobs perhaps left out."""
-    return [each.name for each in TARGETS.values()
-            if each.trainer is not None and set(techniques) <= set(each.trainer.techniques)]  # fmt: skip
+    return [known.name for known in TARGETS.values()
+            if known.trainer is not None and set(techniques) <= set(known.trainer.techniques)]  # fmt: skip
 
 
 def able_to_build(model: ModelSpec, workload: Workload) -> list[str]:
     """The targets that can train a model in this way, in their newest releases."""
-    return [each.name for each in TARGETS.values()
-            if each.trainer is not None and each.cannot_train(model, workload) is None
-            and not each.cannot_build(model, workload)]  # fmt: skip
+    return [known.name for known in TARGETS.values()
+            if known.trainer is not None and known.cannot_train(model, workload) is None
+            and not known.cannot_build(model, workload)]  # fmt: skip
 
 
 def who_builds(model: ModelSpec, workload: Workload) -> str:

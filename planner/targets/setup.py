@@ -18,20 +18,22 @@ from ..document.specs import model_of, stack_of, workload_of
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Candidate `choice` of a plan, unpacked: `num_nodes` nodes of `gpus_per_node` GPUs each; `nodes` in words.
+    """One candidate of a plan, unpacked."""
 
-    capability: CUDA compute capability of the GPU (9.0 for sm_90), None for one that has none or for a mixture.
-    """
-
+    # The first 12 digits of the digest of the request.
     plan_id: str
+    # `meshwright 1.2.3`, the writer of the files.
     tool: str
+    # The number of the candidate, from 1.
     choice: int
     candidate: Candidate
     layout: Layout
     model: ModelSpec
     workload: Workload
     stack: StackSpec
+    # The nodes in words: `8 x 8 h100-sxm-80gb`.
     nodes: str
+    # CUDA compute capability of the GPU (9.0 for sm_90), None for a GPU without one and for a mixture.
     capability: float | None
     num_nodes: int
     gpus_per_node: int
@@ -43,8 +45,8 @@ class Setup:
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """What its layers do: one layout, or each of their own once."""
-        own = self.candidate.layerwise
-        return (self.layout,) if own is None else own.layouts
+        layerwise = self.candidate.layerwise
+        return (self.layout,) if layerwise is None else layerwise.layouts
 
     @property
     def schedule(self) -> str:
@@ -115,9 +117,9 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
     gpus_per_node = sizes.pop()
     if layout.num_gpus % gpus_per_node:
         raise InputError(f"{layout} uses {layout.num_gpus} GPUs, a node has {gpus_per_node}", hint="plan again")
-    of_kind = {kind: sum(number for each, number in gpus if each == kind) for kind, _ in gpus}
+    of_kind = {kind: sum(number for name, number in gpus if name == kind) for kind, _ in gpus}
     nodes = " + ".join(f"{number // gpus_per_node} x {gpus_per_node} {kind}" for kind, number in of_kind.items())
-    found = {re.search(r"sm_(\d+)", str(group["gpu"].get("arch", ""))) for group in groups}
-    capabilities = {int(each[1]) / 10 if each else None for each in found}
+    architectures = [re.search(r"sm_(\d+)", str(group["gpu"].get("arch", ""))) for group in groups]
+    capabilities = {int(match[1]) / 10 if match else None for match in architectures}
     capability = capabilities.pop() if len(capabilities) == 1 else None
     return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node

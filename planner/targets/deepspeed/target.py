@@ -113,18 +113,18 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "$TRAIN_SCRIPT" --deepspeed_config "$here/{MAIN_FILE}"',
         needs={"TRAIN_SCRIPT": "your training script, which calls deepspeed.initialize"}, python_path=True,
-        says=_says(setup),
+        notes=_notes(setup),
     )  # fmt: skip
 
 
-def _says(setup: Setup) -> tuple[str, ...]:
+def _notes(setup: Setup) -> tuple[str, ...]:
     """What the JSON alone would leave out."""
     out = []
     if setup.layout.pp > 1:
         out.append(f"pp {setup.layout.pp} is not in ds_config.json: build the model with ds_plan.pipeline(...)")
     if setup.recompute == "full" and setup.layout.pp == 1:
         out.append("full recomputation is not in ds_config.json: call model.gradient_checkpointing_enable()")
-    return (*out, *techniques.says(setup))
+    return (*out, *techniques.notes(setup))
 
 
 def _stages(setup: Setup) -> list[str]:

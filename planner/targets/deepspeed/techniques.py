@@ -17,7 +17,7 @@ OPTIONS = (QUANTIZED_WEIGHTS, SECONDARY, QUANTIZED_GRADIENTS, f"{OPTIMIZER}.nvme
            f"{WEIGHTS}.nvme_path", f"{WEIGHTS}.pin_memory")  # fmt: skip
 OPTIMIZER_OPTIONS = ("optimizer.type", "optimizer.params")
 FACT = "workload.techniques"
-NVME_PATH = "/local_nvme"  # JSON reads no variable: the folder is named in `says`
+NVME_PATH = "/local_nvme"  # JSON reads no variable: the folder is named in `notes`
 
 
 def of(setup: Setup) -> dict[str, dict[str, float]]:
@@ -40,15 +40,15 @@ def states_write(setup: Setup) -> Settings:
 
 def states_read(settings: Settings) -> Facts:
     """The techniques that options of `zero_optimization` state."""
-    found: dict[str, dict[str, float]] = {}
+    techniques: dict[str, dict[str, float]] = {}
     weights, gradients = bool(settings.get(QUANTIZED_WEIGHTS)), bool(settings.get(QUANTIZED_GRADIENTS))
     secondary = settings.get(SECONDARY, 1)
     if weights or gradients or secondary > 1:
-        found["zero++"] = {"weight_bits": 8 if weights else 16, "gradient_bits": 4 if gradients else 16,
+        techniques["zero++"] = {"weight_bits": 8 if weights else 16, "gradient_bits": 4 if gradients else 16,
                            "secondary": max(secondary, 1)}  # fmt: skip
     if settings.get(f"{OPTIMIZER}.device") == "nvme":
-        found["zero-infinity"] = {"weights": float(settings.get(f"{WEIGHTS}.device") == "nvme")}
-    return {FACT: found} if found else {}
+        techniques["zero-infinity"] = {"weights": float(settings.get(f"{WEIGHTS}.device") == "nvme")}
+    return {FACT: techniques} if techniques else {}
 
 
 def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
@@ -101,7 +101,7 @@ CAN: Mapping[str, Callable[[Setup, Knobs], str | None]] = {
 }  # fmt: skip
 
 
-def says(setup: Setup) -> list[str]:
+def notes(setup: Setup) -> list[str]:
     """What a user has to do beside the JSON."""
     chosen: dict[str, Any] = of(setup)
     out = []

@@ -15,38 +15,46 @@ PORT = 29500
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run of a trainer.
+    """One run of a trainer."""
 
-    command: shell words that start the ranks of this node, ending before the user's own arguments. files: what the
-    command reads, beside launch.sh. environment: set for the command, None: must not be set. needs: variables that
-    only the user knows, with what they are. python_path: whether Python must find the files as modules.
-    says: what the user must do besides. hosts: the nodes in their order, () for any. devices: for each node the
-    order of its GPUs, None for the usual one. example: arguments that a user may add.
-    """
-
+    # For schedulers: `llama-3.1-8b-megatron`.
     name: str
+    # The layout id.
     title: str
+    # The first lines of every file, without comment marks.
     header: tuple[str, ...]
     num_nodes: int
     gpus_per_node: int
+    # Shell words that start the ranks of this node. They end before the user's own arguments.
     command: str
+    # Name -> text of the files that the command reads, beside launch.sh.
     files: Mapping[str, str]
+    # Variables that are set for the command. None: the variable must not be set.
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    # Variables that only the user knows -> their meaning.
     needs: Mapping[str, str] = field(default_factory=dict)
+    # Whether Python must find the files as modules.
     python_path: bool = False
-    says: tuple[str, ...] = ()
+    # Steps that the files leave to the user.
+    notes: tuple[str, ...] = ()
+    # The nodes in the order of the framework, () for any order.
     hosts: tuple[str, ...] = ()
+    # For each node the order of its GPUs, None for the usual one.
     devices: tuple[tuple[int, ...], ...] | None = None
+    # Arguments that a user may add.
     example: str = ""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """`files(job)`: the files that run launch.sh on every node; `next_step(job)`: the command that starts it all."""
+    """A way to start launch.sh on every node."""
 
     name: str
+    # One line for screens.
     summary: str
+    # Name -> text of the files that run launch.sh on every node.
     files: Callable[[Job], dict[str, str]]
+    # The command that starts the job.
     next_step: Callable[[Job], str]
 
 

@@ -170,7 +170,7 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
         "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
-        "moe_layers": [index for index, one in enumerate(routed) if one],
+        "moe_layers": [index for index, is_routed in enumerate(routed) if is_routed],
         "groups": (groups := settings.get("--moe-router-num-groups") or 1),
         "top_groups": settings.get("--moe-router-group-topk") or groups,
         "router_scores": (scores := settings.get("--moe-router-score-function", "softmax")),
@@ -205,16 +205,16 @@ def _window_read(settings: Settings, facts: Facts) -> Facts:
     text = settings.get("--window-size")
     if text is None:
         return {}
-    left = int(str(text).strip("()").split(",")[0])
+    before = int(str(text).strip("()").split(",")[0])
     layers, skip = facts.get("model.layers", 0), settings.get("--window-attn-skip-freq")
     if skip is None:
-        return {"model.sliding_window": left + 1}
+        return {"model.sliding_window": before + 1}
     if str(skip).isdigit():
         windowed = [int((index + 1) % int(skip) != 0) for index in range(layers)]
     else:
         windowed = read_pattern("--window-attn-skip-freq", skip, layers)
-    which = [index for index, one in enumerate(windowed) if one]
-    return {"model.sliding_window": left + 1, "model.window_layers": which}
+    window_layers = [index for index, is_windowed in enumerate(windowed) if is_windowed]
+    return {"model.sliding_window": before + 1, "model.window_layers": window_layers}
 
 
 def _dropout_write(setup: Setup) -> Settings:

@@ -156,8 +156,8 @@ def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
     if name not in ("adam", "sgd"):
         raise InputError(f"--optimizer {name} has no counterpart in a plan", hint="known: adam, sgd")
     small = {"bf16", "fp16"} & {settings.get("--exp-avg-dtype"), settings.get("--exp-avg-sq-dtype")}
-    found = "sgd" if name == "sgd" else "adamw-bf16" if small else "adamw"
-    return {"workload.optimizer": found, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
+    optimizer = "sgd" if name == "sgd" else "adamw-bf16" if small else "adamw"
+    return {"workload.optimizer": optimizer, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
 
 
 def _loss_write(setup: Setup) -> Settings:

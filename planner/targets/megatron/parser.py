@@ -57,15 +57,15 @@ def verdict(case: dict[str, typing.Any]) -> str | None:
     os.environ.update(case["environment"])
     capability[:] = [int(case["capability"]), 0]
     sys.argv = ["pretrain_gpt.py", *case["argv"]]
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said), warnings.catch_warnings():
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             args = arguments.parse_args()
             arguments.validate_args(args)
             arguments.core_transformer_config_from_args(args)
     except SystemExit:
-        return said.getvalue().strip().splitlines()[-1] if said.getvalue().strip() else "exit"
+        return stderr.getvalue().strip().splitlines()[-1] if stderr.getvalue().strip() else "exit"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -28,9 +28,8 @@ _LATENT = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embedding
 
 
 def _is(scaling: RopeScaling, values: dict[str, float]) -> bool:
-    found = {**{name: getattr(scaling, name) for name in values if hasattr(scaling, name)},
-             "original_max_position_embeddings": scaling.original_max_positions}  # fmt: skip
-    return found == values
+    known = {name: getattr(scaling, name) for name in values if hasattr(scaling, name)}
+    return {**known, "original_max_position_embeddings": scaling.original_max_positions} == values
 
 
 def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, bool]:
@@ -41,23 +40,25 @@ def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, boo
     bridge = options is not None and options.target == "megatron-bridge"
     # GPT models of pretrain_gpt.py got both in 0.19: gpt_builders.py did not hand on the first.
     linear = bridge or options is None or "--yarn-original-max-position-embeddings" in options.options
-    kind, factor, latent, said = scaling.kind, scaling.factor, model.kinds[0].attention.is_mla, "model.rope_scaling"
+    kind, factor = scaling.kind, scaling.factor
+    latent = model.kinds[0].attention.is_mla
+    field = "model.rope_scaling"
     by_numbers = replace(scaling, attention_factor=None).amplitude
     return {
-        f"{said}: longrope has a factor for every frequency, which no argument gives": kind == "longrope",
-        f"{said}: latent attention is scaled by yarn, not by {kind}": latent and kind not in ("yarn", "longrope"),
-        f"{said}: llama3 has low_freq_factor 1, high_freq_factor 4 and 8192 positions before, here others":
+        f"{field}: longrope has a factor for every frequency, which no argument gives": kind == "longrope",
+        f"{field}: latent attention is scaled by yarn, not by {kind}": latent and kind not in ("yarn", "longrope"),
+        f"{field}: llama3 has low_freq_factor 1, high_freq_factor 4 and 8192 positions before, here others":
             kind == "llama3" and not _is(scaling, _LLAMA),
-        f"{said}: --rope-scaling-factor does not reach the model, whose factor is always 8, here {factor:g}":
+        f"{field}: --rope-scaling-factor does not reach the model, whose factor is always 8, here {factor:g}":
             kind == "llama3" and factor != 8 and not bridge,
-        f"{said}: linear scaling by {factor:g} is no whole number": kind == "linear" and factor % 1 > 0 and not bridge,
-        f"{said}: --rotary-seq-len-interpolation-factor does not reach the model": kind == "linear" and not linear,
-        f"{said}: yarn of latent attention has beta_fast 32, beta_slow 1 and 4096 positions before, here others":
+        f"{field}: linear scaling by {factor:g} is no whole number": kind == "linear" and factor % 1 > 0 and not bridge,
+        f"{field}: --rotary-seq-len-interpolation-factor does not reach the model": kind == "linear" and not linear,
+        f"{field}: yarn of latent attention has beta_fast 32, beta_slow 1 and 4096 positions before, here others":
             kind == "yarn" and latent and not bridge and not _is(scaling, _LATENT),
-        f"{said}: yarn of latent attention rounds the range that it corrects":
+        f"{field}: yarn of latent attention rounds the range that it corrects":
             kind == "yarn" and latent and not scaling.truncate,
-        f"{said}: mscale_all_dim needs mscale": latent and scaling.mscale_all_dim > 0 and not scaling.mscale,
-        f"{said}: attention_factor follows from factor and mscale, here {scaling.amplitude:g} is not {by_numbers:g}":
+        f"{field}: mscale_all_dim needs mscale": latent and scaling.mscale_all_dim > 0 and not scaling.mscale,
+        f"{field}: attention_factor follows from factor and mscale, here {scaling.amplitude:g} is not {by_numbers:g}":
             abs(scaling.amplitude - by_numbers) > 1e-6,
         "model.partial_rotary_factor: yarn turns whole heads": kind == "yarn" and model.partial_rotary_factor < 1,
     }  # fmt: skip

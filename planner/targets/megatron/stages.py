@@ -26,7 +26,7 @@ def read_layer_string(text: str) -> list[list[str]]:
     """The layers (embedding, layer, mtp, loss) of each chunk. Raises InputError for a character that means none."""
     flat = text.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        flat = re.sub(pattern, lambda found: found[1] * int(found[2]), flat)
+        flat = re.sub(pattern, lambda match: match[1] * int(match[2]), flat)
     if unknown := sorted(set(flat) - {*_LAYER, "|"}):
         raise InputError(
             f"--pipeline-model-parallel-layout `{text}`: `{unknown[0]}` is no layer",
@@ -73,7 +73,7 @@ def _positive(settings: Settings, *options: str) -> None:
 
 def _custom_stages(text: str, pp: int, layers: int, mtp_layers: int) -> Facts:
     chunks = read_layer_string(text)
-    flat = [each for chunk in chunks for each in chunk]
+    flat = [kind for chunk in chunks for kind in chunk]
     counted = {kind: flat.count(kind) for kind in _LAYER.values()}
     expected = {"embedding": 1, "loss": 1, "layer": layers, "mtp": mtp_layers}
     wrong = [f"{counted[kind]} x {kind} instead of {n}" for kind, n in expected.items() if counted[kind] != n]

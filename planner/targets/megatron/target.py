@@ -92,7 +92,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "${CHECKOUT}/pretrain_gpt.py" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
-        needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, says=setup.model.assumptions,
+        needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, notes=setup.model.assumptions,
         example=_OWN,
     )  # fmt: skip
 

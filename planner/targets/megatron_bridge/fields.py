@@ -20,16 +20,14 @@ MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
 
 @dataclass(frozen=True)
 class Twin:
-    """An argument of pretrain_gpt.py and the fields of Bridge that say the same.
-
-    there: its value -> value of each field; back: value of the first field that is given -> that of the argument, None:
-    the argument is left out.
-    """
+    """An argument of pretrain_gpt.py and the fields of Bridge that mean the same."""
 
     argument: str
     fields: tuple[str, ...]
-    there: Callable[[Any], Any] = lambda value: value
-    back: Callable[[Any], Any] = lambda value: value
+    # Value of the argument -> value of each field.
+    to_field: Callable[[Any], Any] = lambda value: value
+    # Value of the first field that is given -> value of the argument, None if the argument is left out.
+    to_argument: Callable[[Any], Any] = lambda value: value
 
 
 def _same(argument: str, *fields: str) -> Twin:
@@ -37,7 +35,7 @@ def _same(argument: str, *fields: str) -> Twin:
 
 
 def _flag(argument: str, *fields: str) -> Twin:
-    return Twin(argument, fields, back=lambda value: True if value else None)
+    return Twin(argument, fields, to_argument=lambda value: True if value else None)
 
 
 def _negated(argument: str, field: str) -> Twin:
@@ -157,7 +155,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
         if argument in IMPLIED:
             continue
         twin = BY_ARGUMENT[argument]
-        out |= {field: twin.there(value) for field in twin.fields if field not in others}
+        out |= {field: twin.to_field(value) for field in twin.fields if field not in others}
     if arguments.get("--swiglu"):
         out["model.activation_func"] = "silu"
     if arguments.get("--multi-latent-attention"):
@@ -174,9 +172,9 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     for twin in _TWINS:
         values = [settings[field] for field in twin.fields if settings.get(field) is not None]
         # A switch that is in two dataclasses is on if it is on in one: `validate` brings them together.
-        value = next((each for each in values if each not in (False,)), values[0] if values else None)
-        if value is not None and (said := twin.back(value)) is not None:
-            out[twin.argument] = said
+        value = next((given for given in values if given not in (False,)), values[0] if values else None)
+        if value is not None and (translated := twin.to_argument(value)) is not None:
+            out[twin.argument] = translated
     if "--num-query-groups" in out:
         out["--group-query-attention"] = True
     if "--pipeline-model-parallel-layout" in out:
@@ -219,8 +217,8 @@ def _overlaps(settings: Mapping[str, Any]) -> Settings:
 
 def renamed(text: str) -> str:
     """A sentence about arguments of pretrain_gpt.py as one about fields."""
-    found = re.sub(r"--[a-z][\w-]*", lambda word: field_of(word[0]), text)
-    return re.sub(r"\bMegatron('s)?(?!-)", "the core\\1", found) if found != text else text
+    in_fields = re.sub(r"--[a-z][\w-]*", lambda word: field_of(word[0]), text)
+    return re.sub(r"\bMegatron('s)?(?!-)", "the core\\1", in_fields) if in_fields != text else text
 
 
 def field_of(argument: str) -> str:

@@ -16,35 +16,41 @@ from ..options import Entry, Facts, Settings, Table
 from ..setup import Setup
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 
+# Prefix of facts that are named by the option that switches them.
+_SWITCHED = "switched."
+
 
 def _translated(entry: Entry) -> Entry:
     """The entry of Megatron's table in Bridge's names."""
-    own = [field for option in entry.options if option in BY_ARGUMENT for field in BY_ARGUMENT[option].fields]
-    own += [BESIDE[option] for option in entry.options if option in BESIDE]
+    fields = [field for option in entry.options if option in BY_ARGUMENT for field in BY_ARGUMENT[option].fields]
+    fields += [BESIDE[option] for option in entry.options if option in BESIDE]
     if "--bf16" in entry.options:
         parts = ("params_dtype", "pipeline_dtype", "grad_reduce_in_fp32")
-        own += ["mixed_precision", *(f"mixed_precision.{part}" for part in parts)]
+        fields += ["mixed_precision", *(f"mixed_precision.{part}" for part in parts)]
     if "--overlap-grad-reduce" in entry.options:
-        own += [f"comm_overlap.{name}" for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")]
+        switches = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
+        fields += [f"comm_overlap.{name}" for name in switches]
+
+    def write(setup: Setup) -> Settings:
+        return to_fields(_counted(entry.write(setup), setup))
 
     def read(settings: Settings, facts: Facts) -> Facts:
         try:
-            said = entry.read(to_arguments(settings), facts)
-            return {f"switched.{field_of(name[9:])}" if name.startswith("switched.") else name: value
-                    for name, value in said.items()}  # fmt: skip
+            of_core = entry.read(to_arguments(settings), facts)
         except InputError as error:
             raise InputError(renamed(error.message), hint=renamed(error.hint or "")) from None
+        return {f"{_SWITCHED}{field_of(name.removeprefix(_SWITCHED))}" if name.startswith(_SWITCHED) else name: value
+                for name, value in of_core.items()}  # fmt: skip
 
-    return Entry(entry.fields, tuple(dict.fromkeys(own)), lambda setup: to_fields(_counted(entry.write(setup), setup)),
-                 read)  # fmt: skip
+    return Entry(entry.fields, tuple(dict.fromkeys(fields)), write, read)
 
 
 def _counted(arguments: Settings, setup: Setup) -> Settings:
     """Bridge counts virtual stages where Megatron counts their layers; it wants the number beside a layout too."""
     of_layers = "--num-layers-per-virtual-pipeline-stage"
     if of_layers in arguments or (setup.layout.vpp > 1 and "--pipeline-model-parallel-layout" in arguments):
-        kept = {name: value for name, value in arguments.items() if name != of_layers}
-        return {**kept, "--num-virtual-stages-per-pipeline-rank": setup.layout.vpp}
+        others = {name: value for name, value in arguments.items() if name != of_layers}
+        return {**others, "--num-virtual-stages-per-pipeline-rank": setup.layout.vpp}
     return arguments
 
 
@@ -79,9 +85,9 @@ def _latent_yarn_write(setup: Setup) -> Settings:
 
 
 def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
-    said = {name: settings[field] for field, name in _LATENT_YARN.items() if field in settings}
-    found = facts.get("model.rope_scaling")
-    return {"model.rope_scaling": {**found, **said}} if found and said else {}
+    given = {name: settings[field] for field, name in _LATENT_YARN.items() if field in settings}
+    scaling = facts.get("model.rope_scaling")
+    return {"model.rope_scaling": {**scaling, **given}} if scaling and given else {}
 
 
 TABLE = Table((
@@ -140,7 +146,7 @@ def _virtual(settings: Settings) -> list[tuple[str, str]]:
         stages = str(layout).count("|") + 1
         wrong = f"is {count}, model.pipeline_model_parallel_layout has {stages} stages for pp {pp}"
         return [(name, wrong)] if stages != count * pp else []
-    uneven = [each for each in settings if re.search(r"account_for_|_in_(first|last)_pipeline_stage", each)]
+    uneven = [field for field in settings if re.search(r"account_for_|_in_(first|last)_pipeline_stage", field)]
     if not uneven and layers and (layers % pp or layers // pp % count):
         return [(name, f"{layers} layers over pp {pp} are {layers / pp:g} a stage, no multiple of {count}")]
     return []

@@ -69,7 +69,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the packages of ABSENT that are not installed: asked last."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if any(name == each or name.startswith(f"{each}.") for each in ABSENT):
+        if any(name == package or name.startswith(f"{package}.") for package in ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 

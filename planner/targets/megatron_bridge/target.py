@@ -95,14 +95,14 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and len(value) > 8 and set(value) <= {0, 1}:
         return pattern_text(value).strip("()").replace("*", " * ").replace("+", " + ")
     if isinstance(value, list) and value and isinstance(value[0], str):
-        return "[" + ", ".join(f'"{each}"' for each in value) + "]"
+        return "[" + ", ".join(f'"{word}"' for word in value) + "]"
     return repr(value)
 
 
 def _block(name: str, kind: str, settings: Settings) -> str:
-    own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{name}.")}
-    lines = "".join(f"            {key}={_text(value)},\n" for key, value in own.items())
-    return f"        {name}={kind}(\n{lines}        ),\n" if own else f"        {name}={kind}(),\n"
+    fields = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{name}.")}
+    lines = "".join(f"            {key}={_text(value)},\n" for key, value in fields.items())
+    return f"        {name}={kind}(\n{lines}        ),\n" if fields else f"        {name}={kind}(),\n"
 
 
 def _module(setup: Setup, header: tuple[str, ...]) -> str:
@@ -129,7 +129,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once}, says=setup.model.assumptions,
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once}, notes=setup.model.assumptions,
         example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
     )  # fmt: skip
 

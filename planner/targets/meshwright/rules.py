@@ -105,13 +105,13 @@ def _lacks(kind: Layer, seq_len: int) -> list[str]:
     attention = kind.attention
     latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
     norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim)
-    each = "rank of its latents" if attention.is_mla else "head dim"
+    unit = "rank of its latents" if attention.is_mla else "head dim"
     reasons = {
         f"the runtime has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
         "the runtime has no attention sinks": attention.sink_parameters > 0,
         "the runtime scales scores by the root of the head dim": attention.score_scale is not None,
         "the runtime has no softcap of attention scores": attention.score_softcap is not None,
-        f"the runtime's norms in attention have one weight per {each}": attention.norm_parameters not in norms,
+        f"the runtime's norms in attention have one weight per {unit}": attention.norm_parameters not in norms,
         f"the runtime has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
         "the runtime has norms before its blocks, not after them": kind.output_norms,
         "the runtime runs attention and feed-forward block in turn, not in parallel": kind.parallel_blocks,

@@ -17,7 +17,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={}, example="--steps 100 --data tokens/",
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  -m {WORKER} "$here/plan.json" --choice {setup.choice}',
-        says=setup.model.assumptions,
+        notes=setup.model.assumptions,
     )  # fmt: skip
 
 

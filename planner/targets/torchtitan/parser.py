@@ -52,7 +52,7 @@ def verdict(case: dict[str, Any], number: int) -> str | None:
         ParallelDims.from_config(config.parallelism, case["world"])
         parts = config.parallelism.module_fqns_per_model_part or []
         known = modules_of(config.model_spec.name, config.model_spec.flavor, len(config.model_spec.model.layers))
-        if missing := [each for part in parts for each in part if each not in known]:
+        if missing := [module for part in parts for module in part if module not in known]:
             return f"no module {missing[0]}"
     except SystemExit as error:
         return f"exit {error.code}"

@@ -162,7 +162,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header, options)},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 "  -m torchtitan.train --module torchtitan_plan --config plan",
-        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, says=setup.model.assumptions,
+        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, notes=setup.model.assumptions,
         example="--hf_assets_path ... --training.steps 1000",
     )  # fmt: skip
 
@@ -206,11 +206,12 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     """What of the model and its training torchtitan cannot express."""
     if options is None:
         return []
-    known, found = ", ".join(each.name for each in options.models), registered(model, options)
+    known = ", ".join(entry.name for entry in options.models)
+    entry = registered(model, options)
     reasons = {
         f"model: torchtitan {options.version} registers none with the shapes of {model.name}; it has {known}":
-            found is None,
-        **_cannot_rotate(model, found.name if found is not None else ""),
+            entry is None,
+        **_cannot_rotate(model, entry.name if entry is not None else ""),
         "model.mtp_layers: only its deepseek_v3 takes them":
             model.mtp_layers > 0 and not model.family.startswith("deepseek"),
         f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer != "adamw",
