@@ -28,26 +28,30 @@ FORMATS = {config.import_format: (target, config) for target in TARGETS.values()
 
 @dataclass(frozen=True)
 class Imported:
-    """layout: as the config has it. unknown: options that the framework does not have, with their lines. unread:
-    options that say nothing about the layout. assumed: what the config leaves open and what was taken for it.
-    switched: options that `emit` would set otherwise -> what that says of the software stack (a feature and its state).
-    """
+    """A launch config as a request and a layout."""
 
+    # The model, batch and cluster of the config, completed by flags and defaults.
     request: Request
+    # The layout of the config.
     layout: Layout
+    # The framework and its release.
     framework: str
+    # Number of options that the layout depends on.
     read: int
+    # Option that the framework does not have -> line.
     unknown: dict[str, int]
+    # Number of known options that the layout does not depend on.
     unread: int
+    # A sentence for each fact that the config leaves open, with the value that is taken.
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    facts: Facts = field(default_factory=dict)
+    # Option that `emit` would set otherwise -> features of the software stack and the state that it puts them in.
     switched: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def price(self) -> Plan:
         """The plan that has the layout of the config, with the software switched as the config has it."""
         resolved = resolve(self.request)
-        features = {name: state for each in self.switched.values() for name, state in each.items()}
+        features = {name: state for states in self.switched.values() for name, state in states.items()}
         stack = with_features(resolved.stack, features, Unheard())
         return evaluate_resolved(replace(resolved, stack=stack), str(self.layout))
 
@@ -64,29 +68,30 @@ def import_config(
         raise UnknownNameError("format", kind, FORMATS)
     target, config = FORMATS[kind]
     options, warning = option_list(target.name, version)
-    found = config.read_files({str(path): _text(path) for path in paths}, options)
-    _raise(found)
-    if not found.settings:
+    arguments = config.read_files({str(path): _text(path) for path in paths}, options)
+    if arguments.problems:
+        raise InputError.of(arguments.problems)
+    if not arguments.settings:
         hint = config.import_hint or f"is it a config of {target.name}?"
         raise InputError(f"{', '.join(map(str, paths))}: no option of {target.framework} in it", hint=hint)
     table = config.table(options)
-    facts = table.read(found.settings)
+    facts = table.read(arguments.settings)
     assumed = list(facts.pop("notes", []))
-    request = _request(facts, found, options, given, target.name, assumed)
+    request = _request(facts, arguments, options, given, target.name, assumed)
     resolved = resolve(request)
     layout = layout_of(facts, resolved.cluster.num_gpus)
     if "batch_per_rank" in facts and "global_batch" not in given:
-        request = load_request(None, {**_asked(request), "global_batch": facts["batch_per_rank"] * layout.dp})
+        request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
     stages = facts.get("stages")
     if stages and max(stages) - min(stages) > 1:
         assumed.append(f"stages of {', '.join(map(str, stages))} layers are priced as even as possible")
-    read = len(set(found.settings) & table.options)
+    read = len(set(arguments.settings) & table.options)
     switched = request_part(facts, "switched")
     if layout.dp * layout.cp == 1:  # nobody to reduce with
-        switched = {name: said for name, said in switched.items() if not any("dp_" in feature for feature in said)}
+        switched = {option: states for option, states in switched.items() if not any("dp_" in name for name in states)}
     return Imported(
-        request, layout, f"{target.framework} {options}", read, found.unknown, len(found.settings) - read,
-        tuple(assumed), (warning,) if warning else (), facts, switched,
+        request, layout, f"{target.framework} {options}", read, arguments.unknown, len(arguments.settings) - read,
+        tuple(assumed), (warning,) if warning else (), switched,
     )  # fmt: skip
 
 
@@ -99,58 +104,53 @@ def _text(path: Path | str) -> str:
         raise InputError.of([FieldProblem("is not UTF-8 text", file=str(path))]) from None
 
 
-def _raise(found: Arguments) -> None:
-    if found.problems:
-        raise InputError.of(found.problems)
-
-
 def _request(
-    facts: Facts, found: Arguments, options: OptionList, given: Mapping[str, Any], target: str, assumed: list[str]
+    facts: Facts, arguments: Arguments, options: OptionList, given: Mapping[str, Any], target: str, assumed: list[str]
 ) -> Request:
     """A request out of the facts, with `given` on top of them."""
-    asked: dict[str, Any] = {"target": target}
+    fields: dict[str, Any] = {"target": target}
     model = _model(facts, options, assumed)
     if model is not None:
-        asked["model"] = model
+        fields["model"] = model
     for name in ("seq_len", "global_batch", "optimizer", "expert_capacity_factor"):
         if (value := facts.get(f"workload.{name}")) is not None:
-            asked[name] = value
+            fields[name] = value
     if techniques := facts.get("workload.techniques"):
-        asked["technique"] = techniques
+        fields["technique"] = techniques
     if "precision" in facts:
-        asked["precision"] = facts["precision"]
-    gpus = _num_gpus(facts, found)
+        fields["precision"] = facts["precision"]
+    gpus = _num_gpus(facts, arguments)
     if gpus and "cluster" not in given and "gpus" not in given:
-        asked["gpus"] = gpus
-    asked |= {name: value for name, value in given.items() if value is not None}
-    if "model" not in asked:
+        fields["gpus"] = gpus
+    fields |= {name: value for name, value in given.items() if value is not None}
+    if "model" not in fields:
         raise InputError("the config does not say which model it trains", hint="add `--model NAME` (`show models`)")
-    if "cluster" not in asked and "gpu" not in asked:
+    if "cluster" not in fields and "gpu" not in fields:
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not say on which GPUs it runs",
                          hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
     for name in ("seq_len", "global_batch"):
-        if name not in asked and not (name == "global_batch" and "batch_per_rank" in facts):
+        if name not in fields and not (name == "global_batch" and "batch_per_rank" in facts):
             flag = f"--{name.replace('_', '-')}"
             assumed.append(f"{flag} is not in the config: the default of `plan` is taken")
-    return load_request(None, asked)
+    return load_request(None, fields)
 
 
-def _asked(request: Request) -> dict[str, Any]:
-    """The flat arguments of a request, to make another of it."""
+def _request_fields(request: Request) -> dict[str, Any]:
+    """The flat arguments of a request, to make another one from."""
     work = request.workload
-    out: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
+    fields: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
                            "precision": work.precision, "optimizer": work.optimizer,
                            "technique": work.techniques,
                            "expert_capacity_factor": work.expert_capacity_factor}  # fmt: skip
     for name in ("cluster", "gpu", "gpus", "stack"):
         if (value := getattr(request, name)) is not None:
-            out[name] = value
-    return out
+            fields[name] = value
+    return fields
 
 
-def _num_gpus(facts: Facts, found: Arguments) -> int:
-    ranks = found.ranks
+def _num_gpus(facts: Facts, arguments: Arguments) -> int:
+    ranks = arguments.ranks
     if "world" in ranks:
         return ranks["world"]
     if "gpus_per_node" in ranks:
@@ -167,16 +167,16 @@ def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, A
         described.setdefault("max_positions", facts.get("workload.seq_len", 4096))
         return _catalogued(described)
     name = facts.get("registered")
-    entry = next((each for each in options.models if each.name == name), None)
+    entry = next((model for model in options.models if model.name == name), None)
     if entry is None:
         return None
     specs = [load_model(known)[0] for known in model_names()]
-    alike = [spec for spec in specs if (spec.num_layers, spec.hidden, total_parameters(spec))
-             == (entry.layers, entry.hidden, entry.parameters)]  # fmt: skip
-    if not alike:
+    same_shapes = [spec for spec in specs if (spec.num_layers, spec.hidden, total_parameters(spec))
+                   == (entry.layers, entry.hidden, entry.parameters)]  # fmt: skip
+    if not same_shapes:
         return None
-    # Llama 3 and 3.1 have the same shapes; the flavours are scaled.
-    taken = max(alike, key=lambda spec: spec.rope_scaling is not None)
+    # Llama 3 and 3.1 have the same shapes, and torchtitan's flavours scale their rotary positions.
+    taken = max(same_shapes, key=lambda spec: spec.rope_scaling is not None)
     assumed.append(f"{name} is taken for {taken.name}, with its rotary positions: `--model` names another")
     return taken.name
 

@@ -70,8 +70,8 @@ def page() -> str:
     from meshwright.cli.main import COMMANDS
 
     parts = [_HEAD, f"## meshwright\n\n```\n{help_of()}\n```\n"]
-    parts += [f"## {name}\n\n{each.summary}.\n\n```\n{help_of(*name.split())}\n```\n"
-              for name, each in COMMANDS.items()]  # fmt: skip
+    parts += [f"## {name}\n\n{command.summary}.\n\n```\n{help_of(*name.split())}\n```\n"
+              for name, command in COMMANDS.items()]  # fmt: skip
     return "\n".join(parts)
 
 

@@ -68,21 +68,21 @@ def answer(tree: Path, arguments: str) -> Any:
         return {"exit": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
 
-def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted({*one, *other} - IGNORED):
-            if key not in one or key not in other:
-                yield f"{place}.{key}: only {'before' if key in one else 'after'}"
+def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after} - IGNORED):
+            if key not in before or key not in after:
+                yield f"{place}.{key}: only {'before' if key in before else 'after'}"
             else:
-                yield from differences(one[key], other[key], f"{place}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+                yield from differences(before[key], after[key], f"{place}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for i, (a, b) in enumerate(zip(before, after, strict=True)):
             yield from differences(a, b, f"{place}[{i}]")
-    elif isinstance(one, float) and isinstance(other, float):
-        if not math.isclose(one, other, rel_tol=TOLERANCE) and not (math.isnan(one) and math.isnan(other)):
-            yield f"{place}: {one!r} -> {other!r}"
-    elif one != other:
-        yield f"{place}: {one!r:.120} -> {other!r:.120}"
+    elif isinstance(before, float) and isinstance(after, float):
+        if not math.isclose(before, after, rel_tol=TOLERANCE) and not (math.isnan(before) and math.isnan(after)):
+            yield f"{place}: {before!r} -> {after!r}"
+    elif before != after:
+        yield f"{place}: {before!r:.120} -> {after!r:.120}"
 
 
 def answers(tree: Path, folder: Path, only: str) -> dict[str, Any]:
@@ -117,13 +117,13 @@ def main() -> int:
                 options.cache.write_text(json.dumps(before), encoding="utf-8")
         after = json.loads(json.dumps(answers(ROOT, folder, options.only)))
     different = 0
-    for command, there in after.items():
+    for command, answer_now in after.items():
         if command not in before:
             continue
-        found = list(differences(before[command], there))
-        different += bool(found)
-        print(f"{'differs' if found else 'same':8} {command}")
-        for line in found[:10]:
+        changes = list(differences(before[command], answer_now))
+        different += bool(changes)
+        print(f"{'differs' if changes else 'same':8} {command}")
+        for line in changes[:10]:
             print(f"         {line}")
     print(f"{len(after) - different} of {len(after)} commands give the same answer")
     return int(different > 0)

@@ -72,7 +72,11 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
 
 
 class Batch:
-    """Runs that differ in their layouts only; `index`: their places among all runs."""
+    """Runs that differ in their layouts only.
+
+    index: their places among all runs. Their operations and seconds under a reference calibration are stored, so that
+    another calibration costs nothing where it leaves the rates as they are.
+    """
 
     def __init__(self, cases: Sequence[Case], index: Sequence[int], fitted: Calibration) -> None:
         self.cases, self.index = cases, np.array(index)
@@ -80,29 +84,29 @@ class Batch:
 
     def _at(self, rates: Rates) -> None:
         self._rates, self._ledger = rates, ledger_of(self.cases, rates)
-        self.kept_seconds = self._price(self._ledger, rates)
+        self.seconds_at_reference = self._price(self._ledger, rates)
 
     @staticmethod
     def _price(ledger: Ledger, rates: Rates) -> Array:
         return np.asarray(sum(step.step_terms(ledger, rates)[0].values()))
 
-    def seconds(self, fitted: Calibration, *, keep: bool) -> Array:
-        """[runs of the batch] step seconds; keep: what comes next is compared with these."""
+    def seconds(self, fitted: Calibration, *, store: bool) -> Array:
+        """[runs of the batch] step seconds. store: make this calibration the reference."""
         rates = rates_of(self.cases[0], fitted)
         if rates == self._rates:
-            return self.kept_seconds
+            return self.seconds_at_reference
         same = _same_operations(rates.stack, self._rates.stack)
         ledger = self._ledger if same else ledger_of(self.cases, rates)
         seconds = self._price(ledger, rates)
-        if keep:
-            self._rates, self._ledger, self.kept_seconds = rates, ledger, seconds
+        if store:
+            self._rates, self._ledger, self.seconds_at_reference = rates, ledger, seconds
         return seconds
 
 
-def _same_operations(one: StackSpec, other: StackSpec) -> bool:
+def _same_operations(stack: StackSpec, other: StackSpec) -> bool:
     """Whether two stacks differ only in what rates read."""
     names = (name for name in StackSpec.__dataclass_fields__ if name not in STACK_FIELDS)
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(stack, name) == getattr(other, name) for name in names)
 
 
 class Batches:
@@ -115,13 +119,15 @@ class Batches:
         self.cases = cases
         self.batches = [Batch([cases[i] for i in index], index, fitted) for index in parts.values()]
 
-    def seconds(self, fitted: Calibration, *, keep: bool = True, only: Collection[int] | None = None) -> Array:
-        """[runs] step seconds. keep: calibrations to come are compared with this one; only: the batches that may have
-        moved since the last that was kept."""
+    def seconds(self, fitted: Calibration, *, store: bool = True, only: Collection[int] | None = None) -> Array:
+        """[runs] step seconds.
+
+        store: make this calibration the reference; only: the batches whose rates may differ from the reference.
+        """
         out = np.empty(len(self.cases))
         for i, batch in enumerate(self.batches):
             moved = only is None or i in only
-            out[batch.index] = batch.seconds(fitted, keep=keep) if moved else batch.kept_seconds
+            out[batch.index] = batch.seconds(fitted, store=store) if moved else batch.seconds_at_reference
         return out
 
 

@@ -42,8 +42,11 @@ class Used:
     """The runs of a file that a fit may see, and why it may not see the others."""
 
     cases: tuple[Case, ...]
+    # Id of a run that cannot be priced -> the reason.
     refused: Mapping[str, str]
+    # Number of runs without a step time.
     without_step_time: int
+    # Number of timed runs of quality C.
     quality_c: int
 
     @classmethod
@@ -95,10 +98,10 @@ def calibrate(
     runs = [replace(case, stack_name=_speaks_for(case, base)) for case in used.cases]
     families = sorted({case.stack.name for case in runs})
     chosen = [constant for family in families for constant in constants.of_family(family, base)]
-    found = study(runs, chosen, base, f"fitted to {len(runs)} runs", progress)
-    reported = report(found, families, used.refused, [str(problem) for problem in problems.kept],
+    studied = study(runs, chosen, base, f"fitted to {len(runs)} runs", progress)
+    reported = report(studied, families, used.refused, [str(problem) for problem in problems.first],
                       without_step_time=used.without_step_time, quality_c=used.quality_c)  # fmt: skip
-    return Calibrated(reported, _stack_file(found, families))
+    return Calibrated(reported, _stack_file(studied, families))
 
 
 def _speaks_for(case: Case, base: Calibration) -> str:
@@ -117,13 +120,13 @@ def too_few(given: int, used: Used) -> InputError:
     )
 
 
-def _stack_file(found: Study, families: Sequence[str]) -> str:
+def _stack_file(studied: Study, families: Sequence[str]) -> str:
     facts: dict[str, dict[str, tuple[float, str]]] = {family: {} for family in families}
-    fitted = found.fit
+    fitted = studied.fit
     for constant, z, spread in zip(fitted.constants, fitted.z, fitted.spread, strict=True):
-        runs = sum(case.stack.name == constant.owner for case in found.runs.cases)
+        runs = sum(case.stack.name == constant.owner for case in studied.runs.cases)
         facts[constant.owner][constant.place[-1]] = (constant.value(float(z)), fact_note(constant, float(spread), runs))
-    names = {case.stack_name for case in found.runs.cases}
+    names = {case.stack_name for case in studied.runs.cases}
     if len(names) == len(families) == 1:  # all of one version, which may differ from its family
         facts = {names.pop(): facts[families[0]]}
     return stack_text(facts, "Written by `meshwright calibrate`: a stack family as these runs have it.")
@@ -154,16 +157,16 @@ def ship(progress: Progress | None = None) -> Study:
     return study(used.cases, constants.constants(), PRIORS, "fitted", progress)
 
 
-def shipped_text(found: Study) -> str:
+def shipped_text(studied: Study) -> str:
     """calibrated.yaml: every constant's value, in the shape of the files that it is laid over."""
-    fitted = found.fit
+    fitted = studied.fit
     values = constants.values_at(fitted.constants, fitted.z.tolist())
     nested = Calibration.of({c.place: value for c, value in zip(fitted.constants, values, strict=True)}, "")
     counts = Counter(constant.entry.scope for constant in fitted.constants)
     lines = [
         "# Written by `python -m meshwright.planner.accuracy.calibrate` from catalogue/published/; do not edit.\n",
         "# Priors: stacks/*.yaml and assumptions.yaml. Meaning of each number: profiles/rates/constants.py.\n",
-        f"source: {len(found.runs.cases)} published runs\n",
+        f"source: {len(studied.runs.cases)} published runs\n",
         f"constants: {{{', '.join(f'{scope}: {count}' for scope, count in sorted(counts.items()))}}}\n",
     ]  # fmt: skip
     for root, block in (("stacks", nested.stacks), ("assumptions", nested.assumptions)):
@@ -180,23 +183,23 @@ def _flow(value: Any) -> str:
     return repr(float(f"{value:.4g}"))
 
 
-def left_out_text(found: Study) -> str:
+def left_out_text(studied: Study) -> str:
     """left_out.json: id -> step seconds by a fit without the run's model and cluster, and without its source."""
-    rows = zip(found.runs.cases, found.across_groups, found.across_sources, strict=True)
+    rows = zip(studied.runs.cases, studied.across_groups, studied.across_sources, strict=True)
     left_out = {case.id: [float(f"{value:.5g}") for value in pair] for case, *pair in rows}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(pair)}" for name, pair in left_out.items())
     return f"{{\n{lines}\n}}\n"
 
 
-def interval_text(found: Study) -> str:
+def interval_text(studied: Study) -> str:
     """intervals.yaml."""
-    runs = found.runs
+    runs = studied.runs
     weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
     known, new = (
         interval_fit.measured_factors(runs.cases, runs.log_measured - np.log(predicted), weight)
-        for predicted in (found.across_groups, found.across_sources)
+        for predicted in (studied.across_groups, studied.across_sources)
     )
-    lead = interval_fit.measured_lead(runs.cases, np.log(found.across_groups), runs.log_measured)
+    lead = interval_fit.measured_lead(runs.cases, np.log(studied.across_groups), runs.log_measured)
     return interval_fit.text(
         known, new, lead, sorted({v for case in runs.cases if (v := family_of(case.stack_name)[1])})
     )

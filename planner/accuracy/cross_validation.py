@@ -26,9 +26,13 @@ _FIT_PARTS = 10  # what the full fit takes, in fits to a part of the runs
 class Runs:
     """Runs that a fit may use: scored ones with a time that can be priced."""
 
+    # [runs]
     cases: tuple[Case, ...]
+    # [runs] repository and file of each.
     sources: tuple[str, ...]
+    # [runs] model and cluster of each.
     groups: tuple[str, ...]
+    # [runs] log of the measured step seconds.
     log_measured: Array
 
     @classmethod
@@ -75,15 +79,18 @@ def folds(groups: Sequence[str], number: int = FOLDS) -> Ints:
 
 @dataclass(frozen=True)
 class Study:
-    """[runs] predicted step seconds: by the priors, after the fit, by fits that never saw the run's group or source.
-
-    frozen: [constants, runs] after a fit that holds that constant at its prior."""
+    """A fit to runs, and the step seconds that it and other fits predict for them."""
 
     runs: Runs
+    # The fit to all runs.
     fit: Fit
+    # [runs] seconds by the priors.
     before: Array
+    # [runs] seconds by a fit that saw no run of the run's group.
     across_groups: Array
+    # [runs] seconds by a fit that saw no run of the run's source.
     across_sources: Array
+    # [constants, runs] seconds by a fit with that constant at its prior.
     frozen: Array
 
     @property
@@ -105,19 +112,19 @@ def study(
     before = np.exp(fitter.log_seconds(np.zeros(len(chosen))))
     everything = np.ones(len(cases), dtype=bool)
     labels = [runs.parts[0], np.unique(runs.sources, return_inverse=True)[1]]
-    told = _Told(progress, _FIT_PARTS + sum(int(each.max()) + 1 for each in labels) + len(chosen))
+    fits = _Progress(progress, _FIT_PARTS + sum(int(parts.max()) + 1 for parts in labels) + len(chosen))
     full = fit(fitter, runs.log_measured, runs.weight(everything))
-    told.more(_FIT_PARTS)
-    groups, sources = (_left_out(fitter, runs, full, each, told) for each in labels)
-    frozen = [_without(fitter, runs, full, j, told) for j in range(len(chosen))]
+    fits.advance(_FIT_PARTS)
+    groups, sources = (_left_out(fitter, runs, full, parts, fits) for parts in labels)
+    frozen = [_without(fitter, runs, full, j, fits) for j in range(len(chosen))]
     return Study(runs, full, before, groups, sources, np.array(frozen).reshape(-1, len(cases)))
 
 
-def _without(fitter: Fitter, runs: Runs, full: Fit, held: int, told: _Told) -> Array:
-    """[runs] step seconds of a fit that holds one constant at its prior."""
+def _without(fitter: Fitter, runs: Runs, full: Fit, frozen: int, fits: _Progress) -> Array:
+    """[runs] step seconds of a fit with the constant `frozen` (its index) at its prior."""
     weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
-    told.more()
-    return fit(fitter, runs.log_measured, weight, near=full, held=held).seconds
+    fits.advance()
+    return fit(fitter, runs.log_measured, weight, near=full, frozen=frozen).seconds
 
 
 def left_out_fit(fitter: Fitter, runs: Runs, full: Fit, part: NDArray[np.bool_]) -> Fit:
@@ -126,22 +133,22 @@ def left_out_fit(fitter: Fitter, runs: Runs, full: Fit, part: NDArray[np.bool_])
     return fit(fitter, runs.log_measured, runs.weight(~part), near=full)
 
 
-def _left_out(fitter: Fitter, runs: Runs, full: Fit, labels: Ints, told: _Told) -> Array:
+def _left_out(fitter: Fitter, runs: Runs, full: Fit, labels: Ints, fits: _Progress) -> Array:
     out = np.empty(len(runs.cases))
     for label in np.unique(labels):
         part = labels == label
         out[part] = left_out_fit(fitter, runs, full, part).seconds[part]
-        told.more()
+        fits.advance()
     return out
 
 
-class _Told:
+class _Progress:
     """Counts parts of the work for the progress bar."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
-    def more(self, parts: int = 1) -> None:
+    def advance(self, parts: int = 1) -> None:
         self._done += parts
         if self._progress is not None:
             self._progress(float(self._done), float(self._total))

@@ -40,15 +40,21 @@ def weights(sources: Sequence[str]) -> Array:
 
 @dataclass(frozen=True)
 class Fit:
-    """z: prior widths from the prior means; spread: posterior over prior width of each constant; slopes: derivatives of
-    log seconds [runs, constants]; seconds: [runs]."""
+    """Constants fitted to runs."""
 
+    # [constants]
     constants: tuple[Constant, ...]
+    # [constants] distance from the prior means, in prior widths.
     z: Array
+    # [constants] width of the posterior over that of the prior.
     spread: Array
+    # [runs, constants] derivatives of log seconds by z.
     slopes: Array
+    # The constants at z.
     calibration: Calibration
+    # [runs] predicted step seconds at z.
     seconds: Array
+    # Gauss-Newton steps that the fit took.
     steps: int
 
 
@@ -80,29 +86,29 @@ class Fitter:
         for j in range(len(z)):
             there = z.copy()
             there[j] += STEP
-            moved = self.batches.seconds(self.at(there), keep=False, only=self.moved[j])
+            moved = self.batches.seconds(self.at(there), store=False, only=self.moved[j])
             out[:, j] = (np.log(moved) - at_z) / STEP
         return out
 
 
 def fit(
-    fitter: Fitter, log_measured: Array, weight: Array, near: Fit | None = None, held: int | None = None
+    fitter: Fitter, log_measured: Array, weight: Array, near: Fit | None = None, frozen: int | None = None
 ) -> Fit:
-    """The z of least loss. weight: [runs], 0 leaves a run out; held: a constant that stays at its prior.
+    """The z of least loss. weight: [runs], 0 leaves a run out; frozen: index of a constant that stays at its prior.
 
     Derivatives are taken anew until a step with new ones is short. The derivatives of a fit that is near serve as they
     are, unless the constants end up further from it than FAR.
     """
     z = np.zeros(len(fitter.constants)) if near is None else near.z.copy()
-    loose = np.arange(len(z)) != held
-    z[~loose] = 0.0
+    free = np.arange(len(z)) != frozen
+    z[~free] = 0.0
     at_z, steps, used = fitter.log_seconds(z), 0, np.empty((0, 0))
     for turn in range(ROUNDS):
         borrowed = near is not None and turn == 0
         used = near.slopes if near is not None and borrowed else fitter.derivatives(z, at_z)
         first = np.inf
         for inner in range(INNER):
-            z, at_z, step = _move(fitter, used, log_measured, weight, z, at_z, loose)
+            z, at_z, step = _move(fitter, used, log_measured, weight, z, at_z, free)
             steps += 1
             first = step if inner == 0 else first
             if step < (CLOSE if near is not None else CONVERGED):
@@ -115,21 +121,21 @@ def fit(
 
 
 def _move(
-    fitter: Fitter, slopes: Array, log_measured: Array, weight: Array, z: Array, at_z: Array, loose: NDArray[np.bool_]
+    fitter: Fitter, slopes: Array, log_measured: Array, weight: Array, z: Array, at_z: Array, free: NDArray[np.bool_]
 ) -> tuple[Array, Array, float]:
-    """One Gauss-Newton step of the loose constants inside the bounds, halved until the loss falls: z, log seconds
+    """One Gauss-Newton step of the free constants inside the bounds, halved until the loss falls: z, log seconds
     there, longest move."""
     low, high = fitter.bounds
     gradient, curvature = _normal_equations(slopes, at_z - log_measured, weight, z)
-    free = loose & ~((z <= low) & (gradient > 0)) & ~((z >= high) & (gradient < 0))
+    movable = free & ~((z <= low) & (gradient > 0)) & ~((z >= high) & (gradient < 0))
     move = np.zeros(len(z))
-    move[free] = -np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+    move[movable] = -np.linalg.solve(curvature[np.ix_(movable, movable)], gradient[movable])
     before = loss(at_z - log_measured, weight, z)
     for _ in range(8):
         there = np.clip(z + move, low, high)
-        found = fitter.log_seconds(there)
-        if loss(found - log_measured, weight, there) <= before:
-            return there, found, float(np.abs(there - z).max())
+        log_seconds = fitter.log_seconds(there)
+        if loss(log_seconds - log_measured, weight, there) <= before:
+            return there, log_seconds, float(np.abs(there - z).max())
         move = move / 2
     fitter.log_seconds(z)  # what the batches compare with next
     return z, at_z, 0.0
@@ -145,7 +151,7 @@ def loss(residual: Array, weight: Array, z: Array) -> float:
 def _normal_equations(slopes: Array, residual: Array, weight: Array, z: Array) -> tuple[Array, Array]:
     """Half the gradient of the loss, and its Gauss-Newton curvature."""
     x = residual / (SCATTER * ROBUST)
-    each = weight / np.sqrt(1.0 + x * x) / SCATTER**2
-    gradient = slopes.T @ (each * residual) + z
-    return gradient, slopes.T @ (each[:, None] * slopes) + np.eye(len(z))
+    robust_weight = weight / np.sqrt(1.0 + x * x) / SCATTER**2
+    gradient = slopes.T @ (robust_weight * residual) + z
+    return gradient, slopes.T @ (robust_weight[:, None] * slopes) + np.eye(len(z))
 

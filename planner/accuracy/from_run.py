@@ -92,17 +92,17 @@ def calibrate_runs(reports: Sequence[Path], plans: Sequence[Path]) -> Calibrated
     everything = Fitter(cases, candidates, base, source)
     at_start = everything.log_seconds(np.zeros(len(candidates)))
     slopes = everything.derivatives(np.zeros(len(candidates)), at_start)
-    told = identified(slopes)
-    if not told:
+    identifiable = identified(slopes)
+    if not identifiable:
         raise _tells_nothing(candidates, slopes, len(runs))
     before = np.array([run.seconds() for run in runs])
     measured = np.array([run.step_s for run in runs])
     # The fit prices by the closed form: it is to meet what was measured where the plan, which may simulate, does.
     wanted = np.log(measured / before) + at_start
-    fitter = Fitter(cases, [candidates[j] for j in told], base, source)
-    found = fit(fitter, wanted, np.ones(len(runs)))
-    after = np.array([run.seconds(load_stack(STACK, found.calibration)) for run in runs])
-    return Calibrated(_report(runs, candidates, found, before, after), _stack_file(found, len(runs)))
+    fitter = Fitter(cases, [candidates[j] for j in identifiable], base, source)
+    result = fit(fitter, wanted, np.ones(len(runs)))
+    after = np.array([run.seconds(load_stack(STACK, result.calibration)) for run in runs])
+    return Calibrated(_report(runs, candidates, result, before, after), _stack_file(result, len(runs)))
 
 
 def identified(slopes: Array) -> list[int]:
@@ -110,41 +110,41 @@ def identified(slopes: Array) -> list[int]:
 
     The most telling one is taken, what it explains is taken out of the others, and so on (a QR with pivots).
     """
-    left, out = slopes / SCATTER, list[int]()
+    remaining, chosen = slopes / SCATTER, list[int]()
     for _ in range(min(slopes.shape)):
-        lengths = np.linalg.norm(left, axis=0)
+        lengths = np.linalg.norm(remaining, axis=0)
         most = int(np.argmax(lengths))
         if lengths[most] < _LEAST_SLOPE:
             break
-        direction = left[:, most] / lengths[most]
-        left = left - np.outer(direction, direction @ left)
-        out.append(most)
-    return out
+        direction = remaining[:, most] / lengths[most]
+        remaining = remaining - np.outer(direction, direction @ remaining)
+        chosen.append(most)
+    return chosen
 
 
 def _tells_nothing(candidates: Sequence[Constant], slopes: Array, num_runs: int) -> InputError:
     """Numbers that hardly move what the runs measure."""
     moves = np.exp(np.abs(slopes).max(axis=0)) - 1.0
-    lines = [f"{each.place[-1]}: its prior width moves a step by {move:.1%}"
-             for each, move in zip(candidates, moves, strict=True)]  # fmt: skip
+    lines = [f"{constant.place[-1]}: its prior width moves a step by {move:.1%}"
+             for constant, move in zip(candidates, moves, strict=True)]  # fmt: skip
     runs = "the run tells" if num_runs == 1 else f"the {num_runs} runs tell"
     hint = "a step waits for something else, links or its pipeline: run a layout that computes more"
     return InputError("\n".join([f"{runs} no number of the stack", *lines]), hint=hint)
 
 
 def _report(
-    runs: Sequence[Run], candidates: Sequence[Constant], found: Fit, before: NDArray[np.float64],
+    runs: Sequence[Run], candidates: Sequence[Constant], result: Fit, before: NDArray[np.float64],
     after: NDArray[np.float64],
 ) -> RunCalibrationReport:  # fmt: skip
     measured = np.array([run.step_s for run in runs])
     errors = BeforeAndAfter(before=ErrorStatistics.of((before / measured - 1).tolist()),
                             after=ErrorStatistics.of((after / measured - 1).tolist()))  # fmt: skip
     reports = [_launched(run, float(b), float(a)) for run, b, a in zip(runs, before, after, strict=True)]
-    fitted = {constant.place for constant in found.constants}
+    fitted = {constant.place for constant in result.constants}
     unfitted = [_constant(c, c.prior, 0.0, 1.0, at_bound=False) for c in candidates if c.place not in fitted]
     return RunCalibrationReport(
         stack=STACK, families=(family_of(STACK)[0],), runs=LaunchedRuns(used=len(runs), reports=tuple(reports)),
-        constants={"total": len(found.constants)}, errors={"all": errors}, values=(*_fitted(found), *unfitted),
+        constants={"total": len(result.constants)}, errors={"all": errors}, values=(*_fitted(result), *unfitted),
     )  # fmt: skip
 
 
@@ -157,13 +157,13 @@ def _launched(run: Run, before_s: float, after_s: float) -> LaunchedRun:
     )  # fmt: skip
 
 
-def _fitted(found: Fit) -> list[FittedConstant]:
-    values = values_at(found.constants, found.z.tolist())
-    low, high = np.array([constant.bounds for constant in found.constants]).reshape(-1, 2).T
+def _fitted(result: Fit) -> list[FittedConstant]:
+    values = values_at(result.constants, result.z.tolist())
+    low, high = np.array([constant.bounds for constant in result.constants]).reshape(-1, 2).T
     return [
         _constant(constant, value, float(z), float(spread), at_bound=bool(z <= lowest or z >= highest))
         for constant, value, z, spread, lowest, highest in zip(
-            found.constants, values, found.z, found.spread, low, high, strict=True
+            result.constants, values, result.z, result.spread, low, high, strict=True
         )
     ]
 
@@ -176,11 +176,11 @@ def _constant(constant: Constant, value: float, z: float, spread: float, *, at_b
     )  # fmt: skip
 
 
-def _stack_file(found: Fit, num_runs: int) -> str:
-    values = values_at(found.constants, found.z.tolist())
+def _stack_file(result: Fit, num_runs: int) -> str:
+    values = values_at(result.constants, result.z.tolist())
     facts = {
         constant.place[-1]: (value, fact_note(constant, float(spread), num_runs))
-        for constant, value, spread in zip(found.constants, values, found.spread, strict=True)
+        for constant, value, spread in zip(result.constants, values, result.spread, strict=True)
     }
     heading = "Written by `meshwright calibrate --from-run`: the stack of the runtime as these runs have it."
     return stack_text({STACK: facts}, heading)

@@ -27,15 +27,15 @@ def measured_factors(
 ) -> dict[str, tuple[float, float, int]]:
     """(low, high, runs) of every kind: quantiles of measured over predicted, the wider of those in which every run
     weighs the same (a large sweep must be covered) and those with `weight` (and must not stand for all others)."""
-    kinds, found = np.array([kind_of(case.regime) for case in cases]), {}
+    kinds, factors = np.array([kind_of(case.regime) for case in cases]), {}
     for kind in KINDS:
         chosen = kinds == kind
         if chosen.any():
             ways = (np.ones(int(chosen.sum())), weight[chosen])
             low, high = ([weighted_quantile(log_ratio[chosen], way, share) for way in ways]
                          for share in ((1 - CLAIMED) / 2, (1 + CLAIMED) / 2))  # fmt: skip
-            found[kind] = (float(np.exp(min(low))), float(np.exp(max(high))), int(chosen.sum()))
-    return found
+            factors[kind] = (float(np.exp(min(low))), float(np.exp(max(high))), int(chosen.sum()))
+    return factors
 
 
 def measured_lead(

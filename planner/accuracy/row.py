@@ -20,34 +20,46 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured; None where the source does not say. kind: allocated | reserved | nvidia-smi."""
+    """The measurements of a run; None where the source has none."""
 
     step_s: float | None = None
     peak_memory_bytes: float | None = None
+    # allocated | reserved | nvidia-smi
     memory_kind: str = "nvidia-smi"
+    # The ranks that the memory is of: max over ranks | one rank | last rank.
     memory_scope: str = "max over ranks"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A run: what was run, on what, how; and what came out. `chunks`: layers per pipeline chunk, where uneven."""
+    """A published run: its configuration and its measurements."""
 
     id: str
+    # Repository, file and place in it.
     source: str
+    # The software as published, with its version.
     stack_name: str
+    # The kind of run that an interval holds for.
     regime: str
+    # The sweep that the run belongs to, None for a single run.
     group: str | None
+    # Whether the run is one of the core set that releases are judged by.
     core: bool
+    # A, B or C; runs of quality C are not scored.
     quality: str
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
     stack: StackSpec
+    # Switches of the software, as stated.
     features: Mapping[str, Any]
     layout: Layout
+    # Layers of each pipeline chunk where they are uneven.
     chunks: tuple[int, ...] | None
+    # Whether the source states what is recomputed.
     recompute_known: bool
     measured: Measured
+    # Fields that the source leaves open, with the value that is taken.
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -62,9 +74,10 @@ class Case:
 
 @dataclass(slots=True)
 class RowReader:
-    """Checked fields of one row. `before`: lines of the file above the row."""
+    """Checked fields of one row."""
 
     document: Document
+    # Number of lines of the file above the row.
     before: int = 0
     problems: list[FieldProblem] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)

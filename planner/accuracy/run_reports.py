@@ -37,14 +37,18 @@ LEAST_STEPS = 3  # whose median one odd step does not move
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a layout. step_s: median of the steps that are no warm-up, num_steps of them; memory: measured and
-    predicted bytes of the fullest stage, where the run ended."""
+    """A run of a layout."""
 
+    # The report.
     file: str
     resolved: Resolved
+    # The layout of the plan that ran.
     candidate: Candidate
+    # Median seconds of the steps after the warm-up.
     step_s: float
+    # Number of these steps.
     num_steps: int
+    # Measured and predicted bytes of the fullest stage, None where the run did not end.
     memory: tuple[float, float] | None
 
     def seconds(self, stack: StackSpec | None = None) -> float:
@@ -80,13 +84,13 @@ def read_runs(reports: Sequence[Path], plans: Sequence[Path]) -> list[Run]:
             problems += [FieldProblem(error.message, hint=error.hint)]
     if problems:
         raise InputError.of(problems)
-    found = [run for run in runs if run is not None]
-    gpus = {run.resolved.cluster.gpu.name: run.file for run in found}
+    complete = [run for run in runs if run is not None]
+    gpus = {run.resolved.cluster.gpu.name: run.file for run in complete}
     if len(gpus) > 1:
-        each = " and ".join(f"{file} on {gpu}" for gpu, file in gpus.items())
-        raise InputError(f"reports of different GPUs: {each}",
+        listed = " and ".join(f"{file} on {gpu}" for gpu, file in gpus.items())
+        raise InputError(f"reports of different GPUs: {listed}",
                          hint="what one GPU loses says nothing of another: calibrate a file for each")  # fmt: skip
-    return found
+    return complete
 
 
 def _run(path: Path, plans: Sequence[tuple[Path, Plan]], problems: list[FieldProblem]) -> Run | None:
@@ -182,7 +186,7 @@ def _timed(report: RowReader) -> list[float]:
             report.fail(("steps", index), f"step {number} took {seconds!r}: must be seconds, more than 0")
             return []
         taken.append((number, float(seconds)))
-    resumed = [each.get("step", 0) for each in report.get("resumed") or () if isinstance(each, Mapping)]
+    resumed = [entry.get("step", 0) for entry in report.get("resumed") or () if isinstance(entry, Mapping)]
     begun = [taken[0][0] - 1, *resumed]
     late = [seconds for number, seconds in taken if not any(b < number <= b + WARM_UP for b in begun)]
     if len(late) < LEAST_STEPS:

@@ -40,18 +40,20 @@ class Chunk:
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong in all files together; the first ones are kept, the rest is counted."""
+    """The problems of all files together."""
 
-    kept: list[FieldProblem]
+    # The first _MOST_PROBLEMS.
+    first: list[FieldProblem]
+    # All of them.
     count: int = 0
 
-    def add(self, found: Sequence[FieldProblem]) -> None:
-        self.count += len(found)
-        self.kept += found[: max(0, _MOST_PROBLEMS - len(self.kept))]
+    def add(self, problems: Sequence[FieldProblem]) -> None:
+        self.count += len(problems)
+        self.first += problems[: max(0, _MOST_PROBLEMS - len(self.first))]
 
     def error(self) -> InputError:
-        more = self.count - len(self.kept)
-        shown = [*self.kept, FieldProblem(f"and {more:,} more problems")] if more > 0 else self.kept
+        more = self.count - len(self.first)
+        shown = [*self.first, FieldProblem(f"and {more:,} more problems")] if more > 0 else self.first
         return InputError.of(shown)
 
 
@@ -69,7 +71,7 @@ def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | N
                 progress(before + position, total)
             if case is not None:
                 yield case
-        if not any_row and not any(problem.file == str(path) for problem in problems.kept):
+        if not any_row and not any(problem.file == str(path) for problem in problems.first):
             hint = "a file of runs is a list, one item per run"
             problems.add([FieldProblem("the file is empty", file=str(path), hint=hint)])
         before += path.stat().st_size if path.is_file() else 0.0

@@ -74,8 +74,9 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
     if loss not in LOSS:
         row.assume("loss kernel of the stack's family (not stated)")
     elif loss != "plain" or stack.loss_traffic_bytes != LOSS["plain"][0]:  # else it is the stack's own, as that says
-        changed["loss_traffic_bytes"], held = LOSS[loss]
-        changed["logit_bytes"] = stack.logit_bytes if held is None else held
+        traffic_bytes, logit_bytes = LOSS[loss]
+        changed["loss_traffic_bytes"] = traffic_bytes
+        changed["logit_bytes"] = stack.logit_bytes if logit_bytes is None else logit_bytes
     if reduced in GRADIENT_BYTES:
         changed["gradient_bytes"] = GRADIENT_BYTES[reduced]
     else:

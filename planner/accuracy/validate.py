@@ -26,10 +26,12 @@ from .summary import Validation, validation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Step seconds with their terms, and peak bytes of the kind and on the ranks that were measured."""
+    """The predicted time and memory of a run."""
 
     step_s: float
+    # Of the kind and on the ranks that were measured.
     peak_memory_bytes: float
+    # Term of the step -> seconds.
     terms: dict[str, float]
 
 
@@ -48,7 +50,7 @@ def validate(
     outcomes = [outcome(case, _software(software, case)) for case in cases]
     if problems.count and not (keep_going and outcomes):
         raise problems.error()
-    return validation(outcomes, [str(problem) for problem in problems.kept], core=core)
+    return validation(outcomes, [str(problem) for problem in problems.first], core=core)
 
 
 def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None:

@@ -88,7 +88,7 @@ def test_every_constant_moves_a_run(cases: Sequence[Case]) -> None:
 
 
 def predict_at(case: Case, fitted: Calibration) -> float:
-    return float(Batch([case], [0], fitted).kept_seconds[0])
+    return float(Batch([case], [0], fitted).seconds_at_reference[0])
 
 
 @pytest.mark.parametrize("constant", constants.constants(), ids=lambda c: c.name)

@@ -74,7 +74,7 @@ def cases(tmp_path: Path, text: str, name: str = "runs.yaml") -> tuple[list[Case
     path.write_text(text, encoding="utf-8")
     problems = Problems([])
     found = list(read_cases([path], problems))
-    return found, [str(problem).replace(f"{path}, ", "").replace(f"{path}: ", "") for problem in problems.kept]
+    return found, [str(problem).replace(f"{path}, ", "").replace(f"{path}: ", "") for problem in problems.first]
 
 
 def one(tmp_path: Path, text: str) -> Case:
