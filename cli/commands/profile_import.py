@@ -12,7 +12,7 @@ from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 from .profile import today
 
 if TYPE_CHECKING:
-    from ...profiles.importers.base import Found
+    from ...profiles.importers.base import Imported
 
 Format = Annotated[
     str, typer.Argument(metavar="FORMAT", help="nccl-tests, nvidia-smi-topo, nccl-topo-xml, slurm, k8s-nodes, "
@@ -72,7 +72,7 @@ def command(
     _tell(terminal, name, found, document, written, output)
 
 
-def _read(format_: str, source: Path) -> tuple[str, Found]:
+def _read(format_: str, source: Path) -> tuple[str, Imported]:
     """The name of the format, and what the file says."""
     import sys
 
@@ -103,7 +103,7 @@ def _read(format_: str, source: Path) -> tuple[str, Found]:
 
 
 def _tell(
-    terminal: Terminal, name: str, found: Found, document: dict[str, Any], written: str, output: Path | None
+    terminal: Terminal, name: str, found: Imported, document: dict[str, Any], written: str, output: Path | None
 ) -> None:  # fmt: skip
     for note in found.notes:
         terminal.talk(text.wrapped(f"note: {note}"))

@@ -104,21 +104,22 @@ def node_group(
     entry: NodeEntry, count: int, *, gpu: str | None = None, used_gpus: int | None = None
 ) -> Group:
     """`count` nodes of a catalogue type, with another GPU in them if `gpu` says so, or with only some GPUs in use."""
-    own, built = registry.gpu_entry(entry.gpu), registry.gpu_entry(gpu or entry.gpu)
+    original = registry.gpu_entry(entry.gpu)
+    fitted = registry.gpu_entry(gpu or entry.gpu)
     warnings, per_node = [], entry.gpus_per_node
-    if built.spec.name != own.spec.name:
-        warnings.append(f"{built.spec.name} in {entry.name} nodes: GPUs and their links of the one, host and network "
+    if fitted.spec.name != original.spec.name:
+        warnings.append(f"{fitted.spec.name} in {entry.name} nodes: GPUs and their links of the one, host and network "
                         "of the other")  # fmt: skip
         entry = replace(entry, topology=None, pair_bw_bytes_per_s=None, link_bw_bytes_per_s=None,
-                        domain=entry.domain if built.link_kind == own.link_kind else None)  # fmt: skip
+                        domain=entry.domain if fitted.link_kind == original.link_kind else None)  # fmt: skip
     if used_gpus is not None and used_gpus < per_node:
         warnings.append(f"{used_gpus} of the {per_node} GPUs of {entry.name} are used")
         per_node = used_gpus
-    intra, note = intra_levels(entry, built, count, per_node)
+    intra, note = intra_levels(entry, fitted, count, per_node)
     if note:
         warnings.append(f"{entry.name}: {note}")
     nodes = NodeGroup(
-        node=entry.name, gpu=built.spec, num_nodes=count, gpus_per_node=per_node, unconfirmed=entry.unconfirmed,
+        node=entry.name, gpu=fitted.spec, num_nodes=count, gpus_per_node=per_node, unconfirmed=entry.unconfirmed,
         host_memory_bytes=entry.host_memory_bytes, host_memory_bw_bytes_per_s=entry.host_memory_bw_bytes_per_s,
         price_usd_per_node_hour=entry.price_usd_per_node_hour,
     )  # fmt: skip
@@ -176,7 +177,7 @@ def intra_levels(
         kind = pcie_kind(bw)
     elif node.pair_bw_bytes_per_s:
         pair = (intra_level("pair", 2, node.pair_bw_bytes_per_s, "switch", kind, node.name),)
-        bw -= node.pair_bw_bytes_per_s  # what is left of the links for the way out of the pair
+        bw -= node.pair_bw_bytes_per_s  # the remaining links lead out of the pair
     if pair and used <= 2:
         return (replace(pair[0], name="node", size=used),), ""
     if topology == "mesh" and 1 < used < whole:
@@ -227,7 +228,7 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
         **({"links": asdict(cluster.links)} if cluster.links else {}),
         **({"collectives": cluster.collectives} if cluster.collectives else {}),
-        **({name: [asdict(each) for each in getattr(cluster, name)] for name in ("islands", "bridges")}
+        **({name: [asdict(part) for part in getattr(cluster, name)] for name in ("islands", "bridges")}
            if cluster.islands else {}),
     }  # fmt: skip
 
@@ -249,15 +250,19 @@ def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:
         return {name: tuple(value) if isinstance(value, list) else value
                 for name, value in values.items() if name in cls.__dataclass_fields__}  # fmt: skip
 
+    def level(values: Mapping[str, Any]) -> NetworkLevel:
+        return NetworkLevel(**known(NetworkLevel, values))
+
     groups = tuple(NodeGroup(**known(NodeGroup, {**group, "gpu": GpuSpec(**known(GpuSpec, group["gpu"]))}))
                    for group in data["groups"])  # fmt: skip
-    levels = tuple(NetworkLevel(**known(NetworkLevel, level)) for level in data["levels"])
+    levels = tuple(level(values) for values in data["levels"])
     islands = tuple(
-        Island(**known(Island, {**each, "levels": [NetworkLevel(**known(NetworkLevel, x)) for x in each["levels"]]}))
-        for each in data.get("islands", ())
+        Island(**{**known(Island, island), "levels": tuple(level(values) for values in island["levels"])})
+        for island in data.get("islands", ())
     )
-    bridges = tuple(Bridge(**{**known(Bridge, each), "link": NetworkLevel(**known(NetworkLevel, each["link"]))})
-                    for each in data.get("bridges", ()))  # fmt: skip
+    bridges = tuple(
+        Bridge(**{**known(Bridge, bridge), "link": level(bridge["link"])}) for bridge in data.get("bridges", ())
+    )
     links = data.get("links")
     if links is not None:
         links = NodeLinks(source=links["source"], bw_bytes_per_s=tuple(tuple(row) for row in links["bw_bytes_per_s"]))

@@ -42,77 +42,79 @@ def with_profiles(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
     named = facts.document.at(_PATH)
     if named is None:
         return cluster
-    if not isinstance(named, list) or not named or not all(isinstance(each, str | Mapping) for each in named):
+    if not isinstance(named, list) or not named or not all(isinstance(entry, str | Mapping) for entry in named):
         facts.fail(_PATH, "must list files", "`profiles: [kernels.yaml, memory.yaml]`")
         return cluster
-    groups, warnings = list(cluster.groups), list[str]()
+    groups = list(cluster.groups)
+    warnings: list[str] = []
     for position, name in enumerate(named):
         try:
-            found = _document(facts, name)
-            values = constants(found)
+            profile = _document(facts, name)
+            values = constants(profile)
         except InputError as error:
             facts.fail((*_PATH, position), error.message, error.hint)
             continue
-        if other := other_hardware(found, cluster):
+        if other := other_hardware(profile, cluster):
             warnings.append(other)
             continue
-        on = _measured_on(found)
-        groups = [replace(group, measured={**group.measured, **values}) if group.gpu.name == on else group
+        device = _measured_on(profile)
+        groups = [replace(group, measured={**group.measured, **values}) if group.gpu.name == device else group
                   for group in groups]  # fmt: skip
-        warnings += _other_host(facts, found)
+        warnings += _other_host(facts, profile)
     notices = [Notice("cluster", text) for text in warnings]
     return replace(cluster, groups=tuple(groups), warnings=(*cluster.warnings, *notices))
 
 
 def _document(facts: Facts, named: str | Mapping[str, Any]) -> Document:
     """A profile that a cluster file names, or holds itself."""
-    own = Path(facts.document.name).parent
-    return read_document(own / named) if isinstance(named, str) else Document("profile", dict(named))
+    folder = Path(facts.document.name).parent
+    return read_document(folder / named) if isinstance(named, str) else Document("profile", dict(named))
 
 
 def devices(facts: Facts) -> dict[str, GpuEntry]:
     """The devices that the profiles of a cluster file describe, by name; what is wrong with one goes to `facts`."""
-    named, found = facts.document.at(_PATH), dict[str, GpuEntry]()
-    for position, each in enumerate(named if isinstance(named, list) else ()):
+    named = facts.document.at(_PATH)
+    by_name: dict[str, GpuEntry] = {}
+    for position, profile in enumerate(named if isinstance(named, list) else ()):
         try:
-            inside = Facts(_document(facts, each))
-            device = measured_device.entry(inside)
-            inside.finish()
+            profile_facts = Facts(_document(facts, profile))
+            device = measured_device.entry(profile_facts)
+            profile_facts.finish()
         except InputError as error:
             facts.fail((*_PATH, position), error.message, error.hint)
             continue
         if device is not None:
-            found[device.spec.name] = device
-    return found
+            by_name[device.spec.name] = device
+    return by_name
 
 
 def constants(document: Document) -> dict[str, float]:
     """The constants of one profile, by the names of NodeGroup.measured. Raises InputError with all its problems."""
     facts, kind = Facts(document), document.at(("kind",))
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     if kind == _KERNELS and document.at(measured_device.PATH) is not None:
         measured_device.entry(facts)
-        found = {"contention": _contention(facts)}
+        values = {"contention": _contention(facts)}
     elif kind == _KERNELS:
-        found = {name: _share(facts, ("efficiencies", name)) for name in _EFFICIENCIES}
-        if not any(found.values()) and not facts.problems:
+        values = {name: _share(facts, ("efficiencies", name)) for name in _EFFICIENCIES}
+        if not any(values.values()) and not facts.problems:
             hint = "profile it on the GPU of this cluster: only then the file compares with the planner"
             facts.fail(("efficiencies",), "says nothing of gemm, attention or fused", hint)
     elif kind == _MEMORY:
-        found = {"reserve_share": _share(facts, ("overheads", "reserve_share"), least=0.0),
-                 "context_bytes": facts.quantity(("overheads", "context"), "B")}  # fmt: skip
-        if all(value is None for value in found.values()) and not facts.problems:
+        values = {"reserve_share": _share(facts, ("overheads", "reserve_share"), least=0.0),
+                  "context_bytes": facts.quantity(("overheads", "context"), "B")}  # fmt: skip
+        if all(value is None for value in values.values()) and not facts.problems:
             hint = "`profile memory` writes both where the system tells what a process holds"
             facts.fail(("overheads",), "says nothing of reserve_share or context", hint)
     elif kind == _STORAGE:
         ways = [facts.quantity(("rates", name), "B/s") for name in ("host to device", "device to host")]
-        found = {"host_memory_bytes_per_s": facts.quantity(("rates", "host memory"), "B/s"),
-                 "pcie_bytes_per_s": min((way for way in ways if way is not None), default=None)}  # fmt: skip
+        values = {"host_memory_bytes_per_s": facts.quantity(("rates", "host memory"), "B/s"),
+                  "pcie_bytes_per_s": min((way for way in ways if way is not None), default=None)}  # fmt: skip
     else:
         facts.fail(("kind",), f"`{kind}` is none of {_KERNELS}, {_MEMORY}, {_STORAGE}",
                    "`meshwright profile kernels -o kernels.yaml`")  # fmt: skip
     facts.finish()
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _contention(facts: Facts) -> float | None:
@@ -160,11 +162,11 @@ def _other_host(facts: Facts, document: Document) -> Iterator[str]:
 
 def calibrated(fitted: Calibration, cluster: ClusterSpec) -> Calibration:
     """`fitted` with what was measured on the cluster's own GPU over it."""
-    found, name = cluster.measured, cluster.gpu.name
-    factors = {key: found[key] for key in ("gemm", "attention") if key in found}
-    above: dict[str, Any] = {"training_factor": {name: factors}} if factors else {}
-    if "fused" in found:
-        above["memory_efficiency"] = {name: {"fused": found["fused"]}}
+    measured, gpu = cluster.measured, cluster.gpu.name
+    factors = {key: measured[key] for key in ("gemm", "attention") if key in measured}
+    above: dict[str, Any] = {"training_factor": {gpu: factors}} if factors else {}
+    if "fused" in measured:
+        above["memory_efficiency"] = {gpu: {"fused": measured["fused"]}}
     if not above:
         return fitted
     return replace(fitted, assumptions=overlaid(fitted.assumptions, above))
@@ -172,15 +174,15 @@ def calibrated(fitted: Calibration, cluster: ClusterSpec) -> Calibration:
 
 def overheads(assumed: MemoryOverheads, cluster: ClusterSpec) -> MemoryOverheads:
     """`assumed` with what was measured on the cluster."""
-    found = {name: cluster.measured[name] for name in ("reserve_share", "context_bytes") if name in cluster.measured}
-    if found and cluster.gpu.measured:  # what a process holds for its links to other ranks is in the context
-        found["communicator_bytes"] = 0.0
-    return replace(assumed, **found, source="measured on this cluster") if found else assumed
+    measured = {name: cluster.measured[name] for name in ("reserve_share", "context_bytes") if name in cluster.measured}
+    if measured and cluster.gpu.measured:  # what a process holds for its links to other ranks is in the context
+        measured["communicator_bytes"] = 0.0
+    return replace(assumed, **measured, source="measured on this cluster") if measured else assumed
 
 
 def storage_text(document: Mapping[str, Any], date: str, samples: str) -> str:
     """What `profile storage` found, as YAML with units. samples: the name of the file of raw samples."""
-    rates = {name: f"{one['median'] / 1e9:.4g} GB/s" for name, one in document["rates"].items()}
+    rates = {name: f"{rate['median'] / 1e9:.4g} GB/s" for name, rate in document["rates"].items()}
     written = {"kind": _STORAGE, "date": date, "gpu": document["gpu"] or None, "samples": samples,
                "environment": document["environment"], "rates": rates}  # fmt: skip
     return _STORAGE_HEAD + yaml.safe_dump(written, sort_keys=False, width=120)

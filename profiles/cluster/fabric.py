@@ -143,8 +143,8 @@ def assemble(groups: Sequence[Group], fabric: Fabric) -> tuple[tuple[NetworkLeve
 def _merge_intra(groups: Sequence[Group]) -> list[NetworkLevel]:
     """The weakest of the levels inside the nodes; where the groups are built differently, only the outermost."""
     if len({len(group.intra) for group in groups}) == 1:
-        return [_weakest(alike, min(level.size for level in alike))
-                for alike in zip(*(group.intra for group in groups), strict=True)]  # fmt: skip
+        return [_weakest(same_depth, min(level.size for level in same_depth))
+                for same_depth in zip(*(group.intra for group in groups), strict=True)]  # fmt: skip
     return [_weakest([level for group in groups for level in group.intra], min(g.intra[-1].size for g in groups))]
 
 
@@ -183,15 +183,15 @@ def _network_levels(
 
 def _increasing(levels: Sequence[NetworkLevel]) -> list[NetworkLevel]:
     """Drop a level that joins no more GPUs than the one below it (a site of one node), keeping the last."""
-    kept: list[NetworkLevel] = []
+    distinct: list[NetworkLevel] = []
     for level in levels:
-        if not kept or level.size > kept[-1].size:
-            kept.append(level)
+        if not distinct or level.size > distinct[-1].size:
+            distinct.append(level)
     # A link outside is never faster than the way out to it.
-    for position in range(1, len(kept)):
-        if kept[position].bw_bytes_per_s > kept[position - 1].bw_bytes_per_s:
-            kept[position] = replace(kept[position], bw_bytes_per_s=kept[position - 1].bw_bytes_per_s)
-    return kept
+    for position in range(1, len(distinct)):
+        if distinct[position].bw_bytes_per_s > distinct[position - 1].bw_bytes_per_s:
+            distinct[position] = replace(distinct[position], bw_bytes_per_s=distinct[position - 1].bw_bytes_per_s)
+    return distinct
 
 
 def _mixed_warnings(groups: Sequence[Group], fabric: Fabric) -> list[Notice]:
@@ -241,7 +241,7 @@ def suspicious_nic(bw_bytes_per_s: float, kind: str, text: str) -> str:
     known = _STANDARD_GBPS.get(kind, _STANDARD_GBPS["roce"])
 
     def made(gigabits: float) -> bool:
-        return any(abs(gigabits - each) <= 0.03 * each for each in known)
+        return any(abs(gigabits - standard) <= 0.03 * standard for standard in known)
 
     speed = bw_bytes_per_s * 8e-9
     if made(speed):

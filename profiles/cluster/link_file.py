@@ -37,16 +37,16 @@ def with_collectives(facts: Facts, cluster: ClusterSpec) -> ClusterSpec:
     """`cluster` with the constants that its file has for measured kinds of link; what is wrong goes to `facts`."""
     path: FieldPath = ("collectives",)
     levels = [*cluster.levels, *(level for island in cluster.islands for level in island.levels)]
-    asked = {level.kind for level in levels if level.kind == NETWORK_KIND or is_inside_kind(level.kind)}
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    if facts.keys(path, (NODE_KIND, NETWORK_KIND, *sorted(asked))):
+    measured_kinds = {level.kind for level in levels if level.kind == NETWORK_KIND or is_inside_kind(level.kind)}
+    constants: dict[str, dict[str, dict[str, float]]] = {}
+    if facts.keys(path, (NODE_KIND, NETWORK_KIND, *sorted(measured_kinds))):
         for kind in facts.document.at(path):
             facts.keys((*path, kind), OPS)
-            found[kind] = {op: values for op in OPS if (values := _constants(facts, (*path, kind, op))) is not None}
-    for kind in sorted(asked - found.keys()):
+            constants[kind] = {op: values for op in OPS if (values := _constants(facts, (*path, kind, op))) is not None}
+    for kind in sorted(measured_kinds - constants.keys()):
         facts.fail(path, f"says nothing of `{kind}`, which a link is of", "`profile links` writes both")
     warnings = [Notice("cluster", text) for text in _other_hardware(facts, cluster)]
-    return replace(cluster, collectives=found, warnings=(*cluster.warnings, *warnings))
+    return replace(cluster, collectives=constants, warnings=(*cluster.warnings, *warnings))
 
 
 def _constants(facts: Facts, path: FieldPath) -> dict[str, float] | None:
@@ -98,7 +98,7 @@ def profile_text(
         "measured": {"date": date, **about, "samples": samples,
                      "median error of the fits": {kind: {op: f"{error:.1%}" for op, error in ops.items()}
                                                   for kind, ops in links.residuals.items()},
-                     **({"slow": [slow_link_text(each, ranks) for each in slow]} if slow else {})},
+                     **({"slow": [slow_link_text(link, ranks) for link in slow]} if slow else {})},
     }  # fmt: skip
     if links.network is not None:
         document["links"]["inter_node"] = _of_level(links.network)
@@ -114,9 +114,9 @@ def _of_level(level: NetworkLevel) -> dict[str, str | float]:
             "kind": level.kind, **shared}  # fmt: skip
 
 
-def _written(one: OpRates) -> dict[str, str | float]:
-    return {"base": f"{one.base_s * 1e6:.4g} us", "hop": f"{one.hop_s * 1e6:.4g} us",
-            "efficiency": float(f"{one.efficiency:.4g}"), "ramp": round(one.ramp, 4)}  # fmt: skip
+def _written(rates: OpRates) -> dict[str, str | float]:
+    return {"base": f"{rates.base_s * 1e6:.4g} us", "hop": f"{rates.hop_s * 1e6:.4g} us",
+            "efficiency": float(f"{rates.efficiency:.4g}"), "ramp": round(rates.ramp, 4)}  # fmt: skip
 
 
 def slow_link_text(slow: Slow, ranks: Ranks) -> str:

@@ -79,38 +79,40 @@ def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:
     """Everything from the samples (their names: link_tests.py)."""
     medians = {name: float(np.median(values)) for name, values in samples.items()}
     pairs = {pair: _line(by_size) for test in ("alone", "round") for pair, by_size in _messages(samples, test).items()}
-    nodes, both = _node_speeds(ranks, samples, "nodes"), _node_speeds(ranks, samples, "both-ways")
+    nodes, both_ways = _node_speeds(ranks, samples, "nodes"), _node_speeds(ranks, samples, "both-ways")
     inside, network = _inside(ranks, pairs), _network(ranks, pairs, nodes)
     rates: dict[str, dict[Op, OpRates]] = {}
     residuals: dict[str, dict[Op, float]] = {}
 
     def fit_level(level: NetworkLevel, below: tuple[NetworkLevel, ...], device: str) -> None:
-        known, found, errors = _as_rates(rates, below), dict[Op, OpRates](), dict[Op, float]()
+        below_rates = _as_rates(rates, below)
+        constants: dict[Op, OpRates] = {}
+        errors: dict[Op, float] = {}
         for op in COLLECTIVES:
             if rows := list(_rows(medians, op, ranks, device, crossing=level is network)):
-                found[op], errors[op] = _constants((*below, level), op, rows, known)
-        rates[level.kind], residuals[level.kind] = _completed(found, level), errors
+                constants[op], errors[op] = _constants((*below, level), op, rows, below_rates)
+        rates[level.kind], residuals[level.kind] = _completed(constants, level), errors
 
     for device, level in inside.items():
         fit_level(level, (), device)
     if network is not None:
         by_speed = sorted(inside.values(), key=lambda level: level.bw_bytes_per_s)
         fit_level(network, tuple(by_speed[:1]), "")  # a cluster of all nodes has the slowest of them
-    return Links(ranks, pairs, nodes, both, inside, network, rates, residuals)
+    return Links(ranks, pairs, nodes, both_ways, inside, network, rates, residuals)
 
 
 def _messages(
     samples: Mapping[str, Sequence[float]], test: str
 ) -> dict[tuple[int, int], dict[int, Sequence[float]]]:
     """The samples of the messages of one test: (from, to) -> bytes -> seconds."""
-    found: dict[tuple[int, int], dict[int, Sequence[float]]] = {}
+    by_pair: dict[tuple[int, int], dict[int, Sequence[float]]] = {}
     for name, values in samples.items():
         kind, _, rest = name.partition(" ")
         if kind == test:
             pair, num_bytes = rest.split()
             source, to = map(int, pair.split(">"))
-            found.setdefault((source, to), {})[int(num_bytes)] = values
-    return dict(sorted(found.items()))
+            by_pair.setdefault((source, to), {})[int(num_bytes)] = values
+    return dict(sorted(by_pair.items()))
 
 
 def _line(by_size: Mapping[int, Sequence[float]]) -> Line:
@@ -128,13 +130,13 @@ def _line(by_size: Mapping[int, Sequence[float]]) -> Line:
 
 def _node_speeds(ranks: Ranks, samples: Mapping[str, Sequence[float]], test: str) -> dict[tuple[int, int], float]:
     """Bytes/s of all the ranks of a node together, each repeat over when its last message is."""
-    found: dict[tuple[int, int], dict[int, Array]] = {}
+    by_nodes: dict[tuple[int, int], dict[int, Array]] = {}
     for (source, to), by_size in _messages(samples, test).items():
-        slowest = found.setdefault((ranks.node(source), ranks.node(to)), {})
+        slowest = by_nodes.setdefault((ranks.node(source), ranks.node(to)), {})
         for num_bytes, values in by_size.items():
             slowest[num_bytes] = np.maximum(slowest.get(num_bytes, 0.0), np.asarray(values))
     return {pair: ranks.per_node * _line({size: values.tolist() for size, values in by_size.items()}).bw_bytes_per_s
-            for pair, by_size in found.items()}  # fmt: skip
+            for pair, by_size in by_nodes.items()}  # fmt: skip
 
 
 def _inside(ranks: Ranks, pairs: Mapping[tuple[int, int], Line]) -> dict[str, NetworkLevel]:
@@ -143,9 +145,13 @@ def _inside(ranks: Ranks, pairs: Mapping[tuple[int, int], Line]) -> dict[str, Ne
     for pair, line in pairs.items():
         if ranks.node(pair[0]) == ranks.node(pair[1]):
             lines.setdefault(ranks.device(pair), []).append(line)
-    return {device: NetworkLevel(name="node", size=ranks.per_node, kind=inside_kind(device), source="measured",
-                                 bw_bytes_per_s=_median(of_it, "bw_bytes_per_s"), latency_s=_median(of_it, "latency_s"))
-            for device, of_it in lines.items()}  # fmt: skip
+    return {
+        device: NetworkLevel(
+            name="node", size=ranks.per_node, kind=inside_kind(device), source="measured",
+            bw_bytes_per_s=_median(of_device, "bw_bytes_per_s"), latency_s=_median(of_device, "latency_s"),
+        )
+        for device, of_device in lines.items()
+    }  # fmt: skip
 
 
 def _network(
@@ -207,17 +213,17 @@ def _constants(
     seconds = seconds.astype(np.float64)
 
     def predict(values: Array) -> Array:
-        one = LevelRates(ops={op: OpRates(**dict(zip(_NAMES, values.tolist(), strict=True)))})
-        kinds = {**below, levels[-1].kind: one}
-        rates = CollectiveRates(kinds=kinds, inner=one, outer=one)
+        level_rates = LevelRates(ops={op: OpRates(**dict(zip(_NAMES, values.tolist(), strict=True)))})
+        kinds = {**below, levels[-1].kind: level_rates}
+        rates = CollectiveRates(kinds=kinds, inner=level_rates, outer=level_rates)
         return collectives.seconds(collectives.curve(rates, levels, op, size, stride), num_bytes)
 
     shortest, longest = float(seconds.min()), float(seconds.max())
     bounds = ((_NO_TIME, longest), (_NO_TIME, longest), (0.005, 4.0))
     # A ramp is one of two things on the two sides of 0 (Curve): the better one.
-    tried = [solve(predict, seconds, (shortest / 2, shortest / 8, 0.7, ramp), (*bounds, limits), soft=0.1)
+    fits = [solve(predict, seconds, (shortest / 2, shortest / 8, 0.7, ramp), (*bounds, limits), soft=0.1)
              for ramp, limits in ((0.5, (0.0, 6.0)), (-0.5, (-1.0, 0.0)))]  # fmt: skip
-    values, error = min(tried, key=lambda one: one[1]["cost"])
+    values, error = min(fits, key=lambda result: result[1]["cost"])
     return OpRates(**dict(zip(_NAMES, values.tolist(), strict=True))), float(error["median"])
 
 
@@ -235,8 +241,8 @@ def slow_links(links: Links) -> list[Slow]:
     if len(members) < 3:  # two have no peers
         return []
     best = {m: min(max(speed for pair, speed in speeds.items() if pair[end] == m) for end in (0, 1)) for m in members}
-    usual = float(np.median(list(best.values())))
-    found = [Slow(best[m] / usual, m) for m in members if best[m] < SLOW * usual]
-    found += [Slow(speed / min(best[a], best[b]), a, b) for (a, b), speed in speeds.items()
-              if speed < SLOW * min(best[a], best[b])]  # fmt: skip
-    return sorted(found, key=lambda slow: (slow.share, slow.source, slow.to or -1))
+    median = float(np.median(list(best.values())))
+    slow = [Slow(best[m] / median, m) for m in members if best[m] < SLOW * median]
+    slow += [Slow(speed / min(best[a], best[b]), a, b) for (a, b), speed in speeds.items()
+             if speed < SLOW * min(best[a], best[b])]  # fmt: skip
+    return sorted(slow, key=lambda link: (link.share, link.source, link.to or -1))

@@ -57,8 +57,8 @@ class Test:
 
     @classmethod
     def pairs(cls, name: str, pairs: Iterable[tuple[int, int]]) -> Test:
-        found = tuple(pairs)
-        return cls(name, "pair", found, tuple(f"{source}>{to}" for source, to in found))
+        groups = tuple(pairs)
+        return cls(name, "pair", groups, tuple(f"{source}>{to}" for source, to in groups))
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -76,12 +76,12 @@ class Test:
 
 def sizes(limit: int) -> list[int]:
     """Bytes of the messages, from a kibibyte by steps of eight up to and with `limit`."""
-    found = []
+    steps = []
     size = SMALLEST
     while size < limit:
-        found.append(size)
+        steps.append(size)
         size *= _STEP
-    return [*found, limit]
+    return [*steps, limit]
 
 
 def tests(ranks: Ranks, *, quick: bool) -> Iterator[Test]:
@@ -99,8 +99,8 @@ def tests(ranks: Ranks, *, quick: bool) -> Iterator[Test]:
     yield from _node_pairs(ranks, both=not quick)
     for op in COLLECTIVES:
         for size, stride in shapes(ranks):
-            alike = tuple(groups(n, size, stride))
-            yield Test(f"{op} {size}x{stride}", op, alike, tuple(map(ranks.device, alike)))
+            same_shape = tuple(groups(n, size, stride))
+            yield Test(f"{op} {size}x{stride}", op, same_shape, tuple(map(ranks.device, same_shape)))
 
 
 def rounds(n: int) -> Iterator[tuple[tuple[int, int], ...]]:

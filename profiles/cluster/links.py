@@ -74,18 +74,18 @@ def _linked(cluster: ClusterSpec, rows: Rows, source: str, warnings: tuple[str, 
 
 def _hosts(facts: Facts, num_nodes: int) -> tuple[str, ...]:
     """Names of the nodes in the order of the groups."""
-    found = facts.document.at(("hosts",))
-    if found is None:
+    names = facts.document.at(("hosts",))
+    if names is None:
         return ()
-    if not isinstance(found, list) or not all(isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)
-                                              for name in found):  # fmt: skip
+    if not isinstance(names, list) or not all(isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)
+                                              for name in names):  # fmt: skip
         facts.fail(("hosts",), "must list the names of the nodes", "`hosts: [gpu-00, gpu-01]`")
         return ()
-    if twice := sorted({name for name in found if found.count(name) > 1}):
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         facts.fail(("hosts",), f"{', '.join(twice)} given twice")
-    if len(found) != num_nodes:
-        facts.fail(("hosts",), f"{len(found)} names, but the groups have {num_nodes} nodes")
-    return tuple(found)
+    if len(names) != num_nodes:
+        facts.fail(("hosts",), f"{len(names)} names, but the groups have {num_nodes} nodes")
+    return tuple(names)
 
 
 def _is_plain(facts: Facts, where: tuple[str, ...], cluster: ClusterSpec, fabric: Fabric) -> bool:
@@ -108,12 +108,12 @@ def _of_slow_nodes(facts: Facts, groups: Sequence[Group], hosts: tuple[str, ...]
     """The links of nodes whose NICs give only a share: a pair is as fast as the slower of the two."""
     bw = [group.inter.bw_bytes_per_s * group.nodes.gpus_per_node if group.inter else 0.0
           for group in groups for _ in range(group.nodes.num_nodes)]  # fmt: skip
-    found = facts.document.at(("links", "slow_nodes"))
+    listed = facts.document.at(("links", "slow_nodes"))
     seen: set[int] = set()
-    if not isinstance(found, list) or not found:
+    if not isinstance(listed, list) or not listed:
         facts.fail(("links", "slow_nodes"), "must list nodes", "`slow_nodes: [{node: 5, share: 0.25}]`")
-        found = []
-    for position in range(len(found)):
+        listed = []
+    for position in range(len(listed)):
         path = ("links", "slow_nodes", position)
         if not facts.keys(path, ("node", "share")):
             continue
@@ -152,8 +152,8 @@ def _path(facts: Facts) -> str | None:
 
 def _matrix(facts: Facts, path: str, cluster: ClusterSpec) -> Matrix | None:
     """The matrix of the file at `path`, which is relative to the cluster file."""
-    own = Path(facts.document.name)
-    file = Path(path) if Path(path).is_absolute() or own.name in ("", "stdin") else own.parent / path
+    cluster_file = Path(facts.document.name)
+    file = Path(path) if Path(path).is_absolute() or cluster_file.name in ("", "stdin") else cluster_file.parent / path
     try:
         matrix = read_matrix(str(file), read_text(file))
     except InputError as error:
@@ -230,19 +230,19 @@ def _is_number(cell: str) -> bool:
 
 def _asymmetries(name: str, rows: Rows, hosts: tuple[str, ...], lines: list[int]) -> tuple[str, ...]:
     """A warning for the pairs that are ASYMMETRIC or more, worst first."""
-    found = []
+    pairs = []
     for i in range(len(rows)):
         for j in range(i):
             fast, slow = max(rows[i][j], rows[j][i]), min(rows[i][j], rows[j][i])
             if fast >= ASYMMETRIC * slow:
-                found.append((fast / slow, *((i, j) if rows[i][j] == slow else (j, i))))
-    found.sort(key=lambda pair: (-pair[0], pair[1:]))
+                pairs.append((fast / slow, *((i, j) if rows[i][j] == slow else (j, i))))
+    pairs.sort(key=lambda pair: (-pair[0], pair[1:]))
 
     def named(node: int) -> str:
         return hosts[node] if hosts else str(node)
 
     out = [f"{name}, line {lines[i]}: {named(i)} to {named(j)} {rows[i][j] / 1e9:g} GB/s, back {rows[j][i] / 1e9:g}: "
-           f"{ratio:.3g} times as fast" for ratio, i, j in found[:_SHOWN]]  # fmt: skip
-    more = len(found) - _SHOWN
+           f"{ratio:.3g} times as fast" for ratio, i, j in pairs[:_SHOWN]]  # fmt: skip
+    more = len(pairs) - _SHOWN
     return (*out, *([f"{name}: {more} more pairs of which one direction is {ASYMMETRIC:g} times as fast"]
                     if more > 0 else []))  # fmt: skip

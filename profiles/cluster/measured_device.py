@@ -82,7 +82,7 @@ def _numbers(facts: Facts, section: str, names: tuple[str, ...]) -> dict[str, fl
     if not facts.keys(path, names):
         facts.fail(path, f"`{section}` is missing: its kernels were not timed", "`meshwright profile kernels --resume`")
         return {}
-    found = {}
+    numbers = {}
     for name in names:
         value = facts.value((*path, name), required=True)
         if value is None:
@@ -90,14 +90,14 @@ def _numbers(facts: Facts, section: str, names: tuple[str, ...]) -> dict[str, fl
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             facts.fail((*path, name), f"`{value}` must be a number of at least 0")
         else:
-            found[name] = float(value)
-    return found
+            numbers[name] = float(value)
+    return numbers
 
 
 def _quantities(
     facts: Facts, section: str, names: tuple[str, ...], direction: str, unit: Any
 ) -> dict[str, float]:  # fmt: skip
-    path, found = (*PATH, section), {}
+    path, quantities = (*PATH, section), {}
     if not facts.keys(path, names):
         if direction == DIRECTIONS[0]:
             hint = "`meshwright profile kernels --resume`"
@@ -106,8 +106,8 @@ def _quantities(
     for name in facts.document.at(path):
         facts.keys((*path, name), DIRECTIONS)
         if (value := facts.quantity((*path, name, direction), unit, required=True)) is not None:
-            found[name] = value
-    return found
+            quantities[name] = value
+    return quantities
 
 
 def gemm(gpu: GpuSpec) -> dict[str, GemmSurface]:

@@ -33,7 +33,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Imported:
     """What a file says. inter: fields of `links.inter_node`; matrix: bytes/s from node to node, in the order of the
     hosts; notes: what was assumed, left out or is missing."""
 
@@ -46,11 +46,11 @@ class Found:
 @dataclass(frozen=True)
 class Importer:
     """summary: how the file comes about; recognises: whether a text is of this format; read: (file name, text) ->
-    Found, or InputError with the line."""
+    Imported, or InputError with the line."""
 
     summary: str
     recognises: Callable[[str], bool]
-    read: Callable[[str, str], Found]
+    read: Callable[[str, str], Imported]
 
 
 def fail(name: str, line: int, message: str, hint: str = "") -> InputError:
@@ -64,16 +64,16 @@ def catalogue_name(gpu: str) -> str:
 
 def grouped(nodes: Sequence[Nodes]) -> tuple[Nodes, ...]:
     """Single nodes as groups of those that are alike, in the order of the first of each."""
-    alike: dict[tuple[Any, ...], list[str]] = {}
+    hosts_by_kind: dict[tuple[Any, ...], list[str]] = {}
     first: dict[tuple[Any, ...], Nodes] = {}
     for node in nodes:
         key = (node.gpu, node.gpus_per_node, node.nics, node.nic_bits_per_s, node.host_memory_bytes)
-        alike.setdefault(key, []).extend(node.hosts)
+        hosts_by_kind.setdefault(key, []).extend(node.hosts)
         first.setdefault(key, node)
     return tuple(Nodes(gpus_per_node=first[key].gpus_per_node, hosts=tuple(hosts), gpu=first[key].gpu,
                        nics=first[key].nics, nic_bits_per_s=first[key].nic_bits_per_s,
                        host_memory_bytes=first[key].host_memory_bytes)
-                 for key, hosts in alike.items())  # fmt: skip
+                 for key, hosts in hosts_by_kind.items())  # fmt: skip
 
 
 def twice(name: str, hosts: Sequence[str]) -> None:
@@ -83,25 +83,25 @@ def twice(name: str, hosts: Sequence[str]) -> None:
 
 
 def cluster_document(
-    found: Found, *, gpu: str | None, per_node: int | None, count: int | None, matrix: str
+    imported: Imported, *, gpu: str | None, per_node: int | None, count: int | None, matrix: str
 ) -> dict[str, Any]:
     """The cluster file as plain values. gpu, per_node, count: what the user says where the file does not (or over it);
     matrix: the name of the file that the matrix goes into. Raises InputError with everything that nobody says."""
     problems, groups = [], []
-    for nodes in found.groups:
+    for nodes in imported.groups:
         name = registry.gpu_name(gpu) if gpu else catalogue_name(nodes.gpu)
         size, number = per_node or nodes.gpus_per_node, nodes.number if nodes.hosts or not count else count
         if not name:
-            said = f"`{nodes.gpu}` is no GPU of the catalogue" if nodes.gpu else "the file does not name the GPU"
-            problems.append(FieldProblem(said, hint="`--gpu h100`; `meshwright show gpus` lists them"))
+            message = f"`{nodes.gpu}` is no GPU of the catalogue" if nodes.gpu else "the file does not name the GPU"
+            problems.append(FieldProblem(message, hint="`--gpu h100`; `meshwright show gpus` lists them"))
         if not size:
             problems.append(FieldProblem("the file does not say how many GPUs a node has", hint="`--gpus-per-node 8`"))
         groups.append({"gpu": name, "gpus_per_node": size, "count": number, **_node_fields(nodes)})
     if problems:
         raise InputError.of(list(dict.fromkeys(problems)))
-    hosts = [host for nodes in found.groups for host in nodes.hosts]
-    links: dict[str, Any] = {**({"inter_node": found.inter} if found.inter else {}),
-                             **({"matrix": matrix} if found.matrix else {})}  # fmt: skip
+    hosts = [host for nodes in imported.groups for host in nodes.hosts]
+    links: dict[str, Any] = {**({"inter_node": imported.inter} if imported.inter else {}),
+                             **({"matrix": matrix} if imported.matrix else {})}  # fmt: skip
     whole = hosts and len(hosts) == sum(group["count"] for group in groups)
     return {"name": "imported", "groups": groups, **({"hosts": hosts} if whole else {}),
             **({"links": links} if links else {})}  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from .base import Found, Importer, Nodes, fail, grouped, twice
+from .base import Imported, Importer, Nodes, fail, grouped, twice
 
 _LINE = re.compile(r"(?P<host>[\w.-]+)(?::(?P<colon>\d+)|\s+slots\s*=\s*(?P<slots>\d+))?(?:\s+max[-_]slots\s*=\s*\d+)?")
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     nodes = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
@@ -25,7 +25,7 @@ def read(name: str, text: str) -> Found:
     if not nodes:
         raise fail(name, 0, "there is no host in it")
     twice(name, [host for node in nodes for host in node.hosts])
-    return Found(groups=grouped(nodes), notes=("slots are taken as GPUs",))
+    return Imported(groups=grouped(nodes), notes=("slots are taken as GPUs",))
 
 
 def recognises(text: str) -> bool:

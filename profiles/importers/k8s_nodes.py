@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Found, Importer, Nodes, fail, grouped, twice
+from .base import Imported, Importer, Nodes, fail, grouped, twice
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _PRODUCT = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
 _MEMORY = {"": 1.0, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -22,16 +22,17 @@ def read(name: str, text: str) -> Found:
     items = document.get("items", [document]) if isinstance(document, Mapping) else []
     nodes, without = [], []
     for item in items:
-        host, found = _node(name, item)
-        if found is None:
+        host, node = _node(name, item)
+        if node is None:
             without.append(host)
         else:
-            nodes.append(found)
+            nodes.append(node)
     if not nodes:
         raise fail(name, 0, f"no node with GPUs that takes pods ({len(without)} others)")
     twice(name, [host for node in nodes for host in node.hosts])
     notes = [f"left out, cordoned, not ready or without GPUs: {', '.join(without)}"] if without else []
-    return Found(groups=grouped(nodes), notes=(*notes, "Kubernetes does not know the network: give `nics` or `links`"))
+    notes.append("Kubernetes does not know the network: give `nics` or `links`")
+    return Imported(groups=grouped(nodes), notes=tuple(notes))
 
 
 def _node(name: str, item: Any) -> tuple[str, Nodes | None]:

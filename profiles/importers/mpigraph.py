@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .base import Found, Importer, Nodes, fail, twice
+from .base import Imported, Importer, Nodes, fail, twice
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith("Send\t") and line.count(":")), None)
     if start is None:
@@ -22,8 +22,8 @@ def read(name: str, text: str) -> Found:
         if words[:2] != [task, "to"] or len(words) != len(tasks) + 2:
             raise fail(name, number, f"the row of {task} with {len(tasks)} numbers is missing: the matrix has a hole")
         rows.append(tuple(_speed(name, number, word, i == j) for j, word in enumerate(words[2:])))
-    return Found(groups=(Nodes(hosts=tuple(hosts)),), matrix=tuple(rows),
-                 notes=("mpiGraph sends around a ring, each task both ways at once",))  # fmt: skip
+    return Imported(groups=(Nodes(hosts=tuple(hosts)),), matrix=tuple(rows),
+                    notes=("mpiGraph sends around a ring, each task both ways at once",))  # fmt: skip
 
 
 def _speed(name: str, line: int, word: str, diagonal: bool) -> float:

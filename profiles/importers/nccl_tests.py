@@ -16,7 +16,7 @@ from ..cluster import build as clusters
 from ..cluster import fabric
 from ..io import registry
 from ..rates.link_rates import collective_rates
-from .base import Found, Importer, Nodes, catalogue_name, fail
+from .base import Imported, Importer, Nodes, catalogue_name, fail
 
 _RANK = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.+?)\s*$",
                    re.MULTILINE)  # fmt: skip
@@ -27,7 +27,7 @@ _NETWORK, _ANY = "ib", 1e9  # the log names neither the network nor its speed: c
 _ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.e+]+)\s+[\d.]+\s+([\d.]+)\s+(\S+)")
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     ranks = {int(rank): (host, gpu) for rank, host, gpu in _RANK.findall(text)}
     if not ranks:
         raise fail(name, 0, "says no `# Rank 0 ... on HOST device 0 [...] NAME`: who took part?",
@@ -45,27 +45,27 @@ def read(name: str, text: str) -> Found:
     op, (num_bytes, seconds, busbw) = _OPS[test[1]], _largest(name, text)
     gpu = gpus.pop()
     nodes = Nodes(gpus_per_node=per_node[0], hosts=tuple(hosts), gpu=gpu)
-    told = f"{test[1]} of {num_bytes / 2**20:g} MiB over {len(ranks)} ranks: {busbw:g} GB/s (busbw)"
+    summary = f"{test[1]} of {num_bytes / 2**20:g} MiB over {len(ranks)} ranks: {busbw:g} GB/s (busbw)"
     if not catalogue_name(gpu):
-        return Found(groups=(nodes,), notes=(told, "without a known GPU no bandwidth is derived from it"))
+        return Imported(groups=(nodes,), notes=(summary, "without a known GPU no bandwidth is derived from it"))
     bandwidth = f"{_bandwidth(catalogue_name(gpu), per_node[0], len(hosts), op, num_bytes, seconds) / 1e9:.4g} GB/s"
     if len(hosts) > 1:
-        return Found(groups=(nodes,), inter={"bandwidth": bandwidth, "kind": _NETWORK},
-                     notes=(told, "the network is taken as InfiniBand (`ib`)"))  # fmt: skip
-    return Found(groups=(replace(nodes, intra={"bandwidth": bandwidth}),), notes=(told,))
+        return Imported(groups=(nodes,), inter={"bandwidth": bandwidth, "kind": _NETWORK},
+                        notes=(summary, "the network is taken as InfiniBand (`ib`)"))  # fmt: skip
+    return Imported(groups=(replace(nodes, intra={"bandwidth": bandwidth}),), notes=(summary,))
 
 
 def _largest(name: str, text: str) -> tuple[float, float, float]:
     """Bytes, seconds and bus bandwidth (GB/s) of the largest size, out of place; no wrong results are let pass."""
-    found = None
+    largest = None
     for number, line in enumerate(text.splitlines(), 1):
         if match := _ROW.match(line):
             if match[4] not in ("0", "N/A", "0e+00"):
                 raise fail(name, number, f"{match[4]} wrong results at {match[1]} bytes", "the fabric corrupts data")
-            found = float(match[1]), float(match[2]) * 1e-6, float(match[3])
-    if found is None or found[1] <= 0:
+            largest = float(match[1]), float(match[2]) * 1e-6, float(match[3])
+    if largest is None or largest[1] <= 0:
         raise fail(name, 0, "has no row with a size and a time", "the test did not run to its first size")
-    return found
+    return largest
 
 
 def _bandwidth(gpu: str, per_node: int, nodes: int, op: Op, num_bytes: float, seconds: float) -> float:
@@ -77,8 +77,8 @@ def _bandwidth(gpu: str, per_node: int, nodes: int, op: Op, num_bytes: float, se
         levels += (NetworkLevel(name="cluster", size=per_node * nodes, bw_bytes_per_s=_ANY, latency_s=latency_s,
                                 kind=_NETWORK),)  # fmt: skip
     curve = collectives.curve(collective_rates(), levels, op, per_node * nodes, 1)
-    left = max(seconds - float(curve.latency_s[0]), seconds / 2)
-    return levels[-1].bw_bytes_per_s * float(curve.s_per_byte[0]) * num_bytes / left
+    transfer_s = max(seconds - float(curve.latency_s[0]), seconds / 2)
+    return levels[-1].bw_bytes_per_s * float(curve.s_per_byte[0]) * num_bytes / transfer_s
 
 
 def recognises(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-from .base import Found, Importer, Nodes, fail
+from .base import Imported, Importer, Nodes, fail
 
 # PCI device numbers of NVIDIA's data-centre GPUs (the PCI ID repository, pci-ids.ucw.cz).
 _DEVICES = {
@@ -15,7 +15,7 @@ _DEVICES = {
 }  # fmt: skip
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     try:
         system = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -34,9 +34,9 @@ def read(name: str, text: str) -> Found:
     lanes = {sum(int(link.get("count") or 0) for link in gpu.iter("nvlink")) for gpu in gpus}
     joined = f"{max(lanes)} NVLinks each" if max(lanes) else "PCIe"
     notes.append(f"{len(gpus)} GPUs joined by {joined}; their bandwidth is that of the GPU in the catalogue")
-    found = Nodes(gpus_per_node=len(gpus), gpu=_DEVICES.get(devices.pop(), "") if len(devices) == 1 else "",
+    nodes = Nodes(gpus_per_node=len(gpus), gpu=_DEVICES.get(devices.pop(), "") if len(devices) == 1 else "",
                   nics=len(fastest) or None, nic_bits_per_s=speeds[-1] if speeds else None)  # fmt: skip
-    return Found(groups=(found,), notes=tuple(notes))
+    return Imported(groups=(nodes,), notes=tuple(notes))
 
 
 def recognises(text: str) -> bool:

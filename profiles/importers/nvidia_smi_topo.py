@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from .base import Found, Importer, Nodes, fail
+from .base import Imported, Importer, Nodes, fail
 
 _NEAR = ("PIX", "PXB", "PHB")  # a NIC on the GPU's own side of the processor
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     lines = _ANSI.sub("", text).splitlines()
     start = next((i for i, line in enumerate(lines) if re.match(r"\s*GPU0\s", line) and " X " not in f"{line} "), None)
     if start is None:
@@ -33,7 +33,7 @@ def read(name: str, text: str) -> Found:
                      "`profile links` measures what that gives")  # fmt: skip
     joined = f"{lanes[-1]} NVLinks" if lanes else "PCIe"
     notes.append(f"{len(gpus)} GPUs joined by {joined}; their bandwidth is that of the GPU in the catalogue")
-    return Found(groups=(Nodes(gpus_per_node=len(gpus), nics=len(nics) or None),), notes=tuple(notes))
+    return Imported(groups=(Nodes(gpus_per_node=len(gpus), nics=len(nics) or None),), notes=tuple(notes))
 
 
 def recognises(text: str) -> bool:

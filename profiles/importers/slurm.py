@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from .base import Found, Importer, Nodes, fail, grouped, twice
+from .base import Imported, Importer, Nodes, fail, grouped, twice
 
 _GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
 _OUT = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|MAINT")
 
 
-def read(name: str, text: str) -> Found:
+def read(name: str, text: str) -> Imported:
     nodes, out, without = [], [], []
     for line, block in _blocks(text):
         host, gres = block["NodeName"], _GRES.search(block.get("Gres", ""))
@@ -29,7 +29,7 @@ def read(name: str, text: str) -> Found:
     twice(name, [host for node in nodes for host in node.hosts])
     notes = [f"left out, down or drained: {', '.join(out)}"] if out else []
     notes += [f"left out, no GPU in Gres: {', '.join(without)}"] if without else []
-    return Found(groups=grouped(nodes), notes=(*notes, "Slurm does not know the network: give `nics` or `links`"))
+    return Imported(groups=grouped(nodes), notes=(*notes, "Slurm does not know the network: give `nics` or `links`"))
 
 
 def _blocks(text: str) -> list[tuple[int, dict[str, str]]]:

@@ -48,19 +48,13 @@ def rates_for(
     wide = "bf16" if dtype in ("fp8", "fp4") and "bf16" in device.gemm else dtype  # head, router and so on stay in bf16
     wide_gemm = _sustained(device.gemm[wide], stack)
     memory_bw = gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput
-    attention: AttentionSurface | UnfusedSurface
-    if stack.attention == "unfused" or (dtype == "fp32" and not gpu.measured):  # no fused kernel of a GPU has fp32
-        # The square of scores is aligned, and heads are short enough to stay in the cache.
-        products = replace(wide_gemm, unaligned_64=1.0)
-        attention = UnfusedSurface(
-            products=products, memory_bw_bytes_per_s=memory_bw, element_bytes=OPERAND_BYTES[wide]
-        )
-    else:
-        attention = _sustained(device.attention[stack.attention], stack)
+    fused = None
+    if stack.attention != "unfused" and (dtype != "fp32" or gpu.measured):  # no fused kernel of a GPU has fp32
+        fused = _sustained(device.attention[stack.attention], stack)
     return Rates(
         gemm=_sustained(device.gemm[dtype], stack),
         wide_gemm=wide_gemm,
-        attention=attention,
+        attention=fused or _unfused(wide_gemm, memory_bw, OPERAND_BYTES[wide]),
         memory_bw_bytes_per_s=memory_bw,
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
         collectives=with_measured(collective_rates(fitted, stack.nics_per_ring), cluster.collectives),
@@ -102,6 +96,13 @@ def _host_memory_bw(cluster: ClusterSpec) -> float:
     by_node = [device_files.host_memory(cluster) or group.host_memory_bw_bytes_per_s for group in cluster.groups]
     by_gpu = [bw / group.gpus_per_node for bw, group in zip(by_node, cluster.groups, strict=True) if bw]
     return min(by_gpu) if len(by_gpu) == len(by_node) else ASSUMED_HOST_BW_BYTES_PER_S
+
+
+def _unfused(gemm: GemmSurface, memory_bw_bytes_per_s: float, element_bytes: float) -> UnfusedSurface:
+    """Attention as plain products and passes over the scores."""
+    # The square of scores is aligned, and heads are short enough to stay in the cache.
+    products = replace(gemm, unaligned_64=1.0)
+    return UnfusedSurface(products=products, memory_bw_bytes_per_s=memory_bw_bytes_per_s, element_bytes=element_bytes)
 
 
 def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
