@@ -116,9 +116,6 @@ def _answer(argv: Sequence[str]) -> int:
 
 
 def _run(terminal: Terminal, words: list[str]) -> int:
-    if terminal.settings.profiles_path is not None:
-        # The catalogues read the variable; the flag is the same thing said on the command line.
-        os.environ["MESHWRIGHT_PROFILES_PATH"] = terminal.settings.profiles_path
     if terminal.settings.version:
         sys.stdout.write(f"meshwright {__version__}\n")
         return 0
@@ -134,7 +131,12 @@ def _run(terminal: Terminal, words: list[str]) -> int:
         name, rest = f"{name} {rest[0]}", rest[1:]
     if name not in COMMANDS:
         raise _unknown(name)
-    return _invoke(terminal, name, rest)
+    if terminal.settings.profiles_path is None:
+        return _invoke(terminal, name, rest)
+    from ..profiles.io import registry
+
+    with registry.searching(terminal.settings.profiles_path):
+        return _invoke(terminal, name, rest)
 
 
 def top_level_help() -> str:

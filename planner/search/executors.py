@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..._version import __version__
 from ...errors import InputError, MissingExtraError, UnknownNameError, WorkerLostError
+from ...profiles.io import registry
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -42,7 +43,8 @@ class Processes:
 
     def __init__(self, jobs: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet)
+        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker,
+                                         initargs=(registry.search_path(),))  # fmt: skip
 
     def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         futures = {self._pool.submit(function, task): index for index, task in enumerate(tasks)}
@@ -210,7 +212,9 @@ def _version_there(_: None) -> str:
     return __version__
 
 
-def _quiet() -> None:
-    """One thread per process: the cores are taken by the others."""
+def _start_worker(search_path: str) -> None:
+    """One thread per process: the cores are taken by the others. search_path: where the parent looks for entries of the
+    catalogues, which a spawned process does not know."""
+    registry.search_in(search_path)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")

@@ -1,13 +1,16 @@
 """The catalogue of accelerators and nodes: names, spellings, and loaders that open only the file they need.
 
-The canonical name of an entry is its file's name. A folder named by `MESHWRIGHT_PROFILES_PATH` (`--profiles-path`;
-several separated as in PATH) with `hardware/` and `nodes/` inside adds entries, and replaces those of the same name.
+The canonical name of an entry is its file's name. A folder named by `MESHWRIGHT_PROFILES_PATH` or given to `searching`
+(`--profiles-path`; several separated as in PATH) with `hardware/` and `nodes/` inside adds entries, and replaces those
+of the same name.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -87,11 +90,11 @@ def normalise(name: str) -> str:
 
 
 def gpu_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in _files("GPU", _search_path()).values()))
+    return tuple(sorted(path.stem for path in _files("GPU", search_path()).values()))
 
 
 def node_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in _files("node", _search_path()).values()))
+    return tuple(sorted(path.stem for path in _files("node", search_path()).values()))
 
 
 def gpu_name(name: str) -> str:
@@ -143,23 +146,43 @@ def node_file(name: str) -> Path | None:
     return _lookup("node", name)
 
 
-def _search_path() -> str:
-    return os.environ.get(PATH_VARIABLE, "")
+# Search paths that were given in this process, the one that holds last.
+_GIVEN_PATHS: list[str] = []
+
+
+def search_path() -> str:
+    """Folders of a user's own entries, separated as in PATH: those that were given, else those of the environment."""
+    return _GIVEN_PATHS[-1] if _GIVEN_PATHS else os.environ.get(PATH_VARIABLE, "")
+
+
+def search_in(path: str) -> None:
+    """Look for entries in these folders for the rest of the process: for workers, which take their parent's."""
+    _GIVEN_PATHS.append(path)
+
+
+@contextmanager
+def searching(path: str) -> Iterator[None]:
+    """Look for entries in these folders within the block."""
+    search_in(path)
+    try:
+        yield
+    finally:
+        _GIVEN_PATHS.pop()
 
 
 def _find(kind: Kind, name: str) -> Path:
     path = _lookup(kind, name)
     if path is None:
-        known = [file.stem for file in _files(kind, _search_path()).values()]
+        known = [file.stem for file in _files(kind, search_path()).values()]
         raise UnknownNameError(kind, name, known, see=_SEE[kind])
     return path
 
 
 def _lookup(kind: Kind, name: str) -> Path | None:
-    files, wanted = _files(kind, _search_path()), normalise(name)
+    files, wanted = _files(kind, search_path()), normalise(name)
     if wanted in files:
         return files[wanted]
-    canonical = _aliases(kind, _search_path()).get(wanted)  # read only for a name that is no file
+    canonical = _aliases(kind, search_path()).get(wanted)  # read only for a name that is no file
     return files.get(normalise(canonical)) if canonical else None
 
 

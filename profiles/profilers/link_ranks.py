@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from ...errors import InputError, MeshwrightError
 from ..cluster.link_tests import Test, tests
+from ..io import registry
 from . import links, timing
 from .links import Effort, Job, LostRank
 
@@ -95,7 +96,8 @@ def _joined(asked: Asked) -> Iterator[Job]:
 
 
 def _start(asked: Asked, variables: Mapping[str, object]) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+    environment = {**os.environ, registry.PATH_VARIABLE: registry.search_path()}
+    environment |= {name: str(value) for name, value in variables.items()}
     words = [sys.executable, "-m", "meshwright.profiles.profilers.link_ranks", json.dumps(vars(asked))]
     return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
 

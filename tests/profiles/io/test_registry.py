@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models import units
+from meshwright.planner.search.executors import opened
 from meshwright.profiles.io import registry
 from meshwright.profiles.io.folders import CATALOGUE
 from meshwright.profiles.io.reader import read_document
@@ -241,6 +242,22 @@ def test_own_profiles_add_and_replace(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv(registry.PATH_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"--profiles-path\): no folder"):
         registry.load_gpu("h100")
+
+
+def name_of_a_worker(name: str) -> str:
+    """Runs in a spawned process."""
+    return registry.gpu_name(name)
+
+
+def test_a_given_search_path_replaces_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "x1.yaml").write_text(OWN_GPU.replace("name: h100-sxm-80gb", "name: x1"))
+    monkeypatch.setenv(registry.PATH_VARIABLE, str(tmp_path / "nowhere"))
+    with registry.searching(str(tmp_path)):
+        assert registry.is_gpu("x1")
+        with opened(2) as workers:
+            assert list(workers.run(name_of_a_worker, ["X1"])) == [(0, "x1")]
+    assert registry.search_path() == str(tmp_path / "nowhere")
 
 
 def test_all_problems_of_a_profile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
