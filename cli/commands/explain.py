@@ -73,7 +73,7 @@ def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
 
 def _origins(terminal: Terminal, plan: Plan) -> None:
     """Where each value of the request came from."""
-    origins = origins_of(plan.request, {})
+    origins = origins_of(plan.request, plan.origins)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": origins})
     terminal.show([explain_screen.origins_table(origins)])

@@ -36,6 +36,8 @@ class Plan(DocumentPart):
     tool: dict[str, str]  # name and version of the program that wrote it
     request_sha256: str
     request: dict[str, Any]  # in its canonical form
+    # Given field of the request -> where its value came from; a field that is not here has its default.
+    origins: dict[str, str] = Field(default_factory=dict)
     profiles: tuple[Profile, ...]
     candidates: tuple[Candidate, ...] = Field(min_length=1)  # the list of the plan, best first
     ranking_lead: float | None = None  # layouts within this share of each other's time cannot be told apart
@@ -53,7 +55,7 @@ class Plan(DocumentPart):
     def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans that had nothing to choose look as they always did."""
         fields: dict[str, Any] = without_none(handler(self), "ways")
-        optional = ("technique_choices", "cut_short")
+        optional = ("technique_choices", "cut_short", "origins")
         return {name: value for name, value in fields.items() if value or name not in optional}
 
     def with_warnings(self, texts: Iterable[str], cut_short: Iterable[str] = ()) -> Plan:

@@ -30,6 +30,7 @@ def build_plan(
         tool={"name": "meshwright", "version": __version__},
         request_sha256=resolved.request.sha256,
         request=request_to_dict(resolved.request),
+        origins=resolved.request.origins,
         profiles=tuple(Profile(name=name, sha256=digest) for name, digest in resolved.profiles.items()),
         candidates=listed,
         ranking_lead=rounded(intervals.ranking_lead()),

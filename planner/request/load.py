@@ -25,6 +25,8 @@ from .schema import LoraRequest, Request, Train, WorkloadRequest, request_from_d
 
 __all__ = ["ENVIRONMENT", "Request", "changed_request", "load_request", "request_from_dict", "request_to_dict"]
 
+# Fields that the canonical form of a request spells in another way than its reader.
+_CANONICAL = {"workload.max_memory": "workload.max_memory_bytes"}
 ENVIRONMENT = {"MESHWRIGHT_CLUSTER": "cluster", "MESHWRIGHT_TARGET": "target", "MESHWRIGHT_STACK": "stack"}
 
 
@@ -176,7 +178,9 @@ class _Draft:
             raise _together([self._problem(each) for each in error.errors()] + missing) from None
         if missing:
             raise _together(missing)
-        request._origins.update({dotted(place): self.origins[place].text for place in sorted(self.origins, key=str)})
+        for place in sorted(self.origins, key=str):
+            name = dotted(place)
+            request._origins[_CANONICAL.get(name, name)] = self.origins[place].text
         return request
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:

@@ -111,12 +111,20 @@ def test_the_numbers_of_the_space_add_up(plans: Path) -> None:
     assert space["total"] == sum(space["ruled_out"].values()) + sum(space[part] for part in parts)
 
 
+def without_origins(plan: str) -> dict[str, Any]:
+    """Equal requests have equal plans, wherever their values came from."""
+    document: dict[str, Any] = json.loads(plan)
+    assert document.pop("origins")
+    return document
+
+
 def test_a_request_file_says_what_flags_say(plans: Path, tmp_path: Path) -> None:
     text = "model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\nworkload:\n  global_batch: 64\n"
     (tmp_path / "request.yaml").write_text(text)
     from_file = run("plan", "request.yaml", "--json", cwd=tmp_path)
     from_stdin = run("plan", "-", "--json", stdin=text)
-    assert from_file.out == from_stdin.out == (plans / "plan.json").read_text()
+    by_flags = (plans / "plan.json").read_text()
+    assert without_origins(from_file.out) == without_origins(from_stdin.out) == without_origins(by_flags)
 
 
 def test_the_plan_is_the_first_line_of_the_reader(plans: Path) -> None:
@@ -250,6 +258,25 @@ def test_every_snapshot_is_used() -> None:
             stem = stem.removeprefix(prefix)
         stem = stem.removesuffix("-terminal")
         assert stem in text or stem in {name.replace(" ", "-") for name in cli.COMMANDS}, path.name
+
+
+def test_origins_of_a_plan_are_those_of_its_request(tmp_path: Path) -> None:
+    (tmp_path / "request.yaml").write_text("model: llama-3.1-8b\nworkload:\n  global_batch: 64\n")
+    given = ("--gpu", "h100-sxm-80gb", "--gpus", "8", "--max-memory", "70GiB", "--set", "workload.seq_len=4096")
+    assert run_here("plan", "request.yaml", *given, "-o", "plan.json", cwd=tmp_path).code == 0
+    origins = json.loads(run_here("explain", "plan.json", "--origins", "--json", cwd=tmp_path).out)["items"]
+    assert {field: text for field, text in origins.items() if text != "default"} == {
+        "model": "request.yaml, line 1", "workload.global_batch": "request.yaml, line 3", "gpu": "--gpu",
+        "gpus": "--gpus", "workload.max_memory_bytes": "--max-memory",
+        "workload.seq_len": "--set workload.seq_len",
+    }  # fmt: skip
+
+
+def test_own_profiles_are_given_by_a_flag(tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "my-node.yaml").write_text("gpu: h100-sxm-80gb\ngpus_per_node: 4\n")
+    assert "my-node" in run_here("show", "clusters", "--profiles-path", str(tmp_path)).out
+    assert "my-node" not in run_here("show", "clusters").out
 
 
 def test_memory_says_no_by_its_exit_code(plans: Path) -> None:
