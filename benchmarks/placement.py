@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.specs.cluster import NodeLinks
-from meshwright.planner.placement.place import NodeTraffic
 from meshwright.planner.placement.problem import OrderProblem
 from meshwright.planner.placement.search import best_order
+from meshwright.planner.placement.traffic import NodeTraffic
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
 

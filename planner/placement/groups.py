@@ -1,4 +1,4 @@
-"""Which nodes talk to which, for each kind of group of a layout: the edges that an order of the nodes has to serve.
+"""Which nodes communicate with which, for each kind of group of a layout: the edges of the placement problem.
 
 Ranks are numbered tp fastest, then cp, dp, pp; slot k is where ranks k*g to (k+1)*g - 1 sit, one node of g GPUs.
 """
@@ -19,17 +19,17 @@ GroupPattern = Literal["ring", "pairs", "chain"]
 
 @dataclass(frozen=True)
 class NodeGroups:
-    """One kind of group (rates.GROUPS) that leaves its nodes, as rows of edges between slots.
+    """One kind of group that spans nodes, as rows of edges between slots.
 
-    edges: [edge, 2]; starts: [row] first edge of each row. A row is as slow as the mean of its edges, the kind as its
-    slowest row. ring: a row per edge of a ring (its slowest link holds up all). pairs: a row per member and direction,
-    to (from) all others at once. chain: a row per pipeline, whose messages follow one another.
+    A row is as slow as the mean of its edges, the kind as its slowest row. ring: a row per edge of a ring, as its
+    slowest link holds up all. pairs: a row per member and direction, to (from) all others at once. chain: a row per
+    pipeline, as messages follow one another.
     """
 
-    name: str
-    way: GroupPattern
-    edges: Ints
-    starts: Ints
+    name: str  # of rates.GROUPS
+    pattern: GroupPattern
+    edges: Ints  # [edge, 2] slots
+    starts: Ints  # [row] first edge of each row
 
 
 def node_groups(layout: Layout, gpus_per_node: int, *, moe: bool, tied: bool) -> tuple[NodeGroups, ...]:
@@ -50,12 +50,12 @@ def node_groups(layout: Layout, gpus_per_node: int, *, moe: bool, tied: bool) ->
         named.append((f"{prefix}replicate", "ring", int(groups.replicate[0]), int(groups.replicate_stride[0])))
     wraps = SCHEDULES[layout.schedule] == "interleaved"
     out = []
-    for name, way, size, apart in named:
+    for name, pattern, size, rank_stride in named:
         if size <= 1:
             continue
-        slots = _slots(layout, size, apart, gpus_per_node)
+        slots = _slots(layout, size, rank_stride, gpus_per_node)
         if (slots != slots[:, :1]).any():
-            out.append(NodeGroups(name, way, *_rows(slots, way, wraps)))
+            out.append(NodeGroups(name, pattern, *_rows(slots, pattern, wraps)))
     return tuple(out)
 
 
@@ -70,22 +70,22 @@ def _slots(layout: Layout, size: int, stride: int, gpus_per_node: int) -> Ints:
     return np.unique(ranks // gpus_per_node, axis=0).astype(np.int64)
 
 
-def _rows(slots: Ints, way: GroupPattern, wraps: bool) -> tuple[Ints, Ints]:
-    """(edges, starts) of one kind."""
-    if way == "ring":
+def _rows(slots: Ints, pattern: GroupPattern, wraps: bool) -> tuple[Ints, Ints]:
+    """(edges, starts) of one kind. wraps: a chain goes back to its first stage, for the next chunk."""
+    if pattern == "ring":
         edges = np.stack([slots, np.roll(slots, -1, axis=1)], axis=2).reshape(-1, 2)
         edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
         return edges, np.arange(len(edges))
-    if way == "chain":
+    if pattern == "chain":
         following = np.roll(slots, -1, axis=1)
         pairs = np.stack([slots, following], axis=2)[:, : slots.shape[1] if wraps else -1]
         return pairs.reshape(-1, 2), np.arange(len(pairs)) * pairs.shape[1]
     rows = []
     for group in slots:
         members = np.unique(group)
-        for one in members:
-            others = members[members != one]
-            alone = np.full_like(others, one)
-            rows += [np.stack([alone, others], axis=1), np.stack([others, alone], axis=1)]
+        for member in members:
+            others = members[members != member]
+            itself = np.full_like(others, member)
+            rows += [np.stack([itself, others], axis=1), np.stack([others, itself], axis=1)]
     lengths = [len(row) for row in rows if len(row)]
     return np.concatenate([row for row in rows if len(row)]), np.cumsum([0, *lengths])[:-1]

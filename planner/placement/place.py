@@ -1,25 +1,18 @@
-"""Which node holds which ranks, where the links between nodes are not alike.
+"""Which node holds which ranks, where the links between nodes differ.
 
-A layout is priced with the bandwidth that each kind of its groups finds: that of the fastest pair of nodes over x, how
-many times slower its slowest row of edges is (`placement/problem.py` has the formulation). The search
-before it prices every layout with the least x that any order can give (`optimistic`): a lower bound of all its placed
-prices, so that the certificate of the plan covers both choices.
+A layout is priced with the bandwidth that each kind of its groups has in an order of the nodes: that of the fastest
+pair of nodes over x, where x is how many times slower its slowest row of edges is (problem.py has the formulation). The
+search before it prices every layout with the least x that any order can give (`optimistic`). That is a lower bound of
+all its placed prices, so the certificate of the plan covers both choices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from ...cost_models.arrays import Array
-from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.quantities.exchanges import OPS
-from ...cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates
-from ...cost_models.rates.rates import GROUPS, Rates
+from ...cost_models.layouts import Layout
 from ..document.base import rounded
 from ..document.candidate import Candidate
 from ..document.placement import GroupLinks, NodeOrder, Placement, SlowNode
@@ -27,18 +20,12 @@ from ..evaluation.candidates import candidates
 from ..evaluation.network import Network
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
-from ..search.exhaustive import price_layouts
-from .groups import NodeGroups, node_groups
-from .problem import OrderProblem
 from .search import MANY_NODES, Ordered, best_order
+from .traffic import NodeTraffic
 
 FINALISTS = 16  # layouts that are placed, at least
 _SLOW = 0.75  # a node whose best link is below this share of most nodes' is called slow
-_FIRST_EFFORT = 0.1
-_NOT_THERE = 1e18  # bytes/s: a network that takes no time
-_RAW = ("tp_overlap", "dp_overlap", "dp_gather_overlap", "fsdp_overlap", "cp_overlap", "ep_overlap", "contention",
-        "straggler_share")  # fmt: skip
-_WIRE = LevelRates(ops={op: OpRates(base_s=0.0, hop_s=0.0, efficiency=1.0, ramp=0.0) for op in OPS})
+_FIRST_EFFORT = 0.1  # share of the full effort, for layouts of many nodes until the best is known
 
 
 def placed(
@@ -55,24 +42,28 @@ def placed(
             break
         out.append(place(resolved, layout, seed, _FIRST_EFFORT if many else 1.0))
         if not by_memory:
-            out = sorted(out, key=lambda each: (each.step_s, each.layout_id))[:top]
+            out = sorted(out, key=lambda choice: (choice.step_s, choice.layout_id))[:top]
     if many:
-        out[0] = min(place(resolved, out[0].to_layout(), seed), out[0], key=lambda each: each.step_s)
-    return tuple(each.model_copy(update={"choice": number}) for number, each in enumerate(out, 1))
+        out[0] = min(place(resolved, out[0].to_layout(), seed), out[0], key=lambda choice: choice.step_s)
+    return tuple(choice.model_copy(update={"choice": number}) for number, choice in enumerate(out, 1))
 
 
 def place(resolved: Resolved, layout: Layout, seed: int = 0, effort: float = 1.0) -> Candidate:
-    """The candidate of `layout`, priced and placed in the order in which it steps fastest."""
+    """The candidate of `layout`, priced and placed in the order in which its step is shortest.
+
+    The search of orders minimises seconds on the links. Some of them hide, which it does not see. So three orders are
+    priced in full: the best one, the best one backwards, and that of the cluster file.
+    """
     network, traffic = Network(resolved.cluster), NodeTraffic(resolved, layout)
     listed = tuple(range(resolved.cluster.num_nodes))
     order = best_order(traffic.problem, seed, effort)
     candidate, usual = (_priced(resolved, layout, traffic, nodes) for nodes in (order.nodes, listed))
-    turned = order.nodes[::-1]  # takes links as long by the mean of a pipeline, and not by which of them waits
-    if layout.pp > 1 and _as_good(traffic, turned, order.nodes):
-        other = _priced(resolved, layout, traffic, turned)
+    backwards = order.nodes[::-1]  # the same mean over the edges of a pipeline, but another stage waits for a slow link
+    if layout.pp > 1 and _as_good(traffic, backwards, order.nodes):
+        other = _priced(resolved, layout, traffic, backwards)
         if other.step_s < candidate.step_s:
-            candidate, order = other, replace(order, nodes=turned)
-    if usual.step_s <= candidate.step_s:  # what the links carry for longer may hide, and what they carry less may not
+            candidate, order = other, replace(order, nodes=backwards)
+    if usual.step_s <= candidate.step_s:
         candidate, order = usual, replace(order, nodes=listed)
     return candidate.model_copy(update={"placement": Placement(
         hosts=network.hosts, logical_of_rank=rank_map(order.nodes, resolved.cluster.gpus_per_node),
@@ -80,9 +71,9 @@ def place(resolved: Resolved, layout: Layout, seed: int = 0, effort: float = 1.0
     )})  # fmt: skip
 
 
-def _as_good(traffic: NodeTraffic, turned: tuple[int, ...], nodes: tuple[int, ...]) -> bool:
-    """Whether links take no longer in the order `turned`."""
-    seconds = traffic.problem.seconds(np.array([turned, nodes]))
+def _as_good(traffic: NodeTraffic, other: tuple[int, ...], nodes: tuple[int, ...]) -> bool:
+    """Whether links take no longer in the order `other`."""
+    seconds = traffic.problem.seconds(np.array([other, nodes]))
     return bool(seconds[0] <= seconds[1] * (1.0 + 1e-9))
 
 
@@ -93,13 +84,13 @@ def rank_map(nodes: tuple[int, ...], gpus_per_node: int) -> tuple[int, ...]:
 
 
 def _priced(resolved: Resolved, layout: Layout, traffic: NodeTraffic, nodes: tuple[int, ...]) -> Candidate:
-    bw = Network(resolved.cluster).group_bandwidths(traffic.factors(nodes))
-    there = replace(resolved, network=bw, nodes=nodes)
-    return candidates(there, [Staged.of(there, layout, simulate=True)])[0]
+    bandwidths = Network(resolved.cluster).group_bandwidths(traffic.factors(nodes))
+    on_nodes = replace(resolved, network=bandwidths, nodes=nodes)
+    return candidates(on_nodes, [Staged.of(on_nodes, layout, simulate=True)])[0]
 
 
 def _report(traffic: NodeTraffic, network: Network, order: Ordered, step_listed_s: float) -> NodeOrder:
-    """What the plan says of an order, beside the order of the cluster file."""
+    """An order in the plan, beside that of the cluster file."""
     listed = tuple(range(len(order.nodes)))
     now, before = traffic.factors(order.nodes), traffic.factors(listed)
     sent, sent_listed = (traffic.sent_bytes(nodes) for nodes in (order.nodes, listed))
@@ -119,86 +110,3 @@ def _report(traffic: NodeTraffic, network: Network, order: Ordered, step_listed_
         fastest_bytes_per_s=rounded(network.fastest * traffic.resolved.cluster.gpus_per_node),
         slowest_bytes_per_s=rounded(network.fastest * traffic.resolved.cluster.gpus_per_node / network.slowness.max()),
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class NodeTraffic:
-    """What the groups of a layout move between nodes, as if nothing hid it: what hides depends on the software, what
-    the links carry does not. All seconds come from pricing steps under other networks (`cost_models/step/step.py`)."""
-
-    resolved: Resolved
-    layout: Layout
-
-    @cached_property
-    def groups(self) -> tuple[NodeGroups, ...]:
-        model = self.resolved.model
-        tied = model.tied_embeddings or model.mtp_layers > 0
-        return node_groups(self.layout, self.resolved.cluster.gpus_per_node, moe=model.is_moe, tied=tied)
-
-    @cached_property
-    def _bare(self) -> Resolved:
-        """The request without overlap and stragglers."""
-        nothing: dict[str, Any] = dict.fromkeys(_RAW, 0.0)
-        return replace(self.resolved, stack=replace(self.resolved.stack, **nothing))
-
-    def _step_s(self, rates: Rates, bw: Mapping[str, float]) -> float:
-        columns = Layouts.of([self.layout])
-        return float(price_layouts(self._bare.problem, rates.on_network(bw), columns)[1].step_s[0])
-
-    def _per_slowness(self, rates: Rates) -> dict[str, float]:
-        """Seconds that each kind of group takes longer per time that its network is slower."""
-        network = Network(self.resolved.cluster)
-        most = max(float(network.slowness.max()), 2.0)
-        best = self._step_s(rates, network.group_bandwidths({}))
-        slower = {g.name: self._step_s(rates, network.group_bandwidths({g.name: most})) for g in self.groups}
-        return {name: (step_s - best) / (most - 1.0) for name, step_s in slower.items() if step_s > best}
-
-    @cached_property
-    def weights(self) -> dict[str, float]:
-        """V of each kind of group (`placement/problem.py`)."""
-        return self._per_slowness(self._bare.rates)
-
-    @cached_property
-    def problem(self) -> OrderProblem:
-        network, rates = Network(self.resolved.cluster), self._bare.rates
-        best = self._step_s(rates, network.group_bandwidths({}))
-        without = self._step_s(rates, dict.fromkeys(GROUPS, _NOT_THERE))
-        kinds = tuple((self.weights[g.name], g) for g in self.groups if g.name in self.weights)
-        return OrderProblem(network.slowness, kinds, best - without - sum(self.weights.values()))
-
-    def factors(self, nodes: tuple[int, ...]) -> dict[str, float]:
-        """Kind of group -> x under an order."""
-        found = self.problem.factors(np.array([nodes]))[0]
-        return {g.name: float(x) for (_, g), x in zip(self.problem.kinds, found, strict=True)}
-
-    @cached_property
-    def slot_bytes(self) -> Array:
-        """[from slot, to slot] bytes of a step: those on the wire of each kind, spread over its edges."""
-        cluster = self.resolved.cluster
-        wire = replace(self._bare.rates, collectives=CollectiveRates(kinds={}, inner=_WIRE, outer=_WIRE))
-        per_second = Network(cluster).fastest * cluster.gpus_per_node
-        out = np.zeros((cluster.num_nodes, cluster.num_nodes))
-        for name, seconds in self._per_slowness(wire).items():
-            groups = next(g for g in self.groups if g.name == name)
-            if groups.way == "chain":
-                self._add_messages(out, groups)
-            else:
-                sender, receiver = np.unique(groups.edges, axis=0).T
-                each = seconds * per_second / np.bincount(sender, minlength=cluster.num_nodes)[sender]
-                out[sender, receiver] += each
-        return out
-
-    def _add_messages(self, out: Array, groups: NodeGroups) -> None:
-        """Activations to the next stage and their gradients back, of every micro-batch and chunk."""
-        columns = Layouts.of([self.layout])
-        batch, _ = price_layouts(self._bare.problem, self._bare.rates, columns)
-        chains = min(self.layout.num_gpus // self.layout.pp, self.resolved.cluster.gpus_per_node)
-        chunks = self.layout.vpp if self.layout.pp > 1 else 1
-        each = float(batch.tables.message[batch.key[0]] * batch.m[0]) * chunks * chains
-        edges = np.unique(groups.edges[groups.edges[:, 0] != groups.edges[:, 1]], axis=0)
-        out[edges[:, 0], edges[:, 1]] += each
-        out[edges[:, 1], edges[:, 0]] += each
-
-    def sent_bytes(self, nodes: tuple[int, ...]) -> list[float]:
-        """[node] bytes that it sends to others in a step."""
-        return [float(self.slot_bytes[slot].sum()) for slot in np.argsort(nodes)]

@@ -1,4 +1,4 @@
-"""The order of nodes in which a step's communication over unequal links takes least: what is minimised.
+"""The placement problem: the order of nodes in which communication over unequal links takes least.
 
 Formulation. Node slots k = 0..N-1 hold the ranks k g .. k g + g - 1 of a layout, g to a node; an order pi puts node
 pi(k) on slot k. F[i, j] >= 1 is how many times slower node i sends to node j than the fastest pair does. Minimise
@@ -8,8 +8,8 @@ pi(k) on slot k. F[i, j] >= 1 is how many times slower node i sends to node j th
 
 V_a: seconds that kind a takes longer per time that its links are slower. Rows are those of `node_groups`: one per edge
 of a ring (F_a = max(F, F^T): a library sends it round either way, and trees send both), one per member and direction of
-an all-to-all (F_a = F), one per pipeline (F_a = (F + F^T) / 2: activations one way, gradients the other). The same in
-short as Pipette minimises (arXiv 2405.18093), with V_a from this package's own step model.
+an all-to-all (F_a = F), one per pipeline (F_a = (F + F^T) / 2: activations one way, gradients the other). Pipette
+minimises the same (arXiv 2405.18093); here, V_a is from the step model of this package.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .groups import GroupPattern, NodeGroups
 
 @dataclass(frozen=True)
 class OrderProblem:
-    """slowness: [from, to] F, 1 on the diagonal; kinds: (V_a, groups) of each kind, in seconds; fixed: seconds."""
+    """The problem of one layout on one cluster."""
 
-    slowness: Array
-    kinds: tuple[tuple[float, NodeGroups], ...]
-    fixed: float = 0.0
+    slowness: Array  # [from, to] F, 1 on the diagonal
+    kinds: tuple[tuple[float, NodeGroups], ...]  # (V_a in seconds, groups) of each kind
+    fixed: float = 0.0  # seconds
 
     @property
     def num_nodes(self) -> int:
@@ -42,7 +42,7 @@ class OrderProblem:
 
     def matrix(self, groups: NodeGroups) -> Array:
         """F_a of a kind of group."""
-        return self._matrices[groups.way]
+        return self._matrices[groups.pattern]
 
     def factors(self, orders: Ints) -> Array:
         """[order, kind] x_a of every order [order, slot]."""

@@ -1,9 +1,9 @@
 """The best order of the nodes for an OrderProblem: annealing, then branch and bound; deterministic.
 
-Several chains are annealed on C itself (`_anneal`); clusters of many nodes, where a chain would need too many moves, by
-many exchanges at once on a sum over edges (`_exchange`). Branch and bound over the slots in turn (`_branch`) proves the
-result or improves it, as far as a count of partial orders goes; `least_factors` bounds what is left. All budgets are
-counts.
+Several chains are annealed on C itself (`_anneal`). On many nodes a chain would need too many moves, so many exchanges
+are made at once, on a sum over edges that stands for C (`_exchange`). Branch and bound over the slots in turn
+(`_branch`) then proves the result or improves it, as far as a count of partial orders goes. Beyond it, `least_factors`
+bounds all orders. All budgets are counts.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from .bounds import least_factors, off_diagonal
 from .groups import NodeGroups
 from .problem import OrderProblem
 
-_CHAINS, _MOVES = 48, 2500
+_CHAINS, _MOVES = 48, 2500  # of annealing, at most
 _MOST_LOOKUPS = 150_000_000  # of edges, by all moves of all chains: fewer moves and chains where there are more edges
-FEW_NODES, MANY_NODES = 6, 64  # so few are all looked at, by branch and bound; more than many ordered by exchanges
-_REPAIRS = 100
-_ROUNDS, _AT_ONCE = 12_000, 0.15  # of exchanges; share of the slots that each round exchanges with others
-_MOST_PARTIAL_ORDERS = 200_000  # alive at once in a branch and bound; beyond it the bound stands for the proof
-_SHARPNESS = 6.0  # of the mean over rows that tells orders with the same slowest row apart
-_EQUAL = 1e-9
+FEW_NODES = 6  # up to so many nodes, branch and bound goes through all orders
+MANY_NODES = 64  # more nodes are ordered by exchanges
+_REPAIRS = 100  # steps of the descent after annealing, at most
+_ROUNDS = 12_000  # of exchanges
+_AT_ONCE = 0.15  # share of the slots that each round exchanges with others
+_MOST_PARTIAL_ORDERS = 200_000  # at once in branch and bound; beyond it, there is a bound and no proof
+_SHARPNESS = 6.0  # exponent of the mean over rows that ranks orders with the same slowest row
+_EQUAL = 1e-9  # relative: values that differ by less are equal
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """The best order found: nodes[k] sits on slot k. lower_bound_s: no order takes less; equal where proven."""
+    """The best order so far."""
 
-    nodes: tuple[int, ...]
-    seconds: float
-    lower_bound_s: float
+    nodes: tuple[int, ...]  # [slot] the node that sits on it
+    seconds: float  # C of the order
+    lower_bound_s: float  # no order takes less; equal to `seconds` where proven
     proven: bool
 
 
@@ -46,20 +48,20 @@ def best_order(problem: OrderProblem, seed: int = 0, effort: float = 1.0) -> Ord
     value = float(problem.seconds(listed[None])[0])
     best, proven = listed, value <= bound * (1 + _EQUAL)
     if not proven:
-        found, seconds = best, value
+        order, seconds = best, value
         if len(best) > MANY_NODES:
-            found, seconds = _exchange(problem, seed, bound, round(effort * _ROUNDS))
+            order, seconds = _exchange(problem, seed, bound, round(effort * _ROUNDS))
         elif len(best) > FEW_NODES:
-            found, seconds = _anneal(problem, seed, bound)
+            order, seconds = _anneal(problem, seed, bound)
         if seconds < value * (1 - _EQUAL):
-            best, value = found, seconds
+            best, value = order, seconds
         best, value, proven = _branch(problem, least, best, value)
-    best = _settled(problem, best, value)
+    best = _nearest_to_listed(problem, best, value)
     return Ordered(tuple(int(node) for node in best), value, value if proven else bound, proven)
 
 
-def _settled(problem: OrderProblem, order: Ints, value: float) -> Ints:
-    """An order that is as good, with nodes back in their own slots where that costs nothing."""
+def _nearest_to_listed(problem: OrderProblem, order: Ints, value: float) -> Ints:
+    """An order that is as good, with nodes back in their slots of the cluster file where that costs nothing."""
     order = order.copy()
     for slot in range(len(order)):
         if order[slot] == slot:
@@ -84,17 +86,20 @@ def _anneal(problem: OrderProblem, seed: int, bound: float) -> tuple[Ints, float
     now = np.stack([np.arange(n), *(rng.permutation(n) for _ in range(chains - 1))])
     energy, value, worst = _energy(problem, now)
     best, best_value = now[np.argmin(value)].copy(), float(value.min())
+    # From a spread of random orders, where most moves pass, down to a thousandth of it, where only better ones do.
     hot = 0.3 * max(float(np.std(energy)), 1e-3 * float(problem.weights.sum()))
     for move in range(moves):
         if best_value <= bound * (1 + _EQUAL):
             break
         heat = hot * (1e-3 ** (move / moves))
         proposed = _moved(now, worst, rng)
-        there, there_value, there_worst = _energy(problem, proposed)
-        taken = rng.random(chains) < np.exp(np.minimum((energy - there) / heat, 0.0))
-        now[taken], energy[taken], worst[taken] = proposed[taken], there[taken], there_worst[taken]
-        if float(there_value.min()) < best_value * (1 - _EQUAL):
-            best, best_value = proposed[np.argmin(there_value)].copy(), float(there_value.min())
+        new_energy, new_value, new_worst = _energy(problem, proposed)
+        taken = rng.random(chains) < np.exp(np.minimum((energy - new_energy) / heat, 0.0))
+        now[taken] = proposed[taken]
+        energy[taken] = new_energy[taken]
+        worst[taken] = new_worst[taken]
+        if float(new_value.min()) < best_value * (1 - _EQUAL):
+            best, best_value = proposed[np.argmin(new_value)].copy(), float(new_value.min())
     return _repaired(problem, best)
 
 
@@ -117,10 +122,11 @@ def _energy(problem: OrderProblem, orders: Ints) -> tuple[Array, Array, Ints]:
 
 
 def _repaired(problem: OrderProblem, order: Ints) -> tuple[Ints, float]:
-    """Exchanges of a slot on a slowest row with what suits it best, while the energy falls; the best of these by C."""
+    """The best order by C of a descent: a slot of a slowest row is exchanged with the slot that lowers the energy most,
+    as long as it falls."""
     at, n = np.arange(len(order)), len(order)
     energy, value, worst = _energy(problem, order[None])
-    found, least = order, float(value[0])
+    best_by_value, least = order, float(value[0])
     for _ in range(_REPAIRS):
         swaps = []
         for slot in worst[0]:
@@ -132,10 +138,11 @@ def _repaired(problem: OrderProblem, order: Ints) -> tuple[Ints, float]:
         best = int(np.argmin(energies))
         if energies[best] >= energy[0] * (1 - _EQUAL):
             break
-        order, energy, value, worst = orders[best], energies[best : best + 1], values[best : best + 1], ends[best][None]
+        order, worst = orders[best], ends[best][None]
+        energy, value = energies[best : best + 1], values[best : best + 1]
         if value[0] < least:
-            found, least = order, float(value[0])
-    return found, least
+            best_by_value, least = order, float(value[0])
+    return best_by_value, least
 
 
 def _moved(orders: Ints, worst: Ints, rng: np.random.Generator) -> Ints:
@@ -169,16 +176,16 @@ def _exchange(problem: OrderProblem, seed: int, bound: float, rounds: int) -> tu
             break
         heat = 10.0 * 5e-3 ** (number / rounds)
         chosen = rng.permutation(n)
-        one, other = chosen[:half], chosen[half : 2 * half]
+        first, second = chosen[:half], chosen[half : 2 * half]
         change = np.zeros(half)
         for near, cost in tables:
-            for slot, partner in ((one, other), (other, one)):
+            for slot, partner in ((first, second), (second, first)):
                 around = now[near[slot]]
                 change -= cost[now[slot][:, None], around].sum(axis=1)
                 around = np.where(near[slot] == partner[:, None], now[slot][:, None], around)
                 change += cost[now[partner][:, None], around].sum(axis=1)
         taken = rng.random(half) < np.exp(np.minimum(-change / heat, 0.0))
-        now[one[taken]], now[other[taken]] = now[other[taken]], now[one[taken]]
+        now[first[taken]], now[second[taken]] = now[second[taken]], now[first[taken]]
         if number % 10 == 0 or number > 0.95 * rounds:
             value = float(problem.seconds(now[None])[0])
             if value < best_value * (1 - _EQUAL):
@@ -196,7 +203,7 @@ def _neighbours(problem: OrderProblem, weight: float, groups: NodeGroups) -> tup
     near = np.tile(np.arange(problem.num_nodes)[:, None], (1, int(degrees.max())))
     near[both[:, 0], np.arange(len(both)) - np.repeat(np.cumsum([0, *degrees])[:-1], degrees)] = both[:, 1]
     matrix = problem.matrix(groups)
-    power = _SHARPNESS if groups.way == "ring" else _SHARPNESS - 2
+    power = _SHARPNESS if groups.pattern == "ring" else _SHARPNESS - 2
     cost = np.maximum(matrix, matrix.T) ** power * (weight / problem.weights.sum() * problem.num_nodes / len(pairs))
     np.fill_diagonal(cost, 0.0)
     return near, np.asarray(cost)
@@ -227,7 +234,7 @@ def _branch(problem: OrderProblem, least: Array, best: Ints, value: float) -> tu
 
 
 def _partial_factors(problem: OrderProblem, partial: Ints) -> Array:
-    """[order, kind] what x_a is at least once the first slots are filled."""
+    """[order, kind] x_a, at least, of all orders that fill the first slots in the same way."""
     depth = partial.shape[1]
     out = np.ones((len(partial), len(problem.kinds)))
     for column, (_, groups) in enumerate(problem.kinds):

@@ -18,9 +18,10 @@ from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.stage_loads import stage_loads
 from meshwright.planner.placement.bounds import least_factors
 from meshwright.planner.placement.groups import node_groups
-from meshwright.planner.placement.place import NodeTraffic, place, rank_map
+from meshwright.planner.placement.place import place, rank_map
 from meshwright.planner.placement.problem import OrderProblem
 from meshwright.planner.placement.search import _branch, best_order
+from meshwright.planner.placement.traffic import NodeTraffic
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import price_layouts
@@ -55,7 +56,7 @@ def by_hand(asked: OrderProblem, order: tuple[int, ...]) -> float:
         for index, (s, t) in enumerate(groups.edges.tolist()):
             i, j = order[s], order[t]
             there, back = float(f[i, j]), float(f[j, i])
-            value = {"ring": max(there, back), "chain": (there + back) / 2, "pairs": there}[groups.way]
+            value = {"ring": max(there, back), "chain": (there + back) / 2, "pairs": there}[groups.pattern]
             row = max(r for r, start in enumerate(groups.starts.tolist()) if start <= index)
             rows.setdefault(row, []).append(value)
         total += weight * max(sum(row) / len(row) for row in rows.values())
