@@ -77,10 +77,10 @@ class Problem:
     @cached_property
     def sequence_operations(self) -> tuple[LayerOperations, ...]:
         """Operations of one sequence on one rank, per kind; experts are evenly loaded and drop nothing."""
-        one = {name: np.array([int(name not in ("sequence_parallel", "cp_algorithm"))]) for name in KEY_FIELDS}
+        single = {name: np.array([int(name not in ("sequence_parallel", "cp_algorithm"))]) for name in KEY_FIELDS}
         stack = replace(self.stack, moe_imbalance=1.0)
         model = with_capacity(self.model, None)
-        builder = Builder(model, self.workload, stack, Shard.of(one, self.model, self.workload))
+        builder = Builder(model, self.workload, stack, Shard.of(single, self.model, self.workload))
         edge: Trains = "all" if self.trains_everything else "passes"
         layers = [decoder_layer(builder, model.kinds[v.kind], v.trains) for v in self.variants]
         return (*layers, embedding(builder, "frozen"), head(builder, edge), mtp(builder, edge))

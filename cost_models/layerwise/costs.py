@@ -113,8 +113,8 @@ class Prices(Bytes):
         pairs = [(a * b // gcd(a, b) // gcd(a, b), gcd(a, b)) for a in parts for b in parts]
         size, stride = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
         curve = group_curve(self.rates, "tp", "all_to_all", size, stride)
-        held = np.full(len(pairs), self.whole.tables.message[self.whole.key[row]])
-        return 2.0 * collectives.seconds(curve, held).reshape(len(parts), len(parts))
+        message_bytes = np.full(len(pairs), self.whole.tables.message[self.whole.key[row]])
+        return 2.0 * collectives.seconds(curve, message_bytes).reshape(len(parts), len(parts))
 
     def context_bytes(self, splits: Ints) -> float:
         """Bytes outside the allocator on a rank that cuts sequences into each of `splits` parts: a communicator for

@@ -85,8 +85,8 @@ def share(part: Array, whole: Array) -> Array:
 
 def _flat(whole: Ledger, j: int) -> Array:
     """[n] bytes of flat copies on the device of profile j (DeviceMemory.buffers)."""
-    held = flat_buffer_bytes(whole.problem.stack, whole.problem.state_bytes, whole.trained[j][0], whole.updated[j])
-    return np.where((whole.layouts["zero"] > 0) & ~whole.states.away, held, 0.0)
+    copies = flat_buffer_bytes(whole.problem.stack, whole.problem.state_bytes, whole.trained[j][0], whole.updated[j])
+    return np.where((whole.layouts["zero"] > 0) & ~whole.states.away, copies, 0.0)
 
 
 def _transient(memory: DeviceMemory, num: int) -> Array:
@@ -100,9 +100,9 @@ def _transient(memory: DeviceMemory, num: int) -> Array:
              num + HEAD: (num + 1, of_head)}  # fmt: skip
     for kind, (profile, at) in where.items():
         passing = memory_moments(memory, profile)
-        held = np.array([passing[name][at] for name in TRANSIENT])
-        fullest = held.sum(axis=0).argmax(axis=0)
-        out[:, kind] = held[:, fullest, np.arange(n)]
+        transient = np.array([passing[name][at] for name in TRANSIENT])
+        fullest = transient.sum(axis=0).argmax(axis=0)
+        out[:, kind] = transient[:, fullest, np.arange(n)]
     return out
 
 
@@ -134,8 +134,8 @@ class Stages:
     @cached_property
     def in_flight(self) -> Array:
         """[stage] micro-batches that a stage holds."""
-        one, stages = np.ones(self.pp), np.arange(float(self.pp))
-        return in_flight(np.zeros(self.pp, dtype=np.int64), one * self.pp, one, one * self.m, stages)
+        ones, stages = np.ones(self.pp), np.arange(float(self.pp))
+        return in_flight(np.zeros(self.pp, dtype=np.int64), ones * self.pp, ones, ones * self.m, stages)
 
     @cached_property
     def handed_on(self) -> Array:
@@ -170,23 +170,23 @@ class Stages:
         prices, out, at = self.prices, [], 0
         for stage, items in enumerate(self.items):
             mine = rows[at : at + len(items)]
-            held, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
-            held["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[mine[-1]])
+            resident, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
+            resident["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[mine[-1]])
             fullest = (0.0, dict.fromkeys(TRANSIENT, 0.0), 0.0)  # in all, buffer by buffer, activations that are gone
             behind = self._behind(items, mine, together=together)
             for item, row, gone in zip(items, mine, behind, strict=True):
                 for kind in self.kinds_of(stage, item):
                     for name, states in zip(LASTING, prices.states[:, kind, row], strict=False):
-                        held[name] += float(states)
-                    held["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
-                    held["workspace"] += float(prices.flat[self.profile[stage], kind, row])
+                        resident[name] += float(states)
+                    resident["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
+                    resident["workspace"] += float(prices.flat[self.profile[stage], kind, row])
                     unused += float(prices.unusable[kind, row])
                     moment = dict(zip(TRANSIENT, prices.transient[:, kind, row].tolist(), strict=True))
                     fullest = max(fullest, (sum(moment.values()) - gone, moment, gone), key=lambda one: one[0])
-            held["activations"] -= fullest[2]
+            resident["activations"] -= fullest[2]
             for name, num_bytes in fullest[1].items():
-                held[name] += num_bytes
-            out.append((held, unused))
+                resident[name] += num_bytes
+            out.append((resident, unused))
             at += len(items)
         return out
 

@@ -30,8 +30,8 @@ class Activations:
         rows = ledger.per_code(self.saved_tables)
         if not self.recomputes_some_layers:
             return [ledger.on_profile(j, rows) for j in range(ledger.num_profiles)]
-        kept, dropped = self.saved_and_dropped
-        return [ledger.on_profile(j, kept) - ledger.recomputed(j, dropped) for j in range(ledger.num_profiles)]
+        saved, dropped = self.saved_and_dropped
+        return [ledger.on_profile(j, saved) - ledger.recomputed(j, dropped) for j in range(ledger.num_profiles)]
 
     @cached_property
     def saved_back(self) -> list[Array]:
@@ -40,8 +40,8 @@ class Activations:
         rows = ledger.per_code(self.saved_tables)
         if not self.recomputes_some_layers:
             return [weighted(counts, rows) for counts in ledger.back]
-        kept, dropped = self.saved_and_dropped
-        return [weighted(counts, kept) - ledger.recomputed_back(j, dropped) for j, counts in enumerate(ledger.back)]
+        saved, dropped = self.saved_and_dropped
+        return [weighted(counts, saved) - ledger.recomputed_back(j, dropped) for j, counts in enumerate(ledger.back)]
 
     @property
     def recomputes_some_layers(self) -> bool:
@@ -53,8 +53,8 @@ class Activations:
     def saved_and_dropped(self) -> tuple[dict[int, Array], dict[int, Array]]:
         """Kind -> [n] bytes that a layer saves, and how much less under recompute."""
         ledger = self.ledger
-        rows, kept = ledger.per_code(self.saved_tables), ledger.per_kind(ledger.tables.saved(0, 0))
-        return kept, {kind: kept[kind] - row for kind, row in rows.items()}
+        rows, saved = ledger.per_code(self.saved_tables), ledger.per_kind(ledger.tables.saved(0, 0))
+        return saved, {kind: saved[kind] - row for kind, row in rows.items()}
 
     @cached_property
     def wgrad_stash(self) -> list[Array]:

@@ -35,8 +35,8 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     if projected:
         ops.saved.append(Saved("attention output", out))
     # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
-    apart = np.where(shard.ulysses > 1, out, 0.0) if projected else out
-    ops.saved.append(Saved("attention output by heads", apart, tag("attn")))
+    by_heads = np.where(shard.ulysses > 1, out, 0.0) if projected else out
+    ops.saved.append(Saved("attention output by heads", by_heads, tag("attn")))
     if builder.kept_input < w and projected:  # the core keeps it too, as it made it
         ops.saved.append(Saved("quantised attention output", builder.kept_input * tokens * a * dv))
     if not builder.model.learned_positions:

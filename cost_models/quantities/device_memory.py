@@ -129,7 +129,7 @@ class DeviceMemory:
         ledger = self.ledger
         most: Array | float = 0.0
         for traffic in ledger.traffic:
-            most = np.maximum(most, traffic.kept)
+            most = np.maximum(most, traffic.on_gpu)
         return np.asarray(ledger.updated[j] * most)
 
     @cached_property
@@ -156,9 +156,9 @@ class DeviceMemory:
             output = np.where(at < x["pp"] - 1, ledger.kept_output, 0.0)
             at = at - more  # as many micro-batches as a stage that is so many further to the front
             back = self.of_micro_batch.saved_back[j] if splits_some else 0.0
-            kept = np.array([self.of_micro_batch.saved[j] + output - back, back + np.zeros_like(output)])
-            stash = self.of_micro_batch.wgrad_stash[j] + output * _THERE if splits_some else kept
-            return resident_bytes(x["schedule"], x["pp"], x["vpp"], ledger.m, at, kept, stash)
+            saved = np.array([self.of_micro_batch.saved[j] + output - back, back + np.zeros_like(output)])
+            stash = self.of_micro_batch.wgrad_stash[j] + output * _THERE if splits_some else saved
+            return resident_bytes(x["schedule"], x["pp"], x["vpp"], ledger.m, at, saved, stash)
 
         first = on(splits.first[:, j][ledger.split] if device is None else device)
         if not splits_some or device is not None or splits.last is None:
@@ -170,25 +170,25 @@ class DeviceMemory:
         """The same on the GPU; where activations are offloaded, those of one layer, or of two where one moves while the
         other is computed. If only some layers are recomputed, of these: what they make again is in `workspace`."""
         ledger = self.ledger
-        held = self.resident(j, device)
+        resident = self.resident(j, device)
         if not ledger.states.offloads_activations.any():
-            return held
+            return resident
         buffers = 2 if ledger.problem.stack.offload_overlap > 0 else 1
         uniform = ledger.on_profile(j, ledger.per_code(self.of_micro_batch.saved_tables))
         here = buffers * uniform / np.maximum(ledger.layers[j], 1.0)
-        return np.asarray(np.where(ledger.states.offloads_activations, np.minimum(held, here), held))
+        return np.asarray(np.where(ledger.states.offloads_activations, np.minimum(resident, here), resident))
 
     def host_bytes(self, j: int, device: Array | None = None) -> Array:
         """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations of other layers."""
         ledger = self.ledger
-        kept = ledger.updated[j] * max(traffic.kept_on_host for traffic in ledger.traffic)
-        kept = kept + (0.0 if ledger.store is None else ledger.store.pinned_bytes)
+        on_host = ledger.updated[j] * max(traffic.on_host for traffic in ledger.traffic)
+        on_host = on_host + (0.0 if ledger.store is None else ledger.store.pinned_bytes)
         if not ledger.layouts["offload"].any():
-            return kept
+            return on_host
         per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
         states = np.where(ledger.states.offloads_optimizer, ledger.updated[j] * per_parameter, 0.0)
         moved = self.resident(j, device).max(axis=0) - self.activations(j, device).max(axis=0)
-        return np.asarray(kept + states + moved)
+        return np.asarray(on_host + states + moved)
 
     def workspace(self, j: int) -> Array:
         """[n] bytes of the widest product's gradients, and of what one layer recomputes. It does so when the layers of

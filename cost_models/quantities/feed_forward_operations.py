@@ -25,8 +25,8 @@ def _add_activation(
     parts = 2 if gated else 1
     # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
     outer = tags & ~tag("act")
-    kept = 1.0 if builder.stack.saves_fp8_activations and builder.workload.is_quantised else w
-    ops.saved.append(Saved("activation input", parts * kept * elements, outer))
+    input_bytes = 1.0 if builder.stack.saves_fp8_activations and builder.workload.is_quantised else w
+    ops.saved.append(Saved("activation input", parts * input_bytes * elements, outer))
     if keeps_output:
         ops.saved.append(Saved("activation output", builder.kept_input * elements, tags))
     else:

@@ -34,11 +34,11 @@ def of_keys(problem: Problem, keys: Sequence[SplitKey], partition: Partition | N
     of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
     if partition is not None and partition != _even(len(problem.pattern), len(partition.sizes)):
         return _of_splits(*of_model, keys[0][0], [partition])
-    found = np.zeros((len(keys), 3))
+    stalls = np.zeros((len(keys), 3))
     for i in several:
         pp, vpp, _ = keys[i]
-        found[i] = _of_even_splits(*of_model, pp)[vpp]
-    return found
+        stalls[i] = _of_even_splits(*of_model, pp)[vpp]
+    return stalls
 
 
 def _even(num_layers: int, num_chunks: int) -> Partition:
@@ -50,11 +50,11 @@ def _of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flop
     """[v, 3] `stall_shares` of the most even splits into v chunks on each of pp devices, for every v that leaves a
     chunk a layer; none for v of 0 and 1. Chunks are taken to last as long as they have FLOPs."""
     most = len(pattern) // pp
-    found = np.zeros((most + 1, 3))
+    stalls = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
         splits = [_even(len(pattern), pp * v) for v in range(2, most + 1)]
-        found[2:] = _of_splits(pattern, num_kinds, edges, flops, pp, splits)
-    return found
+        stalls[2:] = _of_splits(pattern, num_kinds, edges, flops, pp, splits)
+    return stalls
 
 
 def _of_splits(

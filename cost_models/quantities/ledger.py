@@ -101,8 +101,8 @@ class Ledger:
             return weighted(self.of_split(self.splits.recomputed_back, j), rows)
         wanted, back = self.layouts["recompute_layers"], self.back[j]
         before = self.layers[j] - _layers(back, self.problem.num_kinds)
-        left = np.where((wanted > 0) & (wanted <= before), -1, np.where(wanted > 0, wanted - before, 0))
-        return self._first_layers(back, rows, left)
+        remaining = np.where((wanted > 0) & (wanted <= before), -1, np.where(wanted > 0, wanted - before, 0))
+        return self._first_layers(back, rows, remaining)
 
     def _first_layers(self, counts: dict[int, Array], rows: dict[int, Array], wanted: Array) -> Array:
         """[n] sum over so many layers of these, of average kind; 0: all of them, -1: none."""

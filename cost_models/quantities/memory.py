@@ -104,9 +104,9 @@ def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters,
     norm = float(params.final_norm_parameters(model))
     mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
 
-    def one(sharded: float, replicated: float) -> KindParameters:
+    def edge(sharded: float, replicated: float) -> KindParameters:
         share = 1.0 if trains_all else 0.0
         return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
 
     embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - widening
-    return one(table, embedding), one(head, widening + norm), one(0.0, mtp), one(table, 0.0)
+    return edge(table, embedding), edge(head, widening + norm), edge(0.0, mtp), edge(table, 0.0)

@@ -75,8 +75,8 @@ class Builder:
         shard = self.shard
         full = np.where(shard.tp > 1, self.activation_bytes * self.model.hidden * shard.tokens, 0.0)
         with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
-        one = np.ones_like(full)
-        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, one, blocks, blocks))
+        ones = np.ones_like(full)
+        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, ones, blocks, blocks))
         back = blocks * (inputs if self.stack.tp_plan == "by-projection" else 1)
-        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, one, blocks, back, last))
-        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, one, blocks, back, last))
+        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, ones, blocks, back, last))
+        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, ones, blocks, back, last))

@@ -39,26 +39,26 @@ _IN_FLIGHT: dict[int, Callable[[Array, Array, Array], Array | float]] = by_code(
 
 
 def resident_bytes(
-    schedule: Ints, pp: Array, vpp: Array, m: Array, device: Array, saved: Array, waiting: Array
+    schedule: Ints, pp: Array, vpp: Array, m: Array, device: Array, saved: Array, wgrad_stash: Array
 ) -> Array:
-    """[2, n] bytes of activations of device `device` at its fullest after an F and after an I. saved, waiting: [2, n]
-    bytes of a micro-batch from F to I, and from I to W (Tables.wgrad_stash), of a device's chunks: of the one that a V
-    comes back through, and of all others. Without a split backward pass nothing is there after an I.
+    """[2, n] bytes of activations of device `device` at its fullest after an F and after an I. saved, wgrad_stash:
+    [2, n] bytes of a micro-batch from F to I, and from I to W (Tables.wgrad_stash), on the chunks of the device but the
+    one that a V comes back through, and on that one. Without a split backward pass nothing is there after an I.
 
     The numbers of micro-batches are those of `moments_held`.
     """
-    held = np.zeros((2, *np.broadcast(schedule, saved[0]).shape))
-    held[0] = saved.sum(axis=0) * in_flight(schedule, pp, vpp, m, device)
+    resident = np.zeros((2, *np.broadcast(schedule, saved[0]).shape))
+    resident[0] = saved.sum(axis=0) * in_flight(schedule, pp, vpp, m, device)
     if not SPLITS_BACKWARD[schedule].any():
-        return held
-    schedule, *columns = np.broadcast_arrays(schedule, pp, m, device, *saved, *waiting)
+        return resident
+    schedule, *columns = np.broadcast_arrays(schedule, pp, m, device, *saved, *wgrad_stash)
     for code, rows in rows_by_schedule(schedule):
         if KINDS[code].splits_backward:
             p, number, d, *chunks = (column[rows] for column in columns)
             by_chunk = np.array(chunks)
-            held[:, rows] = [(np.array(counts) * by_chunk).sum(axis=1).max(axis=0)
+            resident[:, rows] = [(np.array(counts) * by_chunk).sum(axis=1).max(axis=0)
                              for counts in _MOMENTS[code](p, number, d)]  # fmt: skip
-    return held
+    return resident
 
 
 def moments_held(schedule: int, pp: Array, vpp: Array, m: Array, device: Array) -> tuple[Array, Array]:
@@ -93,16 +93,16 @@ def _moments_of_zb_v(p: Array, m: Array, d: Array) -> tuple[list[Moment], list[M
     put_off = np.clip(2 * p - there - back, 0.0, m - back)
     runs_on = 1.0 * (m > there)
     back_put_off = np.minimum(np.maximum(d + 1, 2 * p - m), m)
-    pace, left = np.where(short, 1, 2), np.where(short, m - back, p - d)
+    pace, waiting_for_i = np.where(short, 1, 2), np.where(short, m - back, p - d)
     # Some I of the chunk there may come before the last F of the other, with their W put off.
     early = np.where(short, np.clip(m - p, 0.0, there), 0.0)
 
     def turned(number: Array) -> Moment:
         """After `number` more W of the chunk that comes back."""
-        waits = np.where(short | (number > 0), left - pace * number, p - 1 - d)
+        waits = np.where(short | (number > 0), waiting_for_i - pace * number, p - 1 - d)
         return [waits, none, back + number, back_put_off - number]
 
-    most = np.minimum(np.minimum(left // pace, back_put_off), m - back)
+    most = np.minimum(np.minimum(waiting_for_i // pace, back_put_off), m - back)
     after_f = [
         [there, back, none, put_off],
         [there, back - runs_on, runs_on, put_off],
@@ -125,13 +125,13 @@ def _moments_of_dualpipe_v(p: Array, m: Array, d: Array) -> tuple[list[Moment], 
     none = np.zeros_like(m)
     there, back = np.minimum(2 * p - d, m), np.minimum(d + 1, m)
     late, back_late = np.ceil((d + 1) / 2), np.floor((d + 1) / 2)
-    left = p - d - (d % 2 == 0)
+    waiting_for_i = p - d - (d % 2 == 0)
 
     def turned(number: Array) -> Moment:
         """After `number` more W of the chunk that comes back."""
-        return [np.where(number > 0, left - 2 * number, p - 1 - d), none, late + number, back_late - number]
+        return [np.where(number > 0, waiting_for_i - 2 * number, p - 1 - d), none, late + number, back_late - number]
 
-    most = np.minimum(np.minimum(left // 2, back_late), m - late)
+    most = np.minimum(np.minimum(waiting_for_i // 2, back_late), m - late)
     first = [np.where(d == p - 1, 0.0, count) for count in (np.minimum(2 * p - 1 - d, m), back - 1, none, none + 1)]
     before_i = [np.minimum(p - d, m - late + 1), none, late - 1, back_late]
     # The last keeps bytes from below zero, where layers of several kinds are recomputed by their mean.

@@ -138,8 +138,8 @@ def split_rows(
 
 def build_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey]) -> Splits:
     """Splits for each of `keys`."""
-    found = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
-    profiles, coming_back, firsts, lasts, shared_by, totals = zip(*found, strict=True)
+    splits = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
+    profiles, coming_back, firsts, lasts, shared_by, totals = zip(*splits, strict=True)
     width = max(len(rows) for rows in profiles)
     counts, back = np.zeros((2, len(keys), width, num_kinds + EXTRA_KINDS))
     first_device, last_device, devices = np.zeros((3, len(keys), width))
@@ -201,10 +201,10 @@ def back_rows(
 
 def recomputed_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: int) -> list[int]:
     """Layers of each chunk under full recompute of the first `layers` layers of every stage."""
-    left, out = dict.fromkeys(devices, layers), []
+    remaining, out = dict.fromkeys(devices, layers), []
     for size, device in zip(sizes, devices, strict=True):
-        out.append(min(size, left[device]))
-        left[device] -= out[-1]
+        out.append(min(size, remaining[device]))
+        remaining[device] -= out[-1]
     return out
 
 

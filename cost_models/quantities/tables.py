@@ -48,8 +48,8 @@ class Tables:
                 rows.append(np.broadcast_to(ops.input_bytes, (self.num_keys,)))
             else:
                 dropped = modules if is_layer and RECOMPUTE_MODES[mode] == "selective" else 0
-                kept = [saved.num_bytes for saved in ops.saved if not saved.tag & dropped]
-                rows.append(np.asarray(sum(kept)) + np.zeros(self.num_keys))
+                saved_bytes = [saved.num_bytes for saved in ops.saved if not saved.tag & dropped]
+                rows.append(np.asarray(sum(saved_bytes)) + np.zeros(self.num_keys))
         return np.array(rows)
 
     @cached_property
@@ -145,7 +145,7 @@ class Tables:
         gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
                              for i, p in enumerate(rows)])[:, None]  # fmt: skip
         copies = [states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))]
-        held = gathered + np.array(copies)[:, None]
+        at_rest = gathered + np.array(copies)[:, None]
         if self.problem.workload.precision == "fp8" and self.problem.stack.fp8_gather:
             gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
         return {
@@ -156,8 +156,8 @@ class Tables:
             ]),
             "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
             "trained_whole": np.array([np.full(len(tp), p.trained_replicated) for p in rows]),
-            "dense_bytes": dense * held,
-            "experts_bytes": experts * held,
+            "dense_bytes": dense * at_rest,
+            "experts_bytes": experts * at_rest,
             "dense_gathered_bytes": dense * gathered,
             "experts_gathered_bytes": experts * gathered,
         }

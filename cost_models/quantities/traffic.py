@@ -14,24 +14,18 @@ from .memory import StateBytes
 
 @dataclass(frozen=True)
 class StateTraffic:
-    """Of a share of all steps. Bytes per parameter; arrays are over the layouts [n].
+    """Traffic of the states in a share of all steps."""
 
-    scattered, gathered: a gradient and a weight on their way within a shard group; replicated: what the copies of a
-    parameter send. period: steps between two exchanges of the copies; above 1 they go in `fragments`, each of which
-    may take `delay` steps before anything waits for it. kept, kept_on_host: beside the optimizer's states; moved: in
-    GPU memory by the update, beside the optimizer's own.
-    """
-
-    scattered: float
-    gathered: float
-    replicated: float
-    share: float = 1.0
-    period: float = 1.0
-    fragments: float = 1.0
-    delay: float = 0.0
-    kept: Array | float = 0.0
-    kept_on_host: float = 0.0
-    moved: float = 0.0
+    scattered: float  # bytes per parameter of a gradient on its way within a shard group
+    gathered: float  # bytes per parameter of a weight on its way within a shard group
+    replicated: float  # bytes per parameter that the copies of a parameter send each other
+    share: float = 1.0  # of all steps
+    period: float = 1.0  # steps between two exchanges of the copies
+    fragments: float = 1.0  # parts in which they are exchanged where the period is above 1
+    delay: float = 0.0  # steps that a fragment may take before anything waits for it
+    on_gpu: Array | float = 0.0  # [n] bytes per parameter held beside the optimizer's states
+    on_host: float = 0.0  # bytes per parameter held in host memory
+    moved: float = 0.0  # bytes per parameter that the update moves in GPU memory, beside the optimizer's own
 
     @classmethod
     def of(cls, states: StateBytes) -> StateTraffic:

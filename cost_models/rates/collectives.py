@@ -39,8 +39,8 @@ class Curve:
 def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Array:
     """Seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
     num_bytes = np.asarray(num_bytes, dtype=np.float64)
-    one = joined(curve.latency_s, curve.s_per_byte * num_bytes, curve.ramp)
-    return np.asarray(np.where(num_bytes > 0, one, 0.0) * np.asarray(calls, dtype=np.float64))
+    call_s = joined(curve.latency_s, curve.s_per_byte * num_bytes, curve.ramp)
+    return np.asarray(np.where(num_bytes > 0, call_s, 0.0) * np.asarray(calls, dtype=np.float64))
 
 
 def joined(latency_s: Array, transfer_s: Array, ramp: Array) -> Array:
@@ -169,8 +169,8 @@ def curve_of_rows(
     if code.size <= _REMEMBERED:
         return _remembered(rates, levels, op, copies, groups, np.ascontiguousarray(code).tobytes())
     distinct, inverse = np.unique(code, return_inverse=True)
-    found = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies, groups)
-    return Curve(found.latency_s[inverse], found.s_per_byte[inverse], found.ramp[inverse])
+    of_distinct = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies, groups)
+    return Curve(of_distinct.latency_s[inverse], of_distinct.s_per_byte[inverse], of_distinct.ramp[inverse])
 
 
 @lru_cache(maxsize=1 << 14)

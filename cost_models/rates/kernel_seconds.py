@@ -57,7 +57,7 @@ class KernelSeconds:
                 zeros[i] = kind.recompute(modules)
             else:
                 zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
-                zeros[i, COMPONENTS.index("host")] += kind.around
+                zeros[i, COMPONENTS.index("host")] += kind.full_recompute_s
         return zeros
 
     def recompute_tables_s(self, codes: Sequence[tuple[int, int]]) -> Array:

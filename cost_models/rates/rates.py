@@ -99,19 +99,17 @@ _LAYERS = ("layer", "moe layer")  # names of operations, not of what stands at t
 
 @dataclass(frozen=True, slots=True)
 class LayerSeconds:
-    """Seconds of one kind per micro-batch: arrays [component, key]; `weight` is the part of `backward` that
-    makes weight gradients [key]; `redo` maps a tag to what recomputing it costs; `around` is what recomputing all of
-    it takes beside a forward pass."""
+    """Seconds of one kind of layer per micro-batch."""
 
-    forward: Array
-    backward: Array
-    weight: Array
-    redo: Mapping[int, Array]
-    around: float = 0.0
+    forward: Array  # [component, key]
+    backward: Array  # [component, key]
+    weight: Array  # [key] the part of `backward` that makes weight gradients
+    recompute_by_tag: Mapping[int, Array]  # recompute tag -> [component, key] of operations with exactly that tag
+    full_recompute_s: float = 0.0  # of recomputing the whole layer, beyond its forward pass
 
     def recompute(self, modules: int) -> Array:
         """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
-        chosen = [seconds for tag, seconds in self.redo.items() if tag & modules]
+        chosen = [seconds for tag, seconds in self.recompute_by_tag.items() if tag & modules]
         return np.asarray(sum(chosen)) if chosen else np.zeros_like(self.forward)
 
 
@@ -137,9 +135,9 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     _price_gemms(ops, rates, forward, backward, weight)
     _price_memory_bound(ops, rates, forward, backward)
     for exchange in ops.exchanges:
-        one = exchange_seconds(exchange, rates)
-        forward.add(_AXES[exchange.axis], one * exchange.forward_calls, exchange.tag)
-        backward.add(_AXES[exchange.axis], one * exchange.backward_calls, 0)
+        call_s = exchange_seconds(exchange, rates)
+        forward.add(_AXES[exchange.axis], call_s * exchange.forward_calls, exchange.tag)
+        backward.add(_AXES[exchange.axis], call_s * exchange.backward_calls, 0)
     if ops.trains == "frozen":
         backward = _Sums(num_keys)
     _hide(forward, rates.stack)
@@ -152,14 +150,14 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
         _host_floor(backward, backward_s, rates.host_exponent)
     if ops.name in _LAYERS and ops.trains == "all":
         weight = np.minimum(weight + rates.latency_s.get("weights", (0.0, 0.0))[1], backward.all.sum(axis=0))
-    redo = dict(forward.tagged)
+    recompute = dict(forward.tagged)
     for bit, module in enumerate(MODULES if rates.latency_s else ()):
-        if (more := _around(rates, module)) and any(tag >> bit & 1 for tag in redo):
-            redo[1 << bit] = redo.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
-    return LayerSeconds(forward.all, backward.all, weight, redo, _around(rates, "layer"))
+        if (more := _recompute_overhead_s(rates, module)) and any(tag >> bit & 1 for tag in recompute):
+            recompute[1 << bit] = recompute.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
+    return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"))
 
 
-def _around(rates: Rates, recomputed: str) -> float:
+def _recompute_overhead_s(rates: Rates, recomputed: str) -> float:
     """Seconds that recomputing takes beside its work, where that was measured."""
     return sum(rates.latency_s.get(f"recompute {recomputed}", (0.0, 0.0)))
 
@@ -230,10 +228,10 @@ def _hide(sums: _Sums, stack: StackSpec) -> Array:
         hidden = np.minimum(share[axis] * total, room[axis])
         every = every + hidden
         exposed = total - (1.0 - stack.contention) * hidden
-        left = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
+        exposed_share = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
         sums.all[index] = exposed
         for seconds in sums.tagged.values():
-            seconds[index] *= left
+            seconds[index] *= exposed_share
     return np.asarray(every)
 
 

@@ -69,7 +69,7 @@ def longest_paths(timeline: Timeline, devices: Sequence[int]) -> list[Path]:
     dep, lag, first = work.dep.tolist(), (work.lag + timeline.queued_s).tolist(), schedule.first.tolist()
     waits, queued = timeline.queued_s.tolist(), work.queued.tolist()
     start, end, owner = (timeline.end_s - work.dur).tolist(), timeline.end_s.tolist(), schedule.device_of_op.tolist()
-    kind, chunk, found = schedule.kind.tolist(), schedule.chunk.tolist(), []
+    kind, chunk, paths = schedule.kind.tolist(), schedule.chunk.tolist(), []
     for device in devices:
         op, path, messages = first[device + 1] - 1, [], np.zeros((2, 2, schedule.num_chunks))
         while True:
@@ -85,8 +85,8 @@ def longest_paths(timeline: Timeline, devices: Sequence[int]) -> list[Path]:
                 op -= 1
             else:
                 break
-        found.append(_counted(timeline, np.array(path), messages))
-    return found
+        paths.append(_counted(timeline, np.array(path), messages))
+    return paths
 
 
 def _counted(timeline: Timeline, path: NDArray[np.int64], messages: Array) -> Path:

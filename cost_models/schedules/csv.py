@@ -76,19 +76,19 @@ def _problem(message: str, name: str, row: int, column: int, hint: str = "") -> 
 
 def _row(cells: Sequence[str], row: int, name: str, problems: list[FieldProblem]) -> list[_Op]:
     ops = []
-    for column, cell in enumerate((each.strip() for each in cells), start=1):
+    for column, cell in enumerate((text.strip() for text in cells), start=1):
         pair = _PAIR.fullmatch(cell)
         texts = [part.strip() for part in pair.groups()] if pair else [cell]
-        found = [_CELL.fullmatch(part) for part in texts]
+        matches = [_CELL.fullmatch(part) for part in texts]
         if not cell or _COMMUNICATION.fullmatch(cell):
             continue
-        if not all(found) or any(int(match[i]) > _MOST for match in found if match for i in (1, 3)):
+        if not all(matches) or any(int(match[i]) > _MOST for match in matches if match for i in (1, 3)):
             problems.append(_problem(f"`{cell}` is not an operation", name, row, column,
                                      "cells are stage, kind, micro-batch: `0F3`, `0B3`, `0I3`, `0W3`"))  # fmt: skip
             continue
         made = [
             _Op(int(match[1]), LETTERS.index(match[2]), int(match[3]), row, column, pair is not None and i == 0)
-            for i, match in enumerate(found)
+            for i, match in enumerate(matches)
             if match
         ]
         if pair and [op.kind for op in made] != [F, B]:

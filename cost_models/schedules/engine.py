@@ -207,8 +207,8 @@ def _advance(
 
 def _senders(work: Work) -> dict[int, list[int]]:
     """Operation -> those its messages go to over links that may be busy: they wait for one, or one for them."""
-    waiting, sends = np.flatnonzero(work.queued < len(work.dep)), dict[int, list[int]]()
-    for reader in np.union1d(waiting, work.queued[waiting]).tolist():
+    delayed, sends = np.flatnonzero(work.queued < len(work.dep)), dict[int, list[int]]()
+    for reader in np.union1d(delayed, work.queued[delayed]).tolist():
         sends.setdefault(int(work.dep[reader]), []).append(reader)
     return sends
 

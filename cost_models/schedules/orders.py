@@ -232,7 +232,7 @@ def steady(schedule: Schedule, period: int) -> Steady | None:
 def find_steady(schedule: Schedule, most: int = 16) -> Steady | None:
     """`steady` for the schedule's own period, or else the least period up to `most`."""
     periods = [schedule.period] if schedule.period else range(1, min(most, schedule.num_micro_batches // 3) + 1)
-    return next((found for period in periods if (found := steady(schedule, period)) is not None), None)
+    return next((repeats for period in periods if (repeats := steady(schedule, period)) is not None), None)
 
 
 def resized(schedule: Schedule, repeats: Steady, periods: int) -> Schedule:

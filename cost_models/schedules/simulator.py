@@ -111,12 +111,12 @@ class Timeline:
         """(seconds, bytes) of the device after each change: two per operation, at its start and at its end."""
         s, c = self.schedule, self.costs
         ops = slice(int(s.first[device]), int(s.first[device + 1]))
-        held = column(c.activation_bytes, s.num_chunks)[s.chunk[ops]]
+        activation = column(c.activation_bytes, s.num_chunks)[s.chunk[ops]]
         stash = column(c.stash_bytes, s.num_chunks)[s.chunk[ops]]
         kind = s.kind[ops]
         change = np.empty((len(kind), 2))
-        change[:, 0] = np.where(kind == F, held, 0.0)
-        change[:, 1] = np.select([kind == F, kind == B, kind == I], [0.0, -held, stash - held], -stash)
+        change[:, 0] = np.where(kind == F, activation, 0.0)
+        change[:, 1] = np.select([kind == F, kind == B, kind == I], [0.0, -activation, stash - activation], -stash)
         static = column(c.static_bytes, s.num_devices)[device]
         times = np.stack([self.start_s[ops], self.end_s[ops]], axis=1)
         return times.ravel(), static + np.cumsum(change.ravel())
@@ -159,9 +159,9 @@ def _reductions(schedule: Schedule, work: Work, costs: Costs, end: Array) -> tup
         for chunk in mine[np.argsort(work.last[mine], kind="stable")].tolist():
             op = int(work.last[chunk])
             early = work.dur[op] * (1.0 - 1.0 / costs.buckets)
-            own = last if costs.overlap == 0 else end[op] - slow * busy[op + 1 - row.start]
-            begin = max(clock, own - costs.overlap * early)
-            clock = max(begin + reduce_s[chunk], own + reduce_s[chunk] / costs.buckets)
+            last_w_s = last if costs.overlap == 0 else end[op] - slow * busy[op + 1 - row.start]
+            begin = max(clock, last_w_s - costs.overlap * early)
+            clock = max(begin + reduce_s[chunk], last_w_s + reduce_s[chunk] / costs.buckets)
             for out, value in ((starts, begin), (ends, clock)):
                 out[chunk] = stop + value - last if value >= last else float(np.interp(value, done, edges))
     return starts, ends

@@ -32,9 +32,9 @@ def run_repeating(schedule: Schedule, work: Work, costs: Costs) -> tuple[Array, 
     have = int(((repeats.end - repeats.begin) // repeats.length).min()) - 1
     keep = 4 + 3 * -(-schedule.num_devices // repeats.period)
     while 2 * keep < have:
-        found = _try(schedule, work, costs, repeats, have - keep)
-        if found is not None:
-            return found
+        repeated_run = _try(schedule, work, costs, repeats, have - keep)
+        if repeated_run is not None:
+            return repeated_run
         keep *= 2
     return *run(schedule, work, costs), 0
 
@@ -51,13 +51,13 @@ def _try(schedule: Schedule, work: Work, costs: Costs, repeats: Steady, cut: int
             end, waits = run(small, short, costs)
         except InputError:
             return None  # the full run names the place
-        found = _agreement(small, short, end, _waits_of_sent(small, short, waits), middle)
-        if found is None:
+        agreement = _agreement(small, short, end, _waits_of_sent(small, short, waits), middle)
+        if agreement is None:
             return None
-        places, k, delta_s = found
+        places, k, delta_s = agreement
         if cut % k == 0:
-            ends, queued = (_expanded(small, middle, each, places, k, shift, cut // k)
-                            for each, shift in ((end, delta_s), (waits, 0.0)))  # fmt: skip
+            ends, queued = (_expanded(small, middle, times, places, k, shift, cut // k)
+                            for times, shift in ((end, delta_s), (waits, 0.0)))  # fmt: skip
             return ends, queued, len(schedule.code) - len(small.code)
         cut -= cut % k
     return None

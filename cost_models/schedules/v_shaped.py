@@ -53,10 +53,10 @@ def block(name: str, p: int) -> Ints:
         there = out * d
         returning = out * (p - 1) + turns[0] + back * (p - 1 - d)
         inputs = returning[0] + turns[1] + down * d
-        found = np.stack([there, returning, inputs, inputs[-1] + turns[2] + up * (p - 1 - d)], axis=1)
-        taken = np.sort(found % _UNITS, axis=1)
+        units = np.stack([there, returning, inputs, inputs[-1] + turns[2] + up * (p - 1 - d)], axis=1)
+        taken = np.sort(units % _UNITS, axis=1)
         if (np.diff(taken, axis=1) > 0).all():
-            return found
+            return units
     raise InputError(f"{name}: no building block for {p} stages", hint="`--fix schedule=zb-v` has one")
 
 
@@ -71,8 +71,8 @@ def limit_chunks(name: str, p: int) -> int:
         for start, gap in zip((row[2], row[3]), free, strict=True):
             ends.append(start + 1 + (gap - start - 1) % _UNITS + 1)
         spans = ((row[1], ends[0]), (row[0], ends[1]))
-        held = [sum(_copies(now - end, now - begin) for begin, end in spans) for now in range(4 * _UNITS * p)]
-        most = max(most, *held)
+        blocks_alive = [sum(_copies(now - end, now - begin) for begin, end in spans) for now in range(4 * _UNITS * p)]
+        most = max(most, *blocks_alive)
     return most
 
 
@@ -163,7 +163,7 @@ class _Device:
 def _run(devices: list[_Device]) -> list[list[int]]:
     """List scheduling in the order of time: a free device takes its next F or I, a waiting W, an early F, or pauses."""
     ends: dict[int, float] = {}
-    waiting: dict[int, list[int]] = {}
+    sleepers: dict[int, list[int]] = {}
     free = [(0.0, d) for d in range(len(devices))]
     while free:
         now, d = heapq.heappop(free)
@@ -172,11 +172,11 @@ def _run(devices: list[_Device]) -> list[list[int]]:
             if needed >= 0 and ready < np.inf:
                 heapq.heappush(free, (ready, d))
             elif needed >= 0:
-                waiting.setdefault(needed, []).append(d)
+                sleepers.setdefault(needed, []).append(d)
             continue
         ends[op] = now + 1.0  # the order is made for F = I = W
         heapq.heappush(free, (ends[op], d))
-        for other in waiting.pop(op, ()):
+        for other in sleepers.pop(op, ()):
             heapq.heappush(free, (ends[op], other))
     return [device.row for device in devices]
 

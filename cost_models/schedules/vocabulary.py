@@ -78,8 +78,8 @@ def _made(m: int, barriers: int, seconds: Seconds) -> Schedule:
     run = enumerate(_Run(m, barriers, seconds).rows())
     rows = [batches * chunks * 4 + (lanes * p + d) * 4 + kinds for d, (kinds, lanes, batches) in run]
     for lane in range(2, 2 + barriers):
-        each = [codes(kind, lane * p + d, j, chunks) for kind in (F, B) for d in range(p)]
-        rows.append(np.stack(each, axis=1).ravel())
+        passes = [codes(kind, lane * p + d, j, chunks) for kind in (F, B) for d in range(p)]
+        rows.append(np.stack(passes, axis=1).ravel())
     devices = [*range(p), *range(p), *([p] * p), *([p + 1] * p)][:chunks]
     upstream = [*range(-1, p - 1), *([p - 1] * p), *range(p, 2 * p), *([-1] * p)][:chunks]
     behind = [*range(1, p), chunks - 1, *range(2 * p, 3 * p), *([-1] * p), *range(p, 2 * p)][:chunks]

@@ -234,10 +234,10 @@ class ModelSpec:
 def with_capacity(model: ModelSpec, factor: float | None) -> ModelSpec:
     """The model whose experts all have this capacity factor."""
 
-    def one(kind: Layer) -> Layer:
+    def capped(kind: Layer) -> Layer:
         block = kind.feed_forward
         if not isinstance(block, MixtureOfExperts):
             return kind
         return replace(kind, feed_forward=replace(block, capacity_factor=factor))
 
-    return replace(model, kinds=tuple(map(one, model.kinds)))
+    return replace(model, kinds=tuple(map(capped, model.kinds)))

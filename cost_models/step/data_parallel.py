@@ -108,7 +108,7 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
     broadcasts = ledger.problem.stack.dp_gather == "broadcasts"
     reduce_s, gather_s = np.zeros(len(ledger.layouts)), np.zeros(len(ledger.layouts))
     gathers: Op = "broadcast" if broadcasts else "all_gather"
-    plan, apart, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
+    plan, per_pass, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
         scattered, gathered, buckets = largest * traffic.scattered, largest * traffic.gathered, calls_of[part]
         for hop in plan.gradients:
@@ -116,10 +116,10 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
             reduce_s += np.where(ledger.states.reduces_once, in_pieces(scatter, scattered, buckets), 0.0)
         for hop in plan.to_optimizer:
             there = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            reduce_s += apart * in_pieces(there, scattered, buckets)
+            reduce_s += per_pass * in_pieces(there, scattered, buckets)
         for hop in plan.from_optimizer:
             back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            gather_s += apart * in_pieces(back, gathered, buckets)
+            gather_s += per_pass * in_pieces(back, gathered, buckets)
         gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
         calls = groups.shard.astype(np.float64) if broadcasts else buckets
         gather_s += np.where(ledger.states.gathers_once, in_pieces(gather, gathered, calls), 0.0)

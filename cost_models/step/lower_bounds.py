@@ -60,23 +60,24 @@ def bound(
 
 
 def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
-    """[n] seconds of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
-    x, kernels, each = ledger.layouts, kernel_seconds(ledger.tables, rates), each_kind_s(ledger, rates)
+    """[n] kind_s of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
+    x, kernels, kind_s = ledger.layouts, kernel_seconds(ledger.tables, rates), each_kind_s(ledger, rates)
     layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
     edges = len(kernels.layers) + EMBEDDING
-    layer_s = np.min([each[k] for k in ledger.kinds if k < layers], axis=0)
-    first_s, mtp = each[edges], ledger.problem.model.mtp_layers
-    last_s = sum(ledger.totals[k] * each[k] for k in ledger.kinds if k > edges) + mtp * each[ledger.problem.pattern[-1]]
+    layer_s = np.min([kind_s[k] for k in ledger.kinds if k < layers], axis=0)
+    first_s, mtp = kind_s[edges], ledger.problem.model.mtp_layers
+    last_s = sum(ledger.totals[k] * kind_s[k] for k in ledger.kinds if k > edges)
+    last_s = last_s + mtp * kind_s[ledger.problem.pattern[-1]]
     whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
     # In a V one device holds both ends of the model.
     load_s = np.maximum(mean_s, np.where(FOLDED[x["schedule"]], 0.0, whole))
     weight, forward = ledger.per_kind(kernels.weight_s), ledger.per_kind(kernels.forward_s)
     ends = [k for k in ledger.kinds if k != edges]
     with np.errstate(invalid="ignore"):  # of what takes no time
-        weight_share = np.nanmax([weight[k] / each[k] for k in ends], axis=0)
-        forward_share = np.nanmin([forward[k] / each[k] for k in ends if k < layers], axis=0)
+        weight_share = np.nanmax([weight[k] / kind_s[k] for k in ends], axis=0)
+        forward_share = np.nanmin([forward[k] / kind_s[k] for k in ends if k < layers], axis=0)
     return least_step_s(Pipelines(
         schedule=x["schedule"], pp=pp, vpp=x["vpp"].astype(np.float64), m=ledger.m, total_s=pp * mean_s,
-        weight_s=ledger.over_devices(weight), layers_s=ledger.over_devices(each), load_s=load_s,
+        weight_s=ledger.over_devices(weight), layers_s=ledger.over_devices(kind_s), load_s=load_s,
         hop_s=hop_s(ledger, rates), forward_share=forward_share, weight_share=weight_share,
     ))  # fmt: skip

@@ -43,7 +43,7 @@ def update_bytes(ledger: Ledger) -> float:
 
 def _extra_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of what techniques move in GPU memory beside the optimizer."""
-    moved = sum(each.share * each.moved for each in ledger.traffic)
+    moved = sum(traffic.share * traffic.moved for traffic in ledger.traffic)
     return np.asarray(moved * np.max(ledger.updated, axis=0) / rates.memory_bw_bytes_per_s)
 
 

@@ -16,14 +16,15 @@ _NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "message")
 
 def per_pass_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
-    comes in two parts, `ulysses` for every one that deals out its heads, `message` for every message that a stage sends
+    comes in two parts, `ulysses` for every one that scatters its heads, `message` for every message that a stage sends
     to another or receives."""
-    split, dealt, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
+    split, ulysses, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
     layers = np.array(ledger.layers)
-    found = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0) + message * _messages(ledger)
-    if dealt.any():
-        found = found + dealt * np.where(ulysses_degree(ledger.problem.model, ledger.layouts) > 1, layers, 0.0)
-    return np.asarray(found)
+    total_s = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0) + message * _messages(ledger)
+    if ulysses.any():
+        scatters_heads = ulysses_degree(ledger.problem.model, ledger.layouts) > 1
+        total_s = total_s + ulysses * np.where(scatters_heads, layers, 0.0)
+    return np.asarray(total_s)
 
 
 def is_measured(rates: Rates) -> bool:
@@ -36,6 +37,6 @@ def _messages(ledger: Ledger) -> Array:
     ends of the model, nor where a V turns (there by the mean over all stages)."""
     x, kinds, none = ledger.layouts, ledger.splits.counts.shape[2], np.zeros(len(ledger.layouts))
     pp = x["pp"].astype(np.float64)
-    ends = np.array([each.get(kinds + EMBEDDING, none) + each.get(kinds + HEAD, none) for each in ledger.counts])
-    found = np.where(FOLDED[x["schedule"]], 2.0 * x["vpp"] - 4.0 / pp, 2.0 * x["vpp"] - ends)
-    return np.asarray(np.where(pp > 1, found, 0.0))
+    ends = np.array([counts.get(kinds + EMBEDDING, none) + counts.get(kinds + HEAD, none) for counts in ledger.counts])
+    number = np.where(FOLDED[x["schedule"]], 2.0 * x["vpp"] - 4.0 / pp, 2.0 * x["vpp"] - ends)
+    return np.asarray(np.where(pp > 1, number, 0.0))

@@ -176,8 +176,8 @@ def _zb_v_hop_s(x: Messages) -> Array:
     (2p-1)/p of what max(t, l) is beyond (F + W)/2 each, or the two messages each way. Within 10 %."""
     once = np.where(x.m > 2, 5, 4) * (x.pp - 1) * x.hop_s
     late = (2 * x.pp - 1) / x.pp * np.maximum(np.maximum(x.hop_s, x.link_s) - (x.mean_f + x.mean_w) / 2, 0.0)
-    each = np.maximum(late, 2 * _sent(x.pp) * x.link_s - x.slowest_c)
-    return _queued(x, once + np.maximum(x.m - x.pp, 0.0) * each, 2 * _sent(x.pp))
+    late_s = np.maximum(late, 2 * _sent(x.pp) * x.link_s - x.slowest_c)
+    return _queued(x, once + np.maximum(x.m - x.pp, 0.0) * late_s, 2 * _sent(x.pp))
 
 
 def _dualpipe_v_hop_s(x: Messages) -> Array:
@@ -194,8 +194,8 @@ def _interleaved_hop_s(x: Messages) -> Array:
     """2(p v - 1)t. Neighbours are two forwards apart: past vt = 3c/4 - B/2 every further group of p micro-batches takes
     c/4 + B/2 + v t each, or all messages that a device sends. Within 5 % for many micro-batches, 15 % for 2p."""
     sent = np.where(x.pp == 2, 2 * x.vpp - 1, 2 * x.vpp)
-    each = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, sent * x.link_s) - x.slowest_c
-    trips_s = 2 * (x.pp * x.vpp - 1) * x.hop_s + np.maximum(x.m - x.pp, 0.0) * np.maximum(each, 0.0)
+    late_s = np.maximum(x.slowest_c / 4 + x.mean_b / 2 + x.vpp * x.hop_s, sent * x.link_s) - x.slowest_c
+    trips_s = 2 * (x.pp * x.vpp - 1) * x.hop_s + np.maximum(x.m - x.pp, 0.0) * np.maximum(late_s, 0.0)
     return _queued(x, trips_s, sent)
 
 

@@ -134,7 +134,7 @@ def least_load_s(pp: Array, layers: Array, layer_s: Array, first_s: Array, last_
         fitting = np.floor(np.maximum(mean - own, 0.0) / layer_s)
         for more in range(_STEPS):
             load = np.maximum(own + (fitting + more) * layer_s, np.maximum(first_s, last_s))
-            room = [np.floor((load - held) / layer_s + 1e-9) for held in (first_s, last_s)]
+            room = [np.floor((load - edge_s) / layer_s + 1e-9) for edge_s in (first_s, last_s)]
             enough = (pp - 2) * np.floor(load / layer_s + 1e-9) + room[0] + room[1] >= layers
             best = np.where(enough & (load < best), load, best)
     return np.where(np.isfinite(best), np.maximum(best, mean), mean)

@@ -22,8 +22,8 @@ def fullest_stage(memory: DeviceMemory, rates: Rates, *, gathered: bool = True) 
 def least_bytes(ledger: Ledger, rates: Rates) -> Array:
     """[n] bytes that no choice of recomputation beats: weights, gradients and optimizer states of the fullest stage."""
     memory = DeviceMemory(ledger)
-    held = np.max([np.sum(list(memory.states(j).values()), axis=0) for j in range(ledger.num_profiles)], axis=0)
-    return np.asarray(held * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates))
+    states_bytes = np.max([np.sum(list(memory.states(j).values()), axis=0) for j in range(ledger.num_profiles)], axis=0)
+    return np.asarray(states_bytes * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates))
 
 
 def reserved_bytes(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:

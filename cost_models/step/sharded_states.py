@@ -64,7 +64,7 @@ def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[
     scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
     for part, (weights, trained) in zip(curves, _PARTS, strict=False):
         of_weights, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
-        gradients = {kind: each * ledger.problem.state_bytes.gradient for kind, each in of_trained.items()}
+        gradients = {kind: parameters * ledger.problem.state_bytes.gradient for kind, parameters in of_trained.items()}
         for hops in gather:
             gather[hops] += _seconds(part[hops], ledger, rows, j, of_weights)
         scatter += _seconds(part[plan.gradients], ledger, rows, j, gradients)
@@ -92,28 +92,28 @@ def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | fl
     return np.asarray(np.minimum(hidden, seconds - seconds / calls))
 
 
-def _seconds(curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array]) -> Array:
-    """[r] of `each` kind's bytes on profile j, a call per layer, one hop after another."""
-    total = ledger.on_profile(j, each)[rows]
+def _seconds(curves: list[Curve], ledger: Ledger, rows: Ints, j: int, bytes_by_kind: dict[int, Array]) -> Array:
+    """[r] seconds of `bytes_by_kind` of the layers on profile j, a call per layer, one hop after another."""
+    total = ledger.on_profile(j, bytes_by_kind)[rows]
     if ledger.splits.is_bound:
-        return _least_seconds(curves, ledger, rows, j, {kind: of[rows] for kind, of in each.items()}, total)
+        return _least_seconds(curves, ledger, rows, j, {kind: of[rows] for kind, of in bytes_by_kind.items()}, total)
     calls = np.maximum(ledger.layers[j][rows], 1.0)
     return np.asarray(sum(in_pieces(curve, total, calls) for curve in curves))
 
 
 def _least_seconds(
-    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, each: dict[int, Array], total: Array
+    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, bytes_by_kind: dict[int, Array], total: Array
 ) -> Array:
     """The same of mean stages, no more than the mean over the stages of any split. Where a ramp adds to a call (it is
     concave), layers and ends together take no less than each alone; where it takes from it (convex), no split takes
     less than the mean. Layers without such bytes need no call: a split may keep them apart from those that do."""
     counts = {kind: number[rows] for kind, number in ledger.counts[j].items()}
     layers = ledger.problem.num_kinds
-    calls = {kind: ((kind < layers) & (of > 0)).astype(np.float64) for kind, of in each.items()}
+    calls = {kind: ((kind < layers) & (of > 0)).astype(np.float64) for kind, of in bytes_by_kind.items()}
     together = np.asarray(sum(counts[kind] * number for kind, number in calls.items()))
     seconds = np.zeros(len(rows))
     for curve in curves:
-        alone = sum(counts[kind] * in_pieces(curve, of, calls[kind]) for kind, of in each.items())
+        alone = sum(counts[kind] * in_pieces(curve, of, calls[kind]) for kind, of in bytes_by_kind.items())
         seconds += np.minimum(alone, in_pieces(curve, total, together))
     return seconds
 
@@ -142,13 +142,13 @@ def _least_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
     starts = np.cumsum([0, *lengths])[:-1]
     ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))
     options = {name: np.repeat(column, lengths) for name, column in ranks_of.items()}
-    one = np.ones(sum(lengths), dtype=np.int64)
-    options |= {"shard": np.concatenate(shards), "etp": one, "zero": one}
+    ones = np.ones(sum(lengths), dtype=np.int64)
+    options |= {"shard": np.concatenate(shards), "etp": ones, "zero": ones}
     parts = (Groups.dense(options), Groups.experts(options))[: 1 + ledger.problem.model.is_moe]
 
     def least(name: str, hop: Hop, groups: Groups) -> Curve:
-        found = hop_curve(ledger, rates, name, hop, groups)
-        columns = (found.latency_s, found.s_per_byte, found.ramp)
+        of_sizes = hop_curve(ledger, rates, name, hop, groups)
+        columns = (of_sizes.latency_s, of_sizes.s_per_byte, of_sizes.ramp)
         return Curve(*(np.minimum.reduceat(column, starts)[inverse] for column in columns))
 
     return [{hops: [least(name, hop, groups) for hop in hops] for hops in _all_hops(ledger)}

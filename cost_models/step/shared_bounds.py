@@ -39,40 +39,44 @@ def least_pipeline(
     1f1b: stage 0 starts a micro-batch only when the one pp before it is back, so every pp of them take a round trip
     through all stages. All: the link sends m times.
     """
-    one = batches[0]
-    each = [stage_seconds.each_kind_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
-    extra = [stage_seconds.unhidden_s(batch, rate, shards_known=shards_known) if states_known else np.zeros(len(one.m))
+    first = batches[0]
+    seconds_by_kind = [stage_seconds.each_kind_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
+    none = np.zeros(len(first.m))
+    extra = [stage_seconds.unhidden_s(batch, rate, shards_known=shards_known) if states_known else none
              for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
-    pp = one.layouts["pp"].astype(np.float64)
-    alone = np.array([sum(one.totals[k] * seconds[k] for k in one.kinds) / pp for seconds in each])
+    pp = first.layouts["pp"].astype(np.float64)
+    alone = np.array([sum(first.totals[k] * seconds[k] for k in first.kinds) / pp for seconds in seconds_by_kind])
     w = weights(alone + extra, shares)
-    work = {k: np.array([seconds[k] for seconds in each]) for k in one.kinds}
-    load = sum(one.totals[k] * (w * work[k]).min(axis=0) for k in one.kinds) / pp + (w * np.array(extra)).min(axis=0)
-    least = sum(one.totals[k] * work[k].min(axis=0) for k in one.kinds)
+    work = {k: np.array([seconds[k] for seconds in seconds_by_kind]) for k in first.kinds}
+    load = sum(first.totals[k] * (w * work[k]).min(axis=0) for k in first.kinds) / pp
+    load = load + (w * np.array(extra)).min(axis=0)
+    least = sum(first.totals[k] * work[k].min(axis=0) for k in first.kinds)
     weight_s = [batch.over_devices(batch.per_kind(kernel_seconds(batch.tables, rate).weight_s))
                 for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
     passed = np.minimum(np.max(weight_s, axis=0), least)
     inside_s = np.min([stage_messages.hop_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)], axis=0)
     edges = len(shares) - 1
     one_way_s = np.maximum(pp - 1 - edges, 0.0) * inside_s + crossing_s
-    schedule = one.layouts["schedule"]
+    schedule = first.layouts["schedule"]
     plain = ~FOLDED[schedule] & ~INTERLEAVED[schedule]
-    w_share, f_share = _shares(batches, rates, each)
+    w_share, f_share = _shares(batches, rates, seconds_by_kind)
     # Linear in what all devices do together, or in the fullest one's load: so least work and least load bound them.
     step_s = least_step_s(Pipelines(
-        schedule=schedule, pp=pp, vpp=one.layouts["vpp"].astype(np.float64), m=one.m, total_s=least, weight_s=passed,
-        layers_s=least, load_s=load, hop_s=np.where(plain, one_way_s / np.maximum(pp - 1, 1.0), inside_s),
-        forward_share=f_share, weight_share=w_share,
+        schedule=schedule, pp=pp, vpp=first.layouts["vpp"].astype(np.float64), m=first.m, total_s=least,
+        weight_s=passed, layers_s=least, load_s=load, forward_share=f_share, weight_share=w_share,
+        hop_s=np.where(plain, one_way_s / np.maximum(pp - 1, 1.0), inside_s),
     ))  # fmt: skip
-    round_trips = np.where(schedule == CODE["1f1b"], np.ceil(one.m / pp) * (least + 2 * one_way_s), 0.0)
-    step_s = np.maximum(np.maximum(step_s, round_trips), one.m * link_s)
+    round_trips = np.where(schedule == CODE["1f1b"], np.ceil(first.m / pp) * (least + 2 * one_way_s), 0.0)
+    step_s = np.maximum(np.maximum(step_s, round_trips), first.m * link_s)
     return np.asarray(step_s + _update(batches, rates, states_known))
 
 
-def _shares(batches: Sequence[Ledger], rates: Sequence[Rates], each: Sequence[dict[int, Array]]) -> tuple[Array, Array]:
+def _shares(
+    batches: Sequence[Ledger], rates: Sequence[Rates], seconds_by_kind: Sequence[dict[int, Array]]
+) -> tuple[Array, Array]:
     """[n] the share of W in a piece of work at most, and of F in a layer at least, on any class."""
     layers, weight, forward = batches[0].problem.num_kinds, [], []
-    for batch, rate, seconds in zip(batches, rates, each, strict=True):
+    for batch, rate, seconds in zip(batches, rates, seconds_by_kind, strict=True):
         kernels = kernel_seconds(batch.tables, rate)
         of_w, of_f = batch.per_kind(kernels.weight_s), batch.per_kind(kernels.forward_s)
         with np.errstate(invalid="ignore"):  # of what takes no time

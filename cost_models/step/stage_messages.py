@@ -55,11 +55,11 @@ def messages_once_s(ledger: Ledger, rates: Rates) -> Array:
 def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
     """The gradient sum of an embedding that the first and the last stage both hold."""
     x, problem = ledger.layouts, ledger.problem
-    apart = (x["pp"] > 1) & ~FOLDED[x["schedule"]] & (ledger.vocabulary is None)
+    separate = (x["pp"] > 1) & ~FOLDED[x["schedule"]] & (ledger.vocabulary is None)
     shared = problem.model.tied_embeddings or problem.model.mtp_layers > 0
-    if not (shared and problem.trains_everything and apart.any()):
+    if not (shared and problem.trains_everything and separate.any()):
         return np.zeros(len(x))
     distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
     table = ledger.tables.parameters["trained_dense"][EMBEDDING_COPY][ledger.key]
     num_bytes = table * problem.state_bytes.gradient
-    return collectives.seconds(group_curve(rates, "tied", "all_reduce", np.where(apart, 2, 1), distance), num_bytes)
+    return collectives.seconds(group_curve(rates, "tied", "all_reduce", np.where(separate, 2, 1), distance), num_bytes)

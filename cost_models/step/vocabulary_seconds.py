@@ -72,7 +72,7 @@ def _gathers_s(ledger: Ledger, rates: Rates) -> Array:
     head, operations = kernel_seconds(ledger.tables, rates).layers[HEAD], ledger.tables.operations[HEAD]
     shown = np.zeros(len(share))
     for seconds, calls in ((head.forward, _forward_calls), (head.backward, _backward_calls)):
-        whole = sum(exchange_seconds(each, rates) * calls(each) for each in operations.exchanges)
+        whole = sum(exchange_seconds(exchange, rates) * calls(exchange) for exchange in operations.exchanges)
         sent = (np.zeros(ledger.tables.num_keys) + whole)[ledger.key]
         behind = np.minimum(stack.tp_overlap * sent, seconds[COMPONENTS.index("matmul")][ledger.key] * share)
         shown += sent - (1.0 - stack.contention) * behind - seconds[_TP][ledger.key] * share

@@ -34,11 +34,11 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     sent, on_host = knobs["bits"] / 8, knobs["copy_on_host"]
     phases = [
         replace(
-            each, replicated=sent, period=knobs["period"], fragments=knobs["fragments"], delay=knobs["delay"],
-            kept=OUTER_BYTES * (2 - on_host), kept_on_host=OUTER_BYTES * on_host,
+            traffic, replicated=sent, period=knobs["period"], fragments=knobs["fragments"], delay=knobs["delay"],
+            on_gpu=OUTER_BYTES * (2 - on_host), on_host=OUTER_BYTES * on_host,
             moved=(OUTER_PASSES * OUTER_BYTES + sent) / knobs["period"],
         )
-        for each in ledger.traffic
+        for traffic in ledger.traffic
     ]  # fmt: skip
     return replace(ledger, traffic=tuple(phases))
 

@@ -43,7 +43,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
         adam_bytes_per_s=knobs["memory_gb_per_s"] * GB / gpus, during_backward=True,
     )  # fmt: skip
     plan = Exchanges(forward=(pull,), backward=(pull,), gradients=(push,), by_nic=True)
-    alone = tuple(replace(each, replicated=0.0) for each in ledger.traffic)
+    alone = tuple(replace(traffic, replicated=0.0) for traffic in ledger.traffic)
     return replace(ledger, exchanges=plan, store=store, traffic=alone)
 
 

@@ -28,11 +28,11 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     warmup = knobs["warmup"]
     if warmup == 1:
         return ledger
-    kept = ERROR_BYTES * (1 + 1 / ledger.dense_groups.replicate)
+    error_bytes = ERROR_BYTES * (1 + 1 / ledger.dense_groups.replicate)
     phases = []
-    for each in ledger.traffic:
-        plain = replace(each, share=each.share * warmup, kept=kept)
-        signs = replace(plain, share=each.share * (1 - warmup), replicated=SIGN_BYTES, moved=COMPRESSION_BYTES)
+    for traffic in ledger.traffic:
+        plain = replace(traffic, share=traffic.share * warmup, on_gpu=error_bytes)
+        signs = replace(plain, share=traffic.share * (1 - warmup), replicated=SIGN_BYTES, moved=COMPRESSION_BYTES)
         phases += [plain, signs] if warmup else [signs]
     return replace(ledger, traffic=tuple(phases))
 

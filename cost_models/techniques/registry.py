@@ -26,15 +26,15 @@ def technique(name: str) -> Technique:
     return TECHNIQUES[name]
 
 
-def applied(asked: Mapping[str, Mapping[str, float]]) -> Applied:
+def applied(requested: Mapping[str, Mapping[str, float]]) -> Applied:
     """Techniques with all their knobs, in the order of their rewrites. Raises InputError for what is unknown, out of
     range, or excludes one another."""
-    found = sorted((technique(name) for name in asked), key=lambda each: (each.order, each.name))
-    for one in found:
-        if clash := next((name for name in one.excludes if name in asked), None):
-            raise InputError(f"{one.name} and {clash} exclude one another: {one.excludes[clash]}",
+    ordered = sorted((technique(name) for name in requested), key=lambda chosen: (chosen.order, chosen.name))
+    for candidate in ordered:
+        if clash := next((name for name in candidate.excludes if name in requested), None):
+            raise InputError(f"{candidate.name} and {clash} exclude one another: {candidate.excludes[clash]}",
                              hint="keep one of them")  # fmt: skip
-    return tuple((each.name, tuple(each.settings(asked[each.name]).items())) for each in found)
+    return tuple((chosen.name, tuple(chosen.settings(requested[chosen.name]).items())) for chosen in ordered)
 
 
 def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
@@ -45,16 +45,16 @@ def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
 
 def keep_weights(chosen: Applied) -> bool:
     """Whether GPUs hold at least their share of the weights under all of them."""
-    return all(each.keeps_weights for each, _ in of(chosen))
+    return all(known.keeps_weights for known, _ in of(chosen))
 
 
 def fill_by_layers(chosen: Applied) -> bool:
     """Whether only layers fill a pipeline under any of them."""
-    return any(each.fills_by_layers for each, _ in of(chosen))
+    return any(known.fills_by_layers for known, _ in of(chosen))
 
 
 def rewrite(ledger: Ledger) -> Ledger:
     """The ledger under the techniques of its workload."""
-    for each, knobs in of(ledger.problem.workload.techniques):
-        ledger = each.rewrite(ledger, knobs)
+    for known, knobs in of(ledger.problem.workload.techniques):
+        ledger = known.rewrite(ledger, knobs)
     return ledger

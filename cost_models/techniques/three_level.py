@@ -29,8 +29,8 @@ def _nested(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.asarray(divides & ((x["zero"] == 0) | (folded == 1) | (folded == x["tp"])))
 
 
-def _reach(asked: int, problem: Problem) -> int:
-    return asked or problem.num_gpus
+def _reach(ranks: int, problem: Problem) -> int:
+    return ranks or problem.num_gpus
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:

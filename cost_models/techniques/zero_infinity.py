@@ -42,12 +42,12 @@ def drives_hold(name: str) -> Need:
 
     def allows(x: Columns, problem: Problem) -> NDArray[np.bool_]:
         knobs, states = dict(dict(problem.workload.techniques)[name]), problem.state_bytes
-        each = knobs["weights"] * states.weight + knobs["optimizer"] * (states.gradient + states.optimizer)
+        state_bytes = knobs["weights"] * states.weight + knobs["optimizer"] * (states.gradient + states.optimizer)
         layers = [problem.parameters[kind] for kind in problem.pattern]
         ends = problem.parameters[problem.num_kinds : problem.num_kinds + 2]  # embedding and head
-        parameters = sum(one.trained_sharded + one.trained_replicated + one.trained_experts for one in (*layers, *ends))
+        parameters = sum(p.trained_sharded + p.trained_replicated + p.trained_experts for p in (*layers, *ends))
         copies = np.where(x["zero"] == 3, x["dp"] // x["shard"], 1)
-        return np.asarray(copies * parameters * each / problem.num_gpus <= knobs["tb"] * TB)
+        return np.asarray(copies * parameters * state_bytes / problem.num_gpus <= knobs["tb"] * TB)
 
     return Need(("dp", "zero", "shard"), allows, "drives (`tb` per GPU) that hold the states that are away")
 
@@ -61,11 +61,11 @@ def on_drives(ledger: Ledger, knobs: Knobs, *, during_backward: bool) -> Ledger:
     weights, optimizer, states = bool(knobs["weights"]), bool(knobs["optimizer"]), ledger.problem.state_bytes
     if not weights and not optimizer:
         return ledger
-    kept = 0.0 if during_backward else states.gradient
+    returned = 0.0 if during_backward else states.gradient
     store = Store(
         weights=weights, optimizer=optimizer, fetched=states.weight if weights else 0.0,
-        returned=kept * (2 - 1 / ledger.m) if optimizer else 0.0,
-        updated=2 * states.optimizer + kept + states.weight, over_pcie=True, during_backward=during_backward,
+        returned=returned * (2 - 1 / ledger.m) if optimizer else 0.0,
+        updated=2 * states.optimizer + returned + states.weight, over_pcie=True, during_backward=during_backward,
         link_bytes_per_s=knobs["gb_per_s"] * GB, update_bytes_per_s=knobs["gb_per_s"] * GB,
         pinned_bytes=BUFFER_ELEMENTS * states.weight,
     )  # fmt: skip

@@ -16,7 +16,7 @@ _SELECTIVE = RECOMPUTE_MODES.index("selective")
 def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
     """(mode, modules) that the ledger orders behind another: recomputes no less, keeps no byte less.
 
-    Compared on the quantities of every layer kind: which operations are redone, which saved tensors are dropped.
+    Compared on the quantities of every layer kind: which operations are recomputed, which saved tensors are dropped.
     Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
     the dominated one then never changes an answer.
     """
@@ -25,9 +25,11 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
     layers = list(zip(tables.operations, kernel_seconds(tables, rates).layers, strict=True))[: space.problem.num_kinds]
     masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
     better = [mask for mask in masks if _always_allowed(space, mask)]
-    redone, dropped = {}, {}
+    recomputed, dropped = {}, {}
     for mask in masks:
-        redone[mask] = {(i, tag) for i, (_, seconds) in enumerate(layers) for tag in seconds.redo if tag & mask}
+        recomputed[mask] = {
+            (i, tag) for i, (_, seconds) in enumerate(layers) for tag in seconds.recompute_by_tag if tag & mask
+        }
         dropped[mask] = {
             (i, saved.tag)
             for i, (ops, _) in enumerate(layers)
@@ -38,7 +40,7 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
         (_SELECTIVE, mask)
         for mask in masks
         for other in better
-        if _by_id(other) < _by_id(mask) and redone[other] <= redone[mask] and dropped[other] >= dropped[mask]
+        if _by_id(other) < _by_id(mask) and recomputed[other] <= recomputed[mask] and dropped[other] >= dropped[mask]
     )
 
 
