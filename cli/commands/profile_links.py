@@ -14,7 +14,7 @@ from .profile import Device, Quick, Resume
 if TYPE_CHECKING:
     from ...profiles.cluster.link_fits import Links
     from ...profiles.cluster.link_tests import Ranks
-    from ...profiles.profilers.link_ranks import Asked
+    from ...profiles.profilers.link_ranks import LinkOptions
 
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write a cluster file here, and samples and the "
@@ -69,11 +69,11 @@ def command(
     launcher.check_torch("`profile`")
     from ...profiles.profilers import link_ranks
 
-    asked = link_ranks.Asked(device, quick, limit, timeout_s)
+    options = link_ranks.LinkOptions(device, quick, limit, timeout_s)
     if dry_run:
-        _dry_run(terminal, asked, ranks or link_ranks.default_ranks())
+        _dry_run(terminal, options, ranks or link_ranks.default_ranks())
         return
-    found = _measured(terminal, asked, ranks or link_ranks.default_ranks(), output, resume=resume)
+    found = _measured(terminal, options, ranks or link_ranks.default_ranks(), output, resume=resume)
     if found is not None:  # the first rank
         _tell(terminal, *found, gpu, output, force=force)
 
@@ -101,16 +101,16 @@ def _size(text: str) -> int:
     return found
 
 
-def _dry_run(terminal: Terminal, asked: Asked, num_ranks: int) -> None:
+def _dry_run(terminal: Terminal, options: LinkOptions, num_ranks: int) -> None:
     from ...profiles.cluster.link_tests import Ranks, tests
     from ..screens import profile_links as profile_links_screen
 
-    wanted = list(tests(Ranks(("this node",), num_ranks), quick=asked.quick))
-    terminal.show(profile_links_screen.tests_screen(wanted, asked.limit))
+    wanted = list(tests(Ranks(("this node",), num_ranks), quick=options.quick))
+    terminal.show(profile_links_screen.tests_screen(wanted, options.limit))
 
 
 def _measured(
-    terminal: Terminal, asked: Asked, num_ranks: int, output: Path | None, *, resume: bool
+    terminal: Terminal, options: LinkOptions, num_ranks: int, output: Path | None, *, resume: bool
 ) -> tuple[Links, dict[str, str], str] | None:
     """What the first rank found, what it holds for and the GPU that it is; None on the others."""
     from ...profiles.cluster import link_fits
@@ -118,17 +118,17 @@ def _measured(
     from ...profiles.profilers import environment, link_ranks, links
     from ...profiles.profilers.samples import Samples
 
-    with link_ranks.job(asked, num_ranks) as job:
-        wanted = list(tests(job.ranks, quick=asked.quick))
+    with link_ranks.job(options, num_ranks) as job:
+        wanted = list(tests(job.ranks, quick=options.quick))
         if job.rank:
-            link_ranks.follow(asked, job, wanted)
+            link_ranks.follow(options, job, wanted)
             return None
         about = {**environment.environment(job.device), "backend": links.backend(job.device),
                  "ranks": _spelled(job.ranks)}  # fmt: skip
         kept = Samples(output.with_suffix(".samples.csv") if output else None, about, resume=resume)
         with terminal.progress("measuring links") as progress:
-            links.measure(job, wanted, asked.limit, asked.effort, kept, progress)
-        return link_fits.fit(job.ranks, kept.found), about, environment.device_name(job.device)
+            links.measure(job, wanted, options.limit, options.effort, kept, progress)
+        return link_fits.fit(job.ranks, kept.by_key), about, environment.device_name(job.device)
 
 
 def _spelled(ranks: Ranks) -> str:

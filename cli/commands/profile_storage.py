@@ -72,7 +72,7 @@ def command(
     about = environment.environment(where)
     kept = Samples(output.with_suffix(".samples.csv") if output else None, about)
     with terminal.progress("measuring") as progress:
-        found = storage.measure(where, folder, quick=quick, samples=kept, told=progress)
+        found = storage.measure(where, folder, quick=quick, samples=kept, progress=progress)
     document = {"kind": "storage-profile", "gpu": environment.gpu_of(where), "environment": about,
                 "rates": {name: vars(spread) for name, spread in found.items()}}  # fmt: skip
     if output is not None:

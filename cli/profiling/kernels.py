@@ -58,12 +58,13 @@ def measure(
     name = ranks.devices[ranks.rank]
     about = {**environment.environment(where), "name": name}
     effort = timing.paced(timing.QUICK if quick else timing.FULL)
-    if effort.pace is not None and effort.pace.found < BUSY * effort.pace.share:
-        terminal.warn(f"this rank may take {effort.pace.share:.2f} of a core and got {effort.pace.found:.2f}: the "
-                      "machine has other work", "alone its times are to be relied on")  # fmt: skip
+    if effort.pace is not None and effort.pace.achieved_share < BUSY * effort.pace.share:
+        terminal.warn(f"this rank may take {effort.pace.share:.2f} of a core and got "
+                      f"{effort.pace.achieved_share:.2f}: the machine has other work",
+                      "alone its times are to be relied on")  # fmt: skip
     kept = Samples(samples, {**about, "dtype": dtype}, resume=resume)
     factories = custom_kernels.action_factories(model.activation, problem.workload.optimizer)
-    own = runners.Own(factories, custom_kernels.WITH_FORWARD)
+    own = runners.CustomKernels(factories, custom_kernels.WITH_FORWARD)
     kernels = list(distinct(wanted))
     calls = list(dict.fromkeys(map(hardly_any, kernels)))
     with terminal.progress("timing") as progress:
@@ -86,11 +87,11 @@ def measure(
 def _samples(key: str, kept: Samples, ranks: Ranks, time: Callable[[], list[float]]) -> list[float]:
     """Of `key`, those of all ranks of this device; as an earlier run kept them, if it did. All ranks must ask for the
     same; after a resume those that keep nothing have none."""
-    from ...profiles.profilers.kernel_ranks import KEPT, TIME_IT
+    from ...profiles.profilers.kernel_ranks import SAVED, TIME_IT
 
-    if ranks.agree(KEPT if key in kept.found else TIME_IT) == TIME_IT:
+    if ranks.agree(SAVED if key in kept.by_key else TIME_IT) == TIME_IT:
         kept.add(key, ranks.of_this_device(time()))
-    return kept.found.get(key, [])
+    return kept.by_key.get(key, [])
 
 
 def _latency(

@@ -61,13 +61,13 @@ def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory
     work = {kernel: float(timed.work(kernel) or 0.0) for kernel in calls}
     passes = _passes(calls, work)
     sums = [pair for kind in ("residuals", "norms", "accumulation") if (pair := passes.get(kind))]
-    found: dict[str, Any] = {"name": name, "memory_bytes": memory_bytes}
+    profile: dict[str, Any] = {"name": name, "memory_bytes": memory_bytes}
     if sums:
-        found["memory_bw_bytes_per_s"] = sums[0][0]
-        found |= _products(calls, work, sums[0][0], dtype)
-    attention = _attention(calls, work, found["peak_flops_per_s"]) if "gemm" in found else {}
-    found |= {"attention": attention} if attention else {}
-    return {**found, "passes": passes, "latency": dict(timed.latency_s)}
+        profile["memory_bw_bytes_per_s"] = sums[0][0]
+        profile |= _products(calls, work, sums[0][0], dtype)
+    attention = _attention(calls, work, profile["peak_flops_per_s"]) if "gemm" in profile else {}
+    profile |= {"attention": attention} if attention else {}
+    return {**profile, "passes": passes, "latency": dict(timed.latency_s)}
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class InPlace:
         """From whole models of one size or two, and what their calls and their work are priced at: one factor for both
         where there is one size, or where two factors would not both be above zero."""
         parts, seconds = np.array([calls_s, work_s]).T, np.array(measured_s)
-        both = float(seconds.sum() / parts.sum())
-        found = np.linalg.solve(parts, seconds) if len(seconds) == 2 and np.linalg.det(parts) else np.zeros(2)
-        return cls(*map(float, found)) if found.min() > 0 else cls(both, both)
+        common = float(seconds.sum() / parts.sum())
+        factors = np.linalg.solve(parts, seconds) if len(seconds) == 2 and np.linalg.det(parts) else np.zeros(2)
+        return cls(*map(float, factors)) if factors.min() > 0 else cls(common, common)
 
 
 def in_place(device: Mapping[str, Any], factors: InPlace) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def without_calls(device: Mapping[str, Any]) -> dict[str, Any]:
 def latency(samples: Sequence[float]) -> tuple[float, float]:
     """Seconds of a part of a model, of samples forward, backward, forward, ...: of a part that takes next to nothing
     beside another, differences may be negative."""
-    forward, backward = (max(float(np.median(each)), NO_TIME) for each in (samples[::2], samples[1::2]))
+    forward, backward = (max(float(np.median(direction)), NO_TIME) for direction in (samples[::2], samples[1::2]))
     return forward, backward
 
 
@@ -119,15 +119,15 @@ def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict
     moved: dict[tuple[str, bool], list[float]] = {}
     for kernel, number in calls.items():
         if kernel.num_bytes:
-            one = moved.setdefault((kernel.name, kernel.direction == "backward"), [0.0, 0.0])
-            one[0] += number * kernel.num_bytes
-            one[1] += number * work[kernel]
+            total = moved.setdefault((kernel.name, kernel.direction == "backward"), [0.0, 0.0])
+            total[0] += number * kernel.num_bytes
+            total[1] += number * work[kernel]
     rates = {key: num_bytes / seconds for key, (num_bytes, seconds) in moved.items()}
-    found = {name: (rates[name, False], rates.get((name, True), rates[name, False]))
+    pairs = {name: (rates[name, False], rates.get((name, True), rates[name, False]))
              for name, backward in rates if not backward}  # fmt: skip
-    if "norms" in found:  # equal shapes are timed under one name
-        found.setdefault("final norm", found["norms"])
-    return found
+    if "norms" in pairs:  # equal shapes are timed under one name
+        pairs.setdefault("final norm", pairs["norms"])
+    return pairs
 
 
 def _attention(calls: Mapping[Kernel, float], work: Mapping[Kernel, float], peak: float) -> dict[str, float]:
@@ -149,12 +149,12 @@ def _products(
     products = [kernel for kernel in calls if kernel.kind == "gemm"]
     if not products:
         return {}
-    seconds = np.array([work[each] for each in products])
-    flops = np.array([each.flops for each in products])
-    share = np.array([calls[each] for each in products]) * seconds
+    seconds = np.array([work[kernel] for kernel in products])
+    flops = np.array([kernel.flops for kernel in products])
+    share = np.array([calls[kernel] for kernel in products]) * seconds
     share /= share.sum()
     peak = float(np.max(flops / seconds))
-    m, n, k = np.array([each.product for each in products], dtype=float).T
+    m, n, k = np.array([kernel.product for kernel in products], dtype=float).T
     spec = GpuSpec(name="", vendor="", arch="", peak_flops_per_s={dtype: peak}, memory_bytes=1.0,
                    memory_bw_bytes_per_s=bandwidth, link_bw_bytes_per_s=1.0, pcie_bw_bytes_per_s=1.0)  # fmt: skip
 
@@ -165,11 +165,11 @@ def _products(
     def predicted(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return gemm_seconds(surface(values), m, n, k, OPERAND_BYTES[dtype])
 
-    def off(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.sqrt(share) * np.log(predicted(values) / seconds))
 
-    best = least_squares(off, _START, bounds=(_LOW, _HIGH), x_scale=(0.1, 16.0, 0.5)).x
-    fitted = np.array(best)
+    solution = least_squares(residuals, _START, bounds=(_LOW, _HIGH), x_scale=(0.1, 16.0, 0.5)).x
+    fitted = np.array(solution)
     ratio = float(np.sum(share * predicted(fitted) / seconds))  # of all seconds together
     fitted[0], fitted[2] = fitted[0] * ratio, fitted[2] * ratio
     residual = float(np.median(np.abs(predicted(fitted) / seconds - 1.0)))

@@ -26,7 +26,7 @@ SAMPLE_PERIODS, CLOCK_PERIODS = 5, 10
 
 def environment(device: torch.device) -> dict[str, str]:
     """Versions and names; empty where there is none."""
-    found = {
+    about = {
         "meshwright": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -36,7 +36,7 @@ def environment(device: torch.device) -> dict[str, str]:
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found |= {
+        about |= {
             "device": properties.name,
             "multiprocessors": str(properties.multi_processor_count),
             "memory": f"{properties.total_memory / 2**20:.0f} MiB",
@@ -45,7 +45,7 @@ def environment(device: torch.device) -> dict[str, str]:
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
             "driver": _driver(),
         }
-    return found
+    return about
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Quota:
 
 def quota() -> Quota | None:
     """The tightest CPU quota of the control groups (cgroup v1 `cpu`, v2 `cpu.max`) that this process is in."""
-    found = [each for folder in _control_groups() if (each := _quota_of(folder)) is not None]
-    return min(found, key=lambda each: each.cores, default=None)
+    quotas = [limit for folder in _control_groups() if (limit := _quota_of(folder)) is not None]
+    return min(quotas, key=lambda limit: limit.cores, default=None)
 
 
 def _control_groups() -> Iterator[Path]:
@@ -114,8 +114,8 @@ def memory_bytes(device: torch.device, num_ranks: int) -> float:
     info = Path("/proc/meminfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     whole = [1024.0 * float(line.split()[1]) for line in lines if line.startswith("MemTotal")]
-    limits = [float(found) for name in ("memory/memory.limit_in_bytes", "memory.max")
-              if (path := Path("/sys/fs/cgroup") / name).is_file() and (found := path.read_text().strip()) != "max"]
+    limits = [float(text) for name in ("memory/memory.limit_in_bytes", "memory.max")
+              if (path := Path("/sys/fs/cgroup") / name).is_file() and (text := path.read_text().strip()) != "max"]
     if not whole:
         raise InputError("this system does not say how much memory it has", hint="Linux does, in /proc/meminfo")
     return min(whole + limits) / num_ranks

@@ -26,28 +26,28 @@ def _lines(document: Mapping[str, Any], date: str, samples: str) -> Iterator[str
     yield f"samples: {samples}"
     yield "environment:"
     yield from (f"  {name}: {_quoted(value)}" for name, value in document["environment"].items())
-    if told := {name: value for name, value in document["efficiencies"].items() if value is not None}:
+    if known := {name: value for name, value in document["efficiencies"].items() if value is not None}:
         yield "# As in assumptions.yaml: training_factor of products and attention, share of the memory bandwidth."
         yield "efficiencies:"
-        yield from (f"  {name}: {value:.4g}" for name, value in told.items())
+        yield from (f"  {name}: {value:.4g}" for name, value in known.items())
     if "overlap" in document:
         yield "# Time factors of computing and of communicating, where both run at once."
         yield f"overlap: {{{', '.join(f'{name}: {value:.3f}' for name, value in document['overlap'].items())}}}"
     if "device" in document:
         yield from _device(document["device"])
     yield "layouts:"
-    for each in document["layouts"]:
-        yield f"- layout: {_quoted(each['layout_id'])}"
-        yield f"  micro_batches: {each['micro_batches']:g}"
+    for layout in document["layouts"]:
+        yield f"- layout: {_quoted(layout['layout_id'])}"
+        yield f"  micro_batches: {layout['micro_batches']:g}"
         yield "  step:"
-        yield from (f"    {name}: {_term(term)}" for name, term in each["terms"].items())
-        yield f"  not_timed: [{', '.join(map(_quoted, each['missing']))}]"
+        yield from (f"    {name}: {_term(term)}" for name, term in layout["terms"].items())
+        yield f"  not_timed: [{', '.join(map(_quoted, layout['missing']))}]"
     yield "kernels:"
-    yield from (f"- {_kernel(each)}" for each in document["kernels"])
+    yield from (f"- {_kernel(kernel)}" for kernel in document["kernels"])
     if document["skipped"]:
         yield "skipped:"
-    for each in document["skipped"]:
-        yield f"- {{kernel: {_quoted(each['kernel'])}, reason: {_quoted(each['reason'])}}}"
+    for skipped in document["skipped"]:
+        yield f"- {{kernel: {_quoted(skipped['kernel'])}, reason: {_quoted(skipped['reason'])}}}"
 
 
 def _device(device: Mapping[str, Any]) -> Iterator[str]:
@@ -77,17 +77,17 @@ def _term(term: Mapping[str, float | None]) -> str:
     return f"{{measured: {_seconds(term['measured_s'])}{priced}}}"
 
 
-def _kernel(each: Mapping[str, Any]) -> str:
-    shape = ", ".join(f"{dim}: {size}" for dim, size in each["shape"].items())
-    parts = [f"kind: {each['kind']}", f"name: {_quoted(each['name'])}", f"direction: {each['direction']}",
-             f"shape: {{{shape}}}", f"median: {_seconds(each['median_s'])}", f"low: {_seconds(each['low_s'])}",
-             f"high: {_seconds(each['high_s'])}", f"samples: {each['samples']}"]  # fmt: skip
-    if "flops_per_s" in each:
-        parts.append(f"rate: {each['flops_per_s'] / 1e12:.4g} TFLOP/s")
-    if "bytes_per_s" in each:
-        parts.append(f"bandwidth: {each['bytes_per_s'] / 1e9:.4g} GB/s")
-    if each["priced_s"] is not None:
-        parts.append(f"priced: {_seconds(each['priced_s'])}")
+def _kernel(kernel: Mapping[str, Any]) -> str:
+    shape = ", ".join(f"{dim}: {size}" for dim, size in kernel["shape"].items())
+    parts = [f"kind: {kernel['kind']}", f"name: {_quoted(kernel['name'])}", f"direction: {kernel['direction']}",
+             f"shape: {{{shape}}}", f"median: {_seconds(kernel['median_s'])}", f"low: {_seconds(kernel['low_s'])}",
+             f"high: {_seconds(kernel['high_s'])}", f"samples: {kernel['samples']}"]  # fmt: skip
+    if "flops_per_s" in kernel:
+        parts.append(f"rate: {kernel['flops_per_s'] / 1e12:.4g} TFLOP/s")
+    if "bytes_per_s" in kernel:
+        parts.append(f"bandwidth: {kernel['bytes_per_s'] / 1e9:.4g} GB/s")
+    if kernel["priced_s"] is not None:
+        parts.append(f"priced: {_seconds(kernel['priced_s'])}")
     return f"{{{', '.join(parts)}}}"
 
 

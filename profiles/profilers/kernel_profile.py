@@ -10,8 +10,9 @@ import torch
 
 from ...cost_models.rates.rates import Rates
 from . import pricing, runners, timing
-from .kernel_ranks import KEPT, TIME_IT, Ranks
+from .kernel_ranks import SAVED, TIME_IT, Ranks
 from .kernels import Kernel, Need
+from .runners import NO_CUSTOM_KERNELS, CustomKernels
 from .samples import SampleRange, Samples
 
 # The loss in bf16 is the widest: logits 2, fp32 copy and log-softmax 4 each, gradients 4 and 2.
@@ -36,27 +37,29 @@ class Measured:
 
 def measure(
     kernels: Sequence[Kernel], dtype: str, device: torch.device, effort: timing.Effort, samples: Samples,
-    progress: Progress = lambda done, total, note: None, own: runners.Own = runners.NONE_OWN, ranks: Ranks = ALONE,
+    progress: Progress = lambda done, total, note: None, custom: CustomKernels = NO_CUSTOM_KERNELS,
+    ranks: Ranks = ALONE,
 ) -> Measured:  # fmt: skip
     """Times kernels; what `samples` holds already is not timed again. A kernel that does not fit is skipped, and so is
     what comes after the time is up (Effort.total_s)."""
-    spreads, skipped = dict[Kernel, SampleRange](), dict[Kernel, str]()
+    spreads: dict[Kernel, SampleRange] = {}
+    skipped: dict[Kernel, str] = {}
     clock = timing.Clock(effort)
     for done, kernel in enumerate(kernels):
         progress(done, len(kernels), f"{kernel.name}, {kernel.direction}")
         key = key_of(kernel)
-        word = ranks.agree(KEPT if key in samples.found else _against(kernel, dtype, device, clock))
-        if word == TIME_IT:
-            found = _timed(kernel, dtype, device, effort, clock, own)
-            ahead = spreads.get(replace(kernel, direction="forward"))
-            if kernel.kind in own.with_forward and kernel.direction == "backward" and ahead is not None:
-                found = [max(each - ahead.median, _LEAST_REST * each) for each in found]
-            samples.add(key, found)
-        elif word != KEPT:
-            skipped[kernel] = word
+        decision = ranks.agree(SAVED if key in samples.by_key else _against(kernel, dtype, device, clock))
+        if decision == TIME_IT:
+            times = _timed(kernel, dtype, device, effort, clock, custom)
+            forward = spreads.get(replace(kernel, direction="forward"))
+            if kernel.kind in custom.with_forward and kernel.direction == "backward" and forward is not None:
+                times = [max(both - forward.median, _LEAST_REST * both) for both in times]
+            samples.add(key, times)
+        elif decision != SAVED:
+            skipped[kernel] = decision
             continue
-        if key in samples.found:
-            spreads[kernel] = SampleRange.of(samples.found[key])
+        if key in samples.by_key:
+            spreads[kernel] = SampleRange.of(samples.by_key[key])
     return Measured(spreads, skipped)
 
 
@@ -70,30 +73,30 @@ def _against(kernel: Kernel, dtype: str, device: torch.device, clock: timing.Clo
 
 
 def _timed(
-    kernel: Kernel, dtype: str, device: torch.device, effort: timing.Effort, clock: timing.Clock, own: runners.Own
+    kernel: Kernel, dtype: str, device: torch.device, effort: timing.Effort, clock: timing.Clock, custom: CustomKernels
 ) -> list[float]:
     """Samples of one kernel; its inputs are gone when it returns."""
     num_bytes = runners.input_bytes(kernel, dtype)
-    found = timing.sample(lambda: runners.make(kernel, dtype, device, own), num_bytes, device, effort)
-    clock.learn(kernel.flops, kernel.num_bytes, min(found))
+    times = timing.sample(lambda: runners.make(kernel, dtype, device, custom), num_bytes, device, effort)
+    clock.learn(kernel.flops, kernel.num_bytes, min(times))
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return found
+    return times
 
 
 def document(
-    found: Measured, needs: Sequence[Need], about: Mapping[str, str], *, model: str, dtype: str, gpu: str,
+    measured: Measured, needs: Sequence[Need], about: Mapping[str, str], *, model: str, dtype: str, gpu: str,
     rates: Rates | None, num_micro_batches: Sequence[float], bandwidth: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """The profile, in base units. rates: of the GPU that was measured, None where nothing is known of it."""
-    medians = {kernel: spread.median for kernel, spread in found.spreads.items()}
-    told = pricing.efficiencies(medians, needs, rates, bandwidth) if rates else None
+    medians = {kernel: spread.median for kernel, spread in measured.spreads.items()}
+    efficiencies = pricing.efficiencies(medians, needs, rates, bandwidth) if rates else None
     return {
         "kind": "kernel-profile", "model": model, "dtype": dtype, "gpu": gpu, "environment": dict(about),
-        "kernels": [_item(kernel, spread, rates) for kernel, spread in found.spreads.items()],
-        "skipped": [{"kernel": key_of(kernel), "reason": reason} for kernel, reason in found.skipped.items()],
-        "layouts": [_layout(need, m, found, rates) for need, m in zip(needs, num_micro_batches, strict=True)],
-        "efficiencies": asdict(told) if told else {},
+        "kernels": [_item(kernel, spread, rates) for kernel, spread in measured.spreads.items()],
+        "skipped": [{"kernel": key_of(kernel), "reason": reason} for kernel, reason in measured.skipped.items()],
+        "layouts": [_layout(need, m, measured, rates) for need, m in zip(needs, num_micro_batches, strict=True)],
+        "efficiencies": asdict(efficiencies) if efficiencies else {},
     }  # fmt: skip
 
 
@@ -106,10 +109,10 @@ def _item(kernel: Kernel, spread: SampleRange, rates: Rates | None) -> dict[str,
             **work, **moved, "priced_s": priced}  # fmt: skip
 
 
-def _layout(need: Need, num_micro_batches: float, found: Measured, rates: Rates | None) -> dict[str, Any]:
+def _layout(need: Need, num_micro_batches: float, measured: Measured, rates: Rates | None) -> dict[str, Any]:
     """Seconds of a step by class of kernel: measured, and priced for the same kernels."""
     terms: dict[str, dict[str, float | None]] = {}
-    for kernel, spread in found.spreads.items():
+    for kernel, spread in measured.spreads.items():
         if kernel not in need.calls:
             continue
         calls = pricing.calls_per_step(need, kernel, num_micro_batches)
@@ -117,5 +120,5 @@ def _layout(need: Need, num_micro_batches: float, found: Measured, rates: Rates 
         term["measured_s"] = (term["measured_s"] or 0.0) + calls * spread.median
         if rates:
             term["priced_s"] = (term["priced_s"] or 0.0) + calls * pricing.seconds(kernel, rates)
-    missing = [*need.missing, *sorted({k.name for k in need.calls if k in found.skipped})]
+    missing = [*need.missing, *sorted({k.name for k in need.calls if k in measured.skipped})]
     return {"layout_id": str(need.layout), "micro_batches": num_micro_batches, "terms": terms, "missing": missing}

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...errors import MeshwrightError
 from .link_ranks import under_torchrun
 
-KEPT, TIME_IT = "kept", ""
+SAVED, TIME_IT = "saved", ""
 TIMEOUT_S = 600.0  # the longest wait for the slowest rank's largest kernel
 T = TypeVar("T")
 
@@ -44,14 +44,14 @@ class Ranks:
         return self.devices[self.rank] != self.devices[0]
 
     def agree(self, word: str) -> str:
-        """What all do with the next kernel: KEPT if every rank that writes has it, the first rank's reason against it
+        """What all do with the next kernel: SAVED if every rank that writes has it, the first rank's reason against it
         if it has one, else TIME_IT. Nobody goes on before all have come here."""
         if len(self.devices) == 1:
             return word
         words = _everyones((word, self.writes))
-        if words[0][0] not in (KEPT, TIME_IT):
+        if words[0][0] not in (SAVED, TIME_IT):
             return words[0][0]
-        return KEPT if all(one == KEPT for one, writes in words if writes) else TIME_IT
+        return SAVED if all(word == SAVED for word, writes in words if writes) else TIME_IT
 
     def of_this_device(self, samples: list[float]) -> list[float]:
         """The samples of all ranks of this rank's device."""
@@ -64,13 +64,13 @@ class Ranks:
 
 def _everyones(mine: T) -> list[T]:
     """What all ranks have, in their order."""
-    found = [mine] * dist.get_world_size()
+    gathered = [mine] * dist.get_world_size()
     try:
-        dist.all_gather_object(found, mine)
+        dist.all_gather_object(gathered, mine)
     except RuntimeError as error:
         raise RankLost(f"a rank did not answer: {str(error).splitlines()[0]}",
                        hint="with `-o` what was timed is kept: `--resume` goes on") from error  # fmt: skip
-    return found
+    return gathered
 
 
 @contextmanager

@@ -120,8 +120,8 @@ class _Collector:
             directions += ["input gradient"] if backward else []
             directions += ["weight gradient"] if backward and gemm.has_wgrad else []
             for direction in directions:
-                one = Kernel("gemm", direction, shape, gemm.name, 2.0 * m * n * k, wide=gemm.wide)
-                self.calls[one] += count * times
+                kernel = Kernel("gemm", direction, shape, gemm.name, 2.0 * m * n * k, wide=gemm.wide)
+                self.calls[kernel] += count * times
         for core in ops.cores:
             if kind is not None:
                 self._attention(kind.attention, float(core.flops[self.row]), count, backward)
@@ -136,8 +136,8 @@ class _Collector:
             "attention with a window": windowed,
             "attention over documents of many lengths": workload.context_tokens != workload.seq_len,
         }
-        if found := [text for text, applies in reasons.items() if applies]:
-            self.missing.update(dict.fromkeys(found))
+        if missing := [text for text, applies in reasons.items() if applies]:
+            self.missing.update(dict.fromkeys(missing))
             return
         kv_heads = attention.heads if attention.is_mla else max(attention.kv_heads, layout.tp)
         shape = (("batch", layout.micro_batch), ("heads", attention.heads // layout.tp),
@@ -148,13 +148,13 @@ class _Collector:
             self.calls[Kernel("attention", "backward", shape, "attention", 2 * flops)] += count
 
     def _memory_bound(self, traffic: MemoryTraffic, count: float, kind: Layer | None, backward: bool) -> None:
-        found = _SHAPES.get(traffic.name)
+        shape_of = _SHAPES.get(traffic.name)
         if traffic.name == "positions" and self.problem.model.learned_positions:
             return  # added once to the embedding
-        if found is None or (traffic.name == "activation" and kind is not None and kind.is_moe):
+        if shape_of is None or (traffic.name == "activation" and kind is not None and kind.is_moe):
             self.missing[traffic.name] = None
             return
-        name, shape, times = found(self, kind)
+        name, shape, times = shape_of(self, kind)
         both: tuple[tuple[Direction, object], ...] = (
             ("forward", traffic.forward_bytes), ("backward", traffic.backward_bytes))  # fmt: skip
         for direction, num_bytes in both[: 1 + backward]:
@@ -175,12 +175,12 @@ class _Collector:
         states = problem.state_bytes
         updated = trained / (layout.shard * layout.cp if layout.zero else 1)
         per_update = states.gradient + 2 * states.optimizer + states.weight + problem.stack.optimizer_extra_bytes
-        for kind, total, each in (("update", updated, per_update),
-                                  ("accumulation", trained, 2 * states.gradient + 2 * self.width)):  # fmt: skip
+        per_sum = 2 * states.gradient + 2 * self.width
+        for kind, total, bytes_each in (("update", updated, per_update), ("accumulation", trained, per_sum)):
             size = int(min(total, self.most_parameters))
             if size:
-                one = Kernel(kind, "step", (("parameters", size),), kind, num_bytes=each * size, fusable=False)  # type: ignore[arg-type]
-                self.calls[one] += total / size
+                kernel = Kernel(kind, "step", (("parameters", size),), kind, num_bytes=bytes_each * size, fusable=False)  # type: ignore[arg-type]
+                self.calls[kernel] += total / size
 
 
 _Shape = tuple[Kind, tuple[tuple[str, int], ...], float]
@@ -234,6 +234,6 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def distinct(found: Sequence[Need]) -> Iterator[Kernel]:
+def distinct(needs: Sequence[Need]) -> Iterator[Kernel]:
     """Every kernel once, in the order of first use."""
-    yield from dict.fromkeys(kernel for need in found for kernel in need.calls)
+    yield from dict.fromkeys(kernel for need in needs for kernel in need.calls)

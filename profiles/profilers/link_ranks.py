@@ -31,7 +31,7 @@ class LinkFailed(MeshwrightError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class LinkOptions:
     """What every rank must know. limit: bytes of the largest message; timeout_s: the longest wait for a rank."""
 
     device: str
@@ -54,10 +54,10 @@ def default_ranks() -> int:
 
 
 @contextmanager
-def job(asked: Asked, num_ranks: int) -> Iterator[Job]:
+def job(options: LinkOptions, num_ranks: int) -> Iterator[Job]:
     """This process's place among the ranks; those that it started are gone at the end, whatever happens."""
     if under_torchrun():
-        yield from _joined(asked)
+        yield from _joined(options)
         return
     if num_ranks < 2:
         hint = "start it on every node: `torchrun --nnodes N ... -m meshwright profile links`"
@@ -67,10 +67,10 @@ def job(asked: Asked, num_ranks: int) -> Iterator[Job]:
         port = probe.getsockname()[1]
     common = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     before = {name: os.environ.get(name) for name in _VARIABLES}
-    others = [_start(asked, {**common, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(1, num_ranks)]
+    others = [_start(options, {**common, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(1, num_ranks)]
     os.environ.update({name: str(value) for name, value in {**common, "RANK": 0, "LOCAL_RANK": 0}.items()})
     try:
-        yield from _joined(asked)
+        yield from _joined(options)
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
@@ -78,14 +78,14 @@ def job(asked: Asked, num_ranks: int) -> Iterator[Job]:
             _end(process)
 
 
-def _joined(asked: Asked) -> Iterator[Job]:
-    device = timing.open_device(asked.device)
+def _joined(options: LinkOptions) -> Iterator[Job]:
+    device = timing.open_device(options.device)
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     else:
         timing.as_a_rank()
-    joined = links.join(int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), device, asked.timeout_s)
+    joined = links.join(int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]), device, options.timeout_s)
     try:
         yield joined
     except LostRank as error:
@@ -95,10 +95,10 @@ def _joined(asked: Asked) -> Iterator[Job]:
         dist.destroy_process_group()
 
 
-def _start(asked: Asked, variables: Mapping[str, object]) -> subprocess.Popen[bytes]:
+def _start(options: LinkOptions, variables: Mapping[str, object]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, registry.PATH_VARIABLE: registry.search_path()}
     environment |= {name: str(value) for name, value in variables.items()}
-    words = [sys.executable, "-m", "meshwright.profiles.profilers.link_ranks", json.dumps(vars(asked))]
+    words = [sys.executable, "-m", "meshwright.profiles.profilers.link_ranks", json.dumps(vars(options))]
     return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
 
 
@@ -110,19 +110,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def follow(asked: Asked, job: Job, wanted: Sequence[Test]) -> None:
+def follow(options: LinkOptions, job: Job, wanted: Sequence[Test]) -> None:
     """What every rank but the first does."""
-    links.measure(job, wanted, asked.limit, asked.effort, None, None)
+    links.measure(job, wanted, options.limit, options.effort, None, None)
 
 
 def main() -> None:
     """A rank that another process started."""
     # Ctrl-C is the first rank's to hear: when it is gone so are its sockets, and this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asked = Asked(**json.loads(sys.argv[1]))
+    options = LinkOptions(**json.loads(sys.argv[1]))
     try:
-        with job(asked, 0) as mine:
-            follow(asked, mine, list(tests(mine.ranks, quick=asked.quick)))
+        with job(options, 0) as mine:
+            follow(options, mine, list(tests(mine.ranks, quick=options.quick)))
     except LinkFailed:
         sys.exit(1)  # the first rank says why
 

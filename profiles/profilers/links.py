@@ -40,7 +40,7 @@ class Effort:
 
 
 FULL, QUICK = Effort(9, 0.5), Effort(3, 0.05)
-Told = Callable[[float, float, str], None]
+Progress = Callable[[float, float, str], None]
 
 
 class LostRank(RuntimeError):
@@ -78,22 +78,22 @@ def _unique(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def measure(
-    job: Job, wanted: Sequence[Test], limit: int, effort: Effort, samples: Samples | None, told: Told | None
+    job: Job, wanted: Sequence[Test], limit: int, effort: Effort, samples: Samples | None, progress: Progress | None
 ) -> None:
     """Times the tests, into the `samples` of rank 0 (None on the others), but for those that are there already.
 
     limit: bytes of the largest message. Raises LostRank where a rank does not answer.
     """
-    known = [sorted(samples.found) if samples is not None else []]
-    dist.broadcast_object_list(known, src=0)
-    found = set(known[0])
+    saved = [sorted(samples.by_key) if samples is not None else []]
+    dist.broadcast_object_list(saved, src=0)
+    present = set(saved[0])
     for done, test in enumerate(wanted):
-        if told is not None:
-            told(done, len(wanted), test.name)
+        if progress is not None:
+            progress(done, len(wanted), test.name)
         try:
             for num_bytes in sizes(limit):
                 keys = test.keys(num_bytes)
-                if found.issuperset(keys):
+                if present.issuperset(keys):
                     continue
                 rows = _time(job, test, num_bytes, effort.repeats)
                 if samples is not None:

@@ -17,7 +17,7 @@ def seconds(num_bytes: int, share: float) -> list[float]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     to, source = (rank + ranks // 2) % ranks, (rank - ranks // 2) % ranks
     sent, received = (torch.zeros(max(num_bytes // 4, 1)) for _ in range(2))
-    found = []
+    samples = []
     for _ in range(ROUNDS):
         dist.barrier()
         spent = time.process_time()
@@ -26,5 +26,5 @@ def seconds(num_bytes: int, share: float) -> list[float]:
             for work in works:
                 if work is not None:
                     work.wait()
-        found.append((time.process_time() - spent) / (2 * CALLS) / share)
-    return found
+        samples.append((time.process_time() - spent) / (2 * CALLS) / share)
+    return samples

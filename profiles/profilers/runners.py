@@ -1,7 +1,7 @@
 """Makes every kernel of `kernels.py` run with torch's own functions, as an eager training step calls them.
 
-A maker allocates inputs of its own, random (zeros run faster on some GPUs), and returns what is timed. Backward passes
-are taken alone, from a graph that is kept.
+A factory allocates random inputs (zeros run faster on some GPUs) and returns the action to time. Backward passes are
+taken alone, from a graph that is retained.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ SCALE = 0.02  # of weights and gradients: the usual width
 
 
 @dataclass(frozen=True)
-class Own:
-    """Makers of software that runs other operations than torch's fused ones, by kind. with_forward: kinds whose
-    backward pass is made together with a forward pass of its own."""
+class CustomKernels:
+    """Kernels of software that runs other operations than torch's fused ones."""
 
-    makers: Mapping[str, ActionFactory]
-    with_forward: tuple[str, ...] = ()
-
-
-NONE_OWN = Own({})
+    factories: Mapping[str, ActionFactory]  # by kind of kernel; the other kinds are those of FACTORIES
+    with_forward: tuple[str, ...] = ()  # kinds whose backward pass runs together with a forward pass
 
 
-def make(kernel: Kernel, dtype: str, device: torch.device, own: Own = NONE_OWN) -> Action:
+NO_CUSTOM_KERNELS = CustomKernels({})
+
+
+def make(kernel: Kernel, dtype: str, device: torch.device, custom: CustomKernels = NO_CUSTOM_KERNELS) -> Action:
     """The action of `kernel`, with inputs of its own."""
-    return own.makers.get(kernel.kind, MAKERS[kernel.kind])(kernel, _TYPES[dtype], device)
+    return custom.factories.get(kernel.kind, FACTORIES[kernel.kind])(kernel, _TYPES[dtype], device)
 
 
 def input_bytes(kernel: Kernel, dtype: str) -> float:
@@ -89,8 +88,8 @@ def _attention(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Acti
     heads, kv_heads, width, value = (kernel[d] for d in ("heads", "kv_heads", "head_dim", "value_head_dim"))
     shapes = ((heads, width), (kv_heads, width), (kv_heads, value))
     grad = kernel.direction == "backward"
-    q, k, v = (_random(batch, tokens, number, each, like=(dtype, device), grad=grad) for number, each in shapes)
-    query, key, values = (each.transpose(1, 2) for each in (q, k, v))
+    q, k, v = (_random(batch, tokens, *shape, like=(dtype, device), grad=grad) for shape in shapes)
+    query, key, values = (tensor.transpose(1, 2) for tensor in (q, k, v))
     shared = heads != kv_heads
 
     def attend() -> Tensor:
@@ -174,7 +173,7 @@ def _accumulation(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> A
 
 
 # One line per kind of kernel.
-MAKERS: dict[str, ActionFactory] = {
+FACTORIES: dict[str, ActionFactory] = {
     "gemm": _gemm,
     "attention": _attention,
     "norm": _norm,

@@ -38,7 +38,7 @@ class Samples:
     """
 
     def __init__(self, path: Path | None, about: Mapping[str, str], *, resume: bool = False) -> None:
-        self.path, self.found = path, {}
+        self.path, self.by_key = path, {}
         head = "# " + json.dumps(dict(about), sort_keys=True)
         if path is None:
             return
@@ -47,11 +47,11 @@ class Samples:
         else:
             path.write_text(head + "\n", encoding="utf-8")
 
-    found: dict[str, list[float]]
+    by_key: dict[str, list[float]]
 
     def add(self, key: str, samples: list[float]) -> None:
         """Keeps the samples of `key`, also if the run ends here."""
-        self.found[key] = samples
+        self.by_key[key] = samples
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(",".join([key, *(f"{value:.6g}" for value in samples)]) + "\n")
@@ -64,11 +64,11 @@ class Samples:
         for number, line in enumerate(lines, 2):
             key, *values = line.split(",")
             try:
-                self.found[key] = [float(value) for value in values]
+                self.by_key[key] = [float(value) for value in values]
             except ValueError:
                 raise InputError(f"{path.name}, line {number}: `{line[:40]}` is not a row of samples",
                                  hint="remove the line, or leave out `--resume`") from None  # fmt: skip
-        self.found = {key: values for key, values in self.found.items() if values}
+        self.by_key = {key: values for key, values in self.by_key.items() if values}
 
 
 def _changed(first: str, head: str) -> str:

@@ -24,11 +24,11 @@ BYTES = {True: 1 << 28, False: 1 << 30}  # of a copy and of the file: quick or n
 REPEATS = {True: 3, False: 7}
 _BLOCK = 1 << 23  # of one write or read of the file: what DeepSpeed's aio uses per thread is 1 MiB, several at once
 _IN_MEMORY = ("tmpfs", "ramfs")
-Told = Callable[[float, float, str], None]
+Progress = Callable[[float, float, str], None]
 
 
 def measure(
-    device: torch.device, folder: Path | None, *, quick: bool, samples: Samples, told: Told
+    device: torch.device, folder: Path | None, *, quick: bool, samples: Samples, progress: Progress
 ) -> dict[str, SampleRange]:
     """Bytes per second, by name: `host memory` (read and written by a copy), `host to device`, `device to host`
     (pinned; on a GPU only), `drive write`, `drive read` (where a folder is given)."""
@@ -36,28 +36,28 @@ def measure(
     tests["host memory"] = _copy(BYTES[quick])
     if device.type == "cuda":
         tests |= _to_device(device, BYTES[quick])
-    found: dict[str, SampleRange] = {}
+    rates: dict[str, SampleRange] = {}
     with _file(folder, BYTES[quick]) as drive:
         tests |= drive
-        for done, (name, one) in enumerate(tests.items()):
-            told(done, len(tests), name)
-            if name not in samples.found:
-                one()
-                samples.add(name, [one() for _ in range(REPEATS[quick])])
-            found[name] = SampleRange.of(samples.found[name])
-    return found
+        for done, (name, sample) in enumerate(tests.items()):
+            progress(done, len(tests), name)
+            if name not in samples.by_key:
+                sample()
+                samples.add(name, [sample() for _ in range(REPEATS[quick])])
+            rates[name] = SampleRange.of(samples.by_key[name])
+    return rates
 
 
 def _copy(num_bytes: int) -> Callable[[], float]:
     """A copy within the host's memory by all its threads: every byte is read and written."""
     source, target = (torch.ones(num_bytes, dtype=torch.uint8) for _ in range(2))
 
-    def one() -> float:
+    def sample() -> float:
         started = time.perf_counter()
         target.copy_(source)
         return 2 * num_bytes / (time.perf_counter() - started)
 
-    return one
+    return sample
 
 
 def _to_device(device: torch.device, num_bytes: int) -> dict[str, Callable[[], float]]:
@@ -66,14 +66,14 @@ def _to_device(device: torch.device, num_bytes: int) -> dict[str, Callable[[], f
     there = torch.empty(num_bytes, dtype=torch.uint8, device=device)
 
     def timed(target: torch.Tensor, source: torch.Tensor) -> Callable[[], float]:
-        def one() -> float:
+        def sample() -> float:
             torch.cuda.synchronize(device)
             started = time.perf_counter()
             target.copy_(source, non_blocking=True)
             torch.cuda.synchronize(device)
             return num_bytes / (time.perf_counter() - started)
 
-        return one
+        return sample
 
     return {"host to device": timed(there, host), "device to host": timed(host, there)}
 
@@ -96,7 +96,7 @@ def _file(folder: Path | None, num_bytes: int) -> Iterator[dict[str, Callable[[]
     os.close(handle)
     path = Path(name)
 
-    def one(flags: int, move: Callable[[int, mmap.mmap], int]) -> Callable[[], float]:
+    def mover(flags: int, move: Callable[[int, mmap.mmap], int]) -> Callable[[], float]:
         def timed() -> float:
             opened = _direct(path, flags, folder)
             try:
@@ -115,7 +115,7 @@ def _file(folder: Path | None, num_bytes: int) -> Iterator[dict[str, Callable[[]
         return timed
 
     try:
-        yield {"drive write": one(os.O_WRONLY, os.write), "drive read": one(os.O_RDONLY, _read)}
+        yield {"drive write": mover(os.O_WRONLY, os.write), "drive read": mover(os.O_RDONLY, _read)}
     finally:
         path.unlink()
         block.close()
@@ -139,10 +139,11 @@ def _file_system(folder: Path) -> str:
     mounts = Path("/proc/self/mountinfo")
     if not mounts.is_file():
         return ""
-    whole, found = folder.resolve(), ("", "")
+    whole = folder.resolve()
+    mount, kind = "", ""
     for line in mounts.read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
         point = before.split()[4]
-        if whole.is_relative_to(point) and len(point) >= len(found[0]):
-            found = (point, after.split()[0])
-    return found[1]
+        if whole.is_relative_to(point) and len(point) >= len(mount):
+            mount, kind = point, after.split()[0]
+    return kind

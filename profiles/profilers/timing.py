@@ -34,26 +34,24 @@ _SLEEP_HZ = 2.0e9  # clock that the wait of a GPU counts in, or less
 
 @dataclass(frozen=True)
 class Pace:
-    """How a CPU under a quota is timed: it runs for a part of every period and is held for the rest, so a sample spans
-    several periods. share: of a core that its quota allows. A sample is its CPU time over that share: the wall clock's,
-    without where in a period it happened to begin and end. found: the share that it got, less where the machine has
-    other work. watch: tells which samples another machine disturbed that has the same core."""
+    """How a CPU under a quota is timed: it runs for a part of every period and is throttled for the rest, so a sample
+    spans several periods. A sample is its CPU time over `share`: the wall-clock time, without the error of where in a
+    period it happened to begin and end."""
 
-    least_s: float
-    share: float
-    found: float
-    watch: Watch
+    least_s: float  # seconds that a sample spans at least
+    share: float  # of a core, that the quota allows
+    achieved_share: float  # of a core, that it got: less than `share` where the machine has other work
+    watch: Watch  # detects samples that another machine on the same core disturbed
 
 
 @dataclass(frozen=True)
 class Effort:
-    """samples: of every kernel, at most; seconds: that the samples of one kernel may take (LEAST_SAMPLES are always
-    taken), under a quota half of them count; total_s: that all may take; pace: of a CPU under a quota."""
+    """How long a device is timed."""
 
-    samples: int
-    seconds: float
-    total_s: float
-    pace: Pace | None = None
+    samples: int  # of every kernel, at most
+    seconds: float  # for the samples of one kernel, of which LEAST_SAMPLES are always taken; under a quota half count
+    total_s: float  # for all kernels
+    pace: Pace | None = None  # of a CPU under a quota
 
 
 FULL, QUICK = Effort(30, 2.0, math.inf), Effort(7, 0.15, 100.0)
@@ -123,12 +121,12 @@ def in_turns(actions: Sequence[Action], device: torch.device, effort: Effort) ->
     once_s = (time.perf_counter() - started) / WARM_UP / len(actions)
     number = _number(effort, once_s)
     if device.type == "cuda":
-        return [list(each) for each in zip(*(_on_gpu([action], number) for action in actions), strict=True)]
+        return [list(times) for times in zip(*(_on_gpu([action], number) for action in actions), strict=True)]
     if effort.pace is None:
         return [[_on_cpu([action], 1)[0] for action in actions] for _ in range(number)]
     rounds = [[_one_under_quota([action], effort.pace) for action in actions] for _ in range(number)]
-    counted = calmest(rounds, lambda each: statistics.fmean(slowness for slowness, _ in each))
-    return [[seconds for _, seconds in each] for each in counted]
+    counted = calmest(rounds, lambda times: statistics.fmean(slowness for slowness, _ in times))
+    return [[seconds for _, seconds in times] for times in counted]
 
 
 def _number(effort: Effort, once_s: float) -> int:
@@ -161,18 +159,18 @@ def _finish(device: torch.device) -> None:
 
 
 def _on_cpu(actions: Sequence[Action], number: int) -> list[float]:
-    found = []
+    samples = []
     for turn in range(number):
         started = time.perf_counter()
         actions[turn % len(actions)]()
-        found.append(time.perf_counter() - started)
-    return found
+        samples.append(time.perf_counter() - started)
+    return samples
 
 
 def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[float]:
     """Of `number` samples those during which the core was fastest. All ranks take as many, as each other's load."""
-    found = [_one_under_quota(actions, pace) for _ in range(number)]
-    return [seconds for _, seconds in calmest(found, itemgetter(0))]
+    samples = [_one_under_quota(actions, pace) for _ in range(number)]
+    return [seconds for _, seconds in calmest(samples, itemgetter(0))]
 
 
 def _one_under_quota(actions: Sequence[Action], pace: Pace) -> tuple[float, float]:
@@ -194,8 +192,8 @@ def paced(effort: Effort) -> Effort:
     if limit is None or torch.get_num_threads() > 1:
         return effort
     watch = Watch()
-    found = _share_of_a_core(limit.period_s, watch)
-    return replace(effort, pace=Pace(SAMPLE_PERIODS * limit.period_s, min(limit.cores, 1.0), found, watch))
+    achieved = _share_of_a_core(limit.period_s, watch)
+    return replace(effort, pace=Pace(SAMPLE_PERIODS * limit.period_s, min(limit.cores, 1.0), achieved, watch))
 
 
 def _share_of_a_core(period_s: float, watch: Watch) -> float:

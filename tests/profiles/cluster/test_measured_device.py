@@ -403,7 +403,7 @@ def test_under_a_quota_short_calls_are_repeated_and_cost_their_share() -> None:
     import torch
 
     x = torch.randn(8, 8)
-    pace = timing.Pace(least_s=0.02, share=0.5, found=0.5, watch=core_speed.Watch())
+    pace = timing.Pace(least_s=0.02, share=0.5, achieved_share=0.5, watch=core_speed.Watch())
     halved = timing.sample(lambda: lambda: x @ x, 1.0, torch.device("cpu"), timing.Effort(3, 0.0, 1e9, pace))
     assert len(halved) == 2  # of LEAST_SAMPLES
     assert np.median(halved) < 1e-3  # many calls in a sample, each its own part

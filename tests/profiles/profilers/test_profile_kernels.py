@@ -85,7 +85,7 @@ def test_what_cannot_be_timed_is_named() -> None:
 
 
 def test_every_kind_of_kernel_can_be_made() -> None:
-    assert set(get_args(Kind)) == set(runners.MAKERS)
+    assert set(get_args(Kind)) == set(runners.FACTORIES)
 
 
 def test_passes_compute_what_they_are_named_after() -> None:
