@@ -44,14 +44,17 @@ FIRST_STEPS = 5  # of a process, without quotas and not timed
 
 @dataclass(frozen=True)
 class Effort:
-    """rounds, each of `turns` in which every layout trains `steps` steps; most: layouts of a sample; best: of them,
-    predicted best; drawn: by seed."""
+    """How much is trained."""
 
     rounds: int
+    # Turns of a round; in each, every layout trains `steps` steps.
     turns: int
     steps: int
+    # Layouts of a sample, at most.
     most: int
+    # Layouts of it that are the predicted best.
     best: int
+    # Layouts of it that are drawn by seed.
     drawn: int
 
 
@@ -105,8 +108,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def _wanted(cases: list[Case], only: Sequence[str], *, quick: bool) -> list[Case]:
     if unknown := [name for name in only if name not in {case.name for case in cases}]:
         raise InputError(f"no cluster `{unknown[0]}`", hint=f"the file has {', '.join(case.name for case in cases)}")
-    found = [case for case in cases if case.name in only or not only]
-    return [Case(found[0].name, found[0].hosts, found[0].models[:1])] if quick else found
+    wanted = [case for case in cases if case.name in only or not only]
+    return [Case(wanted[0].name, wanted[0].hosts, wanted[0].models[:1])] if quick else wanted
 
 
 def _refuse(message: str, hint: str = "") -> int:
@@ -127,37 +130,45 @@ def _results(cases: Sequence[Case], effort: Effort, seed: int, keep: Path | None
 
 
 def _case(cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path) -> Iterator[tables.Result]:
-    say = _Log(case.name)
-    found = self_test.run(cluster, folder / "self-test")
-    if refusal := self_test.refusal(found):
+    log = _Log(case.name)
+    speeds = self_test.run(cluster, folder / "self-test")
+    if refusal := self_test.refusal(speeds):
         raise CannotEmulate(refusal)
-    say(self_test.told(found))
+    log(self_test.summary(speeds))
     links = profiling.links(cluster, folder, PORT)
     slow = (yaml.safe_load(links.read_text(encoding="utf-8"))["measured"]).get("slow", [])
-    say("links", *slow)
+    log("links", *slow)
     for model in case.models:
-        result = _result(cluster, case, model, links, effort, seed, say)
-        result.told = [self_test.told(found), *(f"profiled: {each}" for each in slow), *result.told]
+        result = _result(cluster, case, model, links, effort, seed, log)
+        result.notes = [self_test.summary(speeds), *(f"profiled: {link}" for link in slow), *result.notes]
         yield result
 
 
 def _result(
-    cluster: Emulated, case: Case, model: Model, links: Path, effort: Effort, seed: int, say: _Log
+    cluster: Emulated, case: Case, model: Model, links: Path, effort: Effort, seed: int, log: _Log
 ) -> tables.Result:
-    """Profiles and plans one model on measured links, trains the sample and keeps what it took."""
+    """Profiles and plans one model on measured links, and trains the sample."""
     began = time.perf_counter()
     devices = profiling.kernels(cluster, model, links.parent, PORT)
     profiled_at = cluster.tickers.usual_slowness(began, time.perf_counter())
-    say(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
+    log(f"{model.name}: kernels of {', '.join(f'{speed:g} cores' for speed in case.speeds)}")
     file = profiling.cluster_file(case, model, links, devices)
     cluster.lift()
-    given = choices.find(case, model, file)
-    picked = sample.chosen(given.best[: effort.best], given.naive, given.others, seed=seed, drawn=effort.drawn,
+    options = choices.find(case, model, file)
+    picked = sample.chosen(options.best[: effort.best], options.naive, options.others, seed=seed, drawn=effort.drawn,
                            most=effort.most)  # fmt: skip
-    say(f"{model.name}: {len(picked)} layouts, the best predicted to take {picked[0].predicted_s:.3f} s")
-    outputs = file.parent / f"trials-{model.name}"
+    log(f"{model.name}: {len(picked)} layouts, the best predicted to take {picked[0].predicted_s:.3f} s")
+    _train(cluster, model, picked, effort, seed, file.parent / f"trials-{model.name}", log)
+    return tables.Result(case, model, picked, profiled_at, choices.avoided(options.best[0]))
+
+
+def _train(
+    cluster: Emulated, model: Model, picked: Sequence[sample.Entry], effort: Effort, seed: int, outputs: Path,
+    log: _Log,
+) -> None:  # fmt: skip
+    """Trains the layouts in turns. Their steps, or why they failed, are added to the entries."""
     outputs.mkdir()
-    choices.apart(picked, outputs)
+    choices.separate(picked, outputs)
     with ExitStack() as stack:
         stack.enter_context(trials.meeting_point(cluster, PORT, outputs))
         built: dict[str, tuple[sample.Entry, trials.Trial]] = {}
@@ -169,10 +180,10 @@ def _result(
                 built[entry.layout_id] = entry, started
             except trials.TrialFailed as error:
                 entry.failed = str(error).splitlines()[-1]
-                say(f"{entry.layout_id}: {entry.failed}")
+                log(f"{entry.layout_id}: {entry.failed}")
         for _, started in built.values():  # the first steps of a process take up to twice as long
             started.train(FIRST_STEPS)
-        say(f"{model.name}: {len(built)} layouts are built")
+        log(f"{model.name}: {len(built)} layouts are built")
         cluster.limit()
         chance = random.Random(seed)
         for _ in range(effort.rounds):
@@ -183,8 +194,7 @@ def _result(
                 entry.rounds[-1] += [sample.Step(end - start, cluster.tickers.slowness(start, end))
                                      for start, end in started.train(effort.steps)]  # fmt: skip
             for entry, _ in built.values():
-                say(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
-    return tables.Result(case, model, picked, profiled_at, choices.avoided(given.best[0]))
+                log(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
 
 
 class _Log:

@@ -114,8 +114,8 @@ def layouts_per_second(resolved: Resolved) -> float:
 def searches() -> dict[str, dict[str, float]]:
     """Seconds to a proven optimum, and the size of each space."""
     out = {}
-    for name, asked in REQUESTS.items():
-        resolved = resolve(load_request(None, asked))
+    for name, fields in REQUESTS.items():
+        resolved = resolve(load_request(None, fields))
         started = time.perf_counter()
         outcome = search_of(resolved, resolved.space, top=5).run()
         out[name] = {
@@ -152,10 +152,10 @@ def left_out() -> dict[str, Any]:
     errors: dict[str, dict[str, Any]] = {}
     for name, member in SETS.items():
         for stage, runs in stages.items():
-            found = error_statistics([e for run in runs if member(run) and (e := run.step_error) is not None])
-            if found:
-                shown = {"median": round(100 * found.median, 1), "mean": round(100 * found.mean, 1)}
-                errors.setdefault(name, {"count": found.count})[stage] = shown
+            statistics = error_statistics([e for run in runs if member(run) and (e := run.step_error) is not None])
+            if statistics:
+                shown = {"median": round(100 * statistics.median, 1), "mean": round(100 * statistics.mean, 1)}
+                errors.setdefault(name, {"count": statistics.count})[stage] = shown
     regret = {}
     for name in ("vTrain multi-node", "vTrain single-node"):
         groups = sweeps_of([run for run in stages["without_its_group"] if SETS[name](run)])
@@ -165,8 +165,8 @@ def left_out() -> dict[str, Any]:
 
 def accuracy() -> dict[str, Any]:
     """Errors (percent) of step time and memory on the published runs, and the regret of choosing by them."""
-    found = validate()
-    summary, groups = found.summary, found.groups
+    validation = validate()
+    summary, groups = validation.summary, validation.groups
     step_time, choice = summary.step_time, summary.choice
 
     def percent(statistics: ErrorStatistics | None) -> dict[str, Any]:

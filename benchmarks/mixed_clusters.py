@@ -25,9 +25,9 @@ CASES: dict[str, dict[str, Any]] = {
 def measure() -> dict[str, dict[str, float | str]]:
     """Example -> its figures."""
     out: dict[str, dict[str, float | str]] = {}
-    for name, asked in CASES.items():
+    for name, fields in CASES.items():
         started = time.process_time()
-        plan = api.plan(cluster=str(EXAMPLES / f"{name}.yaml"), **asked)
+        plan = api.plan(cluster=str(EXAMPLES / f"{name}.yaml"), **fields)
         cpu_s = time.process_time() - started
         best, ways = plan.best, plan.ways or ()
         even_s = min((way.step_s for way in ways if way.manner == "even"), default=float("nan"))

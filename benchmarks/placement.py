@@ -31,8 +31,8 @@ LAYOUTS = {8: "tp8-pp4-dp2-mbs1-z1-rsel", 16: "tp8-pp4-dp4-mbs1-z1-rsel", 512: "
 
 def problems(num_nodes: int) -> Iterator[OrderProblem]:
     """The same request over one random matrix after another."""
-    asked = {"model": "llama-3-70b", "cluster": f"dgx-h100:{num_nodes}", "global_batch": 64 * num_nodes}
-    resolved = resolve(load_request(None, asked))
+    fields = {"model": "llama-3-70b", "cluster": f"dgx-h100:{num_nodes}", "global_batch": 64 * num_nodes}
+    resolved = resolve(load_request(None, fields))
     node_bw = resolved.cluster.levels[-1].bw_bytes_per_s * resolved.cluster.gpus_per_node
     for seed in itertools.count():
         bw = node_bw * np.random.default_rng(seed).choice(SHARES, (num_nodes, num_nodes))
@@ -43,16 +43,16 @@ def problems(num_nodes: int) -> Iterator[OrderProblem]:
 
 
 def against_random(num_nodes: int, most: int, orders: int = 1000) -> dict[str, float]:
-    """Mean random order over the found one, and the gap to the bound: medians over `most` matrices."""
+    """Seconds of the mean random order over those of the search, and its gap: medians over `most` matrices."""
     ratios, gaps, seconds = [], [], []
     rng = np.random.default_rng(0)
     random_orders = np.array([rng.permutation(num_nodes) for _ in range(orders)])
     for problem in itertools.islice(problems(num_nodes), most):
         started = time.process_time()
-        found = best_order(problem)
+        order = best_order(problem)
         seconds.append(time.process_time() - started)
-        ratios.append(float(problem.seconds(random_orders).mean()) / found.seconds)
-        gaps.append(1.0 - found.lower_bound_s / found.seconds)
+        ratios.append(float(problem.seconds(random_orders).mean()) / order.seconds)
+        gaps.append(1.0 - order.lower_bound_s / order.seconds)
     return {
         "times_less_median": round(median(ratios), 2), "times_less_least": round(min(ratios), 2),
         "gap_percent_median": round(100 * median(gaps), 1), "cpu_seconds_median": round(median(seconds), 2),
@@ -61,11 +61,11 @@ def against_random(num_nodes: int, most: int, orders: int = 1000) -> dict[str, f
 
 def equal_to_all_orders() -> int:
     """On how many of the 8-node matrices the found order is proven and as good as the best of all 40,320."""
-    every = np.array(list(itertools.permutations(range(8))))
+    all_orders = np.array(list(itertools.permutations(range(8))))
     equal = 0
     for problem in itertools.islice(problems(8), MATRICES):
-        found = best_order(problem)
-        equal += found.proven and found.seconds <= float(problem.seconds(every).min()) * (1 + 1e-9)
+        order = best_order(problem)
+        equal += order.proven and order.seconds <= float(problem.seconds(all_orders).min()) * (1 + 1e-9)
     return equal
 
 

@@ -41,12 +41,12 @@ def requested(name: str) -> Resolved:
 
 def simulated_search(name: str) -> str:
     """Search of a whole space, and its best layouts simulated."""
-    found = requested(name)
+    resolved = requested(name)
 
     def run() -> int:
-        outcome = search_of(found, found.space, top=_FINALISTS).run()
+        outcome = search_of(resolved, resolved.space, top=_FINALISTS).run()
         for _, _, layout in outcome.top.rows:
-            _ = Staged.of(found, layout, simulate=True).step_s
+            _ = Staged.of(resolved, layout, simulate=True).step_s
         return outcome.count.total
 
     seconds, total = cpu_seconds(run)
@@ -55,16 +55,16 @@ def simulated_search(name: str) -> str:
 
 def deepseek_stages() -> str:
     """The program of the stages, from even ones."""
-    found, layout = requested("deepseek-v3, 2,048 H100, any"), parse(_BY_HAND)
+    resolved, layout = requested("deepseek-v3, 2,048 H100, any"), parse(_BY_HAND)
 
     def score(base: Staged, partition: Partition) -> float:
-        one = base.split(partition)
-        return one.step_s if one.device_bytes <= found.memory_bytes else float("inf")
+        split = base.split(partition)
+        return split.step_s if split.device_bytes <= resolved.memory_bytes else float("inf")
 
     def run() -> float:
-        base = Staged.of(found, layout, simulate=True)
-        problem = problem_of(base, found.memory_bytes, separate_recompute=False)
-        even = Partition(stages_by_layout(layout, found.model.num_layers)[0])
+        base = Staged.of(resolved, layout, simulate=True)
+        problem = problem_of(base, resolved.memory_bytes, separate_recompute=False)
+        even = Partition(stages_by_layout(layout, resolved.model.num_layers)[0])
         return solve(problem, partial(score, base), incumbent=even, rounds=2, good_enough=0.01).gap
 
     seconds, gap = cpu_seconds(run)

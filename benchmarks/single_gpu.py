@@ -57,9 +57,13 @@ class Wanted:
     """One run."""
 
     model: str
+    # Tokens of a sequence.
     tokens: int
+    # Sequences of a step.
     sequences: int
+    # As a layout id has it: `full`, `sel(attn)`, ...
     recompute: str
+    # Sequences of a micro-batch.
     micro_batch: int
 
     @property
@@ -123,14 +127,14 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def row_of(run: Wanted, plan: Any, found: Mapping[str, Any], about: Mapping[str, str], gpu: str) -> dict[str, Any]:
+def row_of(run: Wanted, plan: Any, raw: Mapping[str, Any], about: Mapping[str, str], gpu: str) -> dict[str, Any]:
     """A run in the form of a published one, with the prediction beside it."""
     candidate = plan.candidates[0]
     stage, cluster = candidate.memory[0], {"gpu": gpu, "num_gpus": 1}
     predicted = {"step_s": candidate.step_s, "allocated_bytes": stage.allocated_bytes,
                  "reserved_bytes": stage.reserved_bytes, "device_bytes": stage.device_bytes}  # fmt: skip
-    step_s = statistics.median(found["seconds"]) if found.get("seconds") else None
-    measured = {"step_s": step_s, "peak_memory_gib": found["allocated_bytes"] / 2**30, "peak_memory_kind": "allocated"}
+    step_s = statistics.median(raw["seconds"]) if raw.get("seconds") else None
+    measured = {"step_s": step_s, "peak_memory_gib": raw["allocated_bytes"] / 2**30, "peak_memory_kind": "allocated"}
     mode, _, modules = run.recompute.rstrip(")").partition("(")
     recompute = {"mode": "selective" if modules else mode, "modules": modules.split("+") if modules else []}
     return {
@@ -138,7 +142,7 @@ def row_of(run: Wanted, plan: Any, found: Mapping[str, Any], about: Mapping[str,
         "stack": "meshwright", "model": _model_row(plan.resolved["model"], run), "cluster": cluster,
         "layout": {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 0, "micro_batch": run.micro_batch,
                    "global_batch": run.sequences, "precision": "bf16", "recompute": recompute},
-        "measured": measured, "predicted": predicted, "raw": dict(found), "environment": dict(about),
+        "measured": measured, "predicted": predicted, "raw": dict(raw), "environment": dict(about),
     }  # fmt: skip
 
 
@@ -166,13 +170,13 @@ def collect(out: Path, device: torch.device, gpu: str, *, rehearse: bool) -> lis
             print(f"{run.id}: does not fit, by prediction", flush=True)
             continue
         try:
-            found = measure(run, plan, device)
+            raw = measure(run, plan, device)
         except torch.OutOfMemoryError:
             print(f"{run.id}: OUT OF MEMORY, predicted {plan.candidates[0].memory[0].device_bytes / 2**30:.1f} GiB")
             continue
         finally:
             gc.collect()
-        rows.append(row_of(run, plan, found, about, gpu))
+        rows.append(row_of(run, plan, raw, about, gpu))
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(rows[-1]) + "\n")
         print(_line(rows[-1]), flush=True)
@@ -180,9 +184,9 @@ def collect(out: Path, device: torch.device, gpu: str, *, rehearse: bool) -> lis
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    said, step_s = row["predicted"], row["measured"]["step_s"]
-    memory = said["allocated_bytes"] / row["raw"]["allocated_bytes"] - 1
-    time = f", step {step_s:.4f} s, predicted {said['step_s'] / step_s - 1:+.1%}" if step_s else ""
+    predicted, step_s = row["predicted"], row["measured"]["step_s"]
+    memory = predicted["allocated_bytes"] / row["raw"]["allocated_bytes"] - 1
+    time = f", step {step_s:.4f} s, predicted {predicted['step_s'] / step_s - 1:+.1%}" if step_s else ""
     return f"{row['id']}: {row['raw']['allocated_bytes'] / 2**30:.2f} GiB, predicted {memory:+.2%}{time}"
 
 
@@ -211,27 +215,29 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
              f"{TIMED} steps after {WARM_UP}.", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]  # fmt: skip
     errors: dict[str, list[float]] = {}
     for row in rows:
-        cells, said, raw, step_s = [row["id"]], row["predicted"], row["raw"], row["measured"]["step_s"]
+        cells = [row["id"]]
+        predicted, raw = row["predicted"], row["raw"]
+        step_s = row["measured"]["step_s"]
         for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
-            cells += _pair(errors, name, said[name], raw.get(name), 2**30, 2)
-        cells += _pair(errors, "step_s", said["step_s"], step_s, 1.0, 4)
+            cells += _pair(errors, name, predicted[name], raw.get(name), 2**30, 2)
+        cells += _pair(errors, "step_s", predicted["step_s"], step_s, 1.0, 4)
         cells += _pair(errors, "step_s after calibrate", fitted.get(row["id"]), step_s, 1.0, 4)[1:]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| absolute error, % | runs | median | mean | largest |", "|---|---|---|---|---|"]
-    for name, found in errors.items():
-        size = [100 * abs(each) for each in found]
+    for name, relative in errors.items():
+        size = [100 * abs(error) for error in relative]
         lines.append(f"| {name.removesuffix('_bytes')} | {len(size)} | {statistics.median(size):.1f} | "
                      f"{statistics.mean(size):.1f} | {max(size):.1f} |")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def _pair(
-    errors: dict[str, list[float]], name: str, said: float | None, measured: float | None, unit: float, digits: int
+    errors: dict[str, list[float]], name: str, predicted: float | None, measured: float | None, unit: float, digits: int
 ) -> list[str]:
     """The measured value and the error of the predicted one, which is noted under `name`."""
-    if measured is None or said is None:
+    if measured is None or predicted is None:
         return ["-" if measured is None else f"{measured / unit:.{digits}f}", "-"]
-    errors.setdefault(name, []).append(said / measured - 1)
+    errors.setdefault(name, []).append(predicted / measured - 1)
     return [f"{measured / unit:.{digits}f}", f"{100 * errors[name][-1]:+.1f}"]
 
 

@@ -140,15 +140,15 @@ class TestRefusals:
         assert min(later / earlier for earlier, later in pairwise(found)) > 1.02
 
     def test_ranks_that_hinder_one_another_are_refused(self) -> None:
-        assert self_test.refusal(self_test.Found((1.0, 0.9, 0.95), (0.9, 1.0, 1.1))) == ""
-        assert self_test.refusal(self_test.Found((1.0, 0.5, 0.9), (0.9, 1.0, 1.1))).startswith(
+        assert self_test.refusal(self_test.RankSpeeds((1.0, 0.9, 0.95), (0.9, 1.0, 1.1))) == ""
+        assert self_test.refusal(self_test.RankSpeeds((1.0, 0.5, 0.9), (0.9, 1.0, 1.1))).startswith(
             "3 ranks at once do 2.40 times what one does alone, and behind a wait they take 1.00 of their time: "
             "less than 0.85 x 3 = 2.55 (rank 1: 0.50)")  # fmt: skip
 
     def test_a_machine_is_refused_only_when_it_fails_again_and_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        good, bad = self_test.Found((1.0,), (1.0,)), self_test.Found((0.5,), (1.0,))
+        good, bad = self_test.RankSpeeds((1.0,), (1.0,)), self_test.RankSpeeds((0.5,), (1.0,))
         for answers, kept, left in (([bad, good, bad], good, 1), ([bad] * 4, bad, 1), ([good, bad], good, 1)):
             given = iter(answers)
             monkeypatch.setattr(self_test, "_once", lambda cluster, outputs, given=given: next(given))
@@ -276,7 +276,7 @@ def test_how_slow_the_cores_usually_were_is_told_of_the_calmer_half_of_what_is_k
 
     monkeypatch.setattr(tickers.Tickers, "slowness", slowness)
     assert tickers.Tickers((), ()).usual_slowness(0.0, 10_000.0) == 1.0
-    assert asked[0] == pytest.approx(10_000.0 - tickers.KEPT * 0.005)
+    assert asked[0] == pytest.approx(10_000.0 - tickers.NUM_PROBES * 0.005)
 
 
 @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
@@ -329,7 +329,7 @@ def test_every_layout_gets_a_plan_of_its_own(tmp_path: Path) -> None:
     whole = tmp_path / "plan.json"
     whole.write_text(json.dumps({"model": "m", "candidates": [{"choice": n, "layout_id": f"l{n}"} for n in (1, 2, 3)]}))
     picked = [sample.Entry(f"l{n}", whole, n, 1.0, ["drawn"]) for n in (3, 1)]
-    choices.apart(picked, tmp_path)
+    choices.separate(picked, tmp_path)
     for entry in picked:
         document = json.loads(entry.plan.read_text())
         assert document == {"model": "m", "candidates": [{"choice": 1, "layout_id": entry.layout_id}]}

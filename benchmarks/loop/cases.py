@@ -1,4 +1,4 @@
-"""The file that says what to emulate: clusters of hosts, and the models that are trained on them."""
+"""The file of emulated clusters: their hosts, and the models that are trained on them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from .emulated import Host
 
 @dataclass(frozen=True)
 class Model:
-    """seq_len: tokens of a sequence; global_batch: sequences of a step; fields: of a model file."""
+    """A model that is trained, and its batch."""
 
     name: str
+    # Tokens of a sequence.
     seq_len: int
+    # Sequences of a step.
     global_batch: int
+    # The fields of a model file.
     fields: Mapping[str, Any]
 
     @property
@@ -47,21 +50,21 @@ class Case:
 
 
 def read_cases(path: Path) -> list[Case]:
-    """What is in the file. Raises InputError with all its problems, each with line and field."""
+    """The clusters of the file. Raises InputError with all its problems, each with line and field."""
     facts = Facts(read_document(path))
     facts.keys((), ("clusters", "models"))
-    models = {name: found for name in _names(facts, ("models",)) if (found := _model(facts, name))}
+    models = {name: model for name in _names(facts, ("models",)) if (model := _model(facts, name))}
     cases = [_case(facts, name, models) for name in _names(facts, ("clusters",))]
     facts.finish()
     return cases
 
 
 def _names(facts: Facts, path: FieldPath) -> list[str]:
-    found = facts.document.at(path)
-    if not isinstance(found, Mapping) or not found:
+    section = facts.document.at(path)
+    if not isinstance(section, Mapping) or not section:
         facts.fail(path, "must be a mapping: a name, and what it is", "benchmarks/closed_loop.yaml has one")
         return []
-    return [str(name) for name in found]
+    return [str(name) for name in section]
 
 
 def _model(facts: Facts, name: str) -> Model | None:
@@ -78,15 +81,15 @@ def _model(facts: Facts, name: str) -> Model | None:
 def _case(facts: Facts, name: str, models: Mapping[str, Model]) -> Case:
     path = ("clusters", name)
     facts.keys(path, ("hosts", "models"))
-    asked = facts.document.at((*path, "models")) or list(models)
-    for each in asked if isinstance(asked, list) else [asked]:
-        if each not in models:
-            facts.fail((*path, "models"), f"`{each}` is no model of this file", f"it has {', '.join(models)}")
-    hosts = [host for host in _names(facts, (*path, "hosts")) if isinstance(host, str)]
-    found = [_host(facts, (*path, "hosts", host)) for host in hosts]
-    if len({host.ranks for host in found if host}) > 1:
+    requested = facts.document.at((*path, "models")) or list(models)
+    for model in requested if isinstance(requested, list) else [requested]:
+        if model not in models:
+            facts.fail((*path, "models"), f"`{model}` is no model of this file", f"it has {', '.join(models)}")
+    names = [name for name in _names(facts, (*path, "hosts")) if isinstance(name, str)]
+    hosts = [host for name in names if (host := _host(facts, (*path, "hosts", name)))]
+    if len({host.ranks for host in hosts}) > 1:
         facts.fail((*path, "hosts"), "must have equally many ranks", "torchrun starts as many on every node")
-    return Case(name, tuple(host for host in found if host), tuple(models[each] for each in asked if each in models))
+    return Case(name, tuple(hosts), tuple(models[model] for model in requested if model in models))
 
 
 def _host(facts: Facts, path: FieldPath) -> Host | None:

@@ -1,4 +1,4 @@
-"""The layouts that could be measured: what `plan` finds best, what one would take without it, and others."""
+"""The layouts that could be measured: the best ones of `plan`, those that one would take without it, and others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 
 from .cases import Case, Model
 from .emulated import StepFailed
-from .profiling import asked
+from .profiling import workload_options
 from .sample import BEST, Entry
 
 # Layouts that others are drawn from: more take minutes to list, and where links differ each has its hosts ordered.
@@ -26,30 +26,34 @@ NO_LAYOUT = 1  # exit code of `plan`: nothing legal, or nothing fits
 
 @dataclass(frozen=True)
 class Choices:
-    """best: in the order of the plan; naive: without planning; others: further layouts, in the order of their time."""
+    """The layouts that a sample is taken from."""
 
+    # The fastest ones, in the order of the plan.
     best: list[Entry]
+    # Those that one would take without planning.
     naive: list[Entry]
+    # Further layouts, in the order of their predicted time.
     others: list[Entry]
 
 
 def find(case: Case, model: Model, cluster: Path) -> Choices:
     """Plans the model on the cluster of the file, by the command line, into files beside it."""
     folder, per_host = cluster.parent, case.hosts[0].ranks
-    words = [*asked(model, folder), *_routing(model, folder), "--cluster", str(cluster)]
+    words = [*workload_options(model, folder), *_routing(model, folder), "--cluster", str(cluster)]
     best = _plan([*words, "--top", str(BEST)], folder / f"best-{model.name}.json")
     placed = _is_placed(_read(best))
-    asks = {"drawn": ["--top", str(LISTED_IN_ORDER if placed else LISTED)],
+    options = {"drawn": ["--top", str(LISTED_IN_ORDER if placed else LISTED)],
             "all dp": ["--fix", f"dp={case.num_ranks}", "--top", "1"],
             "tp = host": ["--fix", f"tp={per_host}", "--fix", "pp=1", "--fix", "cp=1", "--top", "1"]}  # fmt: skip
     if len(case.speeds) > 1:
-        asks["even stages"] = ["--stages", "even", "--top", "1"]
-    files = {role: folder / f"{role.replace(' ', '-')}-{model.name}.json" for role in asks}
+        options["even stages"] = ["--stages", "even", "--top", "1"]
+    files = {role: folder / f"{role.replace(' ', '-')}-{model.name}.json" for role in options}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = dict(zip(asks, pool.map(lambda role: _plan([*words, *asks[role]], files[role]), asks), strict=True))
-    others = found.pop("drawn")
+        made = pool.map(lambda role: _plan([*words, *options[role]], files[role]), options)
+        plans = dict(zip(options, made, strict=True))
+    others = plans.pop("drawn")
     naive = _entries(_in_listed_order(best, only_first=True), "default order") if placed else []
-    for role, plan in found.items():
+    for role, plan in plans.items():
         if plan.exists():
             naive += _entries(plan if role == "even stages" else _in_listed_order(plan), role)
     top = _entries(best, "best")
@@ -58,8 +62,8 @@ def find(case: Case, model: Model, cluster: Path) -> Choices:
     return Choices(top, naive, _entries(others, "drawn"))
 
 
-def apart(picked: Sequence[Entry], folder: Path) -> None:
-    """A plan of its own for each of them: every rank reads its plan, and one of 3,000 layouts takes it a second."""
+def separate(picked: Sequence[Entry], folder: Path) -> None:
+    """Writes one plan for each of them, because every rank reads its plan and 3,000 layouts take it a second."""
     for plan in {entry.plan for entry in picked}:
         document = _read(plan)
         for number, entry in enumerate(picked):
@@ -97,13 +101,14 @@ def _read(plan: Path) -> Any:
 def _entries(plan: Path, role: str) -> list[Entry]:
     """The candidates of a plan; without its rank map, at the price that the plan gives for the order of the list."""
     document = _read(plan)
-    everywhere, found = document["resolved"]["cluster"]["hosts"], []
-    for each in document["candidates"]:
-        placement, name, step_s = each["placement"], each["layout_id"], each["step_s"]
+    all_hosts = document["resolved"]["cluster"]["hosts"]
+    entries = []
+    for candidate in document["candidates"]:
+        placement, name, step_s = candidate["placement"], candidate["layout_id"], candidate["step_s"]
         if placement.get("order") and placement["logical_of_rank"] is None:
             name, step_s = f"{name}, hosts as listed", placement["order"]["step_listed_s"]
-        found.append(Entry(name, plan, each["choice"], step_s, [role], tuple(placement["hosts"] or everywhere)))
-    return found
+        entries.append(Entry(name, plan, candidate["choice"], step_s, [role], tuple(placement["hosts"] or all_hosts)))
+    return entries
 
 
 def _is_placed(plan: Any) -> bool:
@@ -116,23 +121,24 @@ def _in_listed_order(plan: Path, *, only_first: bool = False) -> Path:
     document = _read(plan)
     if not _is_placed(document):
         return plan
-    kept = document["candidates"][:1] if only_first else document["candidates"]
-    for candidate in kept:
+    candidates = document["candidates"][:1] if only_first else document["candidates"]
+    for candidate in candidates:
         candidate["placement"] |= {"logical_of_rank": None}
     out = plan.with_name(f"{plan.stem}-listed.json")
-    out.write_text(json.dumps({**document, "candidates": kept}), encoding="utf-8")
+    out.write_text(json.dumps({**document, "candidates": candidates}), encoding="utf-8")
     return out
 
 
 def avoided(best: Entry) -> list[str]:
     """How the plan's choice treats hosts and links that are slower than others."""
     candidate = _read(best.plan)["candidates"][best.choice - 1]
-    found, order = [], candidate["placement"].get("order")
+    order = candidate["placement"].get("order")
+    lines = []
     for slow in order["slow"] if order else ():
-        found.append(f"planned: {slow['host']} has {slow['share']:.2f} of the others' links, and sends "
+        lines.append(f"planned: {slow['host']} has {slow['share']:.2f} of the others' links, and sends "
                      f"{slow['sent_bytes'] / 1e6:.1f} MB a step ({slow['sent_listed_bytes'] / 1e6:.1f} MB in the order "
                      "of the hosts)")  # fmt: skip
     for island in (candidate.get("spread") or {}).get("islands", ()):
-        found.append(f"planned: {island['layers']} layers on {island['name']}")
-    found += [f"planned: {name} stays unused" for name in (candidate.get("spread") or {}).get("unused", ())]
-    return found
+        lines.append(f"planned: {island['layers']} layers on {island['name']}")
+    lines += [f"planned: {name} stays unused" for name in (candidate.get("spread") or {}).get("unused", ())]
+    return lines

@@ -36,24 +36,26 @@ _NEWUTS = 0x04000000  # unshare(2): a host name of its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-_LAST_WORDS = 2000  # characters of what a rank printed that are told when it failed
+_SHOWN = 2000  # characters of the output of a rank that failed
 
 
 class CannotEmulate(Exception):
-    """What this machine lacks, or why it refused."""
+    """This machine lacks something that emulation needs."""
 
 
 class StepFailed(Exception):
-    """What failed, on which rank if on one, and its last words."""
+    """A command or a rank failed; the message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """cores: of one rank; link_bytes_per_s: of its interface, in each direction (None: as fast as the kernel is)."""
+    """An emulated host."""
 
     name: str
     ranks: int
+    # Share of a core of each rank.
     cores: float
+    # Of its interface, in each direction; None: as fast as the kernel is.
     link_bytes_per_s: float | None = None
 
 
@@ -74,15 +76,18 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class Emulated:
-    """A cluster that is there. mark: begins the names of all that belongs to it; cores: core of every rank."""
+    """A running cluster."""
 
+    # Prefix of the names of its namespaces and control groups.
     mark: str
     hosts: tuple[Host, ...]
     quotas: Quotas
     tickers: Tickers
     idlers: Idlers
+    # [ranks] the core of each rank.
     cores: tuple[int, ...]
-    lifeline: int  # closed in every child: who cleans up waits for its end
+    # File descriptor that every child closes, so that the cleaner notices when the parent is gone.
+    lifeline: int
 
     @property
     def num_ranks(self) -> int:
@@ -146,10 +151,10 @@ class Emulated:
 
     def _variables(self, rank: int, port: int) -> Mapping[str, str]:
         host, local = self.host_of(rank)
-        found = {"RANK": rank, "WORLD_SIZE": self.num_ranks, "LOCAL_RANK": local, "GROUP_RANK": host,
+        variables = {"RANK": rank, "WORLD_SIZE": self.num_ranks, "LOCAL_RANK": local, "GROUP_RANK": host,
                  "LOCAL_WORLD_SIZE": self.hosts[host].ranks, "MASTER_ADDR": _address(0), "MASTER_PORT": port,
                  "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1}  # fmt: skip
-        return {name: str(value) for name, value in found.items()}
+        return {name: str(value) for name, value in variables.items()}
 
     def run(self, run: Callable[[int], int], outputs: Path, port: int) -> None:
         """`run` with its number as every rank, to the end. Raises StepFailed; the first that fails ends the others."""
@@ -161,8 +166,8 @@ def finish(pids: Sequence[int], logs: Sequence[Path]) -> None:
     """Waits for ranks that print to `logs`. Raises StepFailed where one fails by itself."""
     for code, log in zip(wait_for(pids), logs, strict=True):
         if code > 0:
-            said = log.read_text(encoding="utf-8", errors="replace").strip()
-            raise StepFailed(f"{log.stem} failed ({code})\n{said[-_LAST_WORDS:]}")
+            output = log.read_text(encoding="utf-8", errors="replace").strip()
+            raise StepFailed(f"{log.stem} failed ({code})\n{output[-_SHOWN:]}")
 
 
 def wait_for(pids: Sequence[int]) -> list[int]:
@@ -171,8 +176,8 @@ def wait_for(pids: Sequence[int]) -> list[int]:
     try:
         while len(codes) < len(pids):
             for pid in pids:
-                if pid not in codes and (found := os.waitpid(pid, os.WNOHANG))[0]:
-                    codes[pid] = os.waitstatus_to_exitcode(found[1])
+                if pid not in codes and (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                    codes[pid] = os.waitstatus_to_exitcode(ended[1])
             if any(codes.values()):
                 break
             time.sleep(0.02)
@@ -189,8 +194,8 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     """The hosts, joined; gone at the end. Raises CannotEmulate where something is missing or too much is asked."""
     if lacks := missing():
         raise CannotEmulate(lacks)
-    asked = [host.cores for host in hosts for _ in range(host.ranks)]
-    cores = cores_of(asked, sorted(os.sched_getaffinity(0)))
+    shares = [host.cores for host in hosts for _ in range(host.ranks)]
+    cores = cores_of(shares, sorted(os.sched_getaffinity(0)))
     if isinstance(cores, str):
         raise CannotEmulate(cores)
     mark = f"mw{os.getpid()}"
@@ -198,7 +203,7 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     cleaner = _cleaner(mark, reading, lifeline)
     try:
         _network(mark, hosts)
-        quotas, tickers = Quotas.make(mark, asked), Tickers.start(sorted(set(cores)))
+        quotas, tickers = Quotas.make(mark, shares), Tickers.start(sorted(set(cores)))
         idlers = Idlers.start(quotas, cores)
         try:
             yield Emulated(mark, tuple(hosts), quotas, tickers, idlers, cores, lifeline)

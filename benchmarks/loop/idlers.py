@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from . import beside
+from . import background
 from .quotas import Quotas, in_short_turns
 
 TICK_S = 0.0005  # between two turns of an idler
@@ -26,14 +26,15 @@ MOST_S = 2 * TICK_S  # of the time since its last turn, that it takes its share 
 
 @dataclass(frozen=True)
 class Idlers:
-    """pids: of the processes, one per rank."""
+    """The running processes."""
 
+    # [ranks]
     pids: tuple[int, ...]
 
     @classmethod
     def start(cls, quotas: Quotas, cores: Sequence[int]) -> Idlers:
         """cores: of every rank."""
-        return cls(tuple(beside.start(core, partial(_idle, quotas, rank)) for rank, core in enumerate(cores)))
+        return cls(tuple(background.start(core, partial(_idle, quotas, rank)) for rank, core in enumerate(cores)))
 
     def pause(self) -> None:
         """Without quotas they would take time from other ranks."""
@@ -55,7 +56,7 @@ class Idlers:
 def _idle(quotas: Quotas, rank: int) -> None:
     quotas.join(rank)
     in_short_turns(os.SCHED_IDLE)
-    share, last = quotas.asked[rank], time.perf_counter()
+    share, last = quotas.shares[rank], time.perf_counter()
     while True:
         time.sleep(TICK_S)
         now = time.perf_counter()

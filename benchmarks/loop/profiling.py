@@ -27,13 +27,13 @@ def kernels(cluster: Emulated, model: Model, folder: Path, port: int) -> list[Pa
     """`profile kernels` on all ranks at once; the file of every speed of ranks."""
     file = folder / f"kernels-{model.name}.yaml"
     words = ["profile", "kernels", "--device", "cpu", "--quick", "--gpus", str(cluster.num_ranks),
-             *asked(model, folder), "-o", str(file)]  # fmt: skip
+             *workload_options(model, folder), "-o", str(file)]  # fmt: skip
     _all_ranks(cluster, words, folder / f"kernels-{model.name}", port)
     return sorted(folder.glob(f"kernels-{model.name}*.yaml"))
 
 
-def asked(model: Model, folder: Path) -> list[str]:
-    """The options that say what is trained."""
+def workload_options(model: Model, folder: Path) -> list[str]:
+    """The options of `plan` and `profile kernels` for the model and its batch."""
     file = folder / f"{model.name}.yaml"
     file.write_text(yaml.safe_dump({"name": model.name, **model.fields}), encoding="utf-8")
     return ["--model", str(file), "--seq-len", str(model.seq_len), "--global-batch", str(model.global_batch),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 MOST_OF_A_CORE = 0.85  # the quotas on a core, added up: the rest is for the kernel and the shapers
 LEAST_QUOTA_S = 0.001  # the kernel takes none below it
-APART = 0.03  # of the shortest period, that those of two ranks differ by at least
+PERIOD_STEP = 0.03  # of the shortest period: the difference between the periods of two ranks
 TURN_S = 0.0001  # the shortest that the kernel takes
 _ROOT = Path("/sys/fs/cgroup")
 _WEIGHTS = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by version: the highest
@@ -38,50 +38,55 @@ def cpu_controller() -> tuple[Path, int] | None:
     return None
 
 
-def cores_of(asked: Sequence[float], cores: Sequence[int]) -> tuple[int, ...] | str:
+def cores_of(shares: Sequence[float], cores: Sequence[int]) -> tuple[int, ...] | str:
     """A core for every rank, the largest shares first, each to the core with the most left; or why they do not fit."""
-    total, most = sum(asked), MOST_OF_A_CORE * len(cores)
-    left = dict.fromkeys(cores, MOST_OF_A_CORE)
-    found = dict[int, int]()
-    for rank in sorted(range(len(asked)), key=lambda rank: (-asked[rank], rank)):
-        found[rank] = max(left, key=lambda core: (round(left[core], 9), -core))
-        left[found[rank]] -= asked[rank]
-    if min(left.values()) < -1e-9:
+    total, most = sum(shares), MOST_OF_A_CORE * len(cores)
+    remaining = dict.fromkeys(cores, MOST_OF_A_CORE)
+    core_of = dict[int, int]()
+    for rank in sorted(range(len(shares)), key=lambda rank: (-shares[rank], rank)):
+        core_of[rank] = max(remaining, key=lambda core: (round(remaining[core], 9), -core))
+        remaining[core_of[rank]] -= shares[rank]
+    if min(remaining.values()) < -1e-9:
         return (f"quotas of {total:g} cores in all do not fit: {MOST_OF_A_CORE:.0%} of {len(cores)} cores are "
-                f"{most:g}, and the fullest core would have {MOST_OF_A_CORE - min(left.values()):g}")  # fmt: skip
-    return tuple(found[rank] for rank in range(len(asked)))
+                f"{most:g}, and the fullest core would have {MOST_OF_A_CORE - min(remaining.values()):g}")  # fmt: skip
+    return tuple(core_of[rank] for rank in range(len(shares)))
 
 
-def periods_s(asked: Sequence[float]) -> tuple[float, ...]:
-    """Of every rank: the first one's is the shortest in which every quota is still one that the kernel takes (the
-    shorter, the less of its time can a rank save up), and each has a longer one than the rank before. Equal ones would
-    lie to each other through a whole run as they happened to begin, and what ranks wait for one another with them.
+def periods_s(shares: Sequence[float]) -> tuple[float, ...]:
+    """The period of every rank's quota.
+
+    The first is the shortest in which every quota is one that the kernel accepts: the shorter the period, the less
+    quota a rank can save up. Each rank has a longer one than the rank before, because equal periods would keep their
+    initial phase offset for the whole run, and the ranks' waits for each other would depend on it.
     """
-    shortest = LEAST_QUOTA_S / min(asked)
-    return tuple(shortest * (1.0 + APART * rank) for rank in range(len(asked)))
+    shortest = LEAST_QUOTA_S / min(shares)
+    return tuple(shortest * (1.0 + PERIOD_STEP * rank) for rank in range(len(shares)))
 
 
 @dataclass(frozen=True)
 class Quotas:
-    """The groups of a cluster's ranks, below one of their own. asked: cores of every rank."""
+    """The control groups of a cluster's ranks, below a group for the cluster."""
 
+    # The group of the cluster.
     folder: Path
+    # Of control groups, 1 or 2.
     version: int
-    asked: tuple[float, ...]
+    # [ranks] share of a core of each rank.
+    shares: tuple[float, ...]
 
     @classmethod
-    def make(cls, mark: str, asked: Sequence[float]) -> Quotas:
+    def make(cls, mark: str, shares: Sequence[float]) -> Quotas:
         """Makes the groups, with their quotas."""
         where = cpu_controller()
         if where is None:
             raise OSError(f"no `cpu` controller under {_ROOT}")
-        made = cls(where[0] / mark, where[1], tuple(asked))
+        made = cls(where[0] / mark, where[1], tuple(shares))
         made.folder.mkdir()
         name, value = _WEIGHTS[made.version]
         (made.folder / name).write_text(value)
         if made.version == 2:
             (made.folder / "cgroup.subtree_control").write_text("+cpu")
-        for rank in range(len(asked)):
+        for rank in range(len(shares)):
             made._group(rank).mkdir()
         made.limit()
         return made
@@ -95,12 +100,12 @@ class Quotas:
 
     def limit(self) -> None:
         """The quotas hold."""
-        for rank, (cores, period) in enumerate(zip(self.asked, periods_s(self.asked), strict=True)):
+        for rank, (cores, period) in enumerate(zip(self.shares, periods_s(self.shares), strict=True)):
             self._write(rank, round(cores * period * 1e6), round(period * 1e6))
 
     def lift(self) -> None:
         """Every rank as fast as it can: for what is no part of a measurement."""
-        for rank, period in enumerate(periods_s(self.asked)):
+        for rank, period in enumerate(periods_s(self.shares)):
             self._write(rank, None, round(period * 1e6))
 
     def _write(self, rank: int, quota_us: int | None, period_us: int) -> None:
@@ -117,7 +122,7 @@ class Quotas:
         """Kills whatever is in the groups with this mark, and removes them."""
         if (where := cpu_controller()) is None or not (folder := where[0] / mark).is_dir():
             return
-        for group in [*(each for each in folder.iterdir() if each.is_dir()), folder]:
+        for group in [*(group for group in folder.iterdir() if group.is_dir()), folder]:
             for _ in range(100):
                 _kill_all(group)
                 with suppress(OSError):

@@ -17,35 +17,41 @@ SLOWEST = 3.0  # what is predicted to take so many times the best is not drawn: 
 
 @dataclass(frozen=True)
 class Step:
-    """slowness: of the core that was disturbed most (`core_speed`)."""
+    """One measured step."""
 
     seconds: float
+    # Of the core that was disturbed most (`core_speed`); 1 is undisturbed.
     slowness: float
 
 
 @dataclass
 class Entry:
-    """One layout of the sample: the choice-th of the plan in a file. roles: why it is in the sample; hosts: names of
-    those that it runs on."""
+    """One layout of the sample."""
 
     layout_id: str
+    # The file of the plan, and the number of the layout in it.
     plan: Path
     choice: int
+    # Seconds of a step.
     predicted_s: float
+    # Why it is in the sample.
     roles: list[str]
+    # Names of the hosts that it runs on.
     hosts: tuple[str, ...] = ()
+    # The measured steps, by round.
     rounds: list[list[Step]] = field(default_factory=list)
-    failed: str = ""  # why it was not measured
+    # Why it was not measured.
+    failed: str = ""
 
     @property
     def counted(self) -> list[list[Step]]:
         """The steps that count, by round."""
-        return [calmest(each, attrgetter("slowness")) for each in self.rounds]
+        return [calmest(steps, attrgetter("slowness")) for steps in self.rounds]
 
     @property
     def medians(self) -> list[float]:
         """Seconds of a step, by round."""
-        return [float(np.median([step.seconds for step in each])) for each in self.counted]
+        return [float(np.median([step.seconds for step in steps])) for steps in self.counted]
 
     @property
     def measured_s(self) -> float:
@@ -66,14 +72,18 @@ class Entry:
 def at_equal_speed(entries: Sequence[Entry]) -> list[float]:
     """Seconds of a step of each, had the cores been as fast during all steps of all of them: an analysis of covariance,
     log seconds = own level + b log slowness with one b for all, taken at the mean slowness. All steps count."""
-    steps = [[step for each in entry.rounds for step in each] for entry in entries]
-    seconds, slowness = ([np.log([getattr(step, name) for step in own]) for own in steps]
-                         for name in ("seconds", "slowness"))  # fmt: skip
-    levels, speeds = (np.array([own.mean() for own in each]) for each in (seconds, slowness))
-    apart = np.concatenate([own - own.mean() for own in slowness])
-    moved = float(apart @ np.concatenate([own - own.mean() for own in seconds]))
-    slope = moved / float(apart @ apart) if apart.any() else 0.0
-    return [float(each) for each in np.exp(levels + slope * (speeds.mean() - speeds))]
+    steps = [[step for steps in entry.rounds for step in steps] for entry in entries]
+    log_s = [np.log([step.seconds for step in steps_of_entry]) for steps_of_entry in steps]
+    log_slowness = [np.log([step.slowness for step in steps_of_entry]) for steps_of_entry in steps]
+    mean_log_s = np.array([values.mean() for values in log_s])
+    mean_log_slowness = np.array([values.mean() for values in log_slowness])
+    # b by least squares over deviations from each entry's own means.
+    slowness_deviation = np.concatenate([values - values.mean() for values in log_slowness])
+    covariance = float(slowness_deviation @ np.concatenate([values - values.mean() for values in log_s]))
+    variance = float(slowness_deviation @ slowness_deviation)
+    slope = covariance / variance if slowness_deviation.any() else 0.0
+    corrected = mean_log_s + slope * (mean_log_slowness.mean() - mean_log_slowness)
+    return [float(seconds) for seconds in np.exp(corrected)]
 
 
 def chosen(
@@ -81,17 +91,18 @@ def chosen(
     most: int = MOST,
 ) -> list[Entry]:
     """The sample: the predicted best, the naive choices, and `drawn` of the others, each once, `most` in all."""
-    found: dict[str, Entry] = {}
+    sample: dict[str, Entry] = {}
     for entry in (*best, *naive):
-        if entry.layout_id in found:
-            found[entry.layout_id].roles += entry.roles
+        if entry.layout_id in sample:
+            sample[entry.layout_id].roles += entry.roles
         else:
-            found[entry.layout_id] = entry
+            sample[entry.layout_id] = entry
     limit = SLOWEST * min(entry.predicted_s for entry in best)
-    rest = {each.layout_id: each for each in others if each.layout_id not in found and each.predicted_s <= limit}
-    number = min(drawn, most - len(found), len(rest))
+    rest = {entry.layout_id: entry for entry in others
+            if entry.layout_id not in sample and entry.predicted_s <= limit}  # fmt: skip
+    number = min(drawn, most - len(sample), len(rest))
     picked = random.Random(seed).sample(sorted(rest), max(number, 0))
-    return [*found.values(), *(rest[name] for name in sorted(picked, key=lambda name: rest[name].predicted_s))]
+    return [*sample.values(), *(rest[name] for name in sorted(picked, key=lambda name: rest[name].predicted_s))]
 
 
 def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float:

@@ -20,38 +20,39 @@ _MATRIX = torch.ones(96, 96)
 
 
 @dataclass(frozen=True)
-class Found:
-    """Of every rank. at_once: products per second while all compute, over those while it computes alone; behind_waits:
-    seconds that products take behind a wait, over those that as many take without one (less than 1: it has saved up
-    some of what it did not use meanwhile; told, but no reason to refuse)."""
+class RankSpeeds:
+    """Speeds of every rank, relative to the rank alone and without waits."""
 
+    # [ranks] products per second while all ranks compute, over those while it computes alone.
     at_once: tuple[float, ...]
+    # [ranks] seconds of products behind a wait, over the seconds without one. Less than 1 means that the rank saved up
+    # quota while it waited, which is reported but no reason to refuse the machine.
     behind_waits: tuple[float, ...]
 
 
-def run(cluster: Emulated, outputs: Path) -> Found:
+def run(cluster: Emulated, outputs: Path) -> RankSpeeds:
     """The first of TRIES that refuses nothing, or the last."""
     for number in range(TRIES):
-        found = _once(cluster, outputs / str(number))
-        if not refusal(found):
+        speeds = _once(cluster, outputs / str(number))
+        if not refusal(speeds):
             break
-    return found
+    return speeds
 
 
-def _once(cluster: Emulated, outputs: Path) -> Found:
+def _once(cluster: Emulated, outputs: Path) -> RankSpeeds:
     outputs.mkdir(parents=True)
     alone = [outputs / f"alone-{rank}.log" for rank in range(cluster.num_ranks)]
     for rank, path in enumerate(alone):
         finish([cluster.start(rank, partial(_compute, 0), path, 0)], [path])
     cluster.run(lambda rank: _compute(BURSTS), outputs, 0)
-    both = [json.loads((outputs / f"rank-{rank}.log").read_text()) for rank in range(cluster.num_ranks)]
+    together = [json.loads((outputs / f"rank-{rank}.log").read_text()) for rank in range(cluster.num_ranks)]
     rates = [json.loads(path.read_text())["per_s"] for path in alone]
-    return Found(tuple(each["per_s"] / rate for each, rate in zip(both, rates, strict=True)),
-                 tuple(each["behind_a_wait"] for each in both))  # fmt: skip
+    return RankSpeeds(tuple(rank["per_s"] / rate for rank, rate in zip(together, rates, strict=True)),
+                      tuple(rank["behind_a_wait"] for rank in together))  # fmt: skip
 
 
 def _compute(bursts: int) -> int:
-    """Prints products per second, and of so many bursts what `Found` says."""
+    """Prints products per second, and the median time of so many bursts as `RankSpeeds.behind_waits`."""
     done, began, cpu = 0, time.perf_counter(), time.thread_time()
     while (now := time.perf_counter()) < began + SECONDS:
         _product()
@@ -75,17 +76,18 @@ def _product() -> torch.Tensor:
     return _MATRIX @ _MATRIX
 
 
-def told(found: Found) -> str:
+def summary(speeds: RankSpeeds) -> str:
     """`8 ranks at once do 7.90 times what one does alone, and behind a wait they take 0.95 of their time`."""
-    return (f"{len(found.at_once)} ranks at once do {sum(found.at_once):.2f} times what one does alone, and behind a "
-            f"wait they take {mean(found.behind_waits):.2f} of their time")  # fmt: skip
+    return (f"{len(speeds.at_once)} ranks at once do {sum(speeds.at_once):.2f} times what one does alone, and behind a "
+            f"wait they take {mean(speeds.behind_waits):.2f} of their time")  # fmt: skip
 
 
-def refusal(found: Found) -> str:
+def refusal(speeds: RankSpeeds) -> str:
     """Why this machine cannot emulate the ranks; empty if it can."""
-    n = len(found.at_once)
-    if sum(found.at_once) >= LEAST * n:
+    n = len(speeds.at_once)
+    if sum(speeds.at_once) >= LEAST * n:
         return ""
-    worst = min(range(n), key=found.at_once.__getitem__)
-    return (f"{told(found)}: less than {LEAST:g} x {n} = {LEAST * n:.2f} (rank {worst}: {found.at_once[worst]:.2f}); "
+    worst = min(range(n), key=speeds.at_once.__getitem__)
+    return (f"{summary(speeds)}: less than {LEAST:g} x {n} = {LEAST * n:.2f} "
+            f"(rank {worst}: {speeds.at_once[worst]:.2f}); "
             "other programs take the cores, or the quotas are too large")  # fmt: skip

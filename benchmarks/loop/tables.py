@@ -1,4 +1,4 @@
-"""What was measured, as a document and as tables."""
+"""The measurements, as a document and as tables."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ NAIVE = ("default order", "all dp", "tp = host", "even stages")
 
 @dataclass
 class Result:
-    """One model on one cluster. sample: the first entry is the plan's choice; profiled_at: the cores' slowness
-    (`core_speed`) while kernels were profiled; told: what was said of the cluster."""
+    """One model on one cluster."""
 
     case: Case
     model: Model
+    # The plan's choice comes first.
     sample: list[Entry]
+    # Slowness of the cores (`core_speed`) while kernels were profiled.
     profiled_at: float
-    told: list[str] = field(default_factory=list)
+    # Remarks on the cluster.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def measured(self) -> list[Entry]:
@@ -37,21 +39,21 @@ class Result:
         done = self.measured
         predicted, times = _times(done)
         choice = done.index(self.sample[0]) if self.sample[0] in done else -1
-        found = {"regret": regret(times, choice) if choice >= 0 else math.nan,
+        figures = {"regret": regret(times, choice) if choice >= 0 else math.nan,
                  "median error": median_error(predicted, times), "tau": kendall_tau(predicted, times)}  # fmt: skip
         if choice >= 0:
             equal = at_equal_speed(done)
-            found |= {"regret at equal speed": regret(equal, choice),
+            figures |= {"regret at equal speed": regret(equal, choice),
                       "tau at equal speed": kendall_tau(predicted, equal)}  # fmt: skip
         for role in NAIVE:
             for entry in done:
                 if role in entry.roles and choice >= 0:
-                    found[f"gain over {role}"] = entry.measured_s / times[choice]
-                    found[f"gain over {role}, predicted"] = entry.predicted_s / done[choice].predicted_s
+                    figures[f"gain over {role}"] = entry.measured_s / times[choice]
+                    figures[f"gain over {role}, predicted"] = entry.predicted_s / done[choice].predicted_s
         drawn = [entry for entry in done if "drawn" in entry.roles]
         if drawn:
-            found["median error of the drawn"] = median_error(*_times(drawn))
-        return found
+            figures["median error of the drawn"] = median_error(*_times(drawn))
+        return figures
 
     def reached(self) -> bool:
         figures = self.figures()
@@ -67,7 +69,7 @@ class Result:
                 for entry in self.sample]  # fmt: skip
         return {"cluster": self.case.name, "hosts": hosts, "model": {"name": self.model.name, **self.model.fields},
                 "seq_len": self.model.seq_len, "global_batch": self.model.global_batch, "figures": self.figures(),
-                "profiled_at_slowness": self.profiled_at, "layouts": rows, "told": self.told}  # fmt: skip
+                "profiled_at_slowness": self.profiled_at, "layouts": rows, "told": self.notes}  # fmt: skip
 
 
 def _times(entries: Sequence[Entry]) -> tuple[list[float], list[float]]:
@@ -81,7 +83,8 @@ def document(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, A
 
 def tables(results: Sequence[Result], about: Mapping[str, Any]) -> str:
     """Markdown: a table per cluster and model, and one of all."""
-    return "\n".join([*_head(about), *_summary(results), *(line for each in results for line in _one(each))]) + "\n"
+    sections = (line for result in results for line in _section(result))
+    return "\n".join([*_head(about), *_summary(results), *sections]) + "\n"
 
 
 def _head(about: Mapping[str, Any]) -> Iterator[str]:
@@ -114,14 +117,14 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
     yield ""
 
 
-def _one(result: Result) -> Iterator[str]:
+def _section(result: Result) -> Iterator[str]:
     model = result.model
     yield f"## {result.case.name}, {model.name}: {model.global_batch} x {model.seq_len} tokens"
     yield ""
     for host in result.case.hosts:
         link = f"{8e-6 * host.link_bytes_per_s:.0f} Mb/s" if host.link_bytes_per_s else "not shaped"
         yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
-    yield from (f"- {line}" for line in result.told)
+    yield from (f"- {line}" for line in result.notes)
     slowness = np.median([step.slowness for entry in result.sample for steps in entry.counted for step in steps])
     yield (f"- the loop that tells the cores' speed took {result.profiled_at:.2f} times its least while kernels were "
            f"profiled, {slowness:.2f} times during steps that count (medians)")  # fmt: skip

@@ -16,14 +16,14 @@ import numpy as np
 from meshwright.profiles.profilers import core_speed
 from meshwright.profiles.profilers.core_speed import Times
 
-from . import beside
+from . import background
 
 TICK_S = 0.001
 TICKS_PER_PROBE = 5
-KEPT = 1 << 18  # probes: those of the last 20 minutes, at the least
+NUM_PROBES = 1 << 18  # stored: those of the last 20 minutes, at the least
 WINDOW_S = 0.3  # about a step
 _PRIORITY = 50
-_APART_S = 2 * TICKS_PER_PROBE * TICK_S  # of two probes, at the most: also the shortest step has one beside it
+_PROBE_GAP_S = 2 * TICKS_PER_PROBE * TICK_S  # of two probes, at the most: also the shortest step has one beside it
 
 
 def may_go_first() -> bool:
@@ -38,16 +38,18 @@ def may_go_first() -> bool:
 
 @dataclass(frozen=True)
 class Tickers:
-    """pids: processes, one per core; pages: what each of them writes, shared with this process: how many probes it has
-    made, and of the last ones when they were made (time.perf_counter) and what they took, in s."""
+    """The running processes, and their measurements."""
 
+    # [cores]
     pids: tuple[int, ...]
+    # [cores] memory shared with each process: the number of probes made, then for the last NUM_PROBES of them the times
+    # at which they were made (time.perf_counter) and their durations in s.
     pages: tuple[mmap.mmap, ...]
 
     @classmethod
     def start(cls, cores: Sequence[int]) -> Tickers:
-        pages = tuple(mmap.mmap(-1, 8 * (1 + 2 * KEPT)) for _ in cores)
-        pids = (beside.start(core, partial(_tick, page)) for core, page in zip(cores, pages, strict=True))
+        pages = tuple(mmap.mmap(-1, 8 * (1 + 2 * NUM_PROBES)) for _ in cores)
+        pids = (background.start(core, partial(_tick, page)) for core, page in zip(cores, pages, strict=True))
         return cls(tuple(pids), pages)
 
     def stop(self) -> None:
@@ -62,8 +64,8 @@ class Tickers:
 
     def usual_slowness(self, start: float, end: float) -> float:
         """The median over the calmer half of that time, which is what counts of steps and of samples of kernels; of as
-        much of it as is kept."""
-        start = max(start, end - KEPT * TICKS_PER_PROBE * TICK_S)
+        much of it as is stored."""
+        start = max(start, end - NUM_PROBES * TICKS_PER_PROBE * TICK_S)
         windows = [self.slowness(at, at + WINDOW_S) for at in np.arange(start, end, WINDOW_S)]
         return float(np.median(core_speed.calmest(windows, float)))
 
@@ -71,13 +73,13 @@ class Tickers:
 def _probes(page: mmap.mmap) -> tuple[Times, Times]:
     """When probes were made, and what they took."""
     numbers: Any = np.frombuffer(page, np.float64)
-    made = min(int(numbers[0]), KEPT)
-    return numbers[1 : 1 + made], numbers[1 + KEPT : 1 + KEPT + made]
+    made = min(int(numbers[0]), NUM_PROBES)
+    return numbers[1 : 1 + made], numbers[1 + NUM_PROBES : 1 + NUM_PROBES + made]
 
 
 def _slowness(times: Times, took: Times, start: float, end: float) -> float:
     """Raises ValueError where there is no probe between the two times."""
-    within = (times >= start - _APART_S) & (times <= end + _APART_S)
+    within = (times >= start - _PROBE_GAP_S) & (times <= end + _PROBE_GAP_S)
     if not within.any():
         raise ValueError("no probe between these times")
     return core_speed.slowness(took[within], took)
@@ -93,6 +95,8 @@ def _tick(page: mmap.mmap) -> None:
             time.sleep(TICK_S)
         started = time.perf_counter()
         core_speed.loop()
-        numbers[1 + made % KEPT], numbers[1 + KEPT + made % KEPT] = started, time.perf_counter() - started
+        place = 1 + made % NUM_PROBES
+        numbers[place] = started
+        numbers[NUM_PROBES + place] = time.perf_counter() - started
         made += 1
         numbers[0] = made

@@ -33,27 +33,30 @@ BUILD_S, STEPS_S = 120.0, 600.0  # longest waits: for a layout to be built, and 
 
 
 class TrialFailed(Exception):
-    """A layout that did not train: says what its ranks said."""
+    """A layout did not train; the message has the last line of every rank."""
 
 
 @dataclass
 class Trial:
-    """The ranks of one layout. ends: to tell each of them what to do; answers: from the first rank."""
+    """The ranks of one layout."""
 
     pids: list[int]
-    ends: list[int]
+    # [ranks] file descriptors that commands are written to.
+    command_ends: list[int]
+    # File descriptor that the first rank answers on.
     answers: int
+    # The folder of the logs.
     outputs: Path
 
     def train(self, steps: int) -> list[tuple[float, float]]:
         """Trains some steps: when each began and ended, as time.perf_counter has it, which is the same in all
         processes."""
         self._signal(signal.SIGCONT)
-        for end in self.ends:
+        for end in self.command_ends:
             os.write(end, f"{steps}\n".encode())
-        found = [(start, end) for start, end in json.loads(self._answer(STEPS_S))]
+        spans = [(start, end) for start, end in json.loads(self._answer(STEPS_S))]
         self._signal(signal.SIGSTOP)
-        return found
+        return spans
 
     def wait_until_built(self) -> None:
         self._answer(BUILD_S)
@@ -72,23 +75,23 @@ class Trial:
                 text += os.read(self.answers, 1 << 16)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise TrialFailed(f"no answer within {longest_s:.0f} s\n{self._said()}") from None
+                    raise TrialFailed(f"no answer within {longest_s:.0f} s\n{self._last_lines()}") from None
                 if ended := [pid for pid in self.pids if os.waitpid(pid, os.WNOHANG)[0]]:
                     self.pids = [pid for pid in self.pids if pid not in ended]
-                    raise TrialFailed(self._said()) from None
+                    raise TrialFailed(self._last_lines()) from None
                 time.sleep(0.01)
         return text.decode()
 
-    def _said(self) -> str:
-        """The last words of every rank."""
+    def _last_lines(self) -> str:
+        """The last line of every rank's log."""
         logs = [(path.stem, path.read_text(errors="replace").strip()) for path in sorted(self.outputs.glob("*.log"))]
-        return "\n".join(f"{name}: {said.splitlines()[-1]}" for name, said in logs if said)
+        return "\n".join(f"{name}: {text.splitlines()[-1]}" for name, text in logs if text)
 
     def end(self) -> None:
         self._signal(signal.SIGKILL)
         for pid in self.pids:
             os.waitpid(pid, 0)
-        for end in (*self.ends, self.answers):
+        for end in (*self.command_ends, self.answers):
             os.close(end)
 
 
@@ -107,15 +110,15 @@ def trial(
                         balance_experts=balances)  # fmt: skip
     started = Trial([], [end for _, end in pipes], answers[0], outputs)
     try:
-        for position, (rank, (told, _)) in enumerate(zip(ranks, pipes, strict=True)):
+        for position, (rank, (commands, _)) in enumerate(zip(ranks, pipes, strict=True)):
             # torchrun's way to tell attempts apart whose ranks meet at one store.
             variables = {"RANK": position, "WORLD_SIZE": len(ranks), "TORCHELASTIC_USE_AGENT_STORE": True,
                          "TORCHELASTIC_RESTART_COUNT": number}  # fmt: skip
-            train = functools.partial(_train, settings, variables, told, answers[1])
+            train = functools.partial(_train, settings, variables, commands, answers[1])
             started.pids.append(cluster.start(rank, train, outputs / f"rank-{rank}.log", port))
     finally:
-        for told, _ in pipes:
-            os.close(told)
+        for commands, _ in pipes:
+            os.close(commands)
         os.close(answers[1])
     try:
         yield started
@@ -123,8 +126,8 @@ def trial(
         started.end()
 
 
-def _train(settings: Settings, variables: Mapping[str, object], told: int, answers: int) -> int:
-    """One rank: builds its part, and trains as many steps as it is told to, until nobody tells it any more."""
+def _train(settings: Settings, variables: Mapping[str, object], commands_from: int, answers: int) -> int:
+    """One rank: builds its part, and trains as many steps as each command asks for, until the pipe is closed."""
     os.environ.update({name: str(value) for name, value in variables.items()})
     job, _, device, mesh = worker.meet(settings, Status(rank=int(os.environ["RANK"])))
     trainer = Trainer(job, mesh, device)
@@ -133,7 +136,7 @@ def _train(settings: Settings, variables: Mapping[str, object], told: int, answe
     if first:
         os.write(answers, b"built\n")
     done = 0
-    with os.fdopen(told) as commands:
+    with os.fdopen(commands_from) as commands:
         for line in commands:
             steps = []
             for index in range(done, done + int(line)):
@@ -159,9 +162,9 @@ def meeting_point(cluster: Emulated, port: int, outputs: Path) -> Iterator[None]
 
 def _store(port: int) -> int:
     address = os.environ["MASTER_ADDR"]
-    kept = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     signal.pause()
-    return kept.port
+    return store.port
 
 
 def turns(names: Sequence[str], number: int, chance: random.Random) -> Iterator[str]:
