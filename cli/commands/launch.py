@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import options
-from ..console import Terminal, check_writable, table, to_json, write_file
+from ..console import Terminal, check_writable, to_json, write_file
 
 if TYPE_CHECKING:
     from ...runtime.job import Job
     from ...runtime.launcher import Nodes
-    from ...runtime.rehearsal.parity import Parity, StageMemory
     from ...runtime.report import Event, Recorder
     from ...runtime.settings import Settings
 
@@ -264,6 +263,7 @@ def _checked(
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
     from ...runtime.rehearsal import parity, pricing
     from ...runtime.settings import planned_job
+    from ..screens import launch as screen
 
     predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
     memory = parity.compare_memory(recorder.peaks(), predicted)
@@ -280,42 +280,10 @@ def _checked(
         missing = parity.not_exercised(planned_job(settings), recorder.job)
         more["parity"] = {**verdict.as_dict(), "memory_agrees": all(row.within for row in memory),
                           "not_exercised": missing}  # fmt: skip
-        terminal.show([_parity_table(verdict)])
-        show_line(_verdict(verdict))
+        terminal.show([screen.parity_table(verdict)])
+        show_line(screen.verdict_line(verdict))
         show_line(f"not exercised: {', '.join(missing)}")
-    terminal.show([_memory_table(memory)])
+    terminal.show([screen.memory_table(memory)])
     if settings.check_parity and not all(row.within for row in memory):
         terminal.warn(f"NOT the planned memory: it is off by more than {parity.MEMORY_TOLERANCE:.0%}")
     return more
-
-
-def _parity_table(verdict: Parity) -> Any:
-    rows = [
-        (str(s.step), f"{s.loss:.12f}", f"{s.reference_loss:.12f}", f"{s.loss_difference:.1e}",
-         f"{s.gradient_norm:.9f}", f"{s.reference_norm:.9f}", f"{s.norm_difference:.1e}", "" if s.agrees else "differs")
-        for s in verdict.steps
-    ]  # fmt: skip
-    names = ("step", "loss", "one process", "rel. diff.", "gradient norm", "one process ", "rel. diff. ", "")
-    return table(*names, rows=rows, right=names[:-1])
-
-
-def _verdict(verdict: Parity) -> str:
-    from ...runtime.rehearsal import parity
-
-    first = verdict.first_difference
-    if first is None:
-        limits = f"relative {parity.LOSS_TOLERANCE:g} and {parity.NORM_TOLERANCE:g}"
-        return (f"losses and gradient norms agree with the single-process run ({limits}); "
-                f"the loss moves by at least {verdict.least_change:.1%} a step")  # fmt: skip
-    return (f"NOT the same training: step {first.step} differs from the single-process run, loss by a relative "
-            f"{first.loss_difference:.1e}, gradient norm by {first.norm_difference:.1e}")  # fmt: skip
-
-
-def _memory_table(memory: list[StageMemory]) -> Any:
-    rows = [
-        (str(row.stage), f"{row.measured_bytes / 2**20:,.2f}", f"{row.predicted_bytes / 2**20:,.2f}",
-         f"{row.difference:+.1%}")
-        for row in memory
-    ]  # fmt: skip
-    names = ("stage", "peak MiB", "predicted MiB", "")
-    return table(*names, rows=rows, right=names)
