@@ -49,11 +49,11 @@ class MeshwrightError(Exception):
 class FieldProblem:
     """One thing wrong in an input: where it stands and what is wrong with it."""
 
-    message: str
-    field: str = ""
-    file: str = ""
-    line: int = 0
-    hint: str = ""
+    message: str  # what is wrong
+    field: str = ""  # path as `--set` spells it, or a column
+    file: str = ""  # as messages name it; empty where the input is no file
+    line: int = 0  # from 1; 0: not known
+    hint: str = ""  # the one thing to do about it
     missing: tuple[str, ...] = ()  # paths of the fields that are absent, where that is the problem
 
     def __str__(self) -> str:

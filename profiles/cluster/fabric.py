@@ -47,25 +47,24 @@ FabricType = Literal["non-blocking", "rail-optimised", "rail-only", "oversubscri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inter:
-    """The network as one GPU of a node sees it. bw_bytes_per_s: nics x NIC speed / GPUs of the node; shared_by: see
-    NetworkLevel."""
+    """The network as one GPU of a node sees it."""
 
-    bw_bytes_per_s: float
-    latency_s: float
-    kind: str
-    nics: int | None = None
-    source: str = ""
-    shared_by: float = 1.0
+    bw_bytes_per_s: float  # NICs x NIC speed / GPUs of the node, one direction
+    latency_s: float  # per step of a collective
+    kind: str  # one of INTER_KINDS, its generation (`ndr-ib`), or NETWORK_KIND
+    nics: int | None = None  # per node; None: not known
+    source: str = ""  # of bandwidth and latency
+    shared_by: float = 1.0  # see NetworkLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Nodes that are alike, with the levels inside them (or inside their rack), innermost first."""
+    """Equal nodes on one network."""
 
-    nodes: NodeGroup
-    intra: tuple[NetworkLevel, ...]
-    inter: Inter | None
-    warnings: tuple[str, ...] = ()
+    nodes: NodeGroup  # what they are, and how many
+    intra: tuple[NetworkLevel, ...]  # levels inside a node (or its rack), innermost first
+    inter: Inter | None  # None: their network is not known
+    warnings: tuple[str, ...] = ()  # texts on what was assumed
 
     @property
     def needs_network(self) -> bool:
@@ -74,17 +73,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The network between nodes. ratio: bandwidth inside a pod over bandwidth between pods, per GPU; a dragonfly's
-    groups are its pods. between: what joins the groups, where it is slower than their own networks (nics: how many GPUs
-    of a node share it). wan_bw_bytes_per_s: of one site, one direction, all its links together."""
+    """The network between nodes."""
 
-    type: FabricType = "non-blocking"
-    ratio: float = 1.0
-    pod_nodes: int | None = None
+    type: FabricType = "non-blocking"  # its shape
+    ratio: float = 1.0  # bandwidth inside a pod over bandwidth between pods, per GPU
+    pod_nodes: int | None = None  # nodes of a pod, or of a dragonfly's group
     sites: tuple[tuple[str, int], ...] = ()  # (name, nodes)
-    wan_bw_bytes_per_s: float = 0.0
-    wan_latency_s: float = 0.0
-    between: Inter | None = None
+    wan_bw_bytes_per_s: float = 0.0  # of one site, one direction, all its links together
+    wan_latency_s: float = 0.0  # between two sites
+    between: Inter | None = None  # what joins groups, if slower than their networks; its nics: GPUs sharing it
 
 
 def pcie_kind(bw_bytes_per_s: float) -> str:

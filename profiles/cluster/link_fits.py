@@ -26,33 +26,26 @@ _NAMES = ("base_s", "hop_s", "efficiency", "ramp")
 
 @dataclass(frozen=True)
 class Line:
-    """latency_s + S / bw_bytes_per_s over the sizes that were measured; residual: median relative error of the fit;
-    spread: median over the sizes of the distance of the quartiles over the median."""
+    """Seconds of S bytes as latency_s + S / bw_bytes_per_s, over the sizes that were measured."""
 
-    latency_s: float
-    bw_bytes_per_s: float
-    residual: float
-    spread: float
+    latency_s: float  # one direction
+    bw_bytes_per_s: float  # one direction
+    residual: float  # median relative error of the fit
+    spread: float  # median over the sizes of (upper - lower quartile) / median
 
 
 @dataclass(frozen=True)
 class Links:
-    """What was measured.
+    """The links of a job, as measured."""
 
-    pairs: (from, to) -> line, of a pair alone, or beside others of its test; nodes: bytes/s from node to node, all
-    ranks at once; both_ways: the same while the other direction runs, of pairs of nodes; inside: device ("" where all
-    are of one kind) -> the level inside its nodes, {} where a node is one rank; network: the level between nodes, None
-    where there is one; rates: of collectives on the kinds of these levels, with the residual of each fit.
-    """
-
-    ranks: Ranks
-    pairs: Mapping[tuple[int, int], Line]
-    nodes: Mapping[tuple[int, int], float]
-    both_ways: Mapping[tuple[int, int], float]
-    inside: Mapping[str, NetworkLevel]
-    network: NetworkLevel | None
-    rates: Mapping[str, Mapping[Op, OpRates]]
-    residuals: Mapping[str, Mapping[Op, float]]
+    ranks: Ranks  # between whom
+    pairs: Mapping[tuple[int, int], Line]  # (from, to) -> line of a pair, alone or beside others of its test
+    nodes: Mapping[tuple[int, int], float]  # (from, to) -> bytes/s, all ranks at once
+    both_ways: Mapping[tuple[int, int], float]  # the same while the other direction runs
+    inside: Mapping[str, NetworkLevel]  # device ("" where all are one kind) -> its level; {}: nodes of one rank
+    network: NetworkLevel | None  # between nodes; None where there is one node
+    rates: Mapping[str, Mapping[Op, OpRates]]  # kind of level -> constants of its collectives
+    residuals: Mapping[str, Mapping[Op, float]]  # kind of level -> median relative error of each fit
 
     @property
     def levels(self) -> tuple[NetworkLevel, ...]:
@@ -68,11 +61,11 @@ class Links:
 
 @dataclass(frozen=True)
 class Slow:
-    """Links that reach only `share` of what their peers do: of one node, or from one to another."""
+    """A link, or all links of a node, that is slower than its peers."""
 
-    share: float
-    source: int
-    to: int | None = None
+    share: float  # of the speed of its peers
+    source: int  # node, or rank where there is one node
+    to: int | None = None  # as source; None: all links of the source
 
 
 def fit(ranks: Ranks, samples: Mapping[str, Sequence[float]]) -> Links:

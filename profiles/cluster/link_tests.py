@@ -21,12 +21,11 @@ COLLECTIVES: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("p2p
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a job, node by node: rank r is on node r // per_node. devices: name of each node's, () where all
-    are of one kind."""
+    """The ranks of a job, node by node: rank r is on node r // per_node."""
 
-    hosts: tuple[str, ...]
-    per_node: int
-    devices: tuple[str, ...] = ()
+    hosts: tuple[str, ...]  # [nodes] names
+    per_node: int  # ranks of a node
+    devices: tuple[str, ...] = ()  # [nodes] names; () where all are of one kind
 
     @property
     def size(self) -> int:
@@ -46,14 +45,16 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Test:
-    """kind: `pair` (messages from the first rank of each group to the second), or a collective of all the ranks of
-    each group. name: without the size. labels: of every group; of groups with one label the slowest counts. That is
-    the pair itself, and of a collective the device, where nodes have different ones and the group lies in a node."""
+    """Groups of ranks that communicate at once.
 
-    name: str
-    kind: str
-    groups: tuple[tuple[int, ...], ...]
-    labels: tuple[str, ...]
+    Of groups with one label the slowest counts. The label of a pair is the pair itself; that of a collective is the
+    device, where nodes have different ones and the group lies in a node.
+    """
+
+    name: str  # of its samples, without the size
+    kind: str  # `pair` (the first rank of a group sends to the second), or a collective
+    groups: tuple[tuple[int, ...], ...]  # [groups][ranks]
+    labels: tuple[str, ...]  # [groups]
 
     @classmethod
     def pairs(cls, name: str, pairs: Iterable[tuple[int, int]]) -> Test:

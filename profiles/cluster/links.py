@@ -28,11 +28,11 @@ Rows = list[list[float]]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A link matrix as it stands in its file: [from][to] bytes/s, and the hosts that it names (() for none)."""
+    """A link matrix as its file has it."""
 
-    bw_bytes_per_s: Rows
-    hosts: tuple[str, ...]
-    warnings: tuple[str, ...]
+    bw_bytes_per_s: Rows  # [from][to], of all NICs of a node, one direction
+    hosts: tuple[str, ...]  # in the order of the rows; () for none
+    warnings: tuple[str, ...]  # texts
 
 
 def with_links(facts: Facts, cluster: ClusterSpec, groups: Sequence[Group], fabric: Fabric) -> ClusterSpec:

@@ -15,16 +15,15 @@ from ..io import registry
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes that are alike. gpu: as the tool spells it, empty where it does not say; hosts: their names, or () and
-    `count`; nic_bits_per_s: of one NIC."""
+    """Equal nodes."""
 
-    gpus_per_node: int | None = None
-    hosts: tuple[str, ...] = ()
-    count: int = 1
-    gpu: str = ""
-    nics: int | None = None
-    nic_bits_per_s: float | None = None
-    host_memory_bytes: float | None = None
+    gpus_per_node: int | None = None  # None: the file does not say
+    hosts: tuple[str, ...] = ()  # their names; (): `count` of them
+    count: int = 1  # where `hosts` is empty
+    gpu: str = ""  # as the tool spells it; empty: the file does not say
+    nics: int | None = None  # per node
+    nic_bits_per_s: float | None = None  # of one NIC, one direction
+    host_memory_bytes: float | None = None  # of a node
     intra: dict[str, str] = field(default_factory=dict)  # fields of `intra_node`
 
     @property
@@ -34,23 +33,21 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What a file says. inter: fields of `links.inter_node`; matrix: bytes/s from node to node, in the order of the
-    hosts; notes: what was assumed, left out or is missing."""
+    """The content of an imported file."""
 
-    groups: tuple[Nodes, ...]
-    inter: dict[str, str] = field(default_factory=dict)
-    matrix: tuple[tuple[float, ...], ...] = ()
-    notes: tuple[str, ...] = ()
+    groups: tuple[Nodes, ...]  # in the order of the file
+    inter: dict[str, str] = field(default_factory=dict)  # fields of `links.inter_node`
+    matrix: tuple[tuple[float, ...], ...] = ()  # [from][to] bytes/s, in the order of the hosts
+    notes: tuple[str, ...] = ()  # what was assumed, left out or is missing
 
 
 @dataclass(frozen=True)
 class Importer:
-    """summary: how the file comes about; recognises: whether a text is of this format; read: (file name, text) ->
-    Imported, or InputError with the line."""
+    """One format of files."""
 
-    summary: str
-    recognises: Callable[[str], bool]
-    read: Callable[[str, str], Imported]
+    summary: str  # where such a file comes from
+    recognises: Callable[[str], bool]  # whether a text is of this format
+    read: Callable[[str, str], Imported]  # (file name, text); raises InputError with the line
 
 
 def fail(name: str, line: int, message: str, hint: str = "") -> InputError:

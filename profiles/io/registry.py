@@ -48,40 +48,36 @@ def is_inside_kind(kind: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEntry:
-    """A catalogue entry: the facts of the accelerator and how it is usually built in.
+    """A catalogue entry: the facts of an accelerator, and how nodes are usually built with it."""
 
-    pair_only: its link joins two cards (NVLink bridge) and the rest of the node is PCIe.
-    """
-
-    spec: GpuSpec
-    link_kind: str
-    topology: Topology
-    pair_only: bool
-    usual_node: str | None
+    spec: GpuSpec  # what the cost models use
+    link_kind: str  # one of INTRA_KINDS
+    topology: Topology  # of its link inside a node
+    pair_only: bool  # its link joins two cards (NVLink bridge), the rest of the node is PCIe
+    usual_node: str | None  # name of the node type; None: no usual one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEntry:
-    """A node type. link_bw_bytes_per_s: per GPU, where it differs from the GPU's own; domain: GPUs joined by the fast
-    link (72 of an NVL72 rack), where that is more than the node; nics None: not known, so no plan across nodes."""
+    """A node type. None: as the GPU has it, or not known."""
 
-    name: str
-    gpu: str
-    gpus_per_node: int
-    topology: Topology | None = None
-    domain: int | None = None
-    pair_bw_bytes_per_s: float | None = None
-    link_bw_bytes_per_s: float | None = None
-    nics: int | None = None
-    nic_bw_bytes_per_s: float | None = None
-    nic_latency_s: float | None = None
-    fabric: str = ""
-    fabric_kind: str = ""
-    rail_optimised: bool = False
-    host_memory_bytes: float | None = None
-    host_memory_bw_bytes_per_s: float | None = None
-    price_usd_per_node_hour: float | None = None
-    unconfirmed: tuple[str, ...] = ()
+    name: str  # canonical
+    gpu: str  # name of its GPUs
+    gpus_per_node: int  # all of one kind
+    topology: Topology | None = None  # of the links inside the node
+    domain: int | None = None  # GPUs joined by the fast link (72 of an NVL72 rack), where more than a node
+    pair_bw_bytes_per_s: float | None = None  # per GPU, to the GPU of its pair
+    link_bw_bytes_per_s: float | None = None  # per GPU, one direction, where it differs from the GPU's own
+    nics: int | None = None  # per node; without them no plan spans nodes
+    nic_bw_bytes_per_s: float | None = None  # of one NIC, one direction
+    nic_latency_s: float | None = None  # per step of a collective
+    fabric: str = ""  # name of the network
+    fabric_kind: str = ""  # one of INTER_KINDS
+    rail_optimised: bool = False  # NIC i of all nodes on one switch
+    host_memory_bytes: float | None = None  # of a node
+    host_memory_bw_bytes_per_s: float | None = None  # of a node
+    price_usd_per_node_hour: float | None = None  # of one node
+    unconfirmed: tuple[str, ...] = ()  # dotted paths of facts that no source confirms
 
 
 def normalise(name: str) -> str:

@@ -18,8 +18,8 @@ from .rope import rope_fields, rope_theta, with_rope
 
 class _Defaults(NamedTuple):
     rope_theta: float | None = 10_000.0  # None: the family has no rotary positions
-    norm_epsilon: float = 1e-6
-    activation: str = "silu"
+    norm_epsilon: float = 1e-6  # of RMSNorm and LayerNorm
+    activation: str = "silu"  # as ModelSpec spells it
 
 
 _FAMILIES: Mapping[str, _Defaults] = {

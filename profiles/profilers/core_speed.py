@@ -45,9 +45,9 @@ def calmest(samples: Sequence[T], slowness_of: Callable[[T], float]) -> list[T]:
 
 @dataclass
 class Watch:
-    """The loop, beside the work of this thread. took: CPU seconds of every one."""
+    """The loop, run beside the work of this thread."""
 
-    took: list[float] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)  # CPU seconds of every loop
     last: float = -APART_S  # time.perf_counter of the last one
 
     def look(self) -> float:

@@ -30,11 +30,10 @@ _START, _LOW, _HIGH = (0.9, 16.0, 1.0), (0.05, 0.0, 0.05), (1.5, 512.0, 20.0)
 
 @dataclass(frozen=True)
 class Timed:
-    """What was timed: spread of every kernel, of the kernels with hardly any data among them; (forward, backward)
-    seconds of every part of a model that has hardly any data."""
+    """What was timed on a device."""
 
-    spreads: Mapping[Kernel, SampleRange]
-    latency_s: Mapping[str, tuple[float, float]]
+    spreads: Mapping[Kernel, SampleRange]  # of every kernel, those with hardly any data included
+    latency_s: Mapping[str, tuple[float, float]]  # part of a model with hardly any data -> (forward, backward)
 
     def work(self, kernel: Kernel) -> float | None:
         """Seconds of a kernel beyond its call; None where one of the two was not timed."""
@@ -72,11 +71,11 @@ def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory
 
 @dataclass(frozen=True)
 class InPlace:
-    """How many times longer parts of a model take behind one another than by themselves: they find caches that the
-    others have filled. calls: `latency`; work: products, attention and passes."""
+    """How many times longer the parts of a model take one after the other than by themselves, since each finds caches
+    that the others have filled."""
 
-    calls: float
-    work: float
+    calls: float  # factor of `latency`
+    work: float  # factor of products, attention and passes
 
     @classmethod
     def of(cls, measured_s: Sequence[float], calls_s: Sequence[float], work_s: Sequence[float]) -> InPlace:

@@ -50,10 +50,10 @@ def environment(device: torch.device) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Quota:
-    """CPU time that this process may take of every period: `cores` times as long."""
+    """CPU time that this process may take of every period."""
 
-    cores: float
-    period_s: float
+    cores: float  # CPU seconds per second
+    period_s: float  # seconds of a period
 
 
 def quota() -> Quota | None:

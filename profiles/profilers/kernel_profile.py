@@ -29,10 +29,10 @@ def key_of(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """Spread of every kernel that was timed, and why the others were not."""
+    """The outcome of timing kernels."""
 
-    spreads: dict[Kernel, SampleRange]
-    skipped: dict[Kernel, str]
+    spreads: dict[Kernel, SampleRange]  # of every kernel that was timed, seconds
+    skipped: dict[Kernel, str]  # why the others were not timed
 
 
 def measure(

@@ -30,10 +30,10 @@ class RankLost(MeshwrightError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This rank among those that time kernels. devices: the names of all; writes: it is the first of its device."""
+    """This rank among those that time kernels."""
 
-    rank: int = 0
-    devices: tuple[str, ...] = ("",)
+    rank: int = 0  # of this process
+    devices: tuple[str, ...] = ("",)  # [ranks] names
 
     @property
     def writes(self) -> bool:

@@ -31,20 +31,16 @@ MOST_PARAMETERS = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One thing to time. Shapes of a product: [m, k] x [k, n] of the forward pass, whatever the direction.
+    """One kernel to time. Equal shapes are one kernel, whatever they are called."""
 
-    flops: model FLOPs (attention: of the causal half). num_bytes: what the cost model counts. wide, fusable: as
-    in cost_models.operations. Equal shapes are one kernel, whatever they are called.
-    """
-
-    kind: Kind
-    direction: Direction
-    shape: tuple[tuple[str, int], ...]
-    name: str = field(compare=False)
-    flops: float = field(default=0.0, compare=False)
-    num_bytes: float = field(default=0.0, compare=False)
-    wide: bool = field(default=False, compare=False)
-    fusable: bool = field(default=True, compare=False)
+    kind: Kind  # which function of torch runs it
+    direction: Direction  # which pass it belongs to
+    shape: tuple[tuple[str, int], ...]  # (dimension, size); of a product [m, k] x [k, n] of the forward pass
+    name: str = field(compare=False)  # of the operation in the cost model
+    flops: float = field(default=0.0, compare=False)  # model FLOPs of a call (attention: of the causal half)
+    num_bytes: float = field(default=0.0, compare=False)  # of a call, as the cost model counts
+    wide: bool = field(default=False, compare=False)  # see cost_models/quantities/operations.py
+    fusable: bool = field(default=True, compare=False)  # see there
 
     def __getitem__(self, dim: str) -> int:
         return dict(self.shape)[dim]
@@ -71,12 +67,11 @@ def hardly_any(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class Need:
-    """What a layout runs on a rank: kernel -> calls per micro-batch (optimizer: per step), of one pipeline stage that
-    holds all layers. missing: operations that are priced, but that nothing here can time."""
+    """What a layout runs on a rank, of one pipeline stage that holds all layers."""
 
-    layout: Layout
-    calls: Mapping[Kernel, float]
-    missing: tuple[str, ...]
+    layout: Layout  # whose kernels they are
+    calls: Mapping[Kernel, float]  # per micro-batch (optimizer: per step)
+    missing: tuple[str, ...]  # operations that are priced, but that nothing here can time
 
 
 def needs(problem: Problem, layouts: Sequence[Layout], most_parameters: int = MOST_PARAMETERS) -> list[Need]:

@@ -32,12 +32,12 @@ class LinkFailed(MeshwrightError):
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """What every rank must know. limit: bytes of the largest message; timeout_s: the longest wait for a rank."""
+    """What every rank must know."""
 
-    device: str
-    quick: bool
-    limit: int
-    timeout_s: float
+    device: str  # `auto`, `cuda` or `cpu`
+    quick: bool  # fewer repeats and pairs
+    limit: int  # bytes of the largest message
+    timeout_s: float  # the longest wait for a rank
 
     @property
     def effort(self) -> Effort:

@@ -33,10 +33,10 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 @dataclass(frozen=True)
 class Effort:
-    """repeats: of every size; seconds: a larger size is left out once one call took this long."""
+    """How long links are timed."""
 
-    repeats: int
-    seconds: float
+    repeats: int  # of every size
+    seconds: float  # a larger size is left out once one call took this long
 
 
 FULL, QUICK = Effort(9, 0.5), Effort(3, 0.05)
@@ -51,10 +51,10 @@ class LostRank(RuntimeError):
 class Job:
     """This process's place in the job."""
 
-    rank: int
-    ranks: Ranks
-    device: torch.device
-    groups: dict[tuple[int, ...], dist.ProcessGroup | None]
+    rank: int  # of this process
+    ranks: Ranks  # all of them, by node
+    device: torch.device  # of this rank
+    groups: dict[tuple[int, ...], dist.ProcessGroup | None]  # process groups made so far; None: the group of all ranks
 
 
 def backend(device: torch.device) -> str:

@@ -19,10 +19,10 @@ _LEAST_S = 0.02  # of a round where no quota asks for more
 
 @dataclass(frozen=True)
 class Overlap:
-    """Time factors (1: it notices nothing) of a product while an all-reduce runs, and of that all-reduce."""
+    """How much longer a product and an all-reduce take while both run; 1: no longer."""
 
-    compute: float
-    communication: float
+    compute: float  # time factor of the product
+    communication: float  # time factor of the all-reduce
 
     @property
     def contention(self) -> float:

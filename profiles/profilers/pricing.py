@@ -57,11 +57,11 @@ def calls_per_step(need: Need, kernel: Kernel, num_micro_batches: float) -> floa
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """Constants of assumptions.yaml for one GPU, as measured; None: no kernel of the profile tells."""
+    """Constants of assumptions.yaml for one GPU, as measured; None: no kernel of the profile shows it."""
 
-    gemm: float | None
-    attention: float | None
-    fused: float | None
+    gemm: float | None  # training_factor of products
+    attention: float | None  # training_factor of attention
+    fused: float | None  # share of the memory bandwidth
 
 
 def efficiencies(

@@ -18,12 +18,12 @@ from ...errors import InputError
 
 @dataclass(frozen=True)
 class SampleRange:
-    """Of the samples of one thing: median, quartiles, number."""
+    """Median and quartiles of the samples of one thing, in their unit."""
 
-    median: float
-    low: float
-    high: float
-    number: int
+    median: float  # second quartile
+    low: float  # first quartile
+    high: float  # third quartile
+    number: int  # of samples
 
     @classmethod
     def of(cls, samples: list[float]) -> SampleRange:

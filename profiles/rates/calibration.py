@@ -23,14 +23,11 @@ ConstantPath = tuple[str, ...]  # ("stacks", family or version, field) or ("assu
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """stacks: family or version -> field -> value, in base units; assumptions: nested as assumptions.yaml is.
+    """Fitted values. Compared by identity, so that results computed from one can be cached with it."""
 
-    Compared by identity, so that what is computed from one can be kept beside it.
-    """
-
-    stacks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    assumptions: Mapping[str, Any] = field(default_factory=dict)
-    source: str = ""
+    stacks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # family or version -> field -> value
+    assumptions: Mapping[str, Any] = field(default_factory=dict)  # nested as assumptions.yaml is
+    source: str = ""  # of the values, for reports
 
     @classmethod
     def of(cls, values: Mapping[ConstantPath, float], source: str) -> Calibration:

@@ -24,17 +24,16 @@ UNIDENTIFIED = 0.9  # posterior over prior width from which the runs say next to
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the table. place: with `{}` for the owner. low, high: physical bounds. width: standard deviation of the
-    prior, of the logarithm, or (logit) of the log-odds of a share."""
+    """A line of the table."""
 
-    scope: Scope
-    owners: Sequence[str]
-    place: ConstantPath
-    low: float
-    high: float
-    width: float
-    meaning: str
-    logit: bool = False
+    scope: Scope  # what owns the number
+    owners: Sequence[str]  # one constant for each
+    place: ConstantPath  # with `{}` for the owner
+    low: float  # physical bound
+    high: float  # physical bound
+    width: float  # standard deviation of the prior: of the logarithm, or (logit) of the log-odds
+    meaning: str  # for reports
+    logit: bool = False  # a share in (0, 1)
 
 
 # What is not here stays at its prior: fitting it did not help on runs left out (docs/concepts/trust.md).
@@ -71,12 +70,12 @@ OWN = ("throughput", "host_s_per_kernel")
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One number that may move. `over`: the family that a version's prior is relative to."""
+    """One number that may move."""
 
-    entry: Entry
-    owner: str
-    prior: float
-    over: str = ""
+    entry: Entry  # its line of the table
+    owner: str  # family, version, accelerator or kind of link
+    prior: float  # mean of the prior, in base units
+    over: str = ""  # the family that a version's prior is relative to; empty: none
 
     @property
     def place(self) -> ConstantPath:
@@ -113,9 +112,9 @@ def constants(base: Calibration = PRIORS) -> tuple[Constant, ...]:
 
 def of_family(family: str, base: Calibration) -> tuple[Constant, ...]:
     """The constants that runs of one stack family may move: its own lines of the table, and those of OWN."""
-    own = {e.place[-1]: e for e in TABLE if e.place[-1] in OWN and all(stacks.is_family(name) for name in e.owners)}
-    rest = [e for e in TABLE if e.scope == "family" and family in e.owners and e not in own.values()]
-    return tuple(constant_of(entry, family, base) for entry in [*own.values(), *rest])
+    movable = {e.place[-1]: e for e in TABLE if e.place[-1] in OWN and all(stacks.is_family(name) for name in e.owners)}
+    rest = [e for e in TABLE if e.scope == "family" and family in e.owners and e not in movable.values()]
+    return tuple(constant_of(entry, family, base) for entry in [*movable.values(), *rest])
 
 
 def constant_of(entry: Entry, owner: str, base: Calibration = PRIORS) -> Constant:

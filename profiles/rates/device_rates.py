@@ -42,14 +42,14 @@ class DeviceRates:
 class _Device(NamedTuple):
     """What the efficiencies of a device depend on; hashable, so that they are made once per device."""
 
-    name: str
-    generation: str
+    name: str  # canonical
+    generation: str  # `hopper`
     peaks: tuple[tuple[str, float], ...]  # (number format, FLOP/s)
     base_peak: float  # FLOP/s, 16 bit
-    memory_bw_bytes_per_s: float
-    num_sms: float
+    memory_bw_bytes_per_s: float  # of the datasheet
+    num_sms: float  # multiprocessors
     reference: str  # the measured device whose efficiencies it takes
-    provenance: str
+    provenance: str  # "measured", or "assumed from <reference>"
 
 
 def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceRates:

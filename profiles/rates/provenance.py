@@ -23,9 +23,9 @@ def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[
     for name in nodes:
         if (path := node_file(name)) is not None:
             files[f"nodes/{name}"] = path
-    own = CATALOGUE / "stacks" / f"{stack}.yaml"
-    if own.exists():
-        files[f"stacks/{stack}"] = own
+    shipped = CATALOGUE / "stacks" / f"{stack}.yaml"
+    if shipped.exists():
+        files[f"stacks/{stack}"] = shipped
     elif Path(stack).is_file():
         files[stack] = Path(stack)
     return files

@@ -14,8 +14,8 @@ class ReferenceDevice:
     """The registry's numbers of a measured device, restated so that a fit never moves with them."""
 
     peak_flops_per_s: float  # 16-bit, dense
-    memory_bw_bytes_per_s: float
-    num_sms: int
+    memory_bw_bytes_per_s: float  # of the datasheet
+    num_sms: int  # multiprocessors
     generation: str  # as `generation` gives it
     link: str  # kind of its in-node level
     link_bw_bytes_per_s: float  # per GPU, one direction

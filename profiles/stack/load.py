@@ -107,9 +107,9 @@ def _version_facts(version: str, fitted: Calibration) -> dict[str, Any]:
 
 def _facts(name: str, fitted: Calibration) -> dict[str, Any]:
     """Field -> {value, source}: the parent's, then the file's own, then what was fitted for this name."""
-    own = _own_facts(name)
-    parent = own.get("inherits")
-    facts = {**(_facts(parent, fitted) if parent else {}), **own}
+    stated = _own_facts(name)
+    parent = stated.get("inherits")
+    facts = {**(_facts(parent, fitted) if parent else {}), **stated}
     return _with_fitted({key: fact for key, fact in facts.items() if key in _FIELDS}, name, fitted)
 
 

@@ -29,12 +29,12 @@ Facts = Mapping[str, tuple[float, str]]  # field -> (value in base units, source
 
 @dataclass(frozen=True)
 class Range:
-    """Where a number may lie: from `least` (above it, where that is `open`) to `most`. As text it follows `must be`."""
+    """Where a number may lie."""
 
-    text: str
-    least: float = 0.0
-    most: float = math.inf
-    open: bool = False
+    text: str  # follows `must be` in messages
+    least: float = 0.0  # smallest value
+    most: float = math.inf  # largest value
+    open: bool = False  # `least` itself is not in the range
 
     def holds(self, value: float) -> bool:
         return math.isfinite(value) and self.least <= value <= self.most and not (self.open and value == self.least)
@@ -68,19 +68,19 @@ def read_stacks(path: Path) -> dict[str, StackSpec]:
     problems: list[Any] = []
     if not isinstance(document.data, Mapping):
         raise InputError.of([document.problem((), "is not a stack", "it starts with `inherits: megatron-core`")])
-    found = {}
+    stacks = {}
     for family, place in _families(document, problems):
         facts = document.at(place)
         facts = facts if isinstance(facts, Mapping) else {}
-        own = {key: _fact(document, (*place, key), problems) for key in facts if key != "inherits"}
+        stated = {key: _fact(document, (*place, key), problems) for key in facts if key != "inherits"}
         base = load_stack(family)
-        sources = {**base.sources, **{key: source for key, (_, source) in own.items()}}
+        sources = {**base.sources, **{key: source for key, (_, source) in stated.items()}}
         if not problems:
-            values: dict[str, Any] = {key: value for key, (value, _) in own.items()}
-            found[family] = replace(base, name=str(path), sources=sources, **values)
+            values: dict[str, Any] = {key: value for key, (value, _) in stated.items()}
+            stacks[family] = replace(base, name=str(path), sources=sources, **values)
     if problems:
         raise InputError.of(problems)
-    return found
+    return stacks
 
 
 def _families(document: Document, problems: list[Any]) -> list[tuple[str, FieldPath]]:
@@ -99,7 +99,7 @@ def _families(document: Document, problems: list[Any]) -> list[tuple[str, FieldP
     wrong = [(name, place) for name, place in named if not is_stack(name)]
     for name, place in wrong:
         problems.append(document.problem(place or ("inherits",), f"`{name}` is no stack", f"one of {', '.join(known)}"))
-    return [each for each in named if each not in wrong]
+    return [family for family in named if family not in wrong]
 
 
 def _fact(document: Document, place: FieldPath, problems: list[Any]) -> tuple[Any, str]:
