@@ -1,4 +1,4 @@
-"""Layers of one model under strategies of their own: what each costs, and what a pipeline of them takes.
+"""Layers of one model under separate strategies: seconds of each, and of a step of a pipeline of them.
 
 A strategy is a `Layout`; all of a plan have one number of stages and of micro-batches, so tp x cp x dp GPUs of a stage
 share the same sequences in another way. Every number is the ledger's, of the layout that has the strategy everywhere:
@@ -46,13 +46,12 @@ F, B, STEADY, GATHERING, SCATTERING, REDUCE, GATHER, UPDATE, CAST = range(len(SU
 
 @dataclass(frozen=True)
 class Prices(Bytes):
-    """Seconds beside the bytes. seconds: [profile of a stage, SUMS, kind, n]; accumulate_s, copies_s: [kind, n] parts
-    of `steady`."""
+    """Seconds beside the bytes."""
 
     rates: Rates
-    seconds: Array
-    accumulate_s: Array
-    copies_s: Array
+    seconds: Array  # [profile of a stage, SUMS, kind, n]
+    accumulate_s: Array  # [kind, n] part of `steady`: gradients that are added up
+    copies_s: Array  # [kind, n] part of `steady`: copies of gathered states
 
     @classmethod
     def of(cls, problem: Problem, rates: Rates, tables: Tables, layouts: Layouts, key: Ints) -> Prices:
@@ -127,24 +126,23 @@ class Prices(Bytes):
 
 @dataclass(frozen=True)
 class LayerwisePipeline:
-    """What adds the sums of stages up to a step of 1F1B, as `step` does. m: micro-batches; calls: [stage] layers.
-    shares: [2] of a cycle that may hide what is done once per step, for bounds; None: what is there."""
+    """Adds the sums of stages up to a step of 1F1B, as `step` does."""
 
     rates: Rates
-    m: float
-    hop_s: float
-    link_s: float
-    calls: Array
-    straggler_share: float
-    shares: Array | None = None
+    m: float  # micro-batches
+    hop_s: float  # of a stage-to-stage message
+    link_s: float  # that it keeps the link busy
+    calls: Array  # [stage] layers
+    straggler_share: float  # of a step, added to it
+    shares: Array | None = None  # [2] of a cycle that may hide work once per step, for bounds; None: its compute
 
     @property
     def pp(self) -> int:
         return len(self.calls)
 
     def exposed_s(self, sums: Array) -> Array:
-        """[..., stage, 2] seconds of sharded states' traffic that show and, [..., stage, 2:], those that hide, forward
-        and backward; sums: [..., stage, SUMS]."""
+        """[..., stage, 4] seconds of sharded states' traffic: those that show, forward and backward, then those that
+        hide; sums: [..., stage, SUMS]."""
         stack, out = self.rates.stack, []
         for compute, traffic in ((F, GATHERING), (B, SCATTERING)):
             seconds = sums[..., traffic]
@@ -161,12 +159,13 @@ class LayerwisePipeline:
         return cycle, room
 
     def hops_s(self, total: Array, slowest: Array) -> Array:
-        """Stage-to-stage messages that nothing hides."""
+        """Seconds of stage-to-stage messages that nothing hides."""
         pp, m, hop_s, link_s = (np.array(float(x)) for x in (self.pp, self.m, self.hop_s, self.link_s))
         return one_f_one_b_hop_s(pp, m, hop_s, link_s, total, slowest)
 
-    def once_s(self, reduce: Array, gather: Array, room: Array) -> Array:
-        """Data parallelism once per step; room: [..., 2] seconds of forward and backward to hide it behind."""
+    def data_parallel_s(self, reduce: Array, gather: Array, room: Array) -> Array:
+        """Seconds of data parallelism once per step that show; room: [..., 2] seconds of forward and backward to hide
+        it behind."""
         return shown_s(self.rates.stack, reduce, gather, room[..., 0], room[..., 1])
 
     def step_s(self, sums: Array, once_terms_s: Array | float) -> Array:
@@ -177,7 +176,7 @@ class LayerwisePipeline:
         beside = np.take_along_axis(room, slowest[..., None], -2)[..., 0, :]
         most = sums[..., REDUCE:].max(axis=-2)
         step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + once_terms_s
-        step_s = step_s + self.once_s(most[..., 0], most[..., 1], beside) + most[..., 2] + most[..., 3]
+        step_s = step_s + self.data_parallel_s(most[..., 0], most[..., 1], beside) + most[..., 2] + most[..., 3]
         return np.asarray(step_s * (1.0 + self.straggler_share))
 
 

@@ -1,7 +1,7 @@
-"""What layers under strategies of their own hold: bytes only, which no rate has a part in.
+"""Bytes of layers under separate strategies, which no rate has a part in.
 
-As in costs.py, what is a sum over layers is the ledger's of a device that has just that layer, flat buffers are
-those of the stage in which all have the strategy, and of what comes and goes the largest counts.
+As in costs.py, a sum over layers is made of the ledgers of devices that have just one layer. Flat buffers are those of
+the stage in which all layers have the strategy. Of transient bytes, the largest count.
 """
 
 from __future__ import annotations
@@ -34,20 +34,16 @@ from ..quantities.stages import EMBEDDING, EMBEDDING_COPY, EXTRA_KINDS, HEAD, Sp
 
 @dataclass(frozen=True)
 class Bytes:
-    """Of strategies (rows n, all of one pp) for every kind of item: layers, then the edges of stages.py.
-
-    Bytes that add up: states [3, kind, n], weights, gradients, optimizer; flat [profile, kind, n], of flat buffers;
-    unusable [kind, n], freed and of no use (moments.unusable); saved [kind, n], a micro-batch's activations.
-    transient: [TRANSIENT, kind, n] bytes at the item's fullest moment, of which a stage holds the most.
-    """
+    """Bytes of n strategies, all of one pp, for every kind of item: layers, then the edges of stages.py. All but the
+    transient ones add up over the items of a stage."""
 
     problem: Problem
-    whole: Ledger
-    states: Array
-    flat: Array
-    unusable: Array
-    saved: Array
-    transient: Array
+    whole: Ledger  # [n] strategies as layouts of the whole model
+    states: Array  # [3, kind, n] weights, gradients, optimizer
+    flat: Array  # [profile, kind, n] of flat buffers
+    unusable: Array  # [kind, n] freed, and of no use to anything else (moments.unusable)
+    saved: Array  # [kind, n] activations of a micro-batch
+    transient: Array  # [TRANSIENT, kind, n] at the item's fullest moment; a stage has those of the fullest item
 
     @classmethod
     def of_rows(cls, whole: Ledger) -> Bytes:
@@ -66,8 +62,8 @@ class Bytes:
 
 
 def alone(whole: Ledger) -> Ledger:
-    """The same strategies on devices that hold one item each; then a layer with the embedding, a layer with the head:
-    what is alive at the loss depends on both."""
+    """The same strategies on devices that have one item each; then on a device with a layer and the embedding, and on
+    one with a layer and the head, as the tensors that live at the loss depend on both."""
     num = whole.problem.num_kinds + EXTRA_KINDS
     counts = np.zeros((1, num + 2, num))
     counts[0, :num] = np.eye(num)
@@ -79,7 +75,7 @@ def alone(whole: Ledger) -> Ledger:
 
 
 def share(part: Array, whole: Array) -> Array:
-    """part / whole, 0 of nothing."""
+    """part / whole; 0 where there is nothing."""
     return np.divide(part, whole, out=np.zeros_like(part), where=np.broadcast_to(whole > 0, part.shape))
 
 
@@ -90,8 +86,8 @@ def _flat(whole: Ledger, j: int) -> Array:
 
 
 def _transient(memory: DeviceMemory, num: int) -> Array:
-    """[TRANSIENT, kind, n] bytes at the fullest moment of each item: of a layer and the embedding, its backward pass;
-    of the head, the loss or its own."""
+    """[TRANSIENT, kind, n] bytes at the fullest moment of each item: for a layer and the embedding, in its backward
+    pass; for the head, at the loss or in its own pass."""
     units = memory.ledger
     n, kinds = len(units.layouts), units.problem.num_kinds
     out = np.zeros((len(TRANSIENT), num, n))
@@ -107,13 +103,12 @@ def _transient(memory: DeviceMemory, num: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Stages:
-    """The stages of plans of one number of stages and of m micro-batches. sizes: their layers, where not as even as
-    possible."""
+class LayerStages:
+    """The stages of plans of one number of stages and of micro-batches."""
 
     prices: Bytes
-    m: int
-    sizes: tuple[int, ...] | None
+    m: int  # micro-batches
+    sizes: tuple[int, ...] | None  # [stage] layers; None: as even as possible
 
     @property
     def pp(self) -> int:
@@ -159,44 +154,47 @@ class Stages:
         """Kinds of the ledger that an item is on a stage: the head may have a copy of the embedding beside it."""
         return [item] + [EMBEDDING_COPY] * (item == HEAD and bool(self.counts[stage, EMBEDDING_COPY]))
 
-    def held_by(self, rows: Sequence[int], *, together: bool = False) -> list[tuple[dict[str, float], float]]:
-        """Of a plan, the strategies of embedding, layers and head in the order of the model, for every stage: bytes of
-        every buffer (device_memory.BUFFERS), and freed ones of no use.
+    def buffers_of(self, rows: Sequence[int], *, together: bool = False) -> list[tuple[dict[str, float], float]]:
+        """[stage] bytes of every buffer (device_memory.BUFFERS) of a plan, and of freed ones of no use. rows: the
+        strategies of embedding, layers and head in the order of the model.
 
         When the backward pass reaches the last layer of a strategy, the activations of the layers behind it are gone,
-        and at the embedding those of all layers; together: counts them all the same at a layer, as the search does,
-        which looks at layers in any order.
+        and at the embedding those of all layers. together: at layers, no activations are gone, as the search has it,
+        which goes through layers in any order.
         """
-        prices, out, at = self.prices, [], 0
+        out, start = [], 0
         for stage, items in enumerate(self.items):
-            mine = rows[at : at + len(items)]
-            resident, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
-            resident["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[mine[-1]])
-            fullest = (0.0, dict.fromkeys(TRANSIENT, 0.0), 0.0)  # in all, buffer by buffer, activations that are gone
-            behind = self._behind(items, mine, together=together)
-            for item, row, gone in zip(items, mine, behind, strict=True):
-                for kind in self.kinds_of(stage, item):
-                    for name, states in zip(LASTING, prices.states[:, kind, row], strict=False):
-                        resident[name] += float(states)
-                    resident["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
-                    resident["workspace"] += float(prices.flat[self.profile[stage], kind, row])
-                    unused += float(prices.unusable[kind, row])
-                    moment = dict(zip(TRANSIENT, prices.transient[:, kind, row].tolist(), strict=True))
-                    fullest = max(fullest, (sum(moment.values()) - gone, moment, gone), key=lambda one: one[0])
-            resident["activations"] -= fullest[2]
-            for name, num_bytes in fullest[1].items():
-                resident[name] += num_bytes
-            out.append((resident, unused))
-            at += len(items)
+            out.append(self._buffers_of_stage(stage, rows[start : start + len(items)], together=together))
+            start += len(items)
         return out
 
-    def _behind(self, items: Sequence[int], rows: Sequence[int], *, together: bool) -> list[float]:
-        """For each item: bytes that the layers behind the last one of its strategy have saved of a micro-batch; for the
-        embedding, all that the stage has."""
-        both = list(zip(items, rows, strict=True))
-        saved = [float(self.prices.saved[item, row]) if item >= 0 else 0.0 for item, row in both]
-        last = {row: index for index, (item, row) in enumerate(both) if item >= 0}
-        gone = [0.0 if item < 0 or together else sum(saved[last[row] + 1 :]) for item, row in both]
+    def _buffers_of_stage(self, stage: int, rows: Sequence[int], *, together: bool) -> tuple[dict[str, float], float]:
+        prices, items = self.prices, self.items[stage]
+        buffers, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
+        buffers["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[rows[-1]])
+        fullest_bytes, fullest, fullest_gone = 0.0, dict.fromkeys(TRANSIENT, 0.0), 0.0
+        for item, row, gone in zip(items, rows, self._gone_bytes(items, rows, together=together), strict=True):
+            for kind in self.kinds_of(stage, item):
+                for name, states in zip(LASTING, prices.states[:, kind, row], strict=False):
+                    buffers[name] += float(states)
+                buffers["activations"] += float(self.in_flight[stage] * prices.saved[kind, row])
+                buffers["workspace"] += float(prices.flat[self.profile[stage], kind, row])
+                unused += float(prices.unusable[kind, row])
+                moment = dict(zip(TRANSIENT, prices.transient[:, kind, row].tolist(), strict=True))
+                if sum(moment.values()) - gone > fullest_bytes:
+                    fullest_bytes, fullest, fullest_gone = sum(moment.values()) - gone, moment, gone
+        buffers["activations"] -= fullest_gone
+        for name, num_bytes in fullest.items():
+            buffers[name] += num_bytes
+        return buffers, unused
+
+    def _gone_bytes(self, items: Sequence[int], rows: Sequence[int], *, together: bool) -> list[float]:
+        """[item] activations of a micro-batch that are gone in its backward pass: those of the layers behind the last
+        one of its strategy; at the embedding, those of the whole stage."""
+        pairs = list(zip(items, rows, strict=True))
+        saved = [float(self.prices.saved[item, row]) if item >= 0 else 0.0 for item, row in pairs]
+        last = {row: index for index, (item, row) in enumerate(pairs) if item >= 0}
+        gone = [0.0 if item < 0 or together else sum(saved[last[row] + 1 :]) for item, row in pairs]
         if items[0] == EMBEDDING:
-            gone[0] = sum(float(self.prices.saved[item, row]) for item, row in both)
+            gone[0] = sum(float(self.prices.saved[item, row]) for item, row in pairs)
         return gone

@@ -13,18 +13,18 @@ head, in the order of the model, the layers of a stage as even as possible. With
                (sum of at_end(s, i, x_i)) (1 + reserve) + context + communicators <= memory, on the embedding's stage
                x_embedding = x_head where they are one matrix                       `_tied_edges`
 
-All p and m are open problems, each with a bound (bounds.py); the one with the least bound is worked on until no
-bound is below the best plan known:
+Each p and m is an open problem with a bound (bounds.py). The search works on the one with the least bound, until no
+bound is below the best plan so far:
 
-1. it is cut into plans of a single tp x cp, each, and those that mix some; where embedding and head are one matrix,
-   into one per strategy of that;
-2. a pipeline is solved stage by stage: exact where the stage that is slowest also does the most once per step;
-3. what then is open goes through the dynamic program (labels.py): for plans just above the bound, then for slower
-   ones. What is found first is the best there is, and little above the bound there is little to look through.
+1. it is cut into parts: the plans of each single tp x cp, and those that mix some; where embedding and head are one
+   matrix, one part per strategy of that matrix;
+2. a pipeline is solved stage by stage, which is exact if the slowest stage also has the most work once per step;
+3. a part that is still open goes through the dynamic program (labels.py): for plans just above its bound, then for
+   slower ones. The first plan that it finds is the best of the part, and close to the bound few labels are left.
 
 One stage is exact. For pipelines the dynamic program stops after a number of labels; then the bound stands, and the gap
-says how far from it the plan is. What labels cannot see: where a step is not longer for a slower stage (m < 2, data
-parallelism hides behind it), one that was dropped could have won by less than what hides there.
+is the distance from it to the plan. Labels miss one case: a step is not always longer for a slower stage (m < 2, data
+parallelism hides behind it). There, a dropped label could have won, by less than the seconds that hide.
 """
 
 from __future__ import annotations
@@ -64,17 +64,15 @@ class Assignment:
 
 @dataclass
 class LayerwiseOutcome:
-    """What the search found. uniform: the best of plans with one strategy; None: none fits. lower_bound_s: no plan of
-    the space takes less. instances: numbers of stages and of micro-batches; solved: of their parts, those that a bound
-    alone did not settle."""
+    """The result of a search."""
 
-    best: Assignment | None = None
-    uniform: Assignment | None = None
-    lower_bound_s: float = np.inf
-    instances: int = 0
-    strategies: int = 0
-    solved: int = 0
-    stopped: str | None = None
+    best: Assignment | None = None  # None: no plan fits
+    uniform: Assignment | None = None  # the best plan with one strategy; None: none fits
+    lower_bound_s: float = np.inf  # seconds: no plan of the space takes less
+    instances: int = 0  # pairs of a number of stages and a number of micro-batches
+    strategies: int = 0  # of all of them
+    solved: int = 0  # parts of the space that a bound alone did not settle
+    stopped: str | None = None  # why it ended early
 
     @property
     def gap(self) -> float:
@@ -86,20 +84,19 @@ class LayerwiseOutcome:
 
     @property
     def threshold(self) -> float:
-        """A plan must take less than this to be worth finding."""
+        """Seconds that a plan must stay below to be better than the best."""
         return self.best.step_s * (1.0 - TIE) if self.best is not None else np.inf
 
 
 @dataclass
 class _Open:
-    """A part of the space that may hold a better plan. whole: not cut into parts yet; by_stages: solved stage by stage;
-    step: how far above the bound to look next."""
+    """A part of the space that may hold a better plan."""
 
     bounds: Bounds
-    bound_s: float
-    whole: bool = True
-    by_stages: bool = False
-    step: float = _FIRST_STEP
+    bound_s: float  # no plan of the part takes less
+    whole: bool = True  # not cut into parts yet
+    by_stages: bool = False  # solved stage by stage
+    step: float = _FIRST_STEP  # relative: how far above the bound to search next
 
 
 def search(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.degrees import divisors
 from ...cost_models.layerwise.costs import STEADY, SUMS, LayerwisePipeline, Prices
-from ...cost_models.layerwise.memory import Stages
+from ...cost_models.layerwise.memory import LayerStages
 from ...cost_models.layouts import CP_ALGORITHMS, FIELDS, PRECISIONS, Layouts
 from ...cost_models.quantities.stages import EMBEDDING, EXTRA_KINDS, HEAD
 from ...cost_models.quantities.tables import build, index_keys
@@ -75,7 +75,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Instance(Stages):
+class Instance(LayerStages):
     """All plans of one number of stages and of micro-batches."""
 
     prices: Prices
@@ -154,9 +154,9 @@ class Instance(Stages):
 
     def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
         """[stage] bytes of a plan: of every buffer (device_memory.BUFFERS), of freed blocks that nothing else can use
-        (`unusable`), and outside the allocator (`context`). together: as `held_by`."""
+        (`unusable`), and outside the allocator (`context`). together: as `buffers_of`."""
         prices, out, start = self.prices, [], 0
-        for items, (buffers, unused) in zip(self.items, self.held_by(rows, together=together), strict=True):
+        for items, (buffers, unused) in zip(self.items, self.buffers_of(rows, together=together), strict=True):
             outside = prices.context_bytes(np.unique(prices.split[list(rows[start : start + len(items)])]))
             out.append({**buffers, "unusable": unused, "context": outside})
             start += len(items)

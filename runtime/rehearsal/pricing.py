@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...cost_models import build_ledger
-from ...cost_models.layerwise.memory import Bytes, Stages
+from ...cost_models.layerwise.memory import Bytes, LayerStages
 from ...cost_models.layouts import RECOMPUTE_MODES, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import ledger
@@ -49,9 +49,9 @@ def _layerwise_bytes(strategies: Strategies, job: Job, problem: Problem) -> list
     columns, partition = Layouts.of(strategies.distinct), _partition(job)
     keys, index = index_keys(columns)
     whole = build_ledger.build(problem, _tables(problem, keys), columns, index, partition)
-    stages = Stages(Bytes.of_rows(whole), job.num_micro_batches, partition.sizes)
+    stages = LayerStages(Bytes.of_rows(whole), job.num_micro_batches, partition.sizes)
     indices = [strategies.distinct.index(strategy) for strategy in strategies.in_order]
-    return [buffers for buffers, _ in stages.held_by(indices)]
+    return [buffers for buffers, _ in stages.buffers_of(indices)]
 
 
 def _partition(job: Job) -> Partition:
