@@ -18,7 +18,7 @@ from ..cost_models.layouts import CP_ALGORITHMS
 from ..planner.document.candidate import Chunk
 from .data import open_source
 from .job import Job
-from .model.block import Context
+from .model.block import Context, Numerics
 from .model.decoder import DecoderChunk
 from .model.dispatch import ExpertGroup
 from .model.experts import Experts
@@ -34,8 +34,7 @@ def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
     alone = Group("world", [0], 0, None, Status())
     context = Context(alone, ExpertGroup(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
-                      job.model.norm_epsilon, job.model.activation, adapters=job.adapters,
-                      latent_scale=job.model.latent_scale)  # fmt: skip
+                      Numerics.of(job.model), adapters=job.adapters)  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)

@@ -78,6 +78,8 @@ def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
         "norm_epsilon": f.positive(*_EPSILONS),
         "activation": _activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
     }  # fmt: skip
+    if model_type == "gemma" and given["activation"] == "gelu":
+        given["activation"] = "gelu_tanh"  # what it is in the configs of the first releases (GemmaConfig)
     spec = with_rope(f, part, _filled(spec, given, family, _FIXED.get(model_type, set())))
     if part is not None:
         f.absorb(part)

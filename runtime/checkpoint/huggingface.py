@@ -37,6 +37,7 @@ class Naming:
     attention: Callable[[Attention], Sources]  # of one layer
     feed_forward: Callable[[FeedForward | MixtureOfExperts], Sources]  # of one layer
     norms: tuple[str, ...]  # of one layer, in the order of `_norm_names`
+    parallel_norms: tuple[str, ...] = ()  # in place of `norms` where both of two parallel blocks have one
     positions: Source | None = None  # learned ones
     head: str = "lm_head"
 
@@ -68,7 +69,8 @@ def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor
 def _layer(naming: Naming, layer: Layer) -> Sources:
     out = {f"attention.{ours}": source for ours, source in naming.attention(layer.attention).items()}
     out |= {f"feed_forward.{ours}": source for ours, source in naming.feed_forward(layer.feed_forward).items()}
-    for ours, theirs in zip(_norm_names(layer), naming.norms, strict=False):
+    separate = naming.parallel_norms if layer.parallel_blocks and layer.num_norms == 2 else ()
+    for ours, theirs in zip(_norm_names(layer), separate or naming.norms, strict=False):
         out |= _norm(ours, theirs, layer.norm_bias)
     return out
 
@@ -251,21 +253,22 @@ FAMILIES: Mapping[str, Naming] = {
     "deepseek_v3": _llama(attention=_latent),
     "falcon": _llama(
         layers="transformer.h", tokens="transformer.word_embeddings", final_norm="transformer.ln_f",
-        attention=lambda attention: _by_group(attention, "self_attention"),
-        feed_forward=lambda block: _plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", block),
+        attention=partial(_by_group, module="self_attention"),
+        feed_forward=partial(_plain, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+        parallel_norms=("ln_attn", "ln_mlp"),
     ),
     "gemma": _llama(),
     "gemma2": _llama(norms=_FOUR_NORMS),
     "gemma3": _llama(norms=_FOUR_NORMS),
     "gpt2": Naming(
         layers="transformer.h", tokens="transformer.wte", final_norm="transformer.ln_f", attention=_transposed,
-        feed_forward=lambda block: _plain("mlp.c_fc", "mlp.c_proj", block, torch.t), norms=("ln_1", "ln_2"),
+        feed_forward=partial(_plain, "mlp.c_fc", "mlp.c_proj", take=torch.t), norms=("ln_1", "ln_2"),
         positions=Source("transformer.wpe.weight"),
     ),
     "gpt_neox": _llama(
         layers="gpt_neox.layers", tokens="gpt_neox.embed_in", final_norm="gpt_neox.final_layer_norm",
-        attention=lambda attention: _by_group(attention, "attention"),
-        feed_forward=lambda block: _plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", block),
+        attention=partial(_by_group, module="attention"),
+        feed_forward=partial(_plain, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
     ),
     "gpt_oss": _llama(feed_forward=_alternating),
     "granite": _llama(),

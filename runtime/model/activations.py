@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..parallel.recompute import Recompute
 
+CLAMPED = "clamped swiglu"
+_LIMIT, _ALPHA = 7.0, 1.702
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu
 }  # fmt: skip
@@ -19,7 +21,31 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 def gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
     """SwiGLU, GeGLU, ... (arXiv 2002.05202)."""
+    if name == CLAMPED:
+        out: Tensor = _Clamped.apply(gate, up)  # type: ignore[no-untyped-call]
+        return out
     return ACTIVATIONS[name](gate) * up
+
+
+class _Clamped(torch.autograd.Function):
+    """gpt-oss: (up + 1) times gate sigmoid(1.702 gate), both clamped to 7 (GptOssExperts in transformers). Keeps three
+    tensors, as SwiGLU does."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        limited = gate.clamp(max=_LIMIT)
+        activated = limited * torch.sigmoid(_ALPHA * limited)
+        ctx.save_for_backward(gate, up, activated)
+        return (up.clamp(-_LIMIT, _LIMIT) + 1) * activated
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up, activated = ctx.saved_tensors
+        limited = gate.clamp(max=_LIMIT)
+        sigmoid = torch.sigmoid(_ALPHA * limited)
+        slope = sigmoid * (1 + _ALPHA * limited * (1 - sigmoid))
+        of_gate = grads[0] * (up.clamp(-_LIMIT, _LIMIT) + 1) * slope
+        return of_gate * (gate <= _LIMIT), grads[0] * activated * (up.abs() <= _LIMIT)
 
 
 class _Gated(torch.autograd.Function):

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...cost_models.specs.model import ModelSpec
 from ..parallel import tensor_parallel as tp
 from ..parallel.comm import Group
-from ..parallel.context_parallel import ContextParallel, causal
+from ..parallel.context_parallel import Attend, ContextParallel, causal
 from ..parallel.recompute import Recompute
 from ..parallel.split_backward import linear
 from .adapters import Adapters, of_input, of_output
@@ -33,6 +34,22 @@ class ParamShard:
 
 
 @dataclass(frozen=True)
+class Numerics:
+    """What blocks compute beyond their shapes, as the model has it."""
+
+    norm_epsilon: float = 1e-5  # added to the mean square or variance
+    activation: str = "silu"  # its name in ACTIVATIONS
+    unit_offset_norms: bool = False  # norms multiply by 1 + weight
+    residual_scale: float = 1.0  # factor of what a block adds to the residual stream
+    latent_scale: float = 1.0  # factor of the scores of latent attention
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Numerics:
+        return cls(model.norm_epsilon, model.activation, model.unit_offset_norms, model.residual_scale,
+                   model.latent_scale)  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Context:
     """What all blocks of a stage share."""
 
@@ -40,29 +57,28 @@ class Context:
     experts: ExpertGroup  # the ranks that hold one copy of the routed experts
     dtype: torch.dtype  # of weights and activations
     device: torch.device  # of both
-    norm_epsilon: float  # added to the mean square or variance
-    activation: str  # its name in ACTIVATIONS
+    numerics: Numerics
     recompute: Recompute = field(default_factory=Recompute)  # what layers drop and make again
     fused: bool = False  # torch's own fused kernels, as a GPU has them
     cp: ContextParallel | None = None  # None: every rank has whole sequences
     adapters: Adapters | None = None  # where only these train; None: weights do
     in_turn: bool = False  # tokens go to the experts in turn, not to those that the router finds best
-    latent_scale: float = 1.0  # of the scores of latent attention
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""
         return torch.arange(seq_len) if self.cp is None else self.cp.positions(seq_len)
 
-    def dealt(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def scatter_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [b, heads, s, d] as `core` takes them."""
-        return (q, k, v) if self.cp is None else self.cp.dealt(q, k, v)
+        return (q, k, v) if self.cp is None else self.cp.scatter_heads(q, k, v)
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return causal(q, k, v) if self.cp is None else self.cp.core(q, k, v)
+    def core(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
+        """attend: None for plain causal attention."""
+        return (attend or causal)(q, k, v) if self.cp is None else self.cp.core(q, k, v, attend)
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
         """Causal attention of this rank's queries, [b, heads, s, d], over whole sequences."""
-        return self.core(*self.dealt(q, k, v))
+        return self.core(*self.scatter_heads(q, k, v), attend)
 
     def part(self, size: int, group: Group | None = None) -> tuple[int, int]:
         """(first, number) of this rank's rows of `size`, out of those of a group (None: its tp ranks); the first ranks

@@ -24,31 +24,47 @@ from .latent_attention import LatentAttention
 from .mlp import Mlp
 from .multi_token import PREDICTION_WEIGHT, Prediction
 from .norms import Norm
-from .rope import frequencies, rotated_width
+from .rope import Rotation, frequencies
 
 Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
 
 
 class DecoderLayer(Block):
-    """Attention and feed-forward block, each behind its norm and beside the residual stream."""
+    """Attention and feed-forward block beside the residual stream; norms of their inputs, their outputs or both."""
 
     def __init__(self, context: Context, spec: Layer, hidden: int) -> None:
         super().__init__(context)
-        self.attention_norm = Norm(context, hidden, spec.norm_bias)
+        self.parallel = spec.parallel_blocks
+
+        def norm(wanted: bool) -> Norm | None:
+            return Norm(context, hidden, spec.norm_bias) if wanted else None
+
+        inputs, outputs = not spec.output_norms, spec.output_norms or spec.num_norms == 4
+        self.attention_norm = norm(inputs)
         kind = LatentAttention if spec.attention.is_mla else SelfAttention
         self.attention = kind(context, spec.attention, hidden)
-        self.feed_forward_norm = Norm(context, hidden, spec.norm_bias)
+        self.attention_output_norm = norm(outputs)
+        self.feed_forward_norm = norm(inputs and spec.num_norms > 1)
         block = spec.feed_forward
         self.feed_forward: Block = (
             Mlp(context, block, hidden) if isinstance(block, FeedForward) else Experts(context, block, hidden)
         )
+        self.feed_forward_output_norm = norm(outputs)
 
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        recompute = self.context.recompute
-        with recompute.layer():
-            x = x + self.attention(recompute.output("norm", self.attention_norm, x), positions)
-            out: Tensor = x + self.feed_forward(recompute.output("norm", self.feed_forward_norm, x))
-            return out
+        scale = self.context.numerics.residual_scale
+        with self.context.recompute.layer():
+            taken = self._normed(self.attention_norm, x)
+            out = self._normed(self.attention_output_norm, self.attention(taken, positions))
+            if self.parallel:
+                taken = taken if self.feed_forward_norm is None else self._normed(self.feed_forward_norm, x)
+                return x.add(out + self.feed_forward(taken), alpha=scale)
+            x = x.add(out, alpha=scale)
+            out = self.feed_forward(self._normed(self.feed_forward_norm, x))
+            return x.add(self._normed(self.feed_forward_output_norm, out), alpha=scale)
+
+    def _normed(self, norm: Norm | None, x: Tensor) -> Tensor:
+        return x if norm is None else self.context.recompute.output("norm", norm, x)
 
 
 def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -198,21 +214,20 @@ class DecoderChunk(nn.Module):
         return lambda x: whole(plain, x)
 
     def _rotary(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
-        """cos and sin [s, d/2] of this rank's tokens, made once per width that turns and share of the tokens."""
+        """cos and sin [s, d/2] of this rank's tokens, made once per rotation and share of the tokens."""
         if not isinstance(layer, DecoderLayer):
             raise TypeError("not a decoder layer")
-        context, scaling = layer.context, self.spec.rope_scaling
-        width = rotated_width(self.spec, layer.attention.spec)
-        if (width, context.cp) not in self._tables:
-            angles = context.positions(self.seq_len).double()[:, None] * frequencies(self.spec, width)
-            amplitude = 1.0 if scaling is None else scaling.amplitude
-            made = [(amplitude * values).to(context.device, context.dtype) for values in (angles.cos(), angles.sin())]
-            self._tables[width, context.cp] = made[0], made[1]
+        context, rotation = layer.context, Rotation.of(self.spec, layer.attention.spec)
+        if (rotation, context.cp) not in self._tables:
+            angles = context.positions(self.seq_len).double()[:, None] * frequencies(rotation)
+            made = [(rotation.amplitude * values).to(context.device, context.dtype)
+                    for values in (angles.cos(), angles.sin())]  # fmt: skip
+            self._tables[rotation, context.cp] = made[0], made[1]
             if context.recompute.offload is not None:
                 context.recompute.offload.stays(made)
-        return self._tables[width, context.cp]
+        return self._tables[rotation, context.cp]
 
     @property
-    def _tables(self) -> dict[tuple[int, ContextParallel | None], tuple[Tensor, Tensor]]:
+    def _tables(self) -> dict[tuple[Rotation, ContextParallel | None], tuple[Tensor, Tensor]]:
         tables: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
         return tables

@@ -20,10 +20,12 @@ class TokenTable(Block):
         super().__init__(context)
         self.add("tokens", [spec.vocab, spec.hidden], 0)
         self.first, _ = context.part(spec.vocab)
+        self.scale = spec.embedding_scale
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """[b, s] -> [b, s/tp, h]."""
-        return tp.embed(tokens, self.tensor("tokens"), self.first, self.context.group)
+        rows = tp.embed(tokens, self.tensor("tokens"), self.first, self.context.group)
+        return rows if self.scale == 1.0 else rows * self.scale
 
 
 class Embedding(TokenTable):

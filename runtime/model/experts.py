@@ -93,7 +93,7 @@ class Experts(Block):
         inner = [grouped.linear(tokens, self.tensor(name), self.maybe(f"{name}_bias"), counts) for name in self.names]
         # Inside a recomputed block nothing is kept anyway.
         lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
-        out = activated(lean, self.context.activation, *inner)
+        out = activated(lean, self.context.numerics.activation, *inner)
         return grouped.linear(out, self.tensor("down"), self._down_bias(), counts)
 
     def _counts(self, chosen: Tensor) -> list[int]:

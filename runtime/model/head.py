@@ -18,6 +18,7 @@ class Head(Block):
         super().__init__(context)
         self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.final_norm else None
         self.first, _ = context.part(spec.vocab)
+        self.scale, self.softcap = spec.logit_scale, spec.logit_softcap
         self._tied = (tied,)  # in a tuple, so that it is not a submodule here
         if tied is None:
             self.add("projection", [spec.vocab, spec.hidden], 0)
@@ -25,13 +26,14 @@ class Head(Block):
             self.add("projection_bias", [spec.vocab], 0, start=0.0)
 
     def logits(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """[b, s/tp, h] -> [b, s, vocab / tp]. norm: in place of the model's final one."""
+        """[b, s/tp, h] -> [b, s, vocab / tp], without their softcap. norm: in place of the model's final one."""
         norm = norm or self.norm
         x = x if norm is None else norm(x)
+        x = x if self.scale == 1.0 else x * self.scale  # of what is narrower than the logits
         tied = self._tied[0]
         weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
         return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, deferrable=False)[0]
 
     def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
         """Sum of the losses of all tokens, nats."""
-        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group)
+        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group, self.softcap)

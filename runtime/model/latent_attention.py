@@ -68,7 +68,8 @@ class LatentAttention(Block):
         if {"attn", "mla"} <= recompute.modules:
             return whole(lambda *tensors: context.attention(*make(*tensors)), *latents)
         if "mla" in recompute.modules:
-            return context.core(*recompute.outputs("mla", lambda *tensors: context.dealt(*make(*tensors)), *latents))
+            q, k, v = recompute.outputs("mla", lambda *tensors: context.scatter_heads(*make(*tensors)), *latents)
+            return context.core(q, k, v)
         return recompute.region("attn", context.attention, *make(*latents))
 
     def _heads(self, positions: Positions, query: Tensor, latent: Tensor, shared: Tensor) -> Heads:
@@ -83,7 +84,7 @@ class LatentAttention(Block):
         if positions is not None:
             turned = rotate(turned, *positions)
             q = torch.cat([q[..., : self.nope], rotate(q[..., self.nope :], *positions)], dim=-1)
-        if self.context.latent_scale != 1.0:
-            q = q * self.context.latent_scale
+        if self.context.numerics.latent_scale != 1.0:
+            q = q * self.context.numerics.latent_scale
         k = torch.cat([k, turned.expand(*k.shape[:3], self.rope)], dim=-1)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

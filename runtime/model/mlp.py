@@ -24,5 +24,6 @@ class Mlp(Block):
             self.add("down_bias", [hidden], start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = activated(self.context.recompute, self.context.activation, *self.columns(x, *self.names))
+        context = self.context
+        out = activated(context.recompute, context.numerics.activation, *self.columns(x, *self.names))
         return self.row(out, "down")

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..parallel.comm import Group
 from .block import Block, Context
 
 # Before pytorch pull request 153666 (2.9) F.rms_norm is a row of operations that keeps an fp32 copy of its input.
@@ -15,40 +16,55 @@ _FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 
 
 class _RmsNorm(torch.autograd.Function):
-    """Keeps its input and one number per row; torch's on the CPU also keeps the normalised input."""
+    """Keeps its input and one number per row; torch's on the CPU also keeps the normalised input.
+
+    offset: what is added to the weight, in float32. group: ranks that hold parts of the rows, or None.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float, offset: float, group: Group | None) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+        squares, width = wide.square().sum(-1, keepdim=True), x.shape[-1]
+        if group is not None:
+            squares, width = group.all_reduce(squares), width * group.size
+        scale = torch.rsqrt(squares / width + epsilon)
         ctx.save_for_backward(x, weight, scale)
-        return (wide * scale).to(x.dtype) * weight
+        ctx.offset, ctx.group, ctx.width = offset, group, width
+        normal = wide * scale
+        # Rounded before a plain weight, as Llama's norm is, and behind an offset one, as Gemma's.
+        return (normal * (weight.to(normal.dtype) + offset)).to(x.dtype) if offset else normal.to(x.dtype) * weight
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
         normal = x.to(scale.dtype) * scale
         grad = grads[0].to(scale.dtype)
         grad_weight = (grad * normal).flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        grad = grad * weight
-        grad_x = (grad - normal * (grad * normal).mean(-1, keepdim=True)) * scale
-        return grad_x.to(x.dtype), grad_weight, None
+        grad = grad * (weight.to(scale.dtype) + ctx.offset if ctx.offset else weight)
+        along = (grad * normal).sum(-1, keepdim=True)
+        along = along if ctx.group is None else ctx.group.all_reduce(along)
+        grad_x = (grad - normal * (along / ctx.width)) * scale
+        return grad_x.to(x.dtype), grad_weight, None, None, None
 
 
 class Norm(Block):
-    """RMSNorm, or LayerNorm where the model's norms have biases."""
+    """RMSNorm, or LayerNorm where the model's norms have biases. split: tp ranks hold parts of its rows."""
 
-    def __init__(self, context: Context, width: int, bias: bool) -> None:
+    def __init__(self, context: Context, width: int, bias: bool, *, split: bool = False) -> None:
         super().__init__(context)
-        self.add("weight", [width], start=1.0)
+        offset = context.numerics.unit_offset_norms and not bias
+        self.offset = 1.0 if offset else 0.0
+        self.add("weight", [width], 0 if split else None, start=1.0 - self.offset)
         if bias:
             self.add("bias", [width], start=0.0)
+        self.group = context.group if split and context.group.size > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias, epsilon = self.tensor("weight"), self.maybe("bias"), self.context.norm_epsilon
+        weight, bias, epsilon = self.tensor("weight"), self.maybe("bias"), self.context.numerics.norm_epsilon
         if bias is not None:
             return F.layer_norm(x, (x.shape[-1],), weight, bias, epsilon)
-        if self.context.fused and _FUSED_RMS_NORM:  # one kernel, and it keeps no more
+        plain = not self.offset and self.group is None
+        if plain and self.context.fused and _FUSED_RMS_NORM:  # one kernel, and it keeps no more
             return F.rms_norm(x, (x.shape[-1],), weight, epsilon)
-        out: Tensor = _RmsNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
+        out: Tensor = _RmsNorm.apply(x, weight, epsilon, self.offset, self.group)  # type: ignore[no-untyped-call]
         return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,9 +16,29 @@ def rotated_width(model: ModelSpec, attention: Attention) -> int:
     return attention.rope_head_dim if attention.is_mla else int(attention.head_dim * model.partial_rotary_factor)
 
 
-def frequencies(model: ModelSpec, width: int) -> Tensor:
+@dataclass(frozen=True)
+class Rotation:
+    """How the heads of a layer turn."""
+
+    width: int  # elements of a head that turn
+    theta: float  # base of the frequencies
+    scaling: RopeScaling | None  # of the positions
+
+    @classmethod
+    def of(cls, model: ModelSpec, attention: Attention) -> Rotation:
+        width, windowed = rotated_width(model, attention), model.window_rope_theta
+        if windowed is not None and attention.window is not None:
+            return cls(width, windowed, None)
+        return cls(width, model.rope_theta or 1.0, model.trained_scaling)
+
+    @property
+    def amplitude(self) -> float:
+        return 1.0 if self.scaling is None else self.scaling.amplitude
+
+
+def frequencies(rotation: Rotation) -> Tensor:
     """Radians per token [width / 2], as transformers has them (5.23, modeling_rope_utils.py), in float64."""
-    theta, scaling = model.rope_theta or 1.0, model.trained_scaling
+    width, theta, scaling = rotation.width, rotation.theta, rotation.scaling
     turns = theta ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     if scaling is None:
         return turns

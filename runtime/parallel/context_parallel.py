@@ -9,7 +9,7 @@ q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -21,6 +21,8 @@ from torch import Tensor
 from ..model import flash
 from .comm import Group
 
+# Attention of q over k and v, [b, heads, s, d] each.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 # A rank of the group, and its keys and values (or what is made of them here) side by side: [b, heads, s/cp, d + d].
 PartialSum = tuple[int, Tensor]
 
@@ -41,17 +43,20 @@ class ContextParallel:
         chunks = torch.arange(seq_len).view(2 * size, -1)
         return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
 
-    def dealt(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def scatter_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What attention runs on: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
         if self.algorithm != "ulysses":
             return q, k, v
-        q, k, v = _deal(1, 2, self.group, q, k, v)
+        q, k, v = scatter_heads(1, 2, self.group, q, k, v)
         return q, k, v
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention of what was `dealt`, for this rank's queries: [b, heads, s/cp, d]."""
+    def core(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
+        """Causal attention of what `scatter_heads` returned, for this rank's queries: [b, heads, s/cp, d]. attend: None
+        for plain attention, the only one under ring and all-gather."""
         if self.algorithm == "ulysses":
-            return _deal(2, 1, self.group, causal(q, k, v))[0]
+            return scatter_heads(2, 1, self.group, (attend or causal)(q, k, v))[0]
+        if attend is not None:
+            raise RuntimeError(f"{self.algorithm} attention has no windows, softcaps or sinks")
         route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
         kernel = flash.GPU if self.fused else flash.CPU
         out: Tensor = _Balanced.apply(q, k, v, route, kernel)  # type: ignore[no-untyped-call]
@@ -165,7 +170,7 @@ class _Balanced(torch.autograd.Function):
         return grad_q.to(q.dtype), grad_kv[..., :width], grad_kv[..., width:], None, None
 
 
-class _Deal(torch.autograd.Function):
+class _ScatterHeads(torch.autograd.Function):
     """Splits one dim of every tensor over the ranks and joins the parts of another; backward the other way round."""
 
     @staticmethod
@@ -179,8 +184,8 @@ class _Deal(torch.autograd.Function):
         return None, None, None, *_scatter_heads(grads, joined, split, group)
 
 
-def _deal(split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
-    out: tuple[Tensor, ...] = _Deal.apply(split, joined, group, *tensors)  # type: ignore[no-untyped-call]
+def scatter_heads(split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+    out: tuple[Tensor, ...] = _ScatterHeads.apply(split, joined, group, *tensors)  # type: ignore[no-untyped-call]
     return out
 
 

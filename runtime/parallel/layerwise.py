@@ -12,7 +12,7 @@ import torch
 from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
 from ...planner.document.candidate import Chunk
 from ..job import Job, dropped_modules
-from ..model.block import Context
+from ..model.block import Context, Numerics
 from ..model.dispatch import ExpertGroup
 from .context_parallel import ContextParallel
 from .mesh import Mesh
@@ -42,13 +42,13 @@ class Parts:
 
     def _context(self, layout: Layout, device: torch.device, dtype: torch.dtype, fused: bool) -> Context:
         job, mesh = self.job, self._meshes[layout]
-        model, algorithm = job.model, CP_ALGORITHMS[layout.cp_algorithm]
+        algorithm = CP_ALGORITHMS[layout.cp_algorithm]
         cp = ContextParallel(mesh["cp"], algorithm, fused) if layout.cp > 1 else None
         entire = job.strategies is not None and RECOMPUTE_MODES[layout.recompute] == "full"
         recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
         experts = ExpertGroup(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
-        return Context(mesh["tp"], experts, dtype, device, model.norm_epsilon, model.activation, recompute, fused, cp,
-                       job.adapters, job.balances_experts, model.latent_scale)  # fmt: skip
+        return Context(mesh["tp"], experts, dtype, device, Numerics.of(job.model), recompute, fused, cp,
+                       job.adapters, job.balances_experts)  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
         layout = self.job.strategy(part)

@@ -140,11 +140,18 @@ def embed(tokens: Tensor, weight: Tensor, first_row: int, group: Group) -> Tenso
     return to_sequence_parts(rows.masked_fill(elsewhere[..., None], 0.0), group)
 
 
+_CAPPED_ROWS = 128  # tokens whose logits are capped at a time in the backward pass
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None
+    ) -> Tensor:
         # A copy of its own, changed in place: logits and their softmax are all that there ever is.
         values = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
+        if softcap is not None:
+            values.div_(softcap).tanh_().mul_(softcap)
         highest = group.all_reduce(values.amax(-1), dist.ReduceOp.MAX)
         local = targets - first
         elsewhere = (local < 0) | (local >= logits.shape[-1])
@@ -154,20 +161,37 @@ class _CrossEntropy(torch.autograd.Function):
         softmax = shifted.exp_()
         sums = group.all_reduce(torch.stack((softmax.sum(-1), picked)))
         softmax.div_(sums[0][..., None])
-        ctx.save_for_backward(softmax, local, elsewhere)
-        ctx.dtype = logits.dtype
+        # With them a capped logit is the logarithm of its probability plus the log-sum-exp of its row.
+        total = None if softcap is None else highest + sums[0].log()
+        ctx.save_for_backward(softmax, local, elsewhere, total)
+        ctx.dtype, ctx.softcap = logits.dtype, softcap
         return (sums[0].log() - sums[1]).sum()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        softmax, local, elsewhere = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        softmax, local, elsewhere, total = ctx.saved_tensors
         here = (~elsewhere).to(softmax.dtype)
         # The tensor is this function's own and used once: changed in place, the logits cost no third copy.
-        softmax.scatter_add_(-1, local[..., None], -here[..., None])
-        return softmax.mul_(grads[0]).to(ctx.dtype), None, None, None
+        for row in range(len(softmax)) if total is not None else ():
+            _uncapped(softmax[row], local[row], here[row], total[row], ctx.softcap)
+        if total is None:
+            softmax.scatter_add_(-1, local[..., None], -here[..., None])
+        return softmax.mul_(grads[0]).to(ctx.dtype), None, None, None, None
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, first: int, group: Group) -> Tensor:
-    """Sum of the losses in nats; logits [b, s, vocab / tp] from token `first` on, targets [b, s]."""
-    result: Tensor = _CrossEntropy.apply(logits, targets, first, group)  # type: ignore[no-untyped-call]
+def _uncapped(softmax: Tensor, local: Tensor, here: Tensor, total: Tensor, softcap: float) -> None:
+    """Turns probabilities [s, vocab] into gradients of the logits before their softcap, some tokens at a time."""
+    for first in range(0, len(softmax), _CAPPED_ROWS):
+        rows = slice(first, first + _CAPPED_ROWS)
+        part = softmax[rows]
+        tanh = part.log().add_(total[rows, None]).div_(softcap).clamp_(-1, 1)
+        part.scatter_add_(-1, local[rows, None], -here[rows, None]).mul_(tanh.square_().neg_().add_(1))
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None = None
+) -> Tensor:
+    """Sum of the losses in nats; logits [b, s, vocab / tp] from token `first` on, targets [b, s]. softcap c: of logits
+    as c tanh(logit / c)."""
+    result: Tensor = _CrossEntropy.apply(logits, targets, first, group, softcap)  # type: ignore[no-untyped-call]
     return result

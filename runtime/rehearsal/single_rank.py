@@ -8,7 +8,7 @@ import torch
 
 from ...cost_models.specs.model import ModelSpec
 from ...planner.document.candidate import Chunk
-from ..model.block import Context
+from ..model.block import Context, Numerics
 from ..model.decoder import DecoderChunk
 from ..model.dispatch import ExpertGroup
 from ..model.initial_weights import materialise
@@ -25,12 +25,11 @@ def single_group() -> Group:
     return Group("world", [0], 0, None, Status())
 
 
-def single_context(
-    dtype: torch.dtype, device: torch.device, activation: str = "silu", epsilon: float = 1e-5
-) -> Context:  # fmt: skip
+def single_context(dtype: torch.dtype, device: torch.device, numerics: Numerics | None = None) -> Context:
     """What its blocks share."""
     group = single_group()
-    return Context(group, ExpertGroup(group, group), dtype, device, epsilon, activation, fused=device.type == "cuda")
+    experts = ExpertGroup(group, group)
+    return Context(group, experts, dtype, device, numerics or Numerics(), fused=device.type == "cuda")
 
 
 def build_chunk(
@@ -38,7 +37,7 @@ def build_chunk(
     cp: ContextParallel | None = None,
 ) -> DecoderChunk:  # fmt: skip
     """A chunk with weights, and sums of gradients as a rank has them."""
-    plain = single_context(DTYPES[dtype], device, spec.activation, spec.norm_epsilon)
+    plain = single_context(DTYPES[dtype], device, Numerics.of(spec))
     context = replace(plain, recompute=recompute or plain.recompute, cp=cp)
     chunk = DecoderChunk(context, spec, part, seq_len)
     materialise(chunk, 0)

@@ -73,12 +73,14 @@ def theirs_of(data: Mapping[str, Any]) -> Any:
     return model
 
 
-def ours_of(spec: ModelSpec, state: Mapping[str, Tensor]) -> DecoderChunk:
-    """Our model with their weights."""
+def ours_of(spec: ModelSpec, state: Mapping[str, Tensor], whole: ModelSpec | None = None) -> DecoderChunk:
+    """Our model with their weights. whole: the model that `spec` has a fault of."""
     model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=LENGTH))
-    weights = converted(spec, state)
     parameters = dict(model.named_parameters())
-    assert set(weights) == set(parameters)
+    weights = converted(whole or spec, state)
+    if whole is not None and not set(weights) >= set(parameters):
+        weights = converted(spec, state)
+    assert set(weights) == set(parameters) or whole is not None
     with torch.no_grad():
         for name, parameter in parameters.items():
             assert parameter.shape == weights[name].shape, name
@@ -91,16 +93,12 @@ def spec_of(data: Mapping[str, Any]) -> ModelSpec:
 
 
 def logits_of(model: DecoderChunk, tokens: Tensor) -> Tensor:
-    """The path of the loss, without the loss."""
-    seen: list[Tensor] = []
-    head = model.head
+    """The path of the loss up to the loss, which caps them."""
+    head, seen = model.head, []
     assert head is not None
+    usual = head.loss
     head.loss = lambda x, targets, norm=None: seen.append(head.logits(x)) or x.sum()  # type: ignore[method-assign, func-returns-value]
     model(tokens, tokens)
-    return seen[0]
-
-
-def loss_of(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Any function of all logits that is not the same for all tokens."""
-    targets = tokens.roll(-1, 1)
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    head.loss = usual  # type: ignore[method-assign]
+    logits: Tensor = seen[0]
+    return logits if head.softcap is None else head.softcap * (logits / head.softcap).tanh()

@@ -66,6 +66,39 @@ def deepseek(layers: int = 4, **changes: Any) -> ModelSpec:
     return llama(layers, **{**how, **changes})
 
 
+def gemma(layers: int = 4) -> ModelSpec:
+    """As Gemma 2 and 3: scaled embeddings, norms of inputs and outputs by 1 + weight, normed heads, softcaps, scores by
+    a width of their own, every other layer with a window and another rotary base, tied embeddings."""
+    windowed = Layer(attention=attention(window=5, norm_parameters=16, score_scale=0.3, score_softcap=2.0),
+                     feed_forward=FeedForward(inner=64), num_norms=4)  # fmt: skip
+    full = replace(windowed, attention=replace(windowed.attention, window=None))
+    return llama(layers, family="gemma3", kinds=(windowed, full), pattern=tuple(i % 2 for i in range(layers)),
+                 tied_embeddings=True, activation="gelu_tanh", unit_offset_norms=True, embedding_scale=32**0.5,
+                 window_rope_theta=100.0, logit_softcap=3.0)  # fmt: skip
+
+
+def gpt_oss(layers: int = 4) -> ModelSpec:
+    """As gpt-oss: sinks, windows, biased experts that clamp; with Granite's factors."""
+    heads = attention(qkv_bias=True, output_bias=True, sink_parameters=4, window=5)
+    block = MixtureOfExperts(experts=4, top_k=2, expert_inner=24, expert_bias=True, router_bias=True)
+    return llama(layers, family="gpt_oss", kinds=(Layer(attention=heads, feed_forward=block),), residual_scale=0.4,
+                 activation="clamped swiglu", logit_scale=0.5)  # fmt: skip
+
+
+def olmo2(layers: int = 4) -> ModelSpec:
+    """As OLMo 2: norms of outputs, and of the queries and keys of all heads."""
+    layer = Layer(attention=attention(norm_parameters=48), feed_forward=FeedForward(inner=64), output_norms=True)
+    return llama(layers, family="olmo2", kinds=(layer,))
+
+
+def falcon(layers: int = 4) -> ModelSpec:
+    """As Falcon and GPT-NeoX: LayerNorm, blocks in parallel; the first half of the layers with one norm."""
+    separate = Layer(attention=attention(), feed_forward=FeedForward(inner=64, gated=False), norm_bias=True,
+                     parallel_blocks=True)  # fmt: skip
+    return llama(layers, family="falcon", kinds=(replace(separate, num_norms=1), separate), norm_bias=True,
+                 pattern=tuple(2 * i // layers for i in range(layers)), activation="gelu")  # fmt: skip
+
+
 def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,
         stack_changes: dict[str, Any] | None = None, **changes: Any) -> Job:  # fmt: skip
     """A job on `layout_id`: `extra` micro-batches more than pp, float64, SGD without clipping, 4 steps of 16 tokens."""

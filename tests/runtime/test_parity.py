@@ -26,9 +26,10 @@ from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 
 from .fork import Break, fork, run
-from .jobs import deepseek, gpt, job, llama, moe, shared_experts
+from .jobs import deepseek, falcon, gemma, gpt, gpt_oss, job, llama, moe, olmo2, shared_experts
 
-MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek}
+MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek, "gemma": gemma,
+          "gpt_oss": gpt_oss, "olmo2": olmo2, "falcon": falcon}  # fmt: skip
 
 
 def model_for(name: str, layout_id: str) -> ModelSpec:
@@ -68,6 +69,10 @@ OTHERS = [
     "moe:tp2-dp2-ep4-mbs1-z1-rnone", "moe:pp2-dp2-ep2-mbs1-z2-rnone", "shared:tp2-dp2-ep2-mbs1-z3-rnone",
     "deepseek:dp1-mbs1-z0-rsel(attn+norm+mla)", "deepseek:dp2-ep2-mbs1-z3-rnone", "deepseek:cp2u-dp1-mbs1-z0-rsel(mla)",
     "deepseek:tp2-pp2-zbv-vpp2-dp1-ep2-mbs1-z0-rsel(act+mla)",
+    "gemma:dp1-mbs2-z0-rsel(attn+norm+act)", "gemma:tp2-dp2-mbs1-z3-rnone", "gemma:cp2u-dp1-mbs1-z0-rfull",
+    "gemma:pp2-zbh1-dp1-mbs1-z0-rsel(norm)", "gpt_oss:tp2-dp1-ep2-mbs1-z0-rsel(attn+act+moe)",
+    "gpt_oss:cp2u-dp1-mbs2-z0-rnone", "gpt_oss:pp2-dp2-ep2-mbs1-z1-rfull", "olmo2:tp2-dp1-mbs1-z0-rsel(norm)",
+    "olmo2:tp2-pp2-zbh1-dp1-mbs1-z0-rnone", "falcon:tp2-dp1-mbs1-z0-rsel(norm)", "falcon:pp2-dp2-mbs1-z2-rnone",
 ]  # fmt: skip
 
 

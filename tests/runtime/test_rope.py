@@ -10,7 +10,7 @@ import torch
 from meshwright.cost_models.specs.model import RopeScaling
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
-from meshwright.runtime.model.rope import frequencies, rotate, rotated_width
+from meshwright.runtime.model.rope import Rotation, frequencies, rotate, rotated_width
 
 from .jobs import deepseek, llama
 
@@ -50,14 +50,15 @@ def test_frequencies_are_those_of_transformers(said: dict[str, Any]) -> None:
         assert width == 128 * said.get("partial_rotary_factor", 1.0)
     else:
         theirs, theirs_amplitude = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, "cpu")
-    torch.testing.assert_close(frequencies(spec, width), theirs.double(), rtol=2e-6, atol=0)
+    ours = frequencies(Rotation.of(spec, spec.kinds[0].attention))
+    torch.testing.assert_close(ours, theirs.double(), rtol=2e-6, atol=0)
     assert amplitude == pytest.approx(theirs_amplitude)
 
 
 def test_llama_3_1_by_hand() -> None:
     """A frequency keeps its value above 4 turns in 8192 tokens, is divided by 8 below 1, and is between otherwise."""
     spec, _ = load_model("llama-3.1-8b")
-    found = frequencies(spec, 128)
+    found = frequencies(Rotation.of(spec, spec.kinds[0].attention))
     plain = [500_000.0 ** -(2 * index / 128) for index in range(64)]
     turns = [8192 * each / (2 * math.pi) for each in plain]
     assert (sum(each > 4 for each in turns), sum(each < 1 for each in turns)) == (29, 29)
@@ -71,7 +72,7 @@ def test_llama_3_1_by_hand() -> None:
 def test_yarn_of_deepseek_v3_by_hand() -> None:
     """Pairs 0 to 10 turn 32 times or more in 4096 tokens; from pair 23 on none turns once: divided by 40."""
     spec, _ = load_model("deepseek-v3")
-    found = frequencies(spec, 64)
+    found = frequencies(Rotation.of(spec, spec.kinds[0].attention))
     plain = [10_000.0 ** -(2 * index / 64) for index in range(32)]
     assert found[:11].tolist() == pytest.approx(plain[:11])
     assert found[23:].tolist() == pytest.approx([each / 40 for each in plain[23:]])
@@ -87,7 +88,7 @@ def test_a_part_of_a_head_turns_and_the_rest_stays() -> None:
     spec = llama(partial_rotary_factor=0.75, rope_theta=10.0)
     width = rotated_width(spec, spec.kinds[0].attention)
     assert (width, rotated_width(deepseek(), deepseek().kinds[0].attention)) == (6, 4)
-    angles = torch.arange(5).double()[:, None] * frequencies(spec, width)
+    angles = torch.arange(5).double()[:, None] * frequencies(Rotation.of(spec, spec.kinds[0].attention))
     x = torch.randn(2, 5, 4, 8, dtype=torch.float64)
     both = torch.cat([angles, angles], dim=-1)[None]
     theirs, _ = phi3.apply_rotary_pos_emb(x.transpose(1, 2), x.transpose(1, 2), both.cos(), both.sin())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,19 @@ from meshwright.runtime.job import job_of, unsupported
 from meshwright.errors import NoFeasibleLayoutError, UnsupportedError
 
 LACKS = [
-    ({"model": "gemma-2-2b"}, "no factor for embeddings (48)"),
-    ({"model": "gemma-2b"}, "no factor for embeddings (45.2548)"),
-    ({"model": "granite-3.1-2b"}, "no factor for embeddings (12)"),
-    ({"model": "falcon-7b", "seq_len": 2048}, "not in parallel"),
-    ({"model": "llama-4-scout"}, "not been compared with those of the family llama4"),
-    ({"model": "mistral-7b"}, "no windowed attention (4096 tokens)"),
     ({"model": "llama-3-8b", "optimizer": "adamw-8bit"}, "no optimizer adamw-8bit"),
     ({"model": "llama-3-8b", "train_layers": 2}, "all layers, or nothing but adapters"),
     ({"model": "bloom-560m", "seq_len": 2048}, "no ALiBi positions"),
-    ({"model": "gpt-oss-20b"}, "no attention sinks"),
-    ({"model": "olmo-2-7b", "seq_len": 4096}, "one weight per head dim"),
+    ({"model": "gpt-j-6b", "seq_len": 2048}, "not been compared with those of the family gptj"),
+    ({"model": "llama-4-scout"}, "not been compared with those of the family llama4"),
     ({"model": "opt-350m", "seq_len": 2048}, "no projected embedding"),
 ]  # fmt: skip
 # One per way of attention, positions, norms, experts; with few and many key/value heads.
 RUNS = [
-    ("qwen2.5-3b", 8192), ("llama-3.1-8b", 8192), ("phi-4", 8192), ("gpt2-xl", 1024),
-    ("opt-1.3b", 2048), ("qwen3-30b-a3b", 8192), ("deepseek-v2-lite", 8192), ("mistral-7b", 4096),
+    ("qwen2.5-3b", 8192), ("gemma-2b", 8192), ("llama-3.1-8b", 8192), ("phi-4", 8192), ("gpt2-xl", 1024),
+    ("opt-1.3b", 2048), ("qwen3-30b-a3b", 8192), ("deepseek-v2-lite", 8192), ("mistral-7b", 8192),
+    ("granite-3.1-2b", 4096), ("gemma-2-2b", 8192), ("gemma-3-4b", 8192), ("gpt-oss-20b", 8192), ("olmo-2-7b", 4096),
+    ("falcon-7b", 2048), ("starcoder2-3b", 8192),
 ]  # fmt: skip
 
 
@@ -95,18 +92,41 @@ def test_what_it_lacks_is_refused_where_it_was_asked_for(asked: dict[str, Any], 
 def test_as_the_default_it_plans_and_says_who_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And then `emit` and `launch` say what `plan` said."""
     path = str(tmp_path / "plan.json")
-    words = ["--model", "gemma-2-2b", "--cluster", "dgx-h100:2", "--seq-len", "8192"]
+    words = ["--model", "gpt-j-6b", "--cluster", "dgx-h100:2", "--seq-len", "2048"]
     assert main(["plan", *words, "-o", path]) == 0
     hint = "deepspeed and accelerate have all of it: plan with `--target deepspeed`"
     told = capsys.readouterr().err
-    assert "meshwright cannot train gemma-2-2b, `emit` and `launch` refuse" in told
+    assert "meshwright cannot train gpt-j-6b, `emit` and `launch` refuse" in told
     assert hint in told
     for command in (["emit", path], ["launch", path, "--dry-run"], ["plan", *words, "--target", "meshwright"]):
         assert main(command) == 2
         told = capsys.readouterr().err
-        assert "no factor for embeddings (48)" in told
+        assert "not been compared with those of the family gptj" in told
         assert hint in told
     assert main(["emit", path, "--to", "megatron"]) == 2
     told = capsys.readouterr().err
-    assert "layers have two norms" in told
+    assert "gptj has attention and feed-forward in parallel" in told
     assert hint in told
+
+
+def test_windows_are_seen_by_ulysses_alone() -> None:
+    """Beyond 4096 tokens those of Mistral cut; ring attention adds up parts of the keys."""
+    fix = {"cp": 2, "cp_algorithm": "ring"}
+    with pytest.raises(NoFeasibleLayoutError, match="meshwright: windows, softcaps, sinks"):
+        planned("mistral-7b", target="meshwright", fix=fix)
+    assert planned("mistral-7b", 4096, target="meshwright", fix=fix).candidates
+    assert planned("mistral-7b", target="meshwright", fix={**fix, "cp_algorithm": "ulysses"}).candidates
+
+
+def test_an_older_plan_of_a_model_that_it_holds_in_part_is_refused() -> None:
+    plan = planned("gemma-2b", target="meshwright", cluster="dgx-h100:1")
+    with pytest.raises(UnsupportedError, match=r"of format 1\.2, which does not hold all that gemma computes"):
+        job_of(plan.model_copy(update={"format_version": "1.2"}), 1)
+
+
+def test_what_a_config_says_beside_the_fields_of_a_plan_is_refused(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 128, "n_positions": 128,
+              "scale_attn_by_inverse_layer_idx": True}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError, match="does not know the model's scale_attn_by_inverse_layer_idx"):
+        planned(str(tmp_path / "config.json"), 128, target="meshwright", cluster="dgx-h100:1", global_batch=16)

@@ -8,7 +8,7 @@ from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, Layout, Layouts
 from ....cost_models.problem import Problem
 from ....cost_models.schedule_kinds import SPLITS_BACKWARD
-from ....cost_models.specs.model import DROPOUTS, Layer, ModelSpec
+from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
@@ -19,12 +19,13 @@ _TARGET_NAME = "meshwright"
 # The families whose logits and gradients tests hold equal to those of transformers. `own` is the explicit form of a
 # model, which says all of its parts itself.
 COMPARED = frozenset({
-    "deepseek_v2", "deepseek_v3", "gpt2", "llama", "mistral", "mixtral", "opt", "own", "phi3", "qwen2", "qwen2_moe",
-    "qwen3", "qwen3_moe", "starcoder2",
+    "deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss", "granite",
+    "llama", "mistral", "mixtral", "olmo2", "opt", "own", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "starcoder2",
 })  # fmt: skip
 
 
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "clamped swiglu")
 
 
 _OPTIMIZERS = ("adamw", "sgd")
@@ -39,6 +40,13 @@ def _flash(columns: Columns, problem: Problem) -> Mask:
     fits = all(kind.attention.suits_flash for kind in problem.model.kinds)
     elsewhere = (columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses"))
     return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
+
+
+def _whole_sequences(columns: Columns, problem: Problem) -> Mask:
+    """Ring and all-gather attention add up what parts of the keys give, without windows, softcaps and sinks."""
+    length = problem.workload.seq_len
+    plain = not any(_changes_scores(kind.attention, length) for kind in problem.model.kinds)
+    return np.asarray((columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")) | plain)
 
 
 def _here(columns: Columns, problem: Problem) -> Mask:
@@ -60,7 +68,7 @@ def _own_heads(columns: Columns, problem: Problem) -> Mask:
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """What of the model and its training the runtime lacks, each as a sentence."""
     reasons = {**_training(model, workload), **_network(model)}
-    of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind, workload.seq_len))
+    of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
     if model.family not in COMPARED:
         out.append(f"the runtime's blocks have not been compared with those of the family {model.family}")
@@ -89,34 +97,34 @@ def _network(model: ModelSpec) -> dict[str, bool]:
         "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
         "the runtime has no longrope: plans do not hold its lists of factors":
             model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
-        "the runtime has one base of rotary positions for all layers": model.window_rope_theta is not None,
         "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),
-        f"the runtime has no factor for embeddings ({model.embedding_scale:g})": model.embedding_scale != 1.0,
-        f"the runtime has no factor for residuals ({model.residual_scale:g})": model.residual_scale != 1.0,
-        f"the runtime has no factor for logits ({model.logit_scale:g})": model.logit_scale != 1.0,
-        "the runtime has no softcap of logits": model.logit_softcap is not None,
-        "the runtime has no norms that multiply by 1 + weight": model.unit_offset_norms,
         f"the runtime does not know the model's {', '.join(unread)}": bool(unread),
     }  # fmt: skip
 
 
-def _lacks(kind: Layer, seq_len: int) -> list[str]:
+def _lacks(kind: Layer) -> list[str]:
     """What of a layer the runtime has no code for."""
     attention = kind.attention
     latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
-    norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim)
-    unit = "rank of its latents" if attention.is_mla else "head dim"
+    heads = attention.heads + attention.kv_heads
+    norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim, heads * attention.head_dim)
+    unit = "rank of its latents" if attention.is_mla else "element of a head, or of all heads"
+    other_scores = _changes_scores(attention, None) or attention.score_scale is not None
     reasons = {
-        f"the runtime has no windowed attention ({attention.window} tokens)": (attention.window or seq_len) < seq_len,
-        "the runtime has no attention sinks": attention.sink_parameters > 0,
-        "the runtime scales scores by the root of the head dim": attention.score_scale is not None,
-        "the runtime has no softcap of attention scores": attention.score_softcap is not None,
+        "the runtime's latent attention has no windows, softcaps or sinks": attention.is_mla and other_scores,
         f"the runtime's norms in attention have one weight per {unit}": attention.norm_parameters not in norms,
-        f"the runtime has layers of 2 norms, not {kind.num_norms}": kind.num_norms != 2,
-        "the runtime has norms before its blocks, not after them": kind.output_norms,
-        "the runtime runs attention and feed-forward block in turn, not in parallel": kind.parallel_blocks,
-    }
+        f"the runtime has layers of 2 or 4 norms, not {kind.num_norms}":
+            kind.num_norms not in ((1, 2) if kind.parallel_blocks else (2, 4)),
+        "the runtime has norms of outputs in layers with 2 norms, whose blocks run in turn":
+            kind.output_norms and (kind.parallel_blocks or kind.num_norms != 2),
+    }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
+
+
+def _changes_scores(attention: Attention, seq_len: int | None) -> bool:
+    """Whether the scores are not those of plain causal attention. seq_len None: where a window cuts some sequences."""
+    cut = attention.window is not None and (seq_len is None or attention.window < seq_len)
+    return cut or attention.score_softcap is not None or attention.sink_parameters > 0
 
 
 RULES = (
@@ -134,6 +142,12 @@ RULES = (
         ("cp", "cp_algorithm", "precision"),
         _flash,
         "cp {cp} ({algorithm}) needs the flash kernel: bf16, one head dim, a multiple of 8 up to 256",
+    ),
+    Rule(
+        f"{_TARGET_NAME}: windows, softcaps, sinks",
+        ("cp", "cp_algorithm"),
+        _whole_sequences,
+        "cp {cp} ({algorithm}) has no windows, softcaps or attention sinks: only Ulysses sees whole sequences",
     ),
     Rule(
         f"{_TARGET_NAME}: kv heads",
