@@ -32,7 +32,8 @@ from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.schedule_kinds import FOLDED
 from ...cost_models.specs.cluster import Bridge
 from ...cost_models.step import lower_bounds, reserved_memory, shared_bounds, stragglers
-from ..search.exhaustive import _KEYS, _ROWS, Search
+from ..search.exhaustive import ROWS, Search
+from ..search.mesh_bounds import KEYS
 from ..space.rules import Columns as Fields
 from ..space.rules import Rule
 from ..space.tree import Columns, Space, select
@@ -66,9 +67,9 @@ class _Shared(Search):
 
     def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
         keys, index = index_keys(meshes)
-        for start in range(0, len(keys["tp"]), _KEYS):
-            chosen = (index >= start) & (index < start + _KEYS)
-            tables = build(self.problem, {n: c[start : start + _KEYS] for n, c in keys.items()})
+        for start in range(0, len(keys["tp"]), KEYS):
+            chosen = (index >= start) & (index < start + KEYS)
+            tables = build(self.problem, {n: c[start : start + KEYS] for n, c in keys.items()})
             part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
             self._expand(tables, part, 0)
 
@@ -76,8 +77,8 @@ class _Shared(Search):
         _, needed = super()._mesh_bounds(meshes)
         keys, index = index_keys(meshes)
         totals, load = build_ledger.build_totals(self.problem), np.empty(len(keys["tp"]))
-        for start in range(0, len(load), _KEYS):
-            part = slice(start, start + _KEYS)
+        for start in range(0, len(load), KEYS):
+            part = slice(start, start + KEYS)
             tables = build(self.problem, {name: column[part] for name, column in keys.items()})
             kernels = [kernel_seconds(tables, rates) for rates in self.island_rates]
             seconds = np.array([island.forward_s + island.backward_s for island in kernels])  # [island, kind, key]
@@ -217,15 +218,15 @@ class SharedReplicas(_Shared):
         self.sum_s = gradient_bytes(self.problem) / widest
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        ledger = build_ledger.build(self.problem, tables, Layouts(self._relaxed(rows, level)), rows["_key"])
+        ledger = build_ledger.build(self.problem, tables, Layouts(self.branching.relaxed(rows, level)), rows["_key"])
         _, needed = lower_bounds.bound(ledger, self.rates, states_known=level == 2, memory=level > 0)
         shared = self._ledgers(ledger), self.island_rates, self.shares, self.mean, self.sum_s
         seconds = shared_bounds.least_replicas(*shared, states_known=level == 2)
         return self.growth * seconds, needed
 
     def _price(self, tables: Tables, columns: Columns) -> None:
-        for start in range(0, len(columns["tp"]), _ROWS):
-            part = {name: column[start : start + _ROWS] for name, column in columns.items()}
+        for start in range(0, len(columns["tp"]), ROWS):
+            part = {name: column[start : start + ROWS] for name, column in columns.items()}
             layouts = Layouts(part)
             ledger = build_ledger.build(self.problem, tables, layouts, part["_key"])
             needed, _ = reserved_memory.fullest_stage(DeviceMemory(ledger), self.rates)

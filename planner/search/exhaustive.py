@@ -1,16 +1,18 @@
 """Exact search: best-first branch and bound over the tree of choices.
 
-A node fixes the choices of the levels above (`space.LEVELS`). Its bound is the step time (and memory) that nothing
-below can beat (`lower_bounds.bound`; for a mesh alone `_mesh_bounds`). Nodes are expanded in the order of their bounds,
-all arrays, until no bound beats the k-th best layout found. Every layout is counted once: ruled out, dominated, out of
-memory by bound, bounded away, or priced.
+A node fixes the choices of the levels above (`branching.py`). Its bound is the step time and the bytes that nothing
+below can beat (`lower_bounds.bound`; for a mesh alone `mesh_bounds.py`). A node is cut for one of two reasons: no
+layout below it fits, or none is better than the k-th best layout known. Nodes are expanded in the order of their
+bounds, so that good layouts come early, the k-th best falls quickly, and the first bound above it cuts all behind it.
+
+Nodes are rows of arrays and are expanded in batches: one numpy operation on thousands of nodes costs little more than
+on one. Every layout is counted once: ruled out, dominated, out of memory by bound, bounded away, or priced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,42 +22,46 @@ from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import ledger
 from ...cost_models.quantities.device_memory import DeviceMemory
-from ...cost_models.quantities.stages import EXTRA_KINDS
 from ...cost_models.quantities.tables import Tables, build, index_keys
-from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
-from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
 from ...cost_models.step import lower_bounds, reserved_memory, step
-from ...cost_models.techniques.registry import fill_by_layers, keep_weights
-from ..space.counting import LayoutCounts, recompute_category
-from ..space.tree import RECOMPUTE_FIELDS, Columns, Count, Space, allowed, cross, grow, select
+from ..space.counting import LayoutCounts
+from ..space.tree import Columns, Count, Space, select
+from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
+from .mesh_bounds import KEYS, MeshBounds
 from .top_k import TIE, TopK
 from .warm_start import WARM_START_FROM, plain_part
 
 Progress = Callable[[Count, float], None]
 
-_ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
-_KEYS = 1 << 13  # shard keys per table
-_FIRST_MESHES = 24  # meshes in the first batch; each further one is twice as large
+ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
+# Meshes, and nodes of each level, that are expanded at once: few at first, so that a good layout is found early and
+# cuts the rest; then ever more, since the order matters less and large arrays cost less per row.
+_FIRST_MESHES, _MOST_MESHES = 24, 1024
+_FIRST_ROWS = (64, 128, 512)
+_MOST_ROWS = (2048, 8192, 16384)
 
 
 @dataclass
 class SearchOutcome:
-    """What a search found, and the proof: `lower_bound` is below every layout that was not priced."""
+    """The result of a search, and its proof."""
 
-    top: TopK
-    count: Count
-    lower_bound: float
-    stopped: str | None = None
+    top: TopK  # the best layouts
+    count: Count  # what became of all layouts of the space
+    lower_bound: float  # below every layout that was not priced; seconds, or bytes where those are minimised
+    stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
 
 
 class Search:
-    """One search. `memory_bytes`: what a GPU has; `host_bytes`: its share of host memory; `objective`: `step` minimises
-    seconds, `memory` bytes; `should_stop` cuts it; only what beats `incumbent` is looked for; `family`: see Found.
-    `piloted`: whether large spaces are searched in their plain part first (warm_start.py)."""
+    """One search.
 
-    piloted = True
+    memory_bytes, host_bytes: what a GPU has, and its share of host memory. top: how many layouts to list. objective:
+    `step` minimises seconds, `memory` bytes. should_stop: cuts the search. incumbent: only what beats this value is
+    searched for. family: see TopK.
+    """
+
+    warm_starts = True  # whether large spaces are searched in their plain part first (warm_start.py)
     any_split = False  # of the layers over stages: then the mean stage bounds what they hold
 
     def __init__(
@@ -63,13 +69,20 @@ class Search:
         objective: str = "step", progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
         incumbent: float = np.inf, family: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self.space, self.rates, self.problem = space, rates, space.problem
-        self.memory_bytes, self.host_bytes, self.objective = memory_bytes, host_bytes, objective
-        self.count, self.top = Count(), TopK(top, family)
-        self.progress, self.should_stop, self.incumbent = progress, should_stop, incumbent
+        self.space = space
+        self.problem = space.problem
+        self.rates = rates
+        self.memory_bytes = memory_bytes
+        self.host_bytes = host_bytes
+        self.objective = objective
+        self.progress = progress
+        self.should_stop = should_stop
+        self.incumbent = incumbent
+        self.top = TopK(top, family)
+        self.count = Count()
         self.stopped: str | None = None
-        self.open_bound = np.inf  # least bound of what an interrupted search left
-        self.ahead: list[tuple[float, str, Layout]] = []  # what the pilot found
+        self.open_bound = np.inf  # least bound of the nodes that a stopped search left
+        self.warm_rows: list[tuple[float, str, Layout]] = []  # result of the warm start
 
     @property
     def threshold(self) -> float:
@@ -80,52 +93,57 @@ class Search:
         try:
             meshes = self.space.meshes(self.count)
             if len(meshes["tp"]):
-                self.census = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
-                self.census.tally(self.count)
-                if self.piloted and self.count.total > WARM_START_FROM:
-                    self._fly_ahead()
+                counts = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
+                counts.tally(self.count)
+                self.branching = Branching(counts)
+                if self.warm_starts and self.count.total > WARM_START_FROM:
+                    self._warm_start()
                 self._descend(meshes)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         if self.stopped:
-            rows = {row[1]: row for row in (*self.top.rows, *self.ahead)}.values()
+            rows = {row[1]: row for row in (*self.top.rows, *self.warm_rows)}.values()
             self.top.rows = sorted(rows, key=lambda row: row[:2])[: self.top.limit]
         self.count.unvisited = self.count.total - self.count.accounted
         best = self.top.rows[0][0] if self.top.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
         return SearchOutcome(self.top, self.count, bound, self.stopped)
 
-    def _fly_ahead(self) -> None:
-        """`incumbent` from the plain part of the space; what it found counts once more in the search of the whole."""
-        pilot = Search(
+    def _warm_start(self) -> None:
+        """Take `incumbent` from the plain part of the space. Its layouts are found and counted again by the search of
+        the whole, so that the counts stay those of one search."""
+        plain = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
             top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
             family=self.top.family,
         )  # fmt: skip
-        pilot.piloted, self.open_bound = False, 0.0
-        outcome = pilot.run()
-        self.ahead, self.incumbent = outcome.top.rows, pilot.threshold
+        plain.warm_starts = False
+        self.open_bound = 0.0  # if it stops here, nothing is proven of the whole space
+        outcome = plain.run()
+        self.warm_rows, self.incumbent = outcome.top.rows, plain.threshold
         if outcome.stopped == "interrupted":
             raise KeyboardInterrupt
 
     def _descend(self, meshes: Columns) -> None:
+        """Expand the meshes in the order of their bounds, until no bound beats the list."""
+        counts = self.branching.counts
         seconds, needed = self._mesh_bounds(meshes)
         bounds = needed if self.objective == "memory" else seconds
         too_big = needed > self.memory_bytes
-        self.count.out_of_memory += int(self.census.weight[too_big].sum())
+        self.count.out_of_memory += int(counts.weight[too_big].sum())
         order = np.flatnonzero(~too_big)
         order = order[np.argsort(bounds[order], kind="stable")]
         start, size = 0, _FIRST_MESHES
         while start < len(order):
             batch = order[start : start + size]
             self.open_bound = float(bounds[batch[0]])
-            if bounds[batch[0]] > self.threshold:
-                self.count.bounded += int(self.census.weight[order[start:]].sum())
+            if bounds[batch[0]] > self.threshold:  # and so are all behind it
+                self.count.bounded += int(counts.weight[order[start:]].sum())
                 break
             alive = self._worth(seconds[batch], needed[batch], meshes, batch)
-            self.count.bounded += int(self.census.weight[batch[~alive]].sum())
-            self._expand_meshes(select(meshes, batch[alive]), self.census.signature[batch[alive]])
-            start, size = start + size, min(2 * size, 1024)
+            self.count.bounded += int(counts.weight[batch[~alive]].sum())
+            self._expand_meshes(select(meshes, batch[alive]), counts.signature[batch[alive]])
+            start, size = start + size, min(2 * size, _MOST_MESHES)
             if self._interrupted():
                 break
         self.open_bound = np.inf if self.stopped is None else self.open_bound
@@ -143,60 +161,15 @@ class Search:
         return np.asarray(value <= np.minimum(self.top.thresholds(columns, rows), self.incumbent))
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
-        """[mesh] seconds and bytes that no layout on the mesh beats.
-
-        Seconds: the mean device's forward and backward, m times, and the part of the fill that even the deepest
-        interleaving keeps (none where a zero-bubble schedule passes): m*mean <= m*max, and the rest only adds.
-        Bytes: the mean device's states fully sharded, and the buffers that no choice below removes.
-        """
-        keys, index = index_keys(meshes)
-        totals = build_ledger.build_totals(self.problem)
-        work, fills, states, fixed = (np.empty(len(keys["tp"])) for _ in range(4))
-        for start in range(0, len(work), _KEYS):
-            part = slice(start, start + _KEYS)
-            tables = build(self.problem, {name: column[part] for name, column in keys.items()})
-            work[part], fills[part] = self._work(totals, kernel_seconds(tables, self.rates))
-            states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
-            fixed[part] = tables.workspace.min(axis=0)  # the fullest stage has layers of some kind
-        overheads = self.rates.overheads
-        least = states[index] / (meshes["pp"] * meshes["dp"] * meshes["cp"] * meshes["tp"]) * self._least_state_bytes
-        needed = (least + fixed[index]) * (1 + overheads.reserve_share) + overheads.context_bytes
-        return self._mesh_seconds(meshes, work[index], fills[index]), needed
-
-    def _work(self, totals: Array, kernels: KernelSeconds) -> tuple[Array, Array]:
-        """[key] seconds of a micro-batch in the whole model, and in what fills a pipeline of it."""
-        seconds = kernels.forward_s + kernels.backward_s
-        filling = totals.copy()
-        if fill_by_layers(self.problem.workload.techniques):
-            filling[-EXTRA_KINDS:] = 0.0
-        return totals @ seconds, filling @ seconds
-
-    def _mesh_seconds(self, meshes: Columns, work: Array, fills: Array) -> Array:
-        """[mesh] the seconds of `_mesh_bounds`; work, fills: [mesh] those of `_work`."""
-        pp = meshes["pp"].astype(np.float64)
-        m = self.problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
-        passing = self.census.num_schedules[self.census.signature]
-        without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1)  # W may fill all of it
-        deepest = np.where(passing[:, INTERLEAVED].any(axis=1), self.problem.model.num_layers // meshes["pp"], 1)
-        fill = self._share_of_fill(np.where(without_bubble, 0.0, 1.0 / deepest)) * (fills - fills / pp)
-        return np.asarray(m * work / pp + fill)
-
-    def _share_of_fill(self, evenly: Array) -> Array:
-        """[mesh] part of a micro-batch's time on the other devices that filling the pipeline takes, at least."""
-        return evenly
-
-    @cached_property
-    def _least_state_bytes(self) -> float:
-        # A parameter that does not train keeps only its weight; sharding divides by at most tp x cp x dp.
-        states = self.problem.state_bytes
-        return min(states.weight, states.frozen_weight) if keep_weights(self.problem.workload.techniques) else 0.0
+        """[mesh] seconds and bytes that no layout on the mesh beats."""
+        return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes)
 
     def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
         """Schedules for each mesh, then recomputes, states and shards."""
         keys, index = index_keys(meshes)
-        for start in range(0, len(keys["tp"]), _KEYS):
-            chosen = (index >= start) & (index < start + _KEYS)
-            tables = build(self.problem, {n: c[start : start + _KEYS] for n, c in keys.items()})
+        for start in range(0, len(keys["tp"]), KEYS):
+            chosen = (index >= start) & (index < start + KEYS)
+            tables = build(self.problem, {n: c[start : start + KEYS] for n, c in keys.items()})
             part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
             self._expand(tables, part, 0)
 
@@ -204,59 +177,19 @@ class Search:
         """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
         if level == 1:
             nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
-        for pp in np.unique(nodes[_GROUPED_BY[level]]).tolist() if level < 2 else [0]:
-            group = select(nodes, nodes[_GROUPED_BY[level]] == pp) if level < 2 else nodes
-            for children in self._children(group, level, pp):
-                if level == 3:
-                    self._price(tables, children)
-                else:
-                    self._bound(tables, children, level)
-
-    def _children(self, group: Columns, level: int, pp: int) -> list[Columns]:
-        if level == 0:
-            options = [(group, self.space.schedules(pp))]
-        elif level == 1:
-            recomputes = self.space.recomputes(pp)
-            options = [(group, select(recomputes, ~self.census.dominated_mask(recomputes)))]
-        elif level == 2:
-            alone = group["dp"] * group["cp"] == 1
-            options = [(select(group, alone == one), self.space.states(1 if one else 2)) for one in (True, False)]
-        else:
-            options = [self._shards(group)]
-        rules = self.census.level_rules[("schedule", "recompute", "joint", "state")[level]]
-        out = []
-        for rows, choices in options:
-            if not len(rows["tp"]):
-                continue
-            columns = cross(rows, choices) if choices else rows
-            out.append(select(columns, allowed(rules, columns, self.problem)) if rules else columns)
-        return out
-
-    def _shards(self, group: Columns) -> tuple[Columns, Columns]:
-        """Every size of the shard group for each row: rows repeat by their number of options."""
-        code = group["dp"] << 34 | group["cp"] << 2 | group["zero"]
-        distinct, inverse = np.unique(code, return_inverse=True)
-        options = [self.space.shards(int(c >> 34), int(c >> 2 & 0xFFFFFFFF), int(c & 3)) for c in distinct]
-        columns = grow(group, "shard", options, inverse)
-        return columns, {}
-
-    def _relaxed(self, columns: Columns, level: int) -> Columns:
-        """`columns` with the choices below `level` at the value that no other beats in any term of the bound."""
-        free: Columns = {"shard": columns["dp"]}
-        if level < 1:
-            free |= {name: np.zeros_like(columns["tp"]) for name in RECOMPUTE_FIELDS}
-        if level < 2:
-            mode = recompute_category(columns) if level else slice(None)
-            at = (columns["_signature"], columns["schedule"], mode)
-            zero, offload = (states[at].astype(np.int64) for states in self.census.loosest_states)
-            if not level:  # in any recompute mode
-                zero, offload = zero.max(axis=1), np.bitwise_or.reduce(offload, axis=1)
-            free |= {"zero": zero, "offload": offload}
-        return {**columns, **free}
+        for children in self.branching.children(nodes, level):
+            if level == LEAVES:
+                self._price(tables, children)
+            else:
+                self._bound(tables, children, level)
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        """[row] seconds and bytes that nothing below the rows beats. Of what does not fit no seconds are asked: inf."""
-        relaxed = self._relaxed(rows, level)
+        """[row] seconds and bytes that nothing below the rows beats. Rows that do not fit have infinite seconds.
+
+        Bytes depend on recomputation most, so they are compared from level 1 on. They cost less than seconds: where
+        most rows do not fit, only the others get a bound of their seconds.
+        """
+        relaxed = self.branching.relaxed(rows, level)
         batch = build_ledger.build(self.problem, tables, Layouts(relaxed), rows["_key"])
         if level == 0:
             seconds, needed = lower_bounds.bound(batch, self.rates, states_known=False, memory=False)
@@ -272,19 +205,22 @@ class Search:
 
     def _states_fit(self, tables: Tables, nodes: Columns) -> Mask:
         """[node] whether its states alone fit, divided and offloaded as far as any choice below does."""
-        layouts = Layouts(self._relaxed(nodes, 0))
+        layouts = Layouts(self.branching.relaxed(nodes, 0))
         batch = build_ledger.build(self.problem, tables, layouts, nodes["_key"], mean=self.any_split)
         return np.asarray(reserved_memory.least_bytes(batch, self.rates) <= self.memory_bytes)
 
     def _too_big(self, tables: Tables, children: Columns) -> Mask:
-        """[child] whether it recomputes some layers in full, and not even with all of them would it fit: activations
-        never take more where more layers are recomputed. `_node`: which children share all but the recompute."""
+        """[child] whether it recomputes some layers in full, and would not fit even if it recomputed all of them.
+
+        Activations never take more bytes where more layers are recomputed. So one layout per node (`_node`: children
+        that share all but the recomputation) answers for every number of recomputed layers, of which there are many.
+        """
         some = children["recompute_layers"] > 0
         nodes, first = np.unique(children["_node"][some], return_index=True)
         if not len(nodes):
             return some
         whole = select(children, np.flatnonzero(some)[first])
-        free = {**self._relaxed(whole, 0), "recompute": whole["recompute"]}
+        free = {**self.branching.relaxed(whole, 0), "recompute": whole["recompute"]}
         batch = build_ledger.build(self.problem, tables, Layouts(free), whole["_key"])
         needed = reserved_memory.fullest_stage(DeviceMemory(batch), self.rates, gathered=False)[0]
         out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
@@ -295,24 +231,24 @@ class Search:
         """Bound children in batches, drop those that cannot win or fit, and expand the rest best first."""
         seconds, needed = np.full((2, len(children["tp"])), np.inf)
         open_rows = np.flatnonzero(~self._too_big(tables, children)) if level == 1 else np.arange(len(seconds))
-        for start in range(0, len(open_rows), _ROWS):
-            part = open_rows[start : start + _ROWS]
+        for start in range(0, len(open_rows), ROWS):
+            part = open_rows[start : start + ROWS]
             seconds[part], needed[part] = self._bounds(tables, select(children, part), level)
-        weight = self._weight(children, level)
+        weight = self.branching.num_below(children, level)
         too_big = needed > self.memory_bytes
         self.count.out_of_memory += int(weight[too_big].sum())
         value = needed if self.objective == "memory" else seconds
         order = np.flatnonzero(~too_big)
-        order = order[np.argsort(value[order], kind="stable")]
+        order = order[np.argsort(value[order], kind="stable")]  # stable: ties keep one order on every machine
         start, size = 0, _FIRST_ROWS[level]
         while start < len(order):
             batch_rows = order[start : start + size]
-            if value[batch_rows[0]] > self.threshold:
+            if value[batch_rows[0]] > self.threshold:  # and so are all behind it
                 self.count.bounded += int(weight[order[start:]].sum())
                 return
             alive = batch_rows[self._worth(seconds[batch_rows], needed[batch_rows], children, batch_rows)]
             self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
-            if level == 0 and len(alive):
+            if level == 0 and len(alive):  # bytes were no part of the bound here: ask for the few that remain
                 fits = self._states_fit(tables, select(children, alive))
                 self.count.out_of_memory += int(weight[alive[~fits]].sum())
                 alive = alive[fits]
@@ -320,19 +256,10 @@ class Search:
                 self._expand(tables, select(children, alive), level + 1)
             start, size = start + size, min(4 * size, _MOST_ROWS[level])
 
-    def _weight(self, columns: Columns, level: int) -> Ints:
-        """Layouts that grow from each node, by the census."""
-        census, signature = self.census, columns["_signature"]
-        if level == 2:
-            return np.asarray(census.num_shards[signature, columns["zero"]])
-        states = census.num_states[signature, columns["schedule"]]
-        if level == 1:
-            return np.asarray(states[np.arange(len(signature)), recompute_category(columns)])
-        return np.asarray((states * census.num_recomputes[signature]).sum(axis=1))
-
     def _price(self, tables: Tables, columns: Columns) -> None:
-        for start in range(0, len(columns["tp"]), _ROWS):
-            part = slice(start, start + _ROWS)
+        """Price whole layouts in batches, and offer those that fit to the list."""
+        for start in range(0, len(columns["tp"]), ROWS):
+            part = slice(start, start + ROWS)
             layouts = Layouts({name: column[part] for name, column in columns.items()})
             batch = build_ledger.build(self.problem, tables, layouts, columns["_key"][part])
             estimate = step.price(batch, self.rates)
@@ -345,12 +272,6 @@ class Search:
         """Put what fits on the list, if it is good enough."""
         value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
         self.top.offer(np.where(fits, value, np.inf), layouts)
-
-
-_GROUPED_BY = ("pp", "pp")
-# Nodes expanded at once per level: few at first, so that a good layout is found early and prunes the rest.
-_FIRST_ROWS = (64, 128, 512)
-_MOST_ROWS = (2048, 8192, 16384)
 
 
 def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:

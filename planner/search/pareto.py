@@ -104,7 +104,7 @@ class Traced:
 class FrontierSearch(Search):
     """Search of a whole space for its frontier. `rivals`: see Frontier; the other options are those of Search."""
 
-    piloted = False
+    warm_starts = False
 
     def __init__(self, *arguments: Any, rivals: Sequence[tuple[float, float]] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)

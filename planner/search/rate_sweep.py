@@ -26,12 +26,13 @@ from ...cost_models.step import lower_bounds, reserved_memory, step
 from ...errors import NoFeasibleLayoutError
 from ..space.counting import LayoutCounts
 from ..space.tree import LEVELS, Columns, Space, select
+from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
-from .exhaustive import _ROWS, Search, price_layouts
+from .exhaustive import ROWS, Search, price_layouts
+from .mesh_bounds import MeshBounds
 from .top_k import TIE, TopK
 
-_LEAVES = 3
-_FIRST = 4096
+_FIRST = 4096  # nodes that are expanded before all others, so that the limit falls early
 
 
 @dataclass
@@ -79,12 +80,13 @@ class RateSweep(Search):
         meshes = space.meshes(self.count)
         if not len(meshes["tp"]):
             return
-        self.census = LayoutCounts(space, meshes, dominated_recomputes(space, rates))
-        self.census.tally(self.count)
+        counts = LayoutCounts(space, meshes, dominated_recomputes(space, rates))
+        counts.tally(self.count)
+        self.branching = Branching(counts)
         keys, index = index_keys(meshes)
         self.tables: Tables = build(self.problem, keys)
         self.totals = build_ledger.build_totals(self.problem)
-        self.meshes = {**meshes, "_key": index, "_signature": self.census.signature}
+        self.meshes = {**meshes, "_key": index, "_signature": counts.signature}
         self.levels = [_Level({name: np.empty(0, dtype=np.int64) for name in own}) for own in LEVELS[1:]]
 
     def best(
@@ -129,9 +131,9 @@ class RateSweep(Search):
         return outcome.top
 
     def _search(self) -> None:
-        work, fills = self._work(self.totals, kernel_seconds(self.tables, self.rates))
-        key = self.meshes["_key"]
-        seconds = self._mesh_seconds(self.meshes, work[key], fills[key])
+        bounds, key = MeshBounds(self.branching.counts, self.rates), self.meshes["_key"]
+        work_s, filling_s = bounds.work(self.totals, kernel_seconds(self.tables, self.rates))
+        seconds = bounds.seconds(self.meshes, work_s[key], filling_s[key])
         self._follow(0, np.arange(len(seconds)), seconds)
 
     def _follow(self, level: int, parents: Ints, seconds: Array) -> None:
@@ -147,12 +149,12 @@ class RateSweep(Search):
             raise KeyboardInterrupt
         nodes = self._under(level, parents)
         seconds = np.empty(len(nodes))
-        for start in range(0, len(nodes), _ROWS):
-            part = slice(start, start + _ROWS)
+        for start in range(0, len(nodes), ROWS):
+            part = slice(start, start + ROWS)
             layouts, seconds[part] = self._seconds(level, self._columns(level + 1, nodes[part]))
-            if level == _LEAVES:
+            if level == LEAVES:
                 self.top.offer(np.where(seconds[part] <= self.threshold, seconds[part], np.inf), layouts)
-        if level < _LEAVES:
+        if level < LEAVES:
             self._follow(level + 1, nodes, seconds)
 
     def _under(self, level: int, parents: Ints) -> Ints:
@@ -163,7 +165,7 @@ class RateSweep(Search):
             own.add(new, *self._formed(level, new))
         nodes = own.under(parents)
         nodes = nodes[own.needed[nodes] <= self.memory_bytes]
-        if level == _LEAVES or not len(nodes):
+        if level == LEAVES or not len(nodes):
             return nodes
         below = self.levels[level + 1]
         return nodes[~below.known(nodes) | (below.number[nodes] > 0)]
@@ -178,15 +180,11 @@ class RateSweep(Search):
     def _formed(self, level: int, parents: Ints) -> tuple[Columns, Array]:
         """What grows from `parents` and may fit the largest memory, and the bytes it needs at least."""
         group = {**self._columns(level, parents), "_parent": parents}
-        if level < 2:
-            parts = [(select(group, group["pp"] == pp), pp) for pp in np.unique(group["pp"]).tolist()]
-        else:
-            parts = [(group, 0)]
-        grown = [some for part, pp in parts for some in self._children(part, level, pp)]
-        columns = {name: np.concatenate([some[name] for some in grown]) for name in grown[0]}
-        needed = np.concatenate([self._needed(level, {name: column[start : start + _ROWS] for name, column
+        parts = list(self.branching.children(group, level))
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        needed = np.concatenate([self._needed(level, {name: column[start : start + ROWS] for name, column
                                                       in columns.items()})
-                                 for start in range(0, max(len(columns["tp"]), 1), _ROWS)])  # fmt: skip
+                                 for start in range(0, max(len(columns["tp"]), 1), ROWS)])  # fmt: skip
         fits = needed <= self.most_bytes
         return select(columns, fits), needed[fits]
 
@@ -194,19 +192,19 @@ class RateSweep(Search):
         """[row] bytes that nothing below beats; infinite where the host has too little."""
         if level == 0 or not len(columns["tp"]):
             return np.zeros(len(columns["tp"]))
-        relaxed = columns if level == _LEAVES else self._relaxed(columns, level)
+        relaxed = columns if level == LEAVES else self.branching.relaxed(columns, level)
         batch = build_ledger.build(self.problem, self.tables, Layouts(relaxed), columns["_key"])
         memory = DeviceMemory(batch)
         needed = reserved_memory.fullest_stage(memory, self.rates, gathered=level > 1)[0]
-        if level < _LEAVES:
+        if level < LEAVES:
             return needed
         on_host = np.max([memory.host_bytes(j) for j in range(batch.num_profiles)], axis=0)
         return np.where(on_host <= self.host_bytes, needed, np.inf)
 
     def _seconds(self, level: int, columns: Columns) -> tuple[Layouts, Array]:
         """[row] seconds of a layout, or what nothing below beats."""
-        layouts = Layouts(columns if level == _LEAVES else self._relaxed(columns, level))
+        layouts = Layouts(columns if level == LEAVES else self.branching.relaxed(columns, level))
         batch = build_ledger.build(self.problem, self.tables, layouts, columns["_key"])
-        if level == _LEAVES:
+        if level == LEAVES:
             return layouts, np.asarray(sum(step.step_terms(batch, self.rates)[0].values()))
         return layouts, lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]

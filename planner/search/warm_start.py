@@ -1,5 +1,5 @@
-"""A pilot: the plain part of a large space is searched first. Its answer is a limit to the search of the whole, which
-then looks only for what is at least as good, and prunes by that limit from its first node on."""
+"""Warm start: the plain part of a large space is searched first. Its answer limits the search of the whole, which then
+looks only for layouts that are at least as good, and prunes by that limit from its first node on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..space.rules import Columns as Fields
 from ..space.rules import Rule
 from ..space.tree import Space
 
-# Spaces of fewer layouts are searched in less time than a pilot takes.
+# Spaces of fewer layouts are searched in less time than a warm start takes.
 WARM_START_FROM = 10**9
 _MICRO_BATCH = 2
 
@@ -25,9 +25,9 @@ def plain_part(space: Space) -> Space:
         return np.asarray((x["sequence_parallel"] == 1) | (x["tp"] == 1))
 
     def at_most(name: str, most: int) -> Rule:
-        return Rule(f"pilot: {name}", (name,), lambda x, problem: np.asarray(x[name] <= most), "")
+        return Rule(f"warm start: {name}", (name,), lambda x, problem: np.asarray(x[name] <= most), "")
 
     limits = {"micro_batch": _MICRO_BATCH, "etp": 1, "cp_algorithm": 0, "zero": 1, "recompute_layers": 0}
     rules = tuple(at_most(name, most) for name, most in limits.items())
-    both = Rule("pilot: sequence_parallel", ("tp", "sequence_parallel"), sequence_parallel, "")
+    both = Rule("warm start: sequence_parallel", ("tp", "sequence_parallel"), sequence_parallel, "")
     return Space(space.problem, (*space.rules, both, *rules))

@@ -224,27 +224,27 @@ def _distinct(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
     return select(columns, first), inverse.astype(np.int64)
 
 
-def _level_size(census: LayoutCounts, level: str) -> Counts:
+def _level_size(counts: LayoutCounts, level: str) -> Counts:
     if level == "schedule":
-        return np.asarray(census.num_schedules.sum(axis=1))
+        return np.asarray(counts.num_schedules.sum(axis=1))
     if level == "recompute":
-        return np.asarray((census.num_recomputes + census._num_dominated).sum(axis=1))
-    return np.asarray(census.num_shards.sum(axis=1) * len(OFFLOADS))
+        return np.asarray((counts.num_recomputes + counts._num_dominated).sum(axis=1))
+    return np.asarray(counts.num_shards.sum(axis=1) * len(OFFLOADS))
 
 
-def _with_rules(census: LayoutCounts, level: str, number: int) -> LayoutCounts:
+def _with_rules(counts: LayoutCounts, level: str, number: int) -> LayoutCounts:
     """The same meshes and signatures with only the first `number` rules of `level`, and none of the later levels."""
     order = ("schedule", "recompute", "state", "joint")
-    kept = {name: census.level_rules[name] for name in order[: order.index(level)]}
-    kept[level] = census.level_rules[level][:number]
-    partial = LayoutCounts(census.space, census.meshes, census.dominated)
-    partial.__dict__["_signature"] = census._signature
+    kept = {name: counts.level_rules[name] for name in order[: order.index(level)]}
+    kept[level] = counts.level_rules[level][:number]
+    partial = LayoutCounts(counts.space, counts.meshes, counts.dominated)
+    partial.__dict__["_signature"] = counts._signature
     partial.__dict__["level_rules"] = {name: kept.get(name, []) for name in order}
     return partial
 
 
-def _without_rules(census: LayoutCounts) -> LayoutCounts:
-    bare = LayoutCounts(census.space, census.meshes, frozenset())
-    bare.__dict__["_signature"] = census._signature
+def _without_rules(counts: LayoutCounts) -> LayoutCounts:
+    bare = LayoutCounts(counts.space, counts.meshes, frozenset())
+    bare.__dict__["_signature"] = counts._signature
     bare.__dict__["level_rules"] = {name: [] for name in ("schedule", "recompute", "state", "joint")}
     return bare

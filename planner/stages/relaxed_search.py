@@ -48,14 +48,11 @@ def splittable(space: Space) -> Space:
 class AnySplit(Search):
     """Finds the nodes with the least bounds. Each row of its outcome is (bound, id, layout with one shard group)."""
 
-    piloted = False
+    warm_starts = False
     any_split = True
 
-    def _share_of_fill(self, evenly: Array) -> Array:
-        return np.zeros_like(evenly)
-
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        relaxed = self._relaxed(rows, level) if level < 3 else rows
+        relaxed = self.branching.relaxed(rows, level) if level < 3 else rows
         return self._of_mean(tables, relaxed, rows["_key"], level)
 
     def _of_mean(self, tables: Tables, columns: Columns, key: NDArray[np.int64], level: int) -> tuple[Array, Array]:
@@ -67,12 +64,12 @@ class AnySplit(Search):
         if level < 3:
             super()._expand(tables, nodes, level)
             return
-        rules = [rule for rule in self.census.level_rules["state"] if "shard" not in rule.fields]
+        rules = [rule for rule in self.branching.counts.level_rules["state"] if "shard" not in rule.fields]
         nodes = select(nodes, allowed(rules, nodes, self.problem))
         scattered = nodes["zero"] >= 2
-        self._offer_bounds(tables, self._relaxed(select(nodes, ~scattered), 2), 2)
+        self._offer_bounds(tables, self.branching.relaxed(select(nodes, ~scattered), 2), 2)
         if scattered.any():
-            self._offer_bounds(tables, self._shards(select(nodes, scattered))[0], 3)
+            self._offer_bounds(tables, self.branching.shards(select(nodes, scattered)), 3)
 
     def _offer_bounds(self, tables: Tables, nodes: Columns, level: int) -> None:
         if not len(nodes["tp"]):

@@ -50,6 +50,7 @@ from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.cost_models.step import lower_bounds, reserved_memory, step
 from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, exposed_hop_s
+from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES, violations
@@ -295,15 +296,15 @@ def warped(draw_: st.DrawFn, case: Case) -> Rates:
 def bounds(case: Case, columns: Columns, rates: Rates) -> list[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
     """Seconds and bytes that the search believes nothing below the node of each row beats, level by level."""
     search = Search(case.space, rates, memory_bytes=np.inf)
-    search.census = LayoutCounts(case.space, case.meshes)
+    search.branching = Branching(LayoutCounts(case.space, case.meshes))
     names = sorted(case.meshes)
     row_of = {mesh: row for row, mesh in enumerate(zip(*(case.meshes[name].tolist() for name in names), strict=True))}
     at = [row_of[mesh] for mesh in zip(*(columns[name].tolist() for name in names), strict=True)]
-    signature = search.census.signature[at]
+    signature = search.branching.counts.signature[at]
     seconds, needed = search._mesh_bounds(case.meshes)
     found = [("mesh", seconds[at], needed[at])]
     for level, label in enumerate(("schedule", "recompute", "states")):
-        relaxed = ledger_of(case, search._relaxed({**columns, "_signature": signature}, level), rates)
+        relaxed = ledger_of(case, search.branching.relaxed({**columns, "_signature": signature}, level), rates)
         found.append((label, *lower_bounds.bound(relaxed, rates, states_known=level == 2, memory=level > 0)))
     return found
 
@@ -335,9 +336,10 @@ def test_bounds_hold_where_gathers_change_the_slowest_stage(text: str, cluster: 
     columns = dict(Layouts.of([parse(text)]))
     estimate = price(case, columns)
     search = Search(case.space, case.rates, memory_bytes=np.inf)
-    search.census = LayoutCounts(case.space, columns)
+    search.branching = Branching(LayoutCounts(case.space, columns))
     for level in (0, 1, 2):
-        relaxed = ledger_of(case, search._relaxed({**columns, "_signature": search.census.signature}, level))
+        nodes = {**columns, "_signature": search.branching.counts.signature}
+        relaxed = ledger_of(case, search.branching.relaxed(nodes, level))
         seconds, _ = lower_bounds.bound(relaxed, case.rates, states_known=level == 2)
         assert seconds[0] <= estimate.step_s[0] * (1 + SLACK)
 

@@ -19,7 +19,8 @@ from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.cost_models.step import lower_bounds, step
 from meshwright.cost_models.techniques.base import Applied
 from meshwright.cost_models.techniques.registry import applied
-from meshwright.planner.search import exhaustive
+from meshwright.planner.search import exhaustive, mesh_bounds
+from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.exhaustive import Search, SearchOutcome
 from meshwright.planner.search.warm_start import WARM_START_FROM
@@ -203,17 +204,17 @@ def test_equals_brute_force(block: int) -> None:
     assert [found for seed in share if (found := mismatch(seed))] == []
 
 
-def test_a_pilot_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_start_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain part searched first; a limit below what it found loses the best layout of some request."""
     monkeypatch.setattr(exhaustive, "WARM_START_FROM", 0)
     assert [found for seed in range(0, NUM_REQUESTS, 8) if (found := mismatch(seed))] == []
-    honest = Search._fly_ahead
+    honest = Search._warm_start
 
     def too_low(one: Search) -> None:
         honest(one)
         one.incumbent *= 0.97
 
-    monkeypatch.setattr(Search, "_fly_ahead", too_low)
+    monkeypatch.setattr(Search, "_warm_start", too_low)
     assert any(mismatch(seed) for seed in range(0, NUM_REQUESTS, 8))
 
 
@@ -234,7 +235,7 @@ def least_share_of_bounds() -> float:
     least, seeds = np.inf, [seed for seed in range(2, NUM_REQUESTS, 12)]
     for case in filter(None, map(drawn, seeds)):
         one, meshes = Search(case.space, case.rates, memory_bytes=np.inf), case.space.meshes(Count())
-        one.census = LayoutCounts(case.space, meshes, dominated_recomputes(case.space, case.rates))
+        one.branching = Branching(LayoutCounts(case.space, meshes, dominated_recomputes(case.space, case.rates)))
         bounds, _ = one._mesh_bounds(meshes)
         rows = zip(*(meshes[name].tolist() for name in MESH_FIELDS), strict=True)
         of_mesh = dict(zip(rows, bounds.tolist(), strict=True))
@@ -246,14 +247,14 @@ def least_share_of_bounds() -> float:
 def test_only_layers_fill_a_pipeline_whose_vocabulary_is_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of a mesh is below all its layouts; with embedding and head in the fill it is not."""
     assert least_share_of_bounds() >= 1.0
-    monkeypatch.setattr(exhaustive, "fill_by_layers", lambda chosen: False)
+    monkeypatch.setattr(mesh_bounds, "fill_by_layers", lambda chosen: False)
     assert least_share_of_bounds() < 1.0
 
 
-@pytest.mark.parametrize("pilot_from", [0, WARM_START_FROM])
-def test_stopped_search_says_so(pilot_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("warm_from", [0, WARM_START_FROM])
+def test_stopped_search_says_so(warm_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is cut keeps its best, a bound below it, and counts what it left."""
-    monkeypatch.setattr(exhaustive, "WARM_START_FROM", pilot_from)
+    monkeypatch.setattr(exhaustive, "WARM_START_FROM", warm_from)
     request = random_request(3)
     stopped = search(request, float("inf"), should_stop=lambda: True)
     whole = search(request, float("inf"))

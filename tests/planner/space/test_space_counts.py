@@ -201,7 +201,7 @@ def dominated_of(space: Space) -> frozenset[tuple[int, int]]:
 
 @given(st.integers(0, 2**31), st.booleans())
 @settings(max_examples=60, derandomize=True, deadline=None, database=None, phases=PHASES)
-def test_census_equals_enumeration(seed: int, prunes: bool) -> None:
+def test_layout_counts_equal_enumeration(seed: int, prunes: bool) -> None:
     """Total, layouts excluded by each rule, dominated ones, the legal meshes, and how much grows from each."""
     space = random_space(seed)
     formed = Enumeration(space.problem, space.rules)

@@ -38,6 +38,7 @@ from meshwright.planner.explain.stage_loads import stage_loads
 from meshwright.planner.heterogeneous.bounds import SharedPipelines
 from meshwright.planner.request.load import load_request, request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
+from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.tree import Count, Space
@@ -257,7 +258,7 @@ def test_a_mesh_is_bounded_by_the_layer_that_needs_least(monkeypatch: pytest.Mon
     resolved = request(model(4, kinds=2), 2, 4)
     monkeypatch.setattr(Tables, "workspace", property(lambda self: np.outer([0.0, 1e15], np.ones(self.num_keys))))
     search, meshes = Search(resolved.space, resolved.rates, memory_bytes=np.inf), resolved.space.meshes(Count())
-    search.census = LayoutCounts(resolved.space, meshes)
+    search.branching = Branching(LayoutCounts(resolved.space, meshes))
     assert (search._mesh_bounds(meshes)[1] < 1e15).all()
 
 

@@ -1,0 +1,99 @@
+"""Nodes of the search tree: their children, the choices below them that bound all others, and how many layouts grow
+from them.
+
+A node is a row of columns: the fields that are chosen, `_key` (its shard key in the tables) and `_signature` (its row
+in the layout counts). Level 0 adds the schedule to a mesh, 1 recomputation, 2 ZeRO stage and offload, 3 the size of the
+shard group. The order has a reason: what divides work and bytes most comes first, so that the bound of a node high in
+the tree is already near the price of the layouts below it. The last levels are many and differ little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...cost_models.arrays import Ints
+from ..space.counting import LayoutCounts, recompute_category
+from ..space.tree import RECOMPUTE_FIELDS, Columns, allowed, cross, grow, select
+
+LEAVES = 3  # the level whose nodes are whole layouts
+_RULES_OF_LEVEL = ("schedule", "recompute", "joint", "state")  # keys of LayoutCounts.level_rules
+
+
+@dataclass(frozen=True)
+class Branching:
+    """How nodes branch. counts: of the meshes that the tree grows from."""
+
+    counts: LayoutCounts
+
+    def children(self, nodes: Columns, level: int) -> Iterator[Columns]:
+        """The legal children of `nodes` at `level`, in one part or several, each formed only when it is needed."""
+        rules = self.counts.level_rules[_RULES_OF_LEVEL[level]]
+        for part in self._crossed(nodes, level):
+            yield select(part, allowed(rules, part, self.counts.space.problem)) if rules else part
+
+    def _crossed(self, nodes: Columns, level: int) -> Iterator[Columns]:
+        """Every option of `level` for every node, before rules. Options depend on a mesh through pp only, and those of
+        the states on whether there is anybody to shard over. Nodes that agree in it are crossed at once."""
+        if not len(nodes["tp"]):
+            return
+        if level == LEAVES:
+            yield self.shards(nodes)
+            return
+        for rows, options in self._states(nodes) if level == 2 else self._by_pp(nodes, level):
+            if len(rows["tp"]):
+                yield cross(rows, options)
+
+    def _by_pp(self, nodes: Columns, level: int) -> Iterator[tuple[Columns, Columns]]:
+        """(nodes of one pp, their schedules or recomputations)."""
+        space = self.counts.space
+        for pp in np.unique(nodes["pp"]).tolist():
+            options = space.schedules(pp) if level == 0 else space.recomputes(pp)
+            if level == 1:
+                options = select(options, ~self.counts.dominated_mask(options))
+            yield select(nodes, nodes["pp"] == pp), options
+
+    def _states(self, nodes: Columns) -> Iterator[tuple[Columns, Columns]]:
+        """(nodes, their states): those with nobody to shard over first."""
+        space, alone = self.counts.space, nodes["dp"] * nodes["cp"] == 1
+        yield select(nodes, alone), space.states(1)
+        yield select(nodes, ~alone), space.states(2)
+
+    def shards(self, nodes: Columns) -> Columns:
+        """Every size of the shard group for each node: rows repeat by their number of options."""
+        code = nodes["dp"] << 34 | nodes["cp"] << 2 | nodes["zero"]
+        distinct, index = np.unique(code, return_inverse=True)
+        space = self.counts.space
+        options = [space.shards(int(c >> 34), int(c >> 2 & 0xFFFFFFFF), int(c & 3)) for c in distinct]
+        return grow(nodes, "shard", options, index)
+
+    def relaxed(self, nodes: Columns, level: int) -> Columns:
+        """`nodes` with the choices below `level` at values that no other choice beats in any term of a bound.
+
+        Such a layout need not be legal: each field is the best for itself, so the bound stays below every layout.
+        No recomputation is the fastest, and bytes are not compared where it is free. The largest shard group, the
+        highest ZeRO stage and all offloads that pass with the schedule (`loosest_states`) hold the fewest bytes.
+        """
+        free: Columns = {"shard": nodes["dp"]}
+        if level < 1:
+            free |= {name: np.zeros_like(nodes["tp"]) for name in RECOMPUTE_FIELDS}
+        if level < 2:
+            mode = recompute_category(nodes) if level else slice(None)
+            at = (nodes["_signature"], nodes["schedule"], mode)
+            zero, offload = (states[at].astype(np.int64) for states in self.counts.loosest_states)
+            if not level:  # in any recompute mode
+                zero, offload = zero.max(axis=1), np.bitwise_or.reduce(offload, axis=1)
+            free |= {"zero": zero, "offload": offload}
+        return {**nodes, **free}
+
+    def num_below(self, nodes: Columns, level: int) -> Ints:
+        """[node] legal layouts that grow from each node of `level`, without forming them: a node that is cut counts."""
+        counts, signature = self.counts, nodes["_signature"]
+        if level == 2:
+            return np.asarray(counts.num_shards[signature, nodes["zero"]])
+        states = counts.num_states[signature, nodes["schedule"]]
+        if level == 1:
+            return np.asarray(states[np.arange(len(signature)), recompute_category(nodes)])
+        return np.asarray((states * counts.num_recomputes[signature]).sum(axis=1))

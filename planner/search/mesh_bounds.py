@@ -1,0 +1,92 @@
+"""Bounds of a mesh alone, before its schedule is chosen.
+
+They cost a few products per shard key, and a search has thousands of keys for millions of meshes. So every mesh is
+bounded at once, and the search starts with those that may be fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.stages import EXTRA_KINDS
+from ...cost_models.quantities.tables import build, index_keys
+from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
+from ...cost_models.rates.rates import Rates
+from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
+from ...cost_models.techniques.registry import fill_by_layers, keep_weights
+from ..space.counting import LayoutCounts
+from ..space.tree import Columns
+
+KEYS = 1 << 13  # shard keys per table: the working arrays of one stay in the cache
+
+
+@dataclass(frozen=True)
+class MeshBounds:
+    """Bounds of the meshes that `counts` counts. any_split: below every division of the layers over the stages too."""
+
+    counts: LayoutCounts
+    rates: Rates
+    any_split: bool = False
+
+    @property
+    def _problem(self) -> Problem:
+        return self.counts.space.problem
+
+    def bounds(self, meshes: Columns) -> tuple[Array, Array]:
+        """[mesh] seconds and bytes that no layout on the mesh beats.
+
+        Seconds: see `seconds`. Bytes: the states of the mean device, sharded over all ranks, and the buffers that no
+        choice below removes. The fullest device holds at least as much as the mean one.
+        """
+        keys, index = index_keys(meshes)
+        totals = build_ledger.build_totals(self._problem)
+        work_s, filling_s, states, fixed_bytes = (np.empty(len(keys["tp"])) for _ in range(4))
+        for start in range(0, len(work_s), KEYS):
+            part = slice(start, start + KEYS)
+            tables = build(self._problem, {name: column[part] for name, column in keys.items()})
+            work_s[part], filling_s[part] = self.work(totals, kernel_seconds(tables, self.rates))
+            states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
+            fixed_bytes[part] = tables.workspace.min(axis=0)  # the fullest stage has layers of some kind
+        overheads = self.rates.overheads
+        ranks = meshes["pp"] * meshes["dp"] * meshes["cp"] * meshes["tp"]
+        least_bytes = states[index] / ranks * self._least_state_bytes + fixed_bytes[index]
+        needed = least_bytes * (1 + overheads.reserve_share) + overheads.context_bytes
+        return self.seconds(meshes, work_s[index], filling_s[index]), needed
+
+    def work(self, totals: Array, kernels: KernelSeconds) -> tuple[Array, Array]:
+        """[key] seconds of a micro-batch in the whole model, and in the layers that fill a pipeline."""
+        seconds = kernels.forward_s + kernels.backward_s
+        filling = totals.copy()
+        if fill_by_layers(self._problem.workload.techniques):
+            filling[-EXTRA_KINDS:] = 0.0  # embedding and head are spread over all stages
+        return totals @ seconds, filling @ seconds
+
+    def seconds(self, meshes: Columns, work_s: Array, filling_s: Array) -> Array:
+        """[mesh] seconds that no layout on the mesh beats; work_s, filling_s: [mesh] those of `work`.
+
+        The slowest device computes at least as long as the mean one, for each of m micro-batches. A pipeline is filled
+        once more by the part of a micro-batch on the other devices, in chunks no shorter than those of the deepest
+        interleaving. There is no such part where a schedule that splits the backward pass is legal (its W may fill all
+        of it), or where stages may be of any size (those that fill may be empty). All other terms only add.
+        """
+        pp = meshes["pp"].astype(np.float64)
+        m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
+        passing = self.counts.num_schedules[self.counts.signature]
+        without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1) | self.any_split
+        interleaves = passing[:, INTERLEAVED].any(axis=1)
+        chunks = np.where(interleaves, self._problem.model.num_layers // meshes["pp"], 1)
+        fill_s = np.where(without_bubble, 0.0, 1.0 / chunks) * (filling_s - filling_s / pp)
+        return np.asarray(m * work_s / pp + fill_s)
+
+    @cached_property
+    def _least_state_bytes(self) -> float:
+        """Bytes per parameter that no sharding or offload takes off the GPUs together."""
+        # A parameter that does not train keeps only its weight; sharding divides by at most tp x cp x dp.
+        states = self._problem.state_bytes
+        return min(states.weight, states.frozen_weight) if keep_weights(self._problem.workload.techniques) else 0.0
