@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +12,12 @@ from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
 
 if TYPE_CHECKING:
+    from ...cost_models.layouts import Layout
     from ...planner.document.plan import Plan
     from ...planner.request.resolve import Resolved
+    from ...profiles.profilers.kernel_results import KernelProfile
     from ...profiles.profilers.kernels import Need
+    from ...profiles.profilers.timing import Device as TorchDevice
 
 What = Annotated[
     str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory; links, storage.", show_default=False)
@@ -87,29 +91,37 @@ def command(
         _device(terminal, flags, set_, output, quick=quick, resume=resume, dry_run=dry_run, force=force)
         return
     if dry_run:
-        found, layouts, plan = _asked(source, layout, flags, "", set_)
-        kernels = what == "kernels"
-        terminal.show(profile_screen.needs_screen(_needs(found, layouts)) if kernels else
-                      memory_run.dry_screen(plan, quick=quick))  # fmt: skip
+        subject = _subject(source, layout, flags, "", set_)
+        terminal.show(profile_screen.needs_screen(_needs(subject)) if what == "kernels" else
+                      memory_run.dry_screen(subject.plan, quick=quick))  # fmt: skip
         return
     from ...runtime import launcher
 
     launcher.check_torch("`profile`")
     if what == "memory":  # its ranks open the GPU, and nobody else: a second context would count
-        _, _, plan = _asked(source, layout, flags, "", set_)
-        _memory(terminal, plan, device, output, quick=quick, force=force)
+        _memory(terminal, _subject(source, layout, flags, "", set_).plan, device, output, quick=quick, force=force)
         return
     from ...profiles.profilers import environment, timing
 
-    where = timing.open_device(device)
-    here = environment.gpu_of(where)
-    found, layouts, _ = _asked(source, layout, flags, here, set_)
-    document = _kernels(terminal, found, layouts, where, here, quick=quick, samples=_beside(output), resume=resume)
-    if output is not None:
-        _write(terminal, document, output, force=force)
-    if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, **document})
-    terminal.show(profile_screen.kernels_screen(document, saved_as=str(output) if output else None))
+    opened = timing.open_device(device)
+    gpu_here = environment.gpu_of(opened)
+    subject = _subject(source, layout, flags, gpu_here, set_)
+    profile = _kernels(terminal, subject, opened, gpu_here, quick=quick, samples=_beside(output), resume=resume)
+    _finish(terminal, profile, output, force=force)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is profiled: a request, and the layouts of its plan."""
+
+    resolved: Resolved
+    plan: Plan
+
+    @property
+    def layouts(self) -> list[Layout]:
+        from ...cost_models.layouts import parse
+
+        return [parse(candidate.layout_id) for candidate in self.plan.candidates]
 
 
 def _device(
@@ -121,9 +133,9 @@ def _device(
     from ..profiling import kernels as kernels_run
     from ..screens import profile as profile_screen
 
-    here = {"groups": [{"gpu": "cpu", "gpus_per_node": flags["gpus"] or 1, "count": 1}]}
+    this_cpu = {"groups": [{"gpu": "cpu", "gpus_per_node": flags["gpus"] or 1, "count": 1}]}
     on_cpu: options.RequestFlags = {
-        **flags, "gpus": None, "cluster": here, "target": flags["target"] or kernels_run.TARGET,
+        **flags, "gpus": None, "cluster": this_cpu, "target": flags["target"] or kernels_run.TARGET,
     }  # fmt: skip
     request, ranks = requests.build(None, sets, on_cpu), flags["gpus"] or 1
     if dry_run:
@@ -132,23 +144,28 @@ def _device(
     launcher.check_torch("`profile`")
     from ...profiles.profilers import environment, kernel_ranks, timing
 
-    where = timing.open_device("cpu")
+    cpu = timing.open_device("cpu")
     timing.as_a_rank()
-    with kernel_ranks.joined(environment.device_name(where)) as joined:
+    with kernel_ranks.joined(environment.device_name(cpu)) as joined:
         if joined.is_of_another_device and output is not None:
             output = output.with_suffix(f".{joined.devices[joined.rank]}{output.suffix}")
         samples = _beside(output) if joined.writes else None
-        document = kernels_run.measure(terminal, request, ranks, joined, where, quick=quick, samples=samples,
-                                          resume=resume and joined.writes)  # fmt: skip
-        if not joined.writes:
-            return
+        profile = kernels_run.measure(terminal, request, ranks, joined, cpu, quick=quick, samples=samples,
+                                      resume=resume and joined.writes)  # fmt: skip
+    if joined.writes:
+        _finish(terminal, profile, output, force=force)
+        terminal.show(kernels_run.device_screen(profile, str(output) if output else None))
+
+
+def _finish(terminal: Terminal, profile: KernelProfile, output: Path | None, *, force: bool) -> None:
+    """Writes the profile and shows it."""
+    from ..screens import profile as profile_screen
+
     if output is not None:
-        _write(terminal, document, output, force=force)
+        _write(terminal, profile, output, force=force)
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, **document})
-    saved_as = str(output) if output else None
-    terminal.show(profile_screen.kernels_screen(document, saved_as=saved_as))
-    terminal.show(kernels_run.device_screen(document, saved_as))
+        terminal.write_json({"format_version": FORMAT_VERSION, **profile.to_dict()})
+    terminal.show(profile_screen.kernels_screen(profile, saved_as=str(output) if output else None))
 
 
 def _check(what: str, output: Path | None, device: str, *, resume: bool, force: bool) -> None:
@@ -166,68 +183,68 @@ def _check(what: str, output: Path | None, device: str, *, resume: bool, force: 
         raise InputError("--resume goes on with the samples beside a profile", hint="name it: `-o kernels.yaml`")
 
 
-def _asked(
-    source: Path | None, layout: str | None, flags: options.RequestFlags, here: str, sets: list[str] | None
-) -> tuple[Resolved, list[Any], Plan]:
-    """The request, the layouts that are wanted, and their plan. A GPU that is here stands in where none is named."""
-    from ...cost_models.layouts import parse
+def _subject(
+    source: Path | None, layout: str | None, flags: options.RequestFlags, gpu_here: str, sets: list[str] | None
+) -> Subject:
+    """The request with the layouts that are wanted. A GPU that is here stands in where none is named."""
     from ...errors import InputError
     from ...planner import api
     from ...planner.request.load import request_from_dict
     from ...planner.request.resolve import resolve
     from ...profiles.profilers.kernels import DTYPES
 
+    plan = None
     if source is not None and requests.is_plan(source):
         plan = api.load_plan(source)
         request = request_from_dict(plan.request)
     else:
-        if here and not flags["gpu"] and not flags["cluster"] and source is None:
-            flags = {**flags, "gpu": here}
+        if gpu_here and not flags["gpu"] and not flags["cluster"] and source is None:
+            flags = {**flags, "gpu": gpu_here}
         request = requests.build(source, sets, flags)
-        plan = None
     dtype = request.workload.precision
     if dtype not in DTYPES:
         raise InputError(f"{dtype} products are not timed yet", hint="`--dtype bf16` times the same shapes in bf16")
     if layout is not None:
         plan = api.evaluate(request, layout)
-    plan = plan or api.plan(request)
-    return resolve(request), [parse(each.layout_id) for each in plan.candidates], plan
+    return Subject(resolve(request), plan or api.plan(request))
 
 
 def _beside(output: Path | None) -> Path | None:
+    """The file of the samples of a profile."""
     return None if output is None else output.with_suffix(".samples.csv")
 
 
-def _needs(resolved: Resolved, layouts: list[Any]) -> list[Need]:
+def _needs(subject: Subject) -> list[Need]:
     from ...profiles.profilers.kernels import needs
 
-    return needs(resolved.problem, layouts)
+    return needs(subject.resolved.problem, subject.layouts)
 
 
 def _kernels(
-    terminal: Terminal, resolved: Resolved, layouts: list[Any], where: Any, here: str, *, quick: bool,
-    samples: Path | None, resume: bool,
-) -> dict[str, Any]:  # fmt: skip
+    terminal: Terminal, subject: Subject, device: TorchDevice, gpu_here: str, *, quick: bool, samples: Path | None,
+    resume: bool,
+) -> KernelProfile:  # fmt: skip
+    """Times the kernels of the layouts. They are priced where the device is the one that the request names."""
     from ...profiles.profilers import environment, kernel_profile, timing
     from ...profiles.profilers.kernels import distinct
     from ...profiles.profilers.samples import Samples
 
-    dtype = resolved.workload.precision
-    same = here == resolved.cluster.gpu.name
+    resolved = subject.resolved
+    dtype, gpu = resolved.workload.precision, resolved.cluster.gpu
+    same = gpu_here == gpu.name
     if not same:
-        terminal.warn(f"this is {here or 'no GPU of the catalogue'}, the request is for {resolved.cluster.gpu.name}",
+        terminal.warn(f"this is {gpu_here or 'no GPU of the catalogue'}, the request is for {gpu.name}",
                       "the times stand for this machine alone, and no price stands beside them")  # fmt: skip
-    about = environment.environment(where)
-    wanted = _needs(resolved, layouts)
-    kept = Samples(samples, {**about, "dtype": dtype}, resume=resume)
+    about = environment.environment(device)
+    needs = _needs(subject)
+    saved = Samples(samples, {**about, "dtype": dtype}, resume=resume)
     with terminal.progress("timing") as progress:
         effort = timing.QUICK if quick else timing.FULL
-        measured = kernel_profile.measure(list(distinct(wanted)), dtype, where, effort, kept, progress)
-    batches = [resolved.workload.global_batch / (each.dp * each.micro_batch) for each in layouts]
-    return kernel_profile.document(
-        measured, wanted, about, model=resolved.model.name, dtype=dtype, gpu=here,
-        rates=resolved.rates if same else None, num_micro_batches=batches,
-        bandwidth=resolved.cluster.gpu.memory_bw_bytes_per_s,
+        measured = kernel_profile.measure(list(distinct(needs)), dtype, device, effort, saved, progress)
+    batches = [resolved.workload.global_batch / (layout.dp * layout.micro_batch) for layout in subject.layouts]
+    return kernel_profile.profile_of(
+        measured, needs, about, model=resolved.model.name, dtype=dtype, gpu=gpu_here,
+        rates=resolved.rates if same else None, num_micro_batches=batches, bandwidth=gpu.memory_bw_bytes_per_s,
     )  # fmt: skip
 
 
@@ -236,13 +253,13 @@ def _memory(
 ) -> None:  # fmt: skip
     from ..profiling import memory as memory_run
 
-    document = memory_run.measure(terminal, plan, device, quick=quick)
+    profile = memory_run.measure(terminal, plan, device, quick=quick)
     if output is not None:
-        write_file(output, memory_run.profile_text(document, today()), force=force)
+        write_file(output, memory_run.profile_text(profile, today()), force=force)
         terminal.talk(f"profile: {output}")
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, **document})
-    terminal.show(memory_run.screen(document, saved_as=str(output) if output else None))
+        terminal.write_json({"format_version": FORMAT_VERSION, **profile.to_dict()})
+    terminal.show(memory_run.screen(profile, saved_as=str(output) if output else None))
 
 
 def today() -> str:
@@ -252,10 +269,10 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def _write(terminal: Terminal, document: dict[str, Any], output: Path, *, force: bool) -> None:
+def _write(terminal: Terminal, profile: KernelProfile, output: Path, *, force: bool) -> None:
     from ...profiles.profilers.kernel_file import profile_text
 
     samples = _beside(output)
-    text = profile_text(document, today(), samples.name if samples else "")
+    text = profile_text(profile, today(), samples.name if samples else "")
     write_file(output, text, force=force)
     terminal.talk(f"profile: {output}, samples: {samples}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
@@ -11,28 +12,31 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ...profiles.profilers.kernel_results import KernelProfile, StepTerm, TimedKernel
     from ...profiles.profilers.kernels import Need
 
+_BACKWARD = ("backward", "input gradient", "weight gradient")
 
-def kernels_screen(document: Mapping[str, Any], *, saved_as: str | None) -> Iterator[RenderableType]:
+
+def kernels_screen(profile: KernelProfile, *, saved_as: str | None) -> Iterator[RenderableType]:
     """The kernels of the first layout, then its step by class of kernel."""
-    first, others = document["layouts"][0], len(document["layouts"]) - 1
+    first, others = profile.layouts[0], len(profile.layouts) - 1
     rest = f" and {others} more" if others else ""
-    environment = document["environment"]
-    yield f"kernels of {document['model']} in {document['dtype']}, one rank of {first['layout_id']}{rest}"
-    yield f"{environment['device']}, torch {environment['torch']}"
+    yield f"kernels of {profile.model} in {profile.dtype}, one rank of {first.layout_id}{rest}"
+    yield f"{profile.environment['device']}, torch {profile.environment['torch']}"
     yield ""
-    yield _kernels(document["kernels"])
+    yield _kernels_table(profile.kernels)
     yield ""
-    yield f"A step of {first['layout_id']}: {first['micro_batches']:g} micro-batches, kernels alone"
-    yield _step(first["terms"])
-    if first["missing"]:
-        yield text.wrapped(f"not timed: {text.listed(first['missing'])}")
-    for each in document["skipped"]:
-        yield text.wrapped(f"not timed: {each['kernel']}: {each['reason']}")
-    if told := {name: value for name, value in document["efficiencies"].items() if value is not None}:
+    yield f"A step of {first.layout_id}: {first.micro_batches:g} micro-batches, kernels alone"
+    yield _step_table(first.terms)
+    if first.missing:
+        yield text.wrapped(f"not timed: {text.listed(first.missing)}")
+    for kernel in profile.skipped:
+        yield text.wrapped(f"not timed: {kernel.kernel}: {kernel.reason}")
+    if known := {name: value for name, value in profile.efficiencies.items() if value is not None}:
         yield ""
-        yield text.wrapped("as the planner counts: " + ", ".join(f"{name} {value:.3f}" for name, value in told.items()))
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
+        yield text.wrapped(f"as the planner counts: {listed}")
     yield ""
     yield f"Samples and all layouts: {saved_as}" if saved_as else "Next: add `-o kernels.yaml` to keep this"
 
@@ -53,60 +57,64 @@ def _shape(shape: Mapping[str, int]) -> str:
     return " x ".join(f"{size}" for dim, size in shape.items() if dim not in ("bias", "gated"))
 
 
-def _kernels(kernels: Sequence[Mapping[str, Any]]) -> RenderableType:
+@dataclass(frozen=True)
+class _Passes:
+    """Kernels of one name and shape."""
+
+    forward: list[TimedKernel] = field(default_factory=list)
+    backward: list[TimedKernel] = field(default_factory=list)
+
+
+def _kernels_table(kernels: Sequence[TimedKernel]) -> RenderableType:
     """A row per kernel: both passes of it, each with the share that its quartiles spread over."""
-    rows: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
-    for each in kernels:
-        passes = rows.setdefault((each["name"], _shape(each["shape"])), {"forward": [], "backward": []})
-        passes["backward" if each["direction"] in _BACKWARD else "forward"].append(each)
-    lines = [
-        (name, shape, *_pass(passes["forward"]), *_pass(passes["backward"]), _spread([*_all(passes)]))
-        for (name, shape), passes in rows.items()
+    groups: dict[tuple[str, str], _Passes] = {}
+    for kernel in kernels:
+        passes = groups.setdefault((kernel.name, _shape(kernel.shape)), _Passes())
+        (passes.backward if kernel.direction in _BACKWARD else passes.forward).append(kernel)
+    rows = [
+        (name, shape, *_pass(passes.forward), *_pass(passes.backward), _spread([*passes.forward, *passes.backward]))
+        for (name, shape), passes in groups.items()
     ]
     columns = ("kernel", "shape", "forward ms", "priced", "backward ms", "priced ", "spread")
-    unpriced = all(each["priced_s"] is None for each in kernels)  # on a machine that the catalogue does not know
+    unpriced = all(kernel.priced_s is None for kernel in kernels)  # on a machine that the catalogue does not know
     shown = [i for i, name in enumerate(columns) if not (unpriced and name.startswith("priced"))]
     names = [columns[i] for i in shown]
-    return table(*names, rows=[[line[i] for i in shown] for line in lines], right=names[2:])
+    return table(*names, rows=[[row[i] for i in shown] for row in rows], right=names[2:])
 
 
-_BACKWARD = ("backward", "input gradient", "weight gradient")
-
-
-def _all(passes: Mapping[str, list[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
-    for each in passes.values():
-        yield from each
-
-
-def _pass(kernels: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _pass(kernels: Sequence[TimedKernel]) -> tuple[str, str]:
     """Milliseconds of all kernels of a pass, measured and priced."""
     if not kernels:
         return "", ""
-    measured = sum(each["median_s"] for each in kernels)
-    known = all(each["priced_s"] is not None for each in kernels)
-    priced = text.significant(1e3 * sum(each["priced_s"] for each in kernels)) if known else "-"
-    return text.significant(1e3 * measured), priced
+    measured = sum(kernel.median_s for kernel in kernels)
+    priced = _sum([kernel.priced_s for kernel in kernels])
+    return text.significant(1e3 * measured), "-" if priced is None else text.significant(1e3 * priced)
 
 
-def _spread(kernels: Sequence[Mapping[str, Any]]) -> str:
+def _sum(seconds: Sequence[float | None]) -> float | None:
+    """None where one of them is not known."""
+    known = [value for value in seconds if value is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def _spread(kernels: Sequence[TimedKernel]) -> str:
     """The widest distance of the quartiles, as a share of the median."""
-    return text.share(max((each["high_s"] - each["low_s"]) / each["median_s"] for each in kernels))
+    return text.share(max((kernel.high_s - kernel.low_s) / kernel.median_s for kernel in kernels))
 
 
-def _step(terms: Mapping[str, Mapping[str, Any]]) -> RenderableType:
-    known = all(term["priced_s"] is not None for term in terms.values())
-    whole = {"measured_s": sum(term["measured_s"] for term in terms.values()),
-             "priced_s": sum(term["priced_s"] for term in terms.values()) if known else None}  # fmt: skip
+def _step_table(terms: Mapping[str, StepTerm]) -> RenderableType:
+    seconds = {name: (term.measured_s, term.priced_s) for name, term in terms.items()}
+    priced = _sum([term.priced_s for term in terms.values()])
+    seconds["all"] = (sum(term.measured_s for term in terms.values()), priced)
     rows = [
-        (name, text.significant(term["measured_s"]), text.significant(term["priced_s"]), _ratio(term))
-        for name, term in {**terms, "all": whole}.items()
+        (name, text.significant(measured_s), text.significant(priced_s), _difference(measured_s, priced_s))
+        for name, (measured_s, priced_s) in seconds.items()
     ]
-    if not known:
+    if priced is None:
         return table("", "seconds", rows=[row[:2] for row in rows], right=("seconds",))
     columns = ("measured s", "priced s", "difference")
     return table("", *columns, rows=rows, right=columns)
 
 
-def _ratio(term: Mapping[str, Any]) -> str:
-    priced = term["priced_s"]
-    return text.more(priced / term["measured_s"] - 1.0) if priced is not None and term["measured_s"] else ""
+def _difference(measured_s: float, priced_s: float | None) -> str:
+    return text.more(priced_s / measured_s - 1.0) if priced_s is not None and measured_s else ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from ...cost_models.rates.surfaces import GemmSurface, gemm_seconds
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.workload import OPERAND_BYTES
 from ..cluster import measured_device
+from .kernel_results import DeviceRates
 from .kernels import Kernel, Need, hardly_any
 from .samples import SampleRange
 
@@ -53,20 +53,23 @@ def weights(needs: Sequence[Need]) -> dict[Kernel, float]:
     return calls
 
 
-def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory_bytes: float) -> dict[str, Any]:
-    """`device` of a profile, in base units; a section whose kernels were not timed is left out, and `plan` says so.
-    residual: median relative distance of products from their surface."""
+def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory_bytes: float) -> DeviceRates:
+    """`device` of a profile. A part whose kernels were not timed is left out, and `plan` says so."""
     calls = {kernel: number for kernel, number in weights(needs).items() if timed.work(kernel) is not None}
     work = {kernel: float(timed.work(kernel) or 0.0) for kernel in calls}
     passes = _passes(calls, work)
     sums = [pair for kind in ("residuals", "norms", "accumulation") if (pair := passes.get(kind))]
-    profile: dict[str, Any] = {"name": name, "memory_bytes": memory_bytes}
-    if sums:
-        profile["memory_bw_bytes_per_s"] = sums[0][0]
-        profile |= _products(calls, work, sums[0][0], dtype)
-    attention = _attention(calls, work, profile["peak_flops_per_s"]) if "gemm" in profile else {}
-    profile |= {"attention": attention} if attention else {}
-    return {**profile, "passes": passes, "latency": dict(timed.latency_s)}
+    rates = DeviceRates(name=name, memory_bytes=memory_bytes, passes=passes, latency=dict(timed.latency_s))
+    if not sums:
+        return rates
+    bandwidth = sums[0][0]
+    rates = replace(rates, memory_bw_bytes_per_s=bandwidth)
+    products = _products(calls, work, bandwidth, dtype)
+    if products is None:
+        return rates
+    attention = _attention(calls, work, products.peak_flops_per_s)
+    return replace(rates, peak_flops_per_s=products.peak_flops_per_s, gemm=products.gemm, residual=products.residual,
+                   attention=attention)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,23 +90,29 @@ class InPlace:
         return cls(*map(float, factors)) if factors.min() > 0 else cls(common, common)
 
 
-def in_place(device: Mapping[str, Any], factors: InPlace) -> dict[str, Any]:
+def in_place(device: DeviceRates, factors: InPlace) -> DeviceRates:
     """`device` with its parts in place. Updates and sums run through all parameters at once, as they were timed, and
     messages as they are sent."""
-    slower, calls, work = dict(device), factors.calls, factors.work
-    for surface in ("gemm", "attention"):
-        slower[surface] = {name: value / work if name.endswith("efficiency") else value
-                           for name, value in device[surface].items()}  # fmt: skip
-    slower["passes"] = {name: pair if name in _AT_ONCE else (pair[0] / work, pair[1] / work)
-                        for name, pair in device["passes"].items()}  # fmt: skip
-    slower["latency"] = {name: pair if name in _AT_ONCE else (pair[0] * calls, pair[1] * calls)
-                         for name, pair in device["latency"].items()}  # fmt: skip
-    return {**slower, "in_place": asdict(factors)}
+    calls, work = factors.calls, factors.work
+    return replace(
+        device, gemm=_slower(device.gemm, work), attention=_slower(device.attention, work), in_place=asdict(factors),
+        passes={name: pair if name in _AT_ONCE else (pair[0] / work, pair[1] / work)
+                for name, pair in device.passes.items()},
+        latency={name: pair if name in _AT_ONCE else (pair[0] * calls, pair[1] * calls)
+                 for name, pair in device.latency.items()},
+    )  # fmt: skip
 
 
-def without_calls(device: Mapping[str, Any]) -> dict[str, Any]:
+def _slower(surface: Mapping[str, float] | None, factor: float) -> dict[str, float] | None:
+    """The constants of a surface that takes so many times as long."""
+    if surface is None:
+        return None
+    return {name: value / factor if name.endswith("efficiency") else value for name, value in surface.items()}
+
+
+def without_calls(device: DeviceRates) -> DeviceRates:
     """`device` whose calls take next to no time: what is left is work."""
-    return {**device, "latency": dict.fromkeys(device["latency"], (NO_TIME, NO_TIME))}
+    return replace(device, latency=dict.fromkeys(device.latency, (NO_TIME, NO_TIME)))
 
 
 def latency(samples: Sequence[float]) -> tuple[float, float]:
@@ -129,28 +138,37 @@ def _passes(calls: Mapping[Kernel, float], work: Mapping[Kernel, float]) -> dict
     return pairs
 
 
-def _attention(calls: Mapping[Kernel, float], work: Mapping[Kernel, float], peak: float) -> dict[str, float]:
-    """Shares of the peak, at the context of the workload."""
+def _attention(calls: Mapping[Kernel, float], work: Mapping[Kernel, float], peak: float) -> dict[str, float] | None:
+    """Shares of the peak, at the context of the workload; None where a pass was not timed."""
     shares = {}
     for direction in measured_device.DIRECTIONS:
         chosen = [k for k in calls if k.kind == "attention" and k.direction == direction]
         if not chosen:
-            return {}
+            return None
         flops = sum(calls[k] * k.flops for k in chosen)
         shares[f"{direction}_efficiency"] = flops / sum(calls[k] * work[k] for k in chosen) / peak
     return {**shares, "half_context": 0.0}
 
 
+@dataclass(frozen=True)
+class _Products:
+    """What products tell of a device, as in `DeviceRates`."""
+
+    peak_flops_per_s: float
+    gemm: dict[str, float]
+    residual: float
+
+
 def _products(
     calls: Mapping[Kernel, float], work: Mapping[Kernel, float], bandwidth: float, dtype: str
-) -> dict[str, Any]:  # fmt: skip
+) -> _Products | None:  # fmt: skip
     """Peak (the best product) and the surface through all of them; together they take what was measured."""
     products = [kernel for kernel in calls if kernel.kind == "gemm"]
     if not products:
-        return {}
-    seconds = np.array([work[kernel] for kernel in products])
-    flops = np.array([kernel.flops for kernel in products])
-    share = np.array([calls[kernel] for kernel in products]) * seconds
+        return None
+    seconds = np.array([work[each] for each in products])
+    flops = np.array([each.flops for each in products])
+    share = np.array([calls[each] for each in products]) * seconds
     share /= share.sum()
     peak = float(np.max(flops / seconds))
     m, n, k = np.array([kernel.product for kernel in products], dtype=float).T
@@ -173,4 +191,4 @@ def _products(
     fitted[0], fitted[2] = fitted[0] * ratio, fitted[2] * ratio
     residual = float(np.median(np.abs(predicted(fitted) / seconds - 1.0)))
     constants = dict(zip(measured_device.GEMM, map(float, fitted), strict=True))
-    return {"peak_flops_per_s": peak, "gemm": constants, "residual": residual}
+    return _Products(peak, constants, residual)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
 from ...cost_models.rates.rates import Rates
 from . import pricing, runners, timing
 from .kernel_ranks import SAVED, TIME_IT, Ranks
+from .kernel_results import KernelProfile, LayoutTimes, SkippedKernel, StepTerm, TimedKernel
 from .kernels import Kernel, Need
 from .runners import NO_CUSTOM_KERNELS, CustomKernels
 from .samples import SampleRange, Samples
@@ -84,41 +84,43 @@ def _timed(
     return times
 
 
-def document(
-    measured: Measured, needs: Sequence[Need], about: Mapping[str, str], *, model: str, dtype: str, gpu: str,
+def profile_of(
+    measured: Measured, needs: Sequence[Need], environment: Mapping[str, str], *, model: str, dtype: str, gpu: str,
     rates: Rates | None, num_micro_batches: Sequence[float], bandwidth: float = 0.0,
-) -> dict[str, Any]:  # fmt: skip
-    """The profile, in base units. rates: of the GPU that was measured, None where nothing is known of it."""
-    medians = {kernel: spread.median for kernel, spread in measured.spreads.items()}
-    efficiencies = pricing.efficiencies(medians, needs, rates, bandwidth) if rates else None
-    return {
-        "kind": "kernel-profile", "model": model, "dtype": dtype, "gpu": gpu, "environment": dict(about),
-        "kernels": [_item(kernel, spread, rates) for kernel, spread in measured.spreads.items()],
-        "skipped": [{"kernel": key_of(kernel), "reason": reason} for kernel, reason in measured.skipped.items()],
-        "layouts": [_layout(need, m, measured, rates) for need, m in zip(needs, num_micro_batches, strict=True)],
-        "efficiencies": asdict(efficiencies) if efficiencies else {},
-    }  # fmt: skip
+) -> KernelProfile:  # fmt: skip
+    """The profile of what was measured. rates: of the GPU that was measured, None where nothing is known of it;
+    bandwidth: of its memory by the datasheet, bytes/s."""
+    medians = {kernel: samples.median for kernel, samples in measured.spreads.items()}
+    efficiencies = asdict(pricing.efficiencies(medians, needs, rates, bandwidth)) if rates else {}
+    return KernelProfile(
+        model=model, dtype=dtype, gpu=gpu, environment=environment, efficiencies=efficiencies,
+        kernels=tuple(_timed_kernel(kernel, samples, rates) for kernel, samples in measured.spreads.items()),
+        skipped=tuple(SkippedKernel(key_of(kernel), reason) for kernel, reason in measured.skipped.items()),
+        layouts=tuple(_layout(need, number, measured, rates)
+                      for need, number in zip(needs, num_micro_batches, strict=True)),
+    )  # fmt: skip
 
 
-def _item(kernel: Kernel, spread: SampleRange, rates: Rates | None) -> dict[str, Any]:
-    priced = pricing.seconds(kernel, rates) if rates else None
-    work = {"flops_per_s": kernel.flops / spread.median} if kernel.flops else {}
-    moved = {"bytes_per_s": kernel.num_bytes / spread.median} if kernel.num_bytes else {}
-    return {"name": kernel.name, "kind": kernel.kind, "direction": kernel.direction, "shape": dict(kernel.shape),
-            "median_s": spread.median, "low_s": spread.low, "high_s": spread.high, "samples": spread.number,
-            **work, **moved, "priced_s": priced}  # fmt: skip
+def _timed_kernel(kernel: Kernel, samples: SampleRange, rates: Rates | None) -> TimedKernel:
+    return TimedKernel(
+        name=kernel.name, kind=kernel.kind, direction=kernel.direction, shape=dict(kernel.shape),
+        median_s=samples.median, low_s=samples.low, high_s=samples.high, samples=samples.number,
+        flops_per_s=kernel.flops / samples.median if kernel.flops else None,
+        bytes_per_s=kernel.num_bytes / samples.median if kernel.num_bytes else None,
+        priced_s=pricing.seconds(kernel, rates) if rates else None,
+    )  # fmt: skip
 
 
-def _layout(need: Need, num_micro_batches: float, measured: Measured, rates: Rates | None) -> dict[str, Any]:
+def _layout(need: Need, num_micro_batches: float, measured: Measured, rates: Rates | None) -> LayoutTimes:
     """Seconds of a step by class of kernel: measured, and priced for the same kernels."""
-    terms: dict[str, dict[str, float | None]] = {}
-    for kernel, spread in measured.spreads.items():
+    terms: dict[str, StepTerm] = {}
+    for kernel, samples in measured.spreads.items():
         if kernel not in need.calls:
             continue
         calls = pricing.calls_per_step(need, kernel, num_micro_batches)
-        term = terms.setdefault(pricing.class_of(kernel), {"measured_s": 0.0, "priced_s": 0.0 if rates else None})
-        term["measured_s"] = (term["measured_s"] or 0.0) + calls * spread.median
-        if rates:
-            term["priced_s"] = (term["priced_s"] or 0.0) + calls * pricing.seconds(kernel, rates)
-    missing = [*need.missing, *sorted({k.name for k in need.calls if k in measured.skipped})]
-    return {"layout_id": str(need.layout), "micro_batches": num_micro_batches, "terms": terms, "missing": missing}
+        name = pricing.class_of(kernel)
+        priced_s = calls * pricing.seconds(kernel, rates) if rates else None
+        term = terms.get(name, StepTerm(0.0, 0.0 if rates else None))
+        terms[name] = term.plus(calls * samples.median, priced_s)
+    missing = [*need.missing, *sorted({kernel.name for kernel in need.calls if kernel in measured.skipped})]
+    return LayoutTimes(str(need.layout), num_micro_batches, terms, tuple(missing))

@@ -22,6 +22,7 @@ from ...errors import InputError
 from .core_speed import Watch, calmest
 from .environment import CLOCK_PERIODS, SAMPLE_PERIODS, quota
 
+Device = torch.device
 Action = Callable[[], object]
 Make = Callable[[], Action]  # an action with inputs of its own
 

@@ -22,6 +22,7 @@ from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.profilers import core_speed, device_fit, environment, timing
 from meshwright.profiles.profilers.kernel_file import profile_text
+from meshwright.profiles.profilers.kernel_results import DeviceRates, KernelProfile
 from meshwright.profiles.profilers.kernels import Kernel, Need, hardly_any, needs
 from meshwright.profiles.profilers.overlap import Overlap
 from meshwright.profiles.profilers.samples import SampleRange
@@ -330,27 +331,32 @@ def test_planted_rates_come_back_whatever_a_call_takes() -> None:
     spreads |= {hardly_any(kernel): 30e-6 for kernel in kernels}
     timed = device_fit.Timed({k: SampleRange(s, s, s, 3) for k, s in spreads.items()}, {"layer": (1e-3, 2e-3)})
     told = device_fit.device(timed, found, name="cpu-0.5-cores", dtype="fp32", memory_bytes=4.0 * 2**30)
-    assert told["passes"]["norms"] == pytest.approx((4e9, 2e9))
-    assert told["passes"]["final norm"] == told["passes"]["norms"]
-    assert told["memory_bw_bytes_per_s"] == pytest.approx(20e9)
-    rate = told["peak_flops_per_s"] * told["gemm"]["efficiency"]
-    assert rate == pytest.approx(0.8 * 40e9, rel=0.02)
-    assert told["residual"] < 0.01
-    assert told["attention"]["backward_efficiency"] * told["peak_flops_per_s"] == pytest.approx(0.3 * 40e9, rel=1e-6)
+    assert told.passes["norms"] == pytest.approx((4e9, 2e9))
+    assert told.passes["final norm"] == told.passes["norms"]
+    assert told.memory_bw_bytes_per_s == pytest.approx(20e9)
+    assert told.peak_flops_per_s is not None
+    assert told.gemm is not None
+    assert told.attention is not None
+    assert told.residual is not None
+    assert told.peak_flops_per_s * told.gemm["efficiency"] == pytest.approx(0.8 * 40e9, rel=0.02)
+    assert told.residual < 0.01
+    assert told.attention["backward_efficiency"] * told.peak_flops_per_s == pytest.approx(0.3 * 40e9, rel=1e-6)
 
 
 def test_a_device_in_place_takes_so_many_times_what_its_parts_take(tmp_path: Path) -> None:
     """Products, attention, passes and calls; not updates and sums, which are timed as a step runs them."""
-    alone = {"name": "cpu-0.5-cores", "peak_flops_per_s": 40e9, "memory_bytes": 4.0 * 2**30,
-             "memory_bw_bytes_per_s": 20e9, "gemm": {"efficiency": 0.9, "ramp_k": 10.0, "memory_efficiency": 1.0},
-             "attention": {"forward_efficiency": 0.4, "backward_efficiency": 0.3, "half_context": 0.0},
-             "passes": {name: (4e9, 2e9) for name in measured_device.PASSES},
-             "latency": {name: (1e-3, 2e-3) for name in measured_device.LATENCIES}}  # fmt: skip
+    alone = DeviceRates(
+        name="cpu-0.5-cores", peak_flops_per_s=40e9, memory_bytes=4.0 * 2**30, memory_bw_bytes_per_s=20e9,
+        gemm={"efficiency": 0.9, "ramp_k": 10.0, "memory_efficiency": 1.0},
+        attention={"forward_efficiency": 0.4, "backward_efficiency": 0.3, "half_context": 0.0},
+        passes={name: (4e9, 2e9) for name in measured_device.PASSES},
+        latency={name: (1e-3, 2e-3) for name in measured_device.LATENCIES},
+    )  # fmt: skip
 
-    def told(device: dict[str, Any]) -> dict[str, float]:
-        document = {"model": "", "dtype": "fp32", "gpu": "", "environment": {}, "efficiencies": {}, "layouts": [],
-                    "kernels": [], "skipped": [], "device": device}  # fmt: skip
-        return terms(cluster(tmp_path, yaml.safe_load(profile_text(document, "2026-11-22", ""))))
+    def told(device: DeviceRates) -> dict[str, float]:
+        made = KernelProfile(model="", dtype="fp32", gpu="", environment={}, efficiencies={}, layouts=(), kernels=(),
+                             skipped=(), device=device)  # fmt: skip
+        return terms(cluster(tmp_path, yaml.safe_load(profile_text(made, "2026-11-22", ""))))
 
     before, after = told(alone), told(device_fit.in_place(alone, device_fit.InPlace(1.5, 1.25)))
     same = ("optimizer", "gradient accumulation")
@@ -384,8 +390,8 @@ def test_what_was_not_timed_is_missing_and_not_guessed() -> None:
     spreads = {k: SampleRange(1e-3, 1e-3, 1e-3, 3) for need in found for k in need.calls if k.kind != "gemm"}
     spreads |= {hardly_any(k): SampleRange(1e-5, 1e-5, 1e-5, 3) for k in list(spreads)}
     told = device_fit.device(device_fit.Timed(spreads, {}), found, name="x", dtype="fp32", memory_bytes=1.0)
-    assert "gemm" not in told
-    assert "peak_flops_per_s" not in told
+    assert told.gemm is None
+    assert told.peak_flops_per_s is None
 
 
 def test_the_tightest_quota_holds(tmp_path: Path) -> None:

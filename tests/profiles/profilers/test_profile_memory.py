@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from meshwright.cli.profiling.memory import overheads, profile_text, screen
+from meshwright.cli.profiling.memory import (
+    LayoutMemory,
+    MemoryOverheads,
+    MemoryProfile,
+    overheads,
+    profile_text,
+    screen,
+)
 
 from ...cli.test_screens import drawn
 from ...snapshots import run_here
@@ -23,21 +30,23 @@ def words(folder: Path, *more: str) -> list[str]:
             "--quick", "--device", "cpu", *more]  # fmt: skip
 
 
-def of_a_gpu() -> dict[str, Any]:
+def of_a_gpu() -> MemoryProfile:
     planned = {"allocated_bytes": 20.0 * GIB, "reserved_bytes": 21.0 * GIB, "device_bytes": 22.5 * GIB}
     sizes = ((20.0, 20.2, 20.9), (10.0, 10.3, 11.1), (40.0, 44.0, 44.6))
     names = tuple(planned)
-    layouts = [{"layout_id": f"dp1-mbs{i}-z0-rnone", "planned": planned,
-                "measured": dict(zip(names, [size * GIB for size in three], strict=True))}
+    layouts = [LayoutMemory(f"dp1-mbs{i}-z0-rnone", planned=planned,
+                            measured=dict(zip(names, [size * GIB for size in three], strict=True)))
                for i, three in enumerate(sizes, 1)]  # fmt: skip
     about = {"device": "NVIDIA H200", "torch": "2.11.0", "world_size": 1}
-    return {"kind": "memory-profile", "model": "tiny", "environment": about, "layouts": layouts,
-            "overheads": overheads(layouts)}  # fmt: skip
+    return MemoryProfile(model="tiny", gpu=None, environment=about, layouts=layouts, overheads=overheads(layouts))
 
 
 def test_overheads_are_those_of_the_runs() -> None:
-    told = of_a_gpu()["overheads"]
-    assert told == pytest.approx({"reserve_share": 0.03, "largest_reserve_share": 0.1, "context_bytes": 0.7 * GIB})
+    measured = of_a_gpu().overheads
+    assert isinstance(measured, MemoryOverheads)
+    assert asdict(measured) == pytest.approx(
+        {"reserve_share": 0.03, "largest_reserve_share": 0.1, "context_bytes": 0.7 * GIB}
+    )
     text = drawn(screen(of_a_gpu(), saved_as=None))
     assert "reserved on top: 3.0% (at most 10.0%); the planner counts 5.0%" in text
     assert "in use beside: 0.7 GiB; the planner counts 1.5" in text
