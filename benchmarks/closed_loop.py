@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write(results: Sequence[tables.Result], about: Mapping[str, Any], out: Path | None) -> None:
-    """What there is so far: a run that is stopped has its first clusters."""
+    """Writes the results so far, so that a run that is stopped has its first clusters."""
     if out is not None:
         text = json.dumps(tables.document(results, about)) + "\n"
         out.with_suffix(".json").write_text(text, encoding="utf-8")

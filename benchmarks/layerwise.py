@@ -1,4 +1,4 @@
-"""How long the search for a strategy of its own for every layer takes, and what it gains.
+"""The time of the search for a strategy per layer, and its gain.
 
 CPU seconds of one process, all numbers of stages and of micro-batches, prices of operations included.
 """

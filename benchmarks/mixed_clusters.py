@@ -1,4 +1,4 @@
-"""What planning group by group brings on clusters that are not alike, and what it takes.
+"""The gain of planning group by group on heterogeneous clusters, and its cost.
 
 step_s: of the plan; even_s: of the best even plan for the weakest of all GPUs, priced on the cluster as it is, with the
 same numbers; alone_s: of the best plan on one group; all seconds of a step by the model. cpu_s: of one `plan`.

@@ -1,4 +1,4 @@
-"""How much less communication takes in the order of nodes that is found, over seeded random links.
+"""The communication time that the search for an order of nodes saves, over seeded random links.
 
 Every pair of nodes has a share of the NICs' speed drawn from 1, .85, .6 and .35, each direction by itself.
 Communication time: seconds that the links take in a step of llama-3-70b if nothing hides them, as `plan` minimises it.

@@ -93,7 +93,7 @@ def strategies() -> list[tuple[str, str, str, str]]:
 
 
 def mixed_clusters() -> list[tuple[str, str, str, str]]:
-    """Of each example: the plan beside the best even one, by the same numbers."""
+    """A row per example: the plan beside the best even one, by the same numbers."""
     return [
         (f"mixed cluster {name}: the plan beside an even one", "", "no slower",
          f"{x['step_s']} s beside {x['even_s']} s, gap {x['gap_percent']} %, {x['cpu_s']} s")

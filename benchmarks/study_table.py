@@ -26,7 +26,7 @@ ASKED: dict[str, Any] = {"model": "llama-3.1-70b", "cluster": "dgx-h100:128", "g
 
 
 def seconds_of(plan: Plan, side: int, *, replan: bool) -> float:
-    """Of one core, whatever else the machine does: two numbers of the hardware, `side` values of each."""
+    """CPU seconds of a sweep over two numbers of the hardware, `side` values of each."""
     points = (f"gpu.peak=x0.5..x2:{side}", f"cluster.links.inter_node.bandwidth=100Gb/s..1.6Tb/s:{side}")
     started = time.process_time()
     what_if(plan, vary=points, replan=replan)
@@ -34,7 +34,7 @@ def seconds_of(plan: Plan, side: int, *, replan: bool) -> float:
 
 
 def report_bytes(plan: Plan) -> int:
-    """Of the page that `meshwright report` writes."""
+    """Size of the page that `meshwright report` writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         path.write_text(plan.to_json(), encoding="utf-8")
@@ -44,7 +44,7 @@ def report_bytes(plan: Plan) -> int:
 
 
 def study_seconds(study: Path) -> float:
-    """Of all its commands. Raises CalledProcessError where one fails."""
+    """Seconds of all commands of a study. Raises CalledProcessError where one fails."""
     commands = re.findall(r"^meshwright (.+)$", study.read_text(encoding="utf-8"), re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(ROOT / "examples")

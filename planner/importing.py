@@ -11,7 +11,7 @@ from ..cost_models.layouts import Layout
 from ..cost_models.quantities.params import total_parameters
 from ..errors import FieldProblem, InputError, UnknownNameError
 from ..profiles.model.load import load_model, model_names
-from .accuracy.stack_features import Unheard, with_features
+from .accuracy.stack_features import NoNotes, with_features
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
@@ -52,7 +52,7 @@ class Imported:
         """The plan that has the layout of the config, with the software switched as the config has it."""
         resolved = resolve(self.request)
         features = {name: state for states in self.switched.values() for name, state in states.items()}
-        stack = with_features(resolved.stack, features, Unheard())
+        stack = with_features(resolved.stack, features, NoNotes())
         return evaluate_resolved(replace(resolved, stack=stack), str(self.layout))
 
 

@@ -60,7 +60,7 @@ class Host:
 
 
 def missing() -> str:
-    """What emulation needs and is not here; empty if it can run."""
+    """The requirements of emulation that this machine lacks; empty if it can run."""
     if sys.platform != "linux":
         return "Linux: network namespaces and control groups are its own"
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""Which layouts are measured, and what is made of the measurements."""
+"""The sample of layouts that are measured, and statistics of the measurements."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Entry:
 
     @property
     def spread(self) -> float:
-        """How far the slowest round is from the best, relative to that."""
+        """Relative distance of the slowest round from the best."""
         return max(self.medians) / self.measured_s - 1.0
 
     @property
     def error(self) -> float:
-        """Of the prediction: relative to what was measured."""
+        """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1.0
 
 
@@ -114,7 +114,7 @@ def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float:
 
 
 def regret(measured: Sequence[float], choice: int) -> float:
-    """What the choice takes longer than the best of the sample, relative to that."""
+    """Time of the choice over that of the best of the sample, less one."""
     return measured[choice] / min(measured) - 1.0
 
 

@@ -58,8 +58,7 @@ class Tickers:
             os.waitpid(pid, 0)
 
     def slowness(self, start: float, end: float) -> float:
-        """How much longer everything took between two times of time.perf_counter, on the core that was disturbed most:
-        1 is its own speed."""
+        """Slowness between two times of time.perf_counter of the core that was disturbed most: 1 is its full speed."""
         return max(_slowness(*_probes(page), start, end) for page in self.pages)
 
     def usual_slowness(self, start: float, end: float) -> float:

@@ -27,13 +27,13 @@ from ...profiles.rates.calibration import Calibration
 from ...profiles.stack.load import stack_for
 from ...profiles.stack.rates import rates_for
 from .row import Case
-from .stack_features import Unheard, with_features
+from .stack_features import NoNotes, with_features
 
 
 def rates_of(case: Case, fitted: Calibration | None = None, software: StackSpec | None = None) -> Rates:
     """The rates of a run under a calibration, its stack (or other software) as it had it switched. Raises InputError
     where it has none."""
-    stack = with_features(software or stack_for(case.stack_name, fitted)[0], case.features, Unheard())
+    stack = with_features(software or stack_for(case.stack_name, fitted)[0], case.features, NoNotes())
     return rates_for(case.cluster, stack, case.workload.precision, fitted)
 
 

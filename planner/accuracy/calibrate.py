@@ -207,10 +207,10 @@ def interval_text(studied: Study) -> str:
 
 def main() -> None:
     """Fits, and writes calibrated.yaml, the predictions of runs left out, and the intervals."""
-    found = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
-    calibration.SHIPPED_FILE.write_text(shipped_text(found), encoding="utf-8")
-    LEFT_OUT_FILE.write_text(left_out_text(found), encoding="utf-8")
-    intervals.FILE.write_text(interval_text(found), encoding="utf-8")
+    shipped = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
+    calibration.SHIPPED_FILE.write_text(shipped_text(shipped), encoding="utf-8")
+    LEFT_OUT_FILE.write_text(left_out_text(shipped), encoding="utf-8")
+    intervals.FILE.write_text(interval_text(shipped), encoding="utf-8")
 
 
 if __name__ == "__main__":

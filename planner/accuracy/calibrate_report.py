@@ -1,4 +1,4 @@
-"""What `meshwright calibrate` finds: errors before and after, on runs left out, and every constant."""
+"""The result of `meshwright calibrate`: errors before and after, on runs left out, and every constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a calibration is worth: errors before and after, on runs left out of the fit, and without each constant."""
+"""The worth of a calibration: errors before and after, on runs left out of the fit, and without each constant."""
 
 from __future__ import annotations
 

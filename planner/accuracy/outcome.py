@@ -64,7 +64,7 @@ def _error(scored: bool, refused: str | None, predicted: float | None, measured:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorStatistics:
-    """Of the errors of some runs: all but `bias` are statistics of their absolute values."""
+    """Statistics of the errors of some runs; all but `bias` are of absolute values."""
 
     count: int
     mean: float

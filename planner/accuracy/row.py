@@ -1,4 +1,4 @@
-"""What a published run is, and the checked reading of one row's fields."""
+"""A published run, and the checked reading of one row's fields."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Case:
 
     @property
     def memory_scored(self) -> bool:
-        """Where the recomputation is not known, neither is what the memory holds."""
+        """Memory is scored only where the recomputation is known, because saved activations depend on it."""
         return self.scored and self.recompute_known
 
 

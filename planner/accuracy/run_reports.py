@@ -52,7 +52,7 @@ class Run:
     memory: tuple[float, float] | None
 
     def seconds(self, stack: StackSpec | None = None) -> float:
-        """What `plan` says of the layout with this software, with what ships unless given."""
+        """Step seconds that `plan` predicts for the layout with this software; None: the stack that ships."""
         software = replace(stack or load_stack(STACK), attention=self.resolved.stack.attention)
         simulate = self.candidate.closed_form_s is not None
         layout, partition = self.candidate.to_layout(), self.candidate.partition
@@ -196,6 +196,6 @@ def _timed(report: RowReader) -> list[float]:
 
 
 def _memory(report: RowReader) -> tuple[float, float] | None:
-    """Of the stage that holds most."""
+    """Measured and predicted bytes of the fullest stage, None where the report has none."""
     rows = report.get("memory") or ()
     return max(((float(row["measured_bytes"]), float(row["predicted_bytes"])) for row in rows), default=None)

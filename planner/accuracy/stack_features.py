@@ -1,4 +1,4 @@
-"""What a run's recorded features change in its stack: one rule per feature, the same for every run."""
+"""Changes of a stack by the recorded features of a run: one rule per feature, the same for every run."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...cost_models.specs.stack import AttentionKernel, StackSpec
 
 
 class Notes(Protocol):
-    """What takes the labels of assumptions: the reader of a row, or nobody when a known run is priced again."""
+    """Takes the labels of assumptions."""
 
     def assume(self, label: str) -> None: ...
 
 
-class Unheard:
-    """Drops the labels."""
+class NoNotes:
+    """Drops the labels: for a run that is priced again."""
 
     def assume(self, label: str) -> None:
         pass
 
 
 _KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
-# What a feature is worth, each with its source. FIDELITY: the fit of docs/reference/efficiencies.md, on published runs.
+# The values of features, each with its source. FIDELITY: the fit of docs/reference/efficiencies.md, on published runs.
 TP_OVERLAP = 0.45  # FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %
 EP_OVERLAP = 0.8  # FIDELITY 6: overlap of the all-to-all with another micro-batch hides 70-90 %
 DP_OVERLAP = 0.8  # assumed, as dp_overlap of stacks/generic.yaml

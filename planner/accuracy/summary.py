@@ -1,4 +1,4 @@
-"""What `validate` finds: errors of predictions in groups, and how well sweeps are ranked."""
+"""The result of `validate`: errors of predictions in groups, and how well sweeps are ranked."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RunCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How many measured times lie within their interval."""
+    """The share of measured times that lie within their interval."""
 
     count: int
     covered: float  # share

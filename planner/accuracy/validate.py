@@ -58,7 +58,7 @@ def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None
 
 
 def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
-    """What is predicted for a run beside what was measured; a run that cannot be priced is refused with the reason.
+    """The prediction of a run beside its measurement; a run that cannot be priced is refused with the reason.
     software: what it ran on, if not the stack that it states."""
     refused, step_s, memory = None, None, None
     try:

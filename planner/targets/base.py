@@ -1,4 +1,4 @@
-"""What a target is: the software that will run a plan, which layouts it can execute, and how its files are written."""
+"""Target: the software that runs a plan, the layouts that it can execute, and its files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Target:
         return self.trainer.framework if self.trainer is not None else self.name
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
-        """Which layouts the target can execute, and for each that it cannot, the first reason."""
+        """([layouts] whether the target can execute each, the first reason why it cannot)."""
         reasons: list[str | None] = [None] * len(columns)
         mask = np.ones(len(columns), dtype=bool)
         for rule in self.rules:
@@ -87,19 +87,22 @@ class Target:
 
     @property
     def runs_plans(self) -> bool:
-        """Whether it runs the plan itself: what it lacks nobody can add in a script or a model of their own."""
+        """Whether it runs the plan itself, so that a user can add nothing that it lacks by a script or a model."""
         return self.trainer is not None and self.trainer.config is None
 
     def cannot_build(self, model: ModelSpec, workload: Workload) -> list[str]:
-        """What of a model and its training its newest release cannot express, in any layout."""
+        """A sentence for each part of a model and its training that its newest release cannot express in any layout."""
         if self.trainer is None:
             return []
         options = option_list(self.name)[0] if self.trainer.config is not None else None
         return self.trainer.cannot_build(model, workload, options)
 
     def cannot_train(self, model: ModelSpec, workload: Workload) -> str | None:
-        """Why it trains a model in no layout: techniques of the workload (their knobs are looked at when its files are
-        made) or, where it runs the plan itself, what it cannot build."""
+        """Why it trains a model in no layout, None if it trains it in some.
+
+        Either it lacks a technique of the workload (knobs are checked when its files are made), or it runs the plan
+        itself and cannot build the model.
+        """
         able = self.trainer.techniques if self.trainer is not None else {}
         if missing := [name for name, _ in workload.techniques if name not in able]:
             return f"it does not train by {', '.join(missing)}"

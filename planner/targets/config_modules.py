@@ -1,4 +1,4 @@
-"""Reads config modules in Python without running them: what a function gives to the container of all options."""
+"""Reads config modules in Python without running them: the options that a function gives to its container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import FieldProblem, InputError
 from .argv import Arguments
 from .option_lists import OptionList
 
-# Names that are no literals and that options take (dtypes, functions), by how a module spells them.
+# Prefix of a name that an option takes (dtypes, functions), as a module spells it -> as a setting.
 _NAMED = {"torch.": "torch.", "F.": "torch.nn.functional."}
 
 
@@ -168,17 +168,17 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     raise ValueError(ast.unparse(node))
 
 
-def _combined(node: ast.BinOp, left: Any, right: Any) -> Any:
+def _combined(node: ast.BinOp, first: Any, second: Any) -> Any:
     """Whole numbers, lists one after the other, a list several times."""
-    if isinstance(left, list) and isinstance(node.op, ast.Add) and isinstance(right, list):
-        return left + right
-    if isinstance(left, list) and isinstance(node.op, ast.Mult) and isinstance(right, int) and right < 10_000:
-        return left * right
-    if not (isinstance(left, int) and isinstance(right, int)):
+    if isinstance(first, list) and isinstance(node.op, ast.Add) and isinstance(second, list):
+        return first + second
+    if isinstance(first, list) and isinstance(node.op, ast.Mult) and isinstance(second, int) and second < 10_000:
+        return first * second
+    if not (isinstance(first, int) and isinstance(second, int)):
         raise ValueError(ast.unparse(node))
     if isinstance(node.op, ast.FloorDiv):
-        return left // (right or 1)
-    return {ast.Mult: left * right, ast.Add: left + right, ast.Sub: left - right}[type(node.op)]
+        return first // (second or 1)
+    return {ast.Mult: first * second, ast.Add: first + second, ast.Sub: first - second}[type(node.op)]
 
 
 def _spread(node: ast.expr, names: Mapping[str, Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""From what a launch config states to a layout, a model and a workload."""
+"""Layout, model and workload from the facts of a launch config."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class OptionList:
-    """What one release of a framework accepts."""
+    """The options that one release of a framework accepts."""
 
     target: str
     # `0.19.0`

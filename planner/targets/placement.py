@@ -1,4 +1,4 @@
-"""From the placement of a plan to what launchers can do: an order of the nodes, and of the GPUs inside each."""
+"""The placement of a plan as launchers take it: an order of the nodes, and of the GPUs inside each."""
 
 from __future__ import annotations
 

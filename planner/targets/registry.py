@@ -23,7 +23,7 @@ TARGETS: dict[str, Target] = {
 
 
 def able_to_train(techniques: Sequence[str]) -> list[str]:
-    """The targets that train by all of them, some knobs perhaps left out."""
+    """The targets that train by all these techniques, perhaps not with all knobs."""
     return [known.name for known in TARGETS.values()
             if known.trainer is not None and set(techniques) <= set(known.trainer.techniques)]  # fmt: skip
 
@@ -36,7 +36,7 @@ def able_to_build(model: ModelSpec, workload: Workload) -> list[str]:
 
 
 def who_builds(model: ModelSpec, workload: Workload) -> str:
-    """Which other target to plan for where one cannot build a model or train it in this way: a hint."""
+    """A hint at the targets that can build a model and train it in this way."""
     able = able_to_build(model, workload)
     if not able:
         return "no target has all of it: `--target any` plans it all the same"

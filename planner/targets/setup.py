@@ -1,4 +1,4 @@
-"""What an emitter writes down: one layout of a plan with the model, batch, cluster and software it was made for."""
+"""Setup: one layout of a plan, with the model, batch, cluster and software that it was made for."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Setup:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """What its layers do: one layout, or each of their own once."""
+        """The layouts of its layers: one, or each distinct one where layers have their own strategies."""
         layerwise = self.candidate.layerwise
         return (self.layout,) if layerwise is None else layerwise.layouts
 
@@ -62,7 +62,7 @@ class Setup:
 
     @property
     def offload(self) -> tuple[str, ...]:
-        """What lives in host memory: of opt, act."""
+        """The tensors that live in host memory, of opt (optimizer states) and act (activations)."""
         return () if not self.layout.offload else tuple(OFFLOADS[self.layout.offload].split("+"))
 
     @property

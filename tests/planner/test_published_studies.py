@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models.rates.collectives import curve
-from meshwright.planner.accuracy.stack_features import Unheard, with_features
+from meshwright.planner.accuracy.stack_features import NoNotes, with_features
 from meshwright.planner.document.candidate import Candidate
 from meshwright.planner.drivers.given_layout import evaluate_resolved
 from meshwright.planner.request.load import load_request
@@ -23,7 +23,7 @@ GPT_175B = {"name": "gpt-175b", "hidden": 12288, "layers": 96, "heads": 96, "ffn
 def priced(layout_id: str, features: dict[str, Any] | None = None, **asked: Any) -> Candidate:
     """With the software switched as a run had it."""
     resolved = resolve(load_request(None, asked))
-    stack = with_features(resolved.stack, features, Unheard()) if features else resolved.stack
+    stack = with_features(resolved.stack, features, NoNotes()) if features else resolved.stack
     return evaluate_resolved(replace(resolved, stack=stack), layout_id).best
 
 

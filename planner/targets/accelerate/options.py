@@ -112,7 +112,7 @@ TABLE = Table((
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What accelerate's loader lets pass."""
+    """Rules that accelerate's loader does not check."""
     out = []
     sizes = {name: settings.get(f"{_P}{name}_size", 1) for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")}
     product, ranks = math.prod(sizes.values()), settings.get("num_processes")

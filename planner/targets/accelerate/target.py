@@ -81,7 +81,7 @@ def _yaml(settings: Settings) -> str:
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training accelerate cannot express."""
+    """A sentence for each part of the model and its training that accelerate cannot express."""
     reasons = {
         f"workload.optimizer: TrainingArguments has no {workload.optimizer}": workload.optimizer not in OPTIMIZERS,
         "workload.lora: adapters belong to your script (peft)": workload.lora is not None,

@@ -119,7 +119,7 @@ TABLE = Table((
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What DeepSpeed finds out late or never."""
+    """Rules that DeepSpeed checks late or never."""
     out = []
     if settings.get("bf16.enabled") and settings.get("fp16.enabled"):
         out.append(("fp16.enabled", "bf16 and fp16 are both enabled"))

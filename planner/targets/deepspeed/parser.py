@@ -28,7 +28,7 @@ deepspeed.comm.init_distributed(dist_backend="fake", auto_mpi_discovery=False, r
 
 
 class _Ranks:
-    """What the config asks of a model-parallel unit."""
+    """The part of a model-parallel unit that the config uses."""
 
     def __init__(self, dp: int) -> None:
         self.get_data_parallel_world_size = lambda: dp

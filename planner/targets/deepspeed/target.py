@@ -118,7 +118,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 
 def _notes(setup: Setup) -> tuple[str, ...]:
-    """What the JSON alone would leave out."""
+    """Steps that the JSON leaves to the user."""
     out = []
     if setup.layout.pp > 1:
         out.append(f"pp {setup.layout.pp} is not in ds_config.json: build the model with ds_plan.pipeline(...)")
@@ -136,7 +136,7 @@ def _stages(setup: Setup) -> list[str]:
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training DeepSpeed cannot express."""
+    """A sentence for each part of the model and its training that DeepSpeed cannot express."""
     reasons = {
         f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer not in OPTIMIZERS,
         "workload.lora: adapters belong to your script (peft)": workload.lora is not None,

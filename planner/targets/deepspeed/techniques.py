@@ -26,7 +26,7 @@ def of(setup: Setup) -> dict[str, dict[str, float]]:
 
 
 def states_write(setup: Setup) -> Settings:
-    """What ZeRO++ and states on drives add to `zero_optimization`."""
+    """Options of `zero_optimization` for ZeRO++ and for states on drives."""
     chosen, out = of(setup), Settings()
     if (knobs := chosen.get("zero++")) is not None:
         out |= {QUANTIZED_WEIGHTS: knobs["weight_bits"] == 8, QUANTIZED_GRADIENTS: knobs["gradient_bits"] == 4,
@@ -62,7 +62,7 @@ def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
 
 
 def optimizer_read(settings: Settings, facts: Facts) -> Facts:
-    """The optimizer; how many steps there are no config of DeepSpeed says, so that the warm-up stays at its default."""
+    """The optimizer. A config of DeepSpeed has no number of steps, so the warm-up stays at its default."""
     name = str(settings.get("optimizer.type", "AdamW")).lower()
     out: Facts = {"workload.optimizer": "sgd" if name == "sgd" else "adamw"}
     return out | ({FACT: {**facts.get(FACT, {}), "1-bit-adam": {}}} if name == "onebitadam" else {})
@@ -102,7 +102,7 @@ CAN: Mapping[str, Callable[[Setup, Knobs], str | None]] = {
 
 
 def notes(setup: Setup) -> list[str]:
-    """What a user has to do beside the JSON."""
+    """Steps that the JSON leaves to the user."""
     chosen: dict[str, Any] = of(setup)
     out = []
     if chosen.get("zero-infinity", {}).get("optimizer"):

@@ -1,7 +1,8 @@
-"""What a launcher starts, and the script that starts one node of it.
+"""Jobs, launchers, and the script that starts one node of a job.
 
-Every trainer comes down to `launch.sh`: it starts the ranks of one node, told by NODE_RANK, MASTER_ADDR and MASTER_PORT
-which node it is and where to meet. A launcher only has to run that script once on every node with these three set.
+Every trainer comes down to `launch.sh`, which starts the ranks of one node. NODE_RANK, MASTER_ADDR and MASTER_PORT give
+the number of the node and the place where nodes meet. A launcher only has to run that script once on every node with
+these three set.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from ..option_lists import OptionList
 from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
 from .rope import cannot_rotate
 
-# What families have beyond the sizes of their model: no argument gives it, or nothing in a plan says where.
+# Family -> its parts that no argument gives, or whose place in the model no plan holds.
 _OTHER_FAMILIES = {
     "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
     "gpt_neox": "attention and feed-forward in parallel", "gptj": "attention and feed-forward in parallel",
@@ -21,7 +21,7 @@ _OTHER_FAMILIES = {
 
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training has no argument, each as a sentence."""
+    """A sentence for each part of the model and its training that has no argument."""
     attentions = {_plain(kind.attention) for kind in model.kinds}
     dense, routed = blocks(model)
     attention = model.kinds[0].attention
@@ -63,5 +63,5 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
 
 
 def _plain(attention: Attention) -> tuple[Any, ...]:
-    """All of an attention but its window."""
+    """An attention without its window."""
     return tuple(getattr(attention, name) for name in Attention.__dataclass_fields__ if name != "window")

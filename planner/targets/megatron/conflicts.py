@@ -1,4 +1,4 @@
-"""Rules of Megatron-LM's arguments that no single one breaks: validate_args and TransformerConfig, found out late."""
+"""Rules that no single argument breaks. Megatron-LM checks them late, in validate_args and TransformerConfig."""
 
 from __future__ import annotations
 

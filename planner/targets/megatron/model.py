@@ -23,13 +23,13 @@ def blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]
 
 
 def windows(model: ModelSpec, workload: Workload) -> set[int]:
-    """Windows that cut something off."""
+    """Sizes of windows that are shorter than the sequence."""
     sizes = {kind.attention.window for kind in model.kinds}
     return {size for size in sizes if size is not None and size < workload.seq_len}
 
 
 def _biased(model: ModelSpec) -> bool:
-    """Whether linear layers have biases, those of queries, keys and values aside."""
+    """Whether linear layers other than those of queries, keys and values have biases."""
     return model.kinds[0].attention.output_bias or any(block.bias for block in blocks(model)[0])
 
 
@@ -144,8 +144,11 @@ def _moe_write(setup: Setup) -> Settings:
 
 
 def _router(block: MixtureOfExperts) -> Settings:
-    """How experts are chosen and weighed. Megatron's own way: the softmax of the chosen scores, which sums to 1;
-    sigmoid scores are divided by their sum where there are several (its topk_routing_with_score_function)."""
+    """Options of the choice and the weights of experts.
+
+    By default Megatron takes the softmax of the chosen scores, which sums to 1. It divides sigmoid scores by their sum
+    where there are several (its topk_routing_with_score_function).
+    """
     out: Settings = {}
     if block.groups > 1:
         out |= {"--moe-router-num-groups": block.groups, "--moe-router-group-topk": block.top_groups}

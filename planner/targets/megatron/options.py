@@ -180,7 +180,7 @@ def _experts_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _overlap_read(settings: Settings, facts: Facts) -> Facts:
-    """What of the stack is switched otherwise than `emit` would: `switched.OPTION` -> the feature and its state."""
+    """Features of the stack that `emit` would switch otherwise: `switched.OPTION` -> feature and its state."""
     out: Facts = {}
     if not settings.get("--overlap-grad-reduce"):
         out["switched.--overlap-grad-reduce"] = {"dp_overlap_grad": False}

@@ -22,7 +22,7 @@ OPTIONS = (
     "--no-yarn-correction-range-round-to-int",
 )  # fmt: skip
 _ROTARY_BASE = 10_000  # where no argument says another
-# What RotaryEmbedding._apply_scaling has beside the factor, and MLATransformerConfig for arguments that do not exist.
+# Constants of RotaryEmbedding._apply_scaling beside the factor, and those of MLATransformerConfig without an argument.
 _LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _LATENT = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 
@@ -33,7 +33,7 @@ def _is(scaling: RopeScaling, values: dict[str, float]) -> bool:
 
 
 def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, bool]:
-    """Sentence -> whether it applies: rotations that have no arguments, or only such that do not reach the model."""
+    """Sentence -> whether it applies, for rotary positions that no argument gives or that do not reach the model."""
     scaling = model.trained_scaling
     if scaling is None:
         return {}

@@ -102,7 +102,7 @@ def _small_moments(columns: Columns, problem: Problem) -> Mask:
 
 
 def rules(target: str) -> tuple[Rule, ...]:
-    """What the core executes, whoever configures it."""
+    """Rules of Megatron Core, which hold whoever configures it."""
     return (
         only(target, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
         Rule(f"{target}: zero", ("pp", "zero"), _sharding,

@@ -77,7 +77,7 @@ _CLASSES = {
 
 
 def _others(setup: Setup) -> Settings:
-    """What every recipe needs and no plan says: a run on mock data until the user gives their own."""
+    """Fields that every recipe needs and that are in no plan: a run on mock data, until the user gives other data."""
     return {
         "train.train_iters": 1000, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.1,
         "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, "dataset.random_seed": 1234,
@@ -135,7 +135,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training has no field."""
+    """A sentence for each part of the model and its training that has no field."""
     out = [text.replace("pretrain_gpt.py", "its pretrain") for text in cannot_build(model, workload, options)]
     if model.learned_positions not in (0, workload.seq_len):
         rows = f"{model.learned_positions}, not seq_len {workload.seq_len}"

@@ -1,4 +1,4 @@
-"""What this runtime cannot train or execute, said once: planning, `emit` and `launch` (runtime/job.py) all ask it."""
+"""The limits of this runtime, in one place for planning, `emit` and `launch` (runtime/job.py)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _whole_sequences(columns: Columns, problem: Problem) -> Mask:
 
 
 def _here(columns: Columns, problem: Problem) -> Mask:
-    """What a split backward pass keeps for later is on the GPU."""
+    """The wgrad stash of a split backward pass is on the GPU."""
     sent = np.isin(columns["offload"], [i for i, name in enumerate(OFFLOADS) if "act" in name.split("+")])
     return np.asarray(~sent | ~SPLITS_BACKWARD[columns["schedule"]])
 
@@ -66,7 +66,7 @@ def _own_heads(columns: Columns, problem: Problem) -> Mask:
 
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training the runtime lacks, each as a sentence."""
+    """A sentence for each part of the model and its training that the runtime lacks."""
     reasons = {**_training(model, workload), **_network(model)}
     of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
@@ -103,7 +103,7 @@ def _network(model: ModelSpec) -> dict[str, bool]:
 
 
 def _lacks(kind: Layer) -> list[str]:
-    """What of a layer the runtime has no code for."""
+    """A sentence for each part of a layer that the runtime has no code for."""
     attention = kind.attention
     latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
     heads = attention.heads + attention.kv_heads

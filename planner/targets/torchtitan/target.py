@@ -203,7 +203,7 @@ def _cannot_rotate(model: ModelSpec, flavor: str) -> dict[str, bool]:
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """What of the model and its training torchtitan cannot express."""
+    """A sentence for each part of the model and its training that torchtitan cannot express."""
     if options is None:
         return []
     known = ", ".join(entry.name for entry in options.models)

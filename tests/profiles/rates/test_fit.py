@@ -11,8 +11,9 @@ import pytest
 import yaml
 from meshwright.cost_models.rates.surfaces import gemm_seconds
 from meshwright.profiles.io.folders import MEASURED
+from meshwright.profiles.io.registry import gpu_entry
 from meshwright.profiles.rates import fit, fit_kernels, tables
-from meshwright.profiles.rates.reference_devices import DEVICES
+from meshwright.profiles.rates.reference_devices import DEVICES, base_peak
 
 
 def flat(value: Any, path: str = "") -> dict[str, float]:
@@ -79,3 +80,10 @@ def test_rates_do_not_load_scipy() -> None:
 
 def test_shipped_tables_are_small() -> None:
     assert sum(path.stat().st_size for path in MEASURED.iterdir()) < 1_000_000
+
+
+def test_reference_devices_restate_the_registry() -> None:
+    for name, device in DEVICES.items():
+        spec = gpu_entry(name).spec
+        assert device.peak_flops_per_s == base_peak(spec)
+        assert device.memory_bw_bytes_per_s == pytest.approx(spec.memory_bw_bytes_per_s, rel=1e-3)
