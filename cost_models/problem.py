@@ -25,21 +25,20 @@ from .specs.workload import Workload
 class Variant:
     """A layer kind and how much of it trains; layers of one kind differ when only the last n train."""
 
-    kind: int
-    trains: Trains
+    kind: int  # index into ModelSpec.kinds
+    trains: Trains  # of its weights
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is priced: model, workload, software and number of GPUs. No rate is in it. on_host: the devices are ranks of
-    CPUs, whose memory is that of the host."""
+    """What is priced. No rate is in it."""
 
     model: ModelSpec
     workload: Workload
     stack: StackSpec
-    num_gpus: int
-    gpus_per_node: int
-    on_host: bool = False
+    num_gpus: int  # of the whole cluster
+    gpus_per_node: int  # that groups of neighbours fill
+    on_host: bool = False  # the devices are CPU ranks, whose memory is that of the host
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:

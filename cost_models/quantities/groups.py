@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Groups:
-    """Data-parallel groups of each layout: ranks and their distance, dense and expert; sharded and replicated."""
+    """Data-parallel groups of each layout, of dense parameters or of experts."""
 
-    shard: Ints
-    shard_stride: Ints
-    replicate: Ints
-    replicate_stride: Ints
+    shard: Ints  # [n] ranks that share one copy
+    shard_stride: Ints  # [n] distance between them in ranks
+    replicate: Ints  # [n] copies
+    replicate_stride: Ints  # [n] distance between them in ranks
 
     def of_rows(self, rows: Ints) -> Groups:
         """Those of some layouts."""

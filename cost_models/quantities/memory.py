@@ -28,13 +28,13 @@ REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter of each state, and of a frozen base weight."""
+    """Bytes per parameter of each state."""
 
-    weight: float
-    frozen_weight: float
-    gradient: float
-    optimizer: float
-    quantised_copy: float
+    weight: float  # as products read it
+    frozen_weight: float  # of a frozen base, quantised under LoRA
+    gradient: float  # as it is summed
+    optimizer: float  # moments and master weight
+    quantised_copy: float  # of a weight for products, with its transpose
 
     @classmethod
     def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
@@ -72,15 +72,15 @@ def flat_buffer_bytes(stack: StackSpec, states: StateBytes, whole: Array, update
 
 @dataclass(frozen=True, slots=True)
 class KindParameters:
-    """Parameters of one layer kind: split over tp, replicated over tp, routed experts; and how many of them train."""
+    """Parameters of one layer kind."""
 
-    sharded: float
-    replicated: float
-    experts: float
-    trained_sharded: float
-    trained_replicated: float
-    trained_experts: float
-    frozen: bool
+    sharded: float  # split over tp
+    replicated: float  # whole on every rank of tp
+    experts: float  # routed experts
+    trained_sharded: float  # of `sharded`, adapters included
+    trained_replicated: float  # of `replicated`, adapters included
+    trained_experts: float  # of `experts`
+    frozen: bool  # whether the base does not train
 
 
 def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workload) -> KindParameters:

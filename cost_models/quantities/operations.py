@@ -27,13 +27,13 @@ FIRST_DIFFERENTIATED = ("down", "experts down")  # of a layer's products
 class Gemm:
     """`count` products of [m, k] x [k, n]; backward [m, n] x [n, k] and, if weights train, [n, m] x [m, k]."""
 
-    name: str
-    m: Array
-    n: Array
-    k: Array
-    count: Array
-    tag: int = 0
-    has_wgrad: bool = True
+    name: str  # for tables and profiles
+    m: Array  # [key] rows
+    n: Array  # [key] columns
+    k: Array  # [key] contracted
+    count: Array  # [key]
+    tag: int = 0  # recompute modules that run it again (`tag`)
+    has_wgrad: bool = True  # whether its weights train
     wide: bool = False  # stays in bf16 when the rest is fp8 or fp4: head, router, MTP projection
 
 
@@ -41,62 +41,59 @@ class Gemm:
 class Core:
     """Core attention: forward model FLOPs of the causal half; the backward pass has twice as many."""
 
-    flops: Array
-    context: float
-    head_dim: int
-    tag: int
+    flops: Array  # [key] forward, causal half
+    context: float  # tokens of the causal span: a query sees half of them in the mean
+    head_dim: int  # of queries and keys
+    tag: int  # recompute modules that run it again
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTraffic:
     """A memory-bound operation: bytes read and written, forward and backward."""
 
-    name: str
-    forward_bytes: Array
-    backward_bytes: Array
-    tag: int = 0
+    name: str  # for Rates.passes
+    forward_bytes: Array  # [key]
+    backward_bytes: Array  # [key]
+    tag: int = 0  # recompute modules that run it again
     fusable: bool = True  # one kernel at best: eager stacks move more bytes for it
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Collectives of `num_bytes` (full tensor) each over `size` ranks `stride` apart; calls forward and backward.
+    """Collectives between the ranks of one axis."""
 
-    copies, groups: see `collectives.curve`.
-    """
-
-    axis: Axis
-    op: Op
-    num_bytes: Array
-    size: Array
-    stride: Array
-    forward_calls: Array | float
-    backward_calls: Array | float
-    tag: int = 0
-    copies: float = 1.0
-    groups: tuple[int, int] = (1, 1)
+    axis: Axis  # of the group
+    op: Op  # collective
+    num_bytes: Array  # [key] of the full tensor, per call
+    size: Array  # [key] ranks
+    stride: Array  # [key] distance between them in ranks
+    forward_calls: Array | float  # per micro-batch
+    backward_calls: Array | float  # per micro-batch
+    tag: int = 0  # recompute modules that run it again
+    copies: float = 1.0  # see collectives.curve
+    groups: tuple[int, int] = (1, 1)  # see collectives.curve
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A tensor kept for the backward pass."""
 
-    name: str
-    num_bytes: Array
-    tag: int = 0
+    name: str  # for traces
+    num_bytes: Array  # [key]
+    tag: int = 0  # recompute modules that drop it
 
 
 @dataclass(slots=True)
 class LayerOperations:
     """All operations of one layer kind (or of the embedding, head or MTP projection) for every key."""
 
-    name: str
-    trains: Trains = "all"
-    gemms: list[Gemm] = field(default_factory=list)
-    cores: list[Core] = field(default_factory=list)
-    traffic: list[MemoryTraffic] = field(default_factory=list)
-    exchanges: list[Exchange] = field(default_factory=list)
-    saved: list[Saved] = field(default_factory=list)
+    name: str  # for tables and profiles
+    trains: Trains = "all"  # how much of it
+    gemms: list[Gemm] = field(default_factory=list)  # products
+    cores: list[Core] = field(default_factory=list)  # core attention
+    traffic: list[MemoryTraffic] = field(default_factory=list)  # memory-bound operations
+    exchanges: list[Exchange] = field(default_factory=list)  # collectives
+    saved: list[Saved] = field(default_factory=list)  # tensors kept for the backward pass
     wgrad_stash: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps

@@ -19,17 +19,17 @@ KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "mic
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The shard keys as float columns, with what follows from them (T, the sequence-parallel factor, CP degrees)."""
+    """The shard keys as columns [key], with the sizes that follow from them."""
 
-    tp: Array
-    sp: Array
-    cp: Array
-    ulysses: Array
-    ring: Array
-    allgather: NDArray[np.bool_]
-    ep: Array
-    etp: Array
-    batch: Array
+    tp: Array  # ranks
+    sp: Array  # 1 where activations are sequence-parallel
+    cp: Array  # ranks, ulysses x ring
+    ulysses: Array  # ranks that exchange heads
+    ring: Array  # ranks that exchange keys and values
+    allgather: NDArray[np.bool_]  # whether these gather them all at once
+    ep: Array  # ranks
+    etp: Array  # ranks
+    batch: Array  # sequences per micro-batch
     tokens: Array  # T
     sp_tokens: Array  # T/t where activations are sequence-parallel, else T
 

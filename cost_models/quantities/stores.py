@@ -15,24 +15,18 @@ ADAM_BYTES = 28.0  # moved in memory per parameter by Adam on a CPU (FORMULAS 9.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """weights, optimizer: which states are away (the gradient is where the optimizer is).
+    """States of the model away from the GPU: on a drive, or in the memory of another node."""
 
-    fetched: weights, for each pass over a micro-batch; returned: gradients, after it; updated: all that the optimizer's
-    step reads and writes. link_bytes_per_s: of what is fetched and returned, per GPU: together, on the device that
-    updates; or (duplex) each way, on links apart from it. over_pcie: that crosses PCIe too. update_bytes_per_s: of what
-    is updated; adam_bytes_per_s: of the memory of whoever computes (None: the GPU's host). during_backward: a layer is
-    updated while the layers before it are still differentiated. pinned_bytes: of buffers on the host, per GPU.
-    """
-
-    weights: bool
-    optimizer: bool
-    fetched: float
-    returned: Array | float
-    updated: float
-    link_bytes_per_s: float
-    update_bytes_per_s: float
+    weights: bool  # whether weights are away
+    optimizer: bool  # whether optimizer states are away, and with them gradients
+    fetched: float  # bytes per parameter of weights, for each pass over a micro-batch
+    returned: Array | float  # [n] bytes per parameter of gradients, after each micro-batch
+    updated: float  # bytes per parameter that the optimizer reads and writes
+    link_bytes_per_s: float  # per GPU, for all that is fetched and returned; with `duplex` for each of the two
+    update_bytes_per_s: float  # per GPU, for all that is updated
+    # memory bandwidth of the machine that runs the optimizer, None: the host of the GPU
     adam_bytes_per_s: float | None = None
-    duplex: bool = False
-    over_pcie: bool = False
-    during_backward: bool = False
-    pinned_bytes: float = 0.0
+    duplex: bool = False  # fetching and returning have links of their own
+    over_pcie: bool = False  # its traffic crosses PCIe too
+    during_backward: bool = False  # a layer is updated while the layers before it are still differentiated
+    pinned_bytes: float = 0.0  # of buffers in host memory, per GPU

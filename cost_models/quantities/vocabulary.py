@@ -17,9 +17,10 @@ KEPT_MESSAGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """barriers: between S and the backward pass of the last layer. 1: S takes the gradient of its input too, T that of
-    the weights alone; 2: T takes both, and is waited for. Each is hidden behind one more micro-batch in flight."""
+    """Embedding and head over all stages of a pipeline."""
 
+    # Between S and the backward pass of the last layer, each hidden behind one more micro-batch in flight. 1: S takes the
+    # gradient of its input too, T that of the weights alone. 2: T takes both, and the last layer waits for it.
     barriers: int
 
     @staticmethod

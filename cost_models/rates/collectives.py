@@ -31,9 +31,9 @@ class Curve:
     messages while it starts others. Arrays that broadcast against each other. A group of one rank has all zero.
     """
 
-    latency_s: Array
-    s_per_byte: Array
-    ramp: Array
+    latency_s: Array  # of a call without bytes
+    s_per_byte: Array  # of the tensor, as S grows
+    ramp: Array  # share of sqrt(latency x transfer), see above
 
 
 def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Array:
@@ -53,29 +53,25 @@ def joined(latency_s: Array, transfer_s: Array, ramp: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRates:
-    """Constants of one operation on one kind of link.
+    """Constants of one operation on one kind of link."""
 
-    base_s: start of a call (a level above the innermost adds its own on top); hop_s: each further rank (innermost)
-    or domain (levels above) on the path; efficiency: share of NetworkLevel.bw_bytes_per_s that a large group reaches;
-    pair_excess: work beyond the wire, in shards of 1/n of the tensor (+: each rank copies its own shard, which weighs
-    in small groups; -: a pair under one PCIe switch avoids the host bridge); ramp: see Curve.
-    """
-
-    base_s: float
-    hop_s: float
-    efficiency: float
+    base_s: float  # start of a call; a level above the innermost adds its own on top
+    hop_s: float  # each further rank (innermost) or domain (levels above) on the path
+    efficiency: float  # share of NetworkLevel.bw_bytes_per_s that a large group reaches
+    # Work beyond the wire, in shards of 1/n of the tensor. Above 0: each rank copies its own shard, which weighs in small
+    # groups. Below 0: a pair under one PCIe switch avoids the host bridge.
     pair_excess: float = 0.0
-    ramp: float = 1.0
+    ramp: float = 1.0  # see Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRates:
-    """Constants of one kind of link. switch_efficiency: share of the bandwidth that a reduction done by the switch
-    itself reaches (NVLS, SHARP in the node), 0 where there is none."""
+    """Constants of one kind of link."""
 
-    ops: Mapping[str, OpRates]
+    ops: Mapping[str, OpRates]  # operation -> its constants
+    # share of the bandwidth that a reduction in the switch reaches (NVLS, SHARP), 0: there is none
     switch_efficiency: float = 0.0
-    source: str = ""
+    source: str = ""  # of the constants
 
 
 _REMEMBERED = 64  # groups of a batch of runs or of one layout; a search has more, and other ones every time
@@ -86,12 +82,12 @@ class CollectiveRates:
     """Constants per NetworkLevel.kind; `inner` and `outer` serve kinds that are not in the table. Compared by identity,
     so that curves can be remembered for them."""
 
-    kinds: Mapping[str, LevelRates]
-    inner: LevelRates
-    outer: LevelRates
+    kinds: Mapping[str, LevelRates]  # NetworkLevel.kind -> constants
+    inner: LevelRates  # of an innermost level whose kind is not in the table
+    outer: LevelRates  # of any other level whose kind is not in the table
     nics_per_ring: float = math.inf  # of the members of a domain, how many bring their share of the links that leave it
     tree_efficiency: float = 0.0  # of a tree over two domains, over that of a ring; 0: rings only
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)  # constant -> source
 
     def level(self, kind: str, depth: int) -> LevelRates:
         """The constants of the level of this kind at this depth (0: innermost).

@@ -38,13 +38,12 @@ STACK_FIELDS = frozenset(("throughput", "elementwise_traffic", "tp_overlap", "dp
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOverheads:
-    """Bytes that no tensor accounts for. context: CUDA context and libraries; communicator: NCCL buffers per group;
-    reserve_share: of the allocated bytes, lost to fragmentation."""
+    """Bytes that no tensor accounts for."""
 
-    context_bytes: float
-    communicator_bytes: float
-    reserve_share: float
-    source: str = ""
+    context_bytes: float  # CUDA context and libraries
+    communicator_bytes: float  # NCCL buffers per group
+    reserve_share: float  # of the allocated bytes, lost to fragmentation
+    source: str = ""  # of the numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +54,19 @@ class Rates:
     (planner/studies/pricing.py says which).
     """
 
-    gemm: GemmSurface
+    gemm: GemmSurface  # products of the compute dtype
     wide_gemm: GemmSurface  # of products that stay in bf16 when the rest is fp8 or fp4
-    attention: AttentionSurface | UnfusedSurface
+    attention: AttentionSurface | UnfusedSurface  # core attention
     memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
     peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU
-    collectives: CollectiveRates
-    levels: tuple[NetworkLevel, ...]
-    pcie_bw_bytes_per_s: float
+    collectives: CollectiveRates  # constants of collectives
+    levels: tuple[NetworkLevel, ...]  # network from the innermost level
+    pcie_bw_bytes_per_s: float  # per GPU, one direction
     host_memory_bw_bytes_per_s: float  # per GPU, for an optimizer that runs on the host
-    stack: StackSpec
-    overheads: MemoryOverheads
+    stack: StackSpec  # overlaps and kernels of the software
+    overheads: MemoryOverheads  # memory beside tensors
     element_bytes: float = 2.0  # of matmul operands
-    wide_element_bytes: float = 2.0
+    wide_element_bytes: float = 2.0  # of operands of `wide_gemm`
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
     # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;

@@ -23,32 +23,22 @@ _QUERY_BLOCK = 128.0  # queries that one thread block of a flash kernel holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmSurface:
-    """How fast one device multiplies matrices of one number format.
+    """How fast one device multiplies matrices of one number format."""
 
-    peak_flops_per_s, memory_bw_bytes_per_s, num_sms: datasheet. Fitted: `efficiency` (share of the peak that a full
-    wave of the largest tiles reaches), `ramp_k` (columns of k that filling and draining a tile costs), `fixed_s`
-    (launch and tail of one kernel), `small_tile_factor` (rate of a tile over that of one twice its area),
-    `wave_quantisation` (0: work spreads evenly over the multiprocessors, 1: whole waves only), `memory_efficiency`
-    (achieved share of memory_bw_bytes_per_s). Time factors where the contiguous dimensions n or k are no multiple of
-    64 (`unaligned_64`) or 8 (`unaligned_8`) elements.
-    `training_factor`: sustained rate in training over that of a short benchmark (clocks, power, layouts); applied by
-    `gemm_seconds` to the arithmetic, kept apart from the fit. tiles: that its products choose from.
-    """
-
-    peak_flops_per_s: float
-    memory_bw_bytes_per_s: float
-    num_sms: float
-    efficiency: float
-    ramp_k: float
-    fixed_s: float
-    small_tile_factor: float
-    wave_quantisation: float
-    memory_efficiency: float
-    unaligned_64: float = 1.0
-    unaligned_8: float = 1.0
-    training_factor: float = 1.0
-    tiles: tuple[tuple[int, int], ...] = TILES
-    source: str = ""
+    peak_flops_per_s: float  # datasheet
+    memory_bw_bytes_per_s: float  # datasheet
+    num_sms: float  # multiprocessors, datasheet
+    efficiency: float  # share of the peak that a full wave of the largest tiles reaches
+    ramp_k: float  # columns of k that filling and draining a tile costs
+    fixed_s: float  # launch and tail of one kernel
+    small_tile_factor: float  # rate of a tile over that of one twice its area
+    wave_quantisation: float  # 0: work spreads evenly over the multiprocessors, 1: whole waves only
+    memory_efficiency: float  # achieved share of memory_bw_bytes_per_s
+    unaligned_64: float = 1.0  # time factor where contiguous n or k is no multiple of 64 elements
+    unaligned_8: float = 1.0  # the same of 8 elements
+    training_factor: float = 1.0  # sustained rate in training over that of a short benchmark: clocks, power, layouts
+    tiles: tuple[tuple[int, int], ...] = TILES  # sizes that products choose from
+    source: str = ""  # of the fit
 
 
 def gemm_seconds(
@@ -106,38 +96,29 @@ class AttentionSurface:
 
     Efficiencies are shares of peak_flops_per_s at long context, of the FLOPs that the kernel executes in the causal
     half: the published convention (forward 4 per score and head element, flash backward 10).
-    `half_context`: tokens of context at which half of the efficiency is reached: s/(s + half_context).
-    `narrow_head_factor`: rate with head_dim below 100 over the rate above it.
-    `longest_block`: part of the time of the longest block of 128 queries that one of `num_sms` multiprocessors works
-    off alone, and that nothing hides: the tail of a causal kernel. `fixed_s`: start of a kernel.
-    `backward_work`: FLOPs executed backward over twice the forward (1.25: flash kernels recompute the scores).
-    `training_factor`: sustained rate in training over that of the benchmark that the efficiencies come from.
     """
 
-    peak_flops_per_s: float
-    memory_bw_bytes_per_s: float
-    forward_efficiency: float
-    backward_efficiency: float
-    half_context: float
-    narrow_head_factor: float
-    num_sms: float = 1.0
-    longest_block: float = 0.0
-    fixed_s: float = 0.0
-    backward_work: float = 1.25
-    training_factor: float = 1.0
-    source: str = ""
+    peak_flops_per_s: float  # datasheet
+    memory_bw_bytes_per_s: float  # datasheet
+    forward_efficiency: float  # share of the peak
+    backward_efficiency: float  # share of the peak
+    half_context: float  # tokens at which half of the efficiency is reached: s/(s + half_context)
+    narrow_head_factor: float  # rate with head_dim below 100 over the rate above it
+    num_sms: float = 1.0  # multiprocessors
+    longest_block: float = 0.0  # exposed part of the longest block of 128 queries: the tail of a causal kernel
+    fixed_s: float = 0.0  # start of a kernel
+    backward_work: float = 1.25  # FLOPs backward over twice the forward: flash kernels recompute the scores
+    training_factor: float = 1.0  # sustained rate in training over that of the benchmark
+    source: str = ""  # of the fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfusedSurface:
-    """Attention by two products with a softmax between them: the whole square of scores goes through memory.
+    """Attention by two products with a softmax between them: the whole square of scores goes through memory."""
 
-    products: of matrices of `element_bytes` per element; memory_bw_bytes_per_s: achieved by the softmax.
-    """
-
-    products: GemmSurface
-    memory_bw_bytes_per_s: float
-    element_bytes: float = 2.0
+    products: GemmSurface  # of matrices
+    memory_bw_bytes_per_s: float  # achieved by the softmax
+    element_bytes: float = 2.0  # of the scores
 
 
 Surface = TypeVar("Surface", bound=GemmSurface | AttentionSurface | UnfusedSurface)

@@ -19,15 +19,13 @@ from .simulator import Timeline
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """forward, inputs, weights: [chunk] how many operations of each kind lie on it; hops: [2, chunk]
-    messages that bring a chunk its input, and its gradient; links: [2, chunk] messages that only keep the link busy for
-    the next."""
+    """A path through the operations of a step."""
 
-    forward: Array
-    inputs: Array
-    weights: Array
-    hops: Array
-    links: Array
+    forward: Array  # [chunk] number of F on it
+    inputs: Array  # [chunk] number of I on it, those of B included
+    weights: Array  # [chunk] number of W on it, those of B included
+    hops: Array  # [2, chunk] messages that bring a chunk its input, and its gradient
+    links: Array  # [2, chunk] messages that only keep the link busy for the next one
 
     def seconds(
         self, forward_s: Array, input_s: Array, weight_s: Array, hop_s: Array | float, link_s: Array | float = 0.0

@@ -25,24 +25,19 @@ from .orders import F, I, Schedule, W
 
 @dataclass(frozen=True)
 class Work:
-    """A schedule with its costs as flat lists: what each operation waits for and how long that is under way.
+    """A schedule with its costs as flat lists."""
 
-    dep[op]: operation whose end it waits for, len(dep) for none (a sentinel that ends at 0); lag[op]: seconds from
-    there to its arrival if the link is free; link[op]: how much of it the link is busy; queued[op]: the operation whose
-    message the same device sends before, len(dep) for none or where the link is always free by then. dur[op]: seconds
-    it takes; before[op]: sum of dur before it. gates: (op, cumulated gather seconds) per device, in order; last:
-    [chunk] its last operation that makes weight gradients.
-    """
-
-    dep: Ints
-    lag: Array
-    link: Array
+    dep: Ints  # [ops] the operation whose end it waits for, len(dep) for none (a sentinel that ends at 0)
+    lag: Array  # [ops] seconds from that end to the arrival of the input, if the link is free
+    link: Array  # [ops] seconds of it that the link is busy
+    # [ops] the operation whose message the same device sends before, len(dep) where the link is always free by then
     queued: Ints
-    dur: Array
-    before: Array
+    dur: Array  # [ops] seconds that it takes
+    before: Array  # [ops + 1] seconds of all operations before it
+    # per device, in order: first F of a chunk, and seconds of all gathers that must be over by then
     gates: list[list[tuple[int, float]]]
-    last: Ints
-    quantum_s: float
+    last: Ints  # [chunk] the last operation that makes its weight gradients
+    quantum_s: float  # all seconds are multiples of it
 
 
 def column(values: Sequence[float], size: int) -> Array:

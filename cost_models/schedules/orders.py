@@ -25,25 +25,19 @@ LETTERS = "FBIW"
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """The operations of every device in the order it runs them.
+    """The operations of every device in the order it runs them."""
 
-    device, upstream, part: [chunk] its device, the chunk whose output it reads (-1: none), and the part of the model
-    it holds (DualPipe holds each part twice). code: [ops] of device 0, then 1, ...; first: [devices + 1] where they
-    begin. fused: [ops] runs as one with the next operation (the overlapped pair of DualPipe). column: [ops] where it
-    stands in its row, from 1. period: micro-batches after which the order repeats, 0 where that is not known. behind:
-    [chunk] the chunk whose gradient it takes (-1: none), where that is not the one that reads its output.
-    """
-
-    name: str
-    num_micro_batches: int
-    device: Ints
-    upstream: Ints
-    part: Ints
-    code: Ints
-    first: Ints
-    fused: NDArray[np.bool_]
-    column: Ints
-    period: int = 0
+    name: str  # of the kind, or of the file that it comes from
+    num_micro_batches: int  # of a step
+    device: Ints  # [chunk] device that holds it
+    upstream: Ints  # [chunk] the chunk whose output it reads, -1: none
+    part: Ints  # [chunk] part of the model that it holds: DualPipe holds each part twice
+    code: Ints  # [ops] operations as integers (`codes`) of device 0, then 1, ...
+    first: Ints  # [devices + 1] index where the operations of each begin
+    fused: NDArray[np.bool_]  # [ops] runs as one with the next operation: an overlapped pair of DualPipe
+    column: Ints  # [ops] place in its row, from 1
+    period: int = 0  # micro-batches after which the order repeats, 0: not known
+    # [chunk] the chunk whose gradient it takes, -1: none; None: the one that reads its output
     behind: Ints | None = None
 
     @property
@@ -194,13 +188,12 @@ def zb_h2(p: int, m: int) -> Schedule:
 
 @dataclass(frozen=True)
 class Steady:
-    """The periodic middle of an order: on device d, operations begin[d] to end[d] (indices into its own row) repeat
-    every length[d] operations, `period` micro-batches later."""
+    """The periodic middle of an order: operations `begin` to `end` of a device repeat every `length` operations."""
 
-    period: int
-    begin: Ints
-    end: Ints
-    length: Ints
+    period: int  # micro-batches from one repetition to the next
+    begin: Ints  # [device] index in its own row
+    end: Ints  # [device] index in its own row
+    length: Ints  # [device] operations of one period
 
 
 def steady(schedule: Schedule, period: int) -> Steady | None:

@@ -50,20 +50,16 @@ def make(name: str, p: int, m: int, v: int = 1, group: int = 0) -> Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What a run gave. end_s: [ops] when each operation ends; queued_s: [ops] how long the message that brings its
-    input waits for the link. skipped: operations whose times were repeated, not run.
+    """The result of a run. All seconds count from the start of the step."""
 
-    reduce_start_s, reduce_end_s: [chunk] its gradient reduction. All seconds count from the start of the step.
-    """
-
-    schedule: Schedule
-    costs: Costs
-    work: Work
-    end_s: Array
-    queued_s: Array
-    reduce_start_s: Array
-    reduce_end_s: Array
-    skipped: int = 0
+    schedule: Schedule  # the order that was run
+    costs: Costs  # the seconds that it was run with
+    work: Work  # both as flat lists
+    end_s: Array  # [ops] when each operation ends
+    queued_s: Array  # [ops] how long the message with its input waits for the link
+    reduce_start_s: Array  # [chunk] when its gradient reduction starts
+    reduce_end_s: Array  # [chunk] when its gradient reduction ends
+    skipped: int = 0  # operations whose times were repeated, not run
 
     @cached_property
     def start_s(self) -> Array:

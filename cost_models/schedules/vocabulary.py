@@ -27,15 +27,14 @@ _FULL = 4
 
 @dataclass(frozen=True)
 class Seconds:
-    """What an order is made for. forward, backward: [device] of its layers; s, t: of the vocabulary passes; messages:
-    C0, C1, C2; hop: between stages."""
+    """Seconds of the passes that an order is made for."""
 
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    s: float
-    t: float
-    messages: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    hop: float = 0.0
+    forward: tuple[float, ...]  # [device] F of its layers
+    backward: tuple[float, ...]  # [device] B of its layers
+    s: float  # the vocabulary pass S of a device
+    t: float  # the vocabulary pass T of a device
+    messages: tuple[float, float, float] = (0.0, 0.0, 0.0)  # C0, C1, C2 over all stages
+    hop: float = 0.0  # a message between stages
 
 
 def vocabulary_1f1b(m: int, barriers: int, seconds: Seconds) -> Schedule:

@@ -95,20 +95,18 @@ _BUBBLES = by_code("pipeline bubble", {
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """[n] stage-to-stage messages of a step. hop_s: of one; link_s: how long the link is busy with it, so that another
-    has to wait (longer than hop_s where other replicas take turns on it). sum_c: c over devices; slowest_c: of the
-    slowest; mean_f, mean_b, mean_w: F, B and W of the mean."""
+    """[n] stage-to-stage messages of a step, and the work that may hide them."""
 
-    pp: Array
-    vpp: Array
-    m: Array
-    hop_s: Array
-    link_s: Array
-    sum_c: Array
-    slowest_c: Array
-    mean_f: Array
-    mean_b: Array
-    mean_w: Array
+    pp: Array  # stages
+    vpp: Array  # chunks per stage
+    m: Array  # micro-batches per step
+    hop_s: Array  # seconds of one message
+    link_s: Array  # seconds that one keeps its link busy: more than hop_s where other replicas take turns on the link
+    sum_c: Array  # seconds of c over all devices
+    slowest_c: Array  # seconds of c of the slowest device
+    mean_f: Array  # seconds of F of the mean device
+    mean_b: Array  # seconds of B of the mean device
+    mean_w: Array  # seconds of W of the mean device
 
     def of(self, rows: Ints | slice) -> Messages:
         return Messages(**{name: column[rows] for name, column in vars(self).items()})

@@ -18,24 +18,19 @@ from ..schedule_kinds import by_code, rows_by_schedule
 
 @dataclass(frozen=True, eq=False)
 class Pipelines:
-    """[n] pipelines whose layers may sit on any stage; seconds of one micro-batch, all devices together.
+    """[n] pipelines whose layers may sit on any stage; seconds of one micro-batch."""
 
-    total_s: c; weight_s: W of it; layers_s: c without the exposed traffic of sharded states. load_s: c of the fullest
-    device, at least. hop_s: of one message. forward_share: F/c of a layer, at least; weight_share: W/c of a layer or of
-    what the last stage adds to them, at most.
-    """
-
-    schedule: Ints
-    pp: Array
-    vpp: Array
-    m: Array
-    total_s: Array
-    weight_s: Array
-    layers_s: Array
-    load_s: Array
-    hop_s: Array
-    forward_share: Array
-    weight_share: Array
+    schedule: Ints  # codes
+    pp: Array  # stages
+    vpp: Array  # chunks per stage
+    m: Array  # micro-batches per step
+    total_s: Array  # c of all devices together
+    weight_s: Array  # W of all devices together
+    layers_s: Array  # c of all devices without the exposed traffic of sharded states
+    load_s: Array  # c of the fullest device, at least
+    hop_s: Array  # of one message
+    forward_share: Array  # F/c of a layer, at least
+    weight_share: Array  # W/c of a layer, or of the parts that the last stage adds, at most
 
     def of(self, rows: Ints | slice) -> Pipelines:
         return Pipelines(**{name: column[rows] for name, column in vars(self).items()})

@@ -19,18 +19,16 @@ from .sharded_states import exchange
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """[J, n] seconds per micro-batch and profile: forward, backward (with recomputation), gradient accumulation,
-    exposed FSDP and offload traffic, and their sum (cycle). used [2, J, n]: of forward and backward, what their traffic
-    hides behind. spare: of the backward pass, with what shows of its traffic, what a store has nothing else to do."""
+    """Seconds per micro-batch of the device of each stage profile."""
 
-    forward: Array
-    backward: Array
-    accumulate: Array
-    fsdp: Array
-    offload: Array
-    cycle: Array
-    used: Array
-    spare: Array
+    forward: Array  # [J, n]
+    backward: Array  # [J, n] with recomputation
+    accumulate: Array  # [J, n] adding gradients up
+    fsdp: Array  # [J, n] exposed traffic of sharded states
+    offload: Array  # [J, n] exposed traffic of activations and stores
+    cycle: Array  # [J, n] sum of all above
+    used: Array  # [2, J, n] of forward and backward, the seconds that traffic hides behind
+    spare: Array  # [J, n] of the backward pass, the seconds in which the links of a store are idle
 
 
 def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> StageSeconds:

@@ -54,17 +54,14 @@ ONCE_TERMS: Mapping[str, Callable[[Ledger, Rates], Array]] = {"pp": messages_onc
 
 @dataclass(frozen=True)
 class Estimate:
-    """[n] step seconds, bytes of the fullest GPU, and bytes that the GPU with most of them keeps in host memory.
+    """Time and memory of every layout of a ledger."""
 
-    `terms` sum to step_s; `slowest`, `fullest`: profile indices.
-    """
-
-    step_s: Array
-    device_bytes: Array
-    host_bytes: Array
-    terms: dict[str, Array]
-    slowest: Ints
-    fullest: Ints
+    step_s: Array  # [n] seconds, the sum of `terms`
+    device_bytes: Array  # [n] of the fullest GPU, as the driver would show them
+    host_bytes: Array  # [n] in host memory, of the GPU with most of them
+    terms: dict[str, Array]  # term of TERMS -> [n] exposed seconds
+    slowest: Ints  # [n] profile of the slowest stage
+    fullest: Ints  # [n] profile of the stage with the fullest GPU
 
 
 def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:

@@ -27,47 +27,42 @@ Allows = Callable[[Columns, "Problem"], NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A number of a technique in [low, high], and what it is. `whole`: no fractions."""
+    """A number that a technique takes."""
 
-    name: str
+    name: str  # as users write it
     default: float
-    low: float
-    high: float
-    text: str
-    whole: bool = True
+    low: float  # least value
+    high: float  # greatest value
+    text: str  # its meaning, for help
+    whole: bool = True  # no fractions
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a technique asks of a layout: the fields that `allows` reads, and the words (`... needs TEXT`)."""
+    """A condition on the layouts that a technique trains."""
 
-    fields: tuple[str, ...]
-    allows: Allows
-    text: str
+    fields: tuple[str, ...]  # that `allows` reads
+    allows: Allows  # True where a layout passes
+    text: str  # `... needs TEXT`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """rewrite(ledger, knobs): the same layouts with other quantities, the same ones where the knobs are `neutral`.
+    """Another way to train, as a change of the quantities of a layout."""
 
-    caveat: what it costs that no price shows. excludes: other techniques that it cannot go with, and why. order: of its
-    rewrite among several. Bounds rely on the rest: keeps_weights: GPUs hold at least their share of the weights;
-    fills_by_layers: only layers fill a pipeline, not what its ends do.
-    """
-
-    name: str
-    title: str
-    paper: str
-    bibtex: str
-    knobs: tuple[Knob, ...]
-    neutral: Knobs
-    needs: tuple[Need, ...]
-    rewrite: Callable[[Ledger, Knobs], Ledger]
-    caveat: str
-    excludes: Mapping[str, str] = field(default_factory=dict)
-    order: int = 0
-    keeps_weights: bool = True
-    fills_by_layers: bool = False
+    name: str  # as users write it
+    title: str  # one line
+    paper: str  # authors, year, title, arXiv number
+    bibtex: str  # of the paper
+    knobs: tuple[Knob, ...]  # its numbers
+    neutral: Knobs  # knobs that change nothing
+    needs: tuple[Need, ...]  # of a layout
+    rewrite: Callable[[Ledger, Knobs], Ledger]  # (ledger, knobs) -> the same layouts with other quantities
+    caveat: str  # cost that no price shows
+    excludes: Mapping[str, str] = field(default_factory=dict)  # technique that it cannot go with -> reason
+    order: int = 0  # of its rewrite among several
+    keeps_weights: bool = True  # GPUs hold at least their share of the weights; bounds rely on it
+    fills_by_layers: bool = False  # only layers fill a pipeline, not the ends of the model; bounds rely on it
 
     def settings(self, given: Mapping[str, float]) -> dict[str, float]:
         """All knobs, defaults where none is given. Raises InputError naming the knob and its range."""
