@@ -134,7 +134,7 @@ class LayerStages:
 
     @cached_property
     def handed_on(self) -> Array:
-        """[stage] micro-batches whose outputs a stage keeps where the software does (Ledger.kept_output)."""
+        """[stage] micro-batches whose outputs a stage keeps where the software does (Ledger.saved_output)."""
         return np.where(np.arange(self.pp) < self.pp - 1, self.in_flight, 0.0)
 
     @cached_property
@@ -171,7 +171,7 @@ class LayerStages:
     def _buffers_of_stage(self, stage: int, rows: Sequence[int], *, together: bool) -> tuple[dict[str, float], float]:
         prices, items = self.prices, self.items[stage]
         buffers, unused = dict.fromkeys(BUFFERS, 0.0), 0.0
-        buffers["activations"] += float(self.handed_on[stage] * prices.whole.kept_output[rows[-1]])
+        buffers["activations"] += float(self.handed_on[stage] * prices.whole.saved_output[rows[-1]])
         fullest_bytes, fullest, fullest_gone = 0.0, dict.fromkeys(TRANSIENT, 0.0), 0.0
         for item, row, gone in zip(items, rows, self._gone_bytes(items, rows, together=together), strict=True):
             for kind in self.kinds_of(stage, item):

@@ -44,6 +44,8 @@ class DeviceMemory:
         """
         ledger = self.ledger
         passing, (after_f, after_i) = self._transient(j, gathered), self.activations(j)
+        # A split backward pass may be fullest in an I: stashes of other micro-batches lie beside the activations in
+        # flight, and the layer that is differentiated has not made its own stash yet.
         in_i = after_i - self.late_bytes
         last = self._beside_embedding(j, after_f, after_i)
         resident = [after_f, after_f, np.maximum(after_f, in_i), after_i, last, after_f]
@@ -63,6 +65,7 @@ class DeviceMemory:
         """[moment, n] bytes of what comes and goes (moments.TRANSIENT), as `buffers` counts it."""
         ledger = self.ledger
         passing, (trained_dense, trained_experts) = memory_moments(self, j), ledger.trained[j]
+        # DeepSpeed flattens gradients and casts them before its update, which makes copies of a whole buffer.
         if gathered:
             stack, states = ledger.problem.stack, ledger.problem.state_bytes
             flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, ledger.updated[j])
@@ -95,6 +98,7 @@ class DeviceMemory:
         states, zero = ledger.problem.state_bytes, ledger.layouts["zero"]
         trained_dense, trained_experts = ledger.trained[j]
         scattered = ~ledger.states.whole_in_pipeline
+        # Some stacks sum whole gradients over the micro-batches of a step and scatter them only once.
         divided = (zero >= 2) & ~ledger.states.whole_gradients
         gradient_shards = ledger.state_sharers(ledger.exchanges.gradients_over, divided)
         weights = self._weights(j)
@@ -116,6 +120,7 @@ class DeviceMemory:
         plan = ledger.exchanges
         names = ("dense_bytes", "experts_bytes")[: 1 + ledger.problem.model.is_moe]
         total: Array | float = 0.0
+        # Experts are sharded over groups of their own, so each part is divided by the size of its own group.
         for part, name in enumerate(names):
             whole = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))
             if ledger.store is None or not ledger.store.weights:
@@ -153,13 +158,15 @@ class DeviceMemory:
         more = ledger.vocabulary.barriers if ledger.vocabulary is not None else 0
 
         def on(at: Array) -> Array:
-            output = np.where(at < x["pp"] - 1, ledger.kept_output, 0.0)
+            output = np.where(at < x["pp"] - 1, ledger.saved_output, 0.0)
             at = at - more  # as many micro-batches as a stage that is so many further to the front
             back = self.of_micro_batch.saved_back[j] if splits_some else 0.0
             saved = np.array([self.of_micro_batch.saved[j] + output - back, back + np.zeros_like(output)])
             stash = self.of_micro_batch.wgrad_stash[j] + output * _THERE if splits_some else saved
             return resident_bytes(x["schedule"], x["pp"], x["vpp"], ledger.m, at, saved, stash)
 
+        # 1F1B holds most on the first device of a profile; with a wgrad stash the last one may hold more, as W waits
+        # longer there. Both ends of the range bound all devices between them.
         first = on(splits.first[:, j][ledger.split] if device is None else device)
         if not splits_some or device is not None or splits.last is None:
             return first
@@ -173,6 +180,7 @@ class DeviceMemory:
         resident = self.resident(j, device)
         if not ledger.states.offloads_activations.any():
             return resident
+        # Copies to the host free a layer's activations behind it. Overlapped copies need a second buffer in flight.
         buffers = 2 if ledger.problem.stack.offload_overlap > 0 else 1
         uniform = ledger.on_profile(j, ledger.per_code(self.of_micro_batch.saved_tables))
         here = buffers * uniform / np.maximum(ledger.layers[j], 1.0)
@@ -200,7 +208,8 @@ class DeviceMemory:
             dropped = self.of_micro_batch.saved_and_dropped[1]
             of_chunk = ledger.on_profile(j, dropped) / ledger.chunks
             here = ledger.recomputed(j, dropped)
-            # What is on the host holds nothing here that it could let go of.
+            # The layers that keep their activations come last in a chunk, so the backward pass frees these before it
+            # recomputes. A layer on the host holds nothing here that it could free.
             keeps = SPLITS_BACKWARD[ledger.layouts["schedule"]] & (here > 0)
             let_go = np.where(keeps | ledger.states.offloads_activations, 0.0, of_chunk - here)
             recomputed = np.maximum(recomputed - np.maximum(let_go, 0.0), 0.0)

@@ -99,6 +99,7 @@ class Ledger:
         """The same of the chunk that comes back through a V: what is left of n layers for it."""
         if self.splits.recomputed_back is not None:
             return weighted(self.of_split(self.splits.recomputed_back, j), rows)
+        # Layers are recomputed in the order of the model, so the chunk that comes back has its turn after the other.
         wanted, back = self.layouts["recompute_layers"], self.back[j]
         before = self.layers[j] - _layers(back, self.problem.num_kinds)
         remaining = np.where((wanted > 0) & (wanted <= before), -1, np.where(wanted > 0, wanted - before, 0))
@@ -147,6 +148,7 @@ class Ledger:
         dense = self.per_kind(self.tables.parameters["trained_dense"])
         experts = self.per_kind(self.tables.parameters["trained_experts"])
         has_experts = self.problem.model.is_moe
+        # Experts have other groups than the rest, hence other shard sizes and collectives: they are counted apart.
         zero = np.zeros(len(self.layouts))
         return [
             (self.on_profile(j, dense), self.on_profile(j, experts) if has_experts else zero)
@@ -155,7 +157,7 @@ class Ledger:
 
     @cached_property
     def updated(self) -> list[Array]:
-        """Per profile: parameters a rank's optimizer steps over."""
+        """Per profile: parameters a rank's optimizer steps over, its shard from ZeRO-1 on."""
         dense, experts = self.dense_groups.shard, self.expert_groups.shard
         return [d / dense + e / experts for d, e in self.trained]
 
@@ -171,7 +173,7 @@ class Ledger:
         return StatePlacement(self.problem, self.layouts, self.m, self.store)
 
     @cached_property
-    def kept_output(self) -> Array:
+    def saved_output(self) -> Array:
         """[n] bytes of what a stage hands on, per micro-batch in flight: DeepSpeed's pipeline keeps it as it keeps what
         a stage takes (pipe/engine.py, pipe_buffers); Megatron-LM frees it (deallocate_output_tensor)."""
         if self.problem.stack.flat_buffers != "deepspeed":
@@ -195,6 +197,7 @@ class Ledger:
     @cached_property
     def communicators(self) -> Array:
         """[n] process groups with buffers of their own."""
+        # NCCL allocates its buffers per communicator; a group of one rank makes none.
         x = self.layouts
         return np.asarray(sum((x[name] > 1).astype(np.float64) for name in ("tp", "cp", "pp", "dp", "ep", "etp")))
 

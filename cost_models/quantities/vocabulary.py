@@ -19,8 +19,8 @@ KEPT_MESSAGES = 4
 class Vocabulary:
     """Embedding and head over all stages of a pipeline."""
 
-    # Between S and the backward pass of the last layer, each hidden behind one more micro-batch in flight. 1: S takes the
-    # gradient of its input too, T that of the weights alone. 2: T takes both, and the last layer waits for it.
+    # Between S and the backward pass of the last layer, each hidden behind one more micro-batch in flight. 1: S takes
+    # the gradient of its input too, T that of the weights alone. 2: T takes both, and the last layer waits for it.
     barriers: int
 
     @staticmethod

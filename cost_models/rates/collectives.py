@@ -58,8 +58,8 @@ class OpRates:
     base_s: float  # start of a call; a level above the innermost adds its own on top
     hop_s: float  # each further rank (innermost) or domain (levels above) on the path
     efficiency: float  # share of NetworkLevel.bw_bytes_per_s that a large group reaches
-    # Work beyond the wire, in shards of 1/n of the tensor. Above 0: each rank copies its own shard, which weighs in small
-    # groups. Below 0: a pair under one PCIe switch avoids the host bridge.
+    # Work beyond the wire, in shards of 1/n of the tensor. Above 0: each rank copies its own shard, which weighs in
+    # small groups. Below 0: a pair under one PCIe switch avoids the host bridge.
     pair_excess: float = 0.0
     ramp: float = 1.0  # see Curve
 

@@ -49,8 +49,10 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
     """Dependencies and seconds of every operation, rounded to `quantum_s` (default: what suits the schedule)."""
     costs.check(schedule)
     n, chunks, kind, chunk = len(schedule.code), schedule.num_chunks, schedule.kind, schedule.chunk
-    slot = schedule.code >> 2
+    slot = schedule.code >> 2  # (micro-batch, chunk) as one number
     ends_at = np.arange(n) + schedule.fused  # a pair ends, for those who wait, with its second half
+    # at[0, slot]: the F of a slot; at[1, slot]: the I or B that makes the gradient of its input. W makes nothing that
+    # another device waits for.
     at = np.full((2, schedule.num_micro_batches * chunks), n)
     forward = kind == F
     at[0, slot[forward]], backward = ends_at[forward], (kind == I) | (kind == 1)
@@ -66,12 +68,14 @@ def prepare(schedule: Schedule, costs: Costs, quantum_s: float = 0.0) -> Work:
         lag[brings] = column(hop_s, chunks)[chunk[brings]]
         link[brings] = column(link_s or hop_s, chunks)[chunk[brings]]
     device = np.append(schedule.device_of_op, -1)
+    # Chunks of one device hand tensors on in memory.
     same = device[dep] == device[:-1]
     lag[same] = link[same] = 0.0
     dep[same & (dep < np.arange(n))] = n  # the order of the row sees to it
     f, i, w = (column(x, chunks)[chunk] for x in (costs.forward_s, costs.input_s, costs.weight_s))
     dur = np.select([kind == F, kind == I, kind == W], [f, i, w], i + w)
     dur = _fused(schedule, dur)
+    # On a grid of a power of two all sums are exact, so shifted copies of a period agree to the last bit.
     quantum = quantum_s or _quantum(float(dur.sum() + lag.sum() + 2 * column(costs.gather_s, chunks).sum()))
     dur, lag, link = (np.rint(x / quantum) * quantum for x in (dur, lag, link))
     before = np.concatenate([[0.0], np.cumsum(dur)])
@@ -98,6 +102,8 @@ def _queued(device: Ints, dep: Ints, link: Array, dur: Array) -> Ints:
         return queued
     readers = readers[np.argsort(dep[readers], kind="stable")]  # a device's operations lie together, in its order
     sender = dep[readers]
+    # A message can be late only if the one before it from the same device keeps the link for longer than the operation
+    # between them takes. All messages of such a device are followed up; those of all others cost nothing here.
     follows = device[sender[1:]] == device[sender[:-1]]
     between_s = np.where(sender[1:] == sender[:-1], 0.0, dur[sender[1:]])
     waits = device[sender[1:]][follows & (link[readers[:-1]] > between_s)]
@@ -217,6 +223,8 @@ def stall_s(schedule: Schedule, work: Work, costs: Costs, op: int, ready_s: floa
     device = int(schedule.device_of_op[op])
     needed = next(total for gate, total in work.gates[device] if gate == op)
     busy = float(work.before[op] - work.before[schedule.first[device]])
+    # The gather stream has run since the start of the step, slowed down while the device computes. The last layers of a
+    # chunk are needed last, so all buckets but one may still arrive while its first F runs.
     gathered = ready_s - (1.0 - costs.gather_overlap) * busy
     hidden = costs.gather_overlap * float(work.dur[op]) * (1.0 - 1.0 / costs.buckets)
     return math.ceil(max(needed - gathered - hidden, 0.0) / work.quantum_s) * work.quantum_s

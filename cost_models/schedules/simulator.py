@@ -110,6 +110,7 @@ class Timeline:
         activation = column(c.activation_bytes, s.num_chunks)[s.chunk[ops]]
         stash = column(c.stash_bytes, s.num_chunks)[s.chunk[ops]]
         kind = s.kind[ops]
+        # F makes activations when it starts. B frees them when it ends. I frees all but the stash, which W frees.
         change = np.empty((len(kind), 2))
         change[:, 0] = np.where(kind == F, activation, 0.0)
         change[:, 1] = np.select([kind == F, kind == B, kind == I], [0.0, -activation, stash - activation], -stash)
@@ -147,6 +148,8 @@ def _reductions(schedule: Schedule, work: Work, costs: Costs, end: Array) -> tup
     slow = 1.0 - costs.overlap
     for d in range(schedule.num_devices):
         row = slice(int(schedule.first[d]), int(schedule.first[d + 1]))
+        # `done` is the clock of the reduction stream: seconds of reducing that are possible by each start and end of an
+        # operation. Times on it are mapped back to seconds of the step by interpolation.
         busy = work.before[row.start : row.stop + 1] - work.before[row.start]
         edges = np.stack([end[row] - work.dur[row], end[row]], axis=1).ravel()
         done = edges - slow * np.stack([busy[:-1], busy[1:]], axis=1).ravel()  # how much would be reduced by each edge
@@ -157,6 +160,7 @@ def _reductions(schedule: Schedule, work: Work, costs: Costs, end: Array) -> tup
             early = work.dur[op] * (1.0 - 1.0 / costs.buckets)
             last_w_s = last if costs.overlap == 0 else end[op] - slow * busy[op + 1 - row.start]
             begin = max(clock, last_w_s - costs.overlap * early)
+            # The last bucket is complete only when the last W is, so at least its part follows.
             clock = max(begin + reduce_s[chunk], last_w_s + reduce_s[chunk] / costs.buckets)
             for out, value in ((starts, begin), (ends, clock)):
                 out[chunk] = stop + value - last if value >= last else float(np.interp(value, done, edges))

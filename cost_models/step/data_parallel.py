@@ -33,6 +33,7 @@ def hop_curve(ledger: Ledger, rates: Rates, group: str, hop: Hop, groups: Groups
     if hop.among == "store":
         everyone = np.full_like(shard, ledger.problem.num_gpus)
         return _scaled(group_curve(rates, group, hop.op, everyone, np.ones_like(shard)), hop.scale)
+    # Neighbours first divide the state among themselves, so a hop across their sets moves only 1/near of it.
     near = neighbours(hop.reach, shard, stride, ledger.problem.gpus_per_node)
     if hop.among == "neighbours":
         return _scaled(group_curve(rates, group, hop.op, near, stride), hop.scale)
@@ -62,6 +63,9 @@ def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, 
     alone = not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups))
     if alone and not of_whole_weights_s(ledger, rates).any():
         return np.zeros(len(x))
+    # Only the last backward pass of a chunk completes its gradients, and only its first forward pass needs the weights.
+    # With one chunk that leaves one micro-batch to hide behind. With v chunks the reduction of a chunk starts while the
+    # device still works on the p micro-batches of its other v - 1 chunks.
     window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
     window = np.minimum(window, ledger.m)
     room = window * (np.array([forward, backward]) - used)
@@ -92,6 +96,8 @@ def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
 
 def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
     """What shows of both behind as many seconds of compute, forward and backward, as nothing else hides behind."""
+    # A collective takes multiprocessors and memory bandwidth from the kernels beside it: `contention` of the hidden
+    # seconds comes back as slower compute.
     hidden = np.minimum(stack.dp_overlap * reduce_s, backward_s)
     hidden = hidden + np.minimum(stack.dp_gather_overlap * gather_s, forward_s)
     return np.asarray(reduce_s + gather_s - (1.0 - stack.contention) * hidden)
@@ -114,6 +120,8 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
         for hop in plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
             reduce_s += np.where(ledger.states.reduces_once, in_pieces(scatter, scattered, buckets), 0.0)
+        # ZeRO-3 scatters gradients per micro-batch. Once per step they go on to the ranks that update them, where these
+        # are others (three-level sharding), and the weights come back.
         for hop in plan.to_optimizer:
             there = hop_curve(ledger, rates, SHARDS[part], hop, groups)
             reduce_s += per_pass * in_pieces(there, scattered, buckets)
@@ -121,6 +129,7 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
             back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
             gather_s += per_pass * in_pieces(back, gathered, buckets)
         gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
+        # InternEvo gathers nothing: every rank broadcasts the parameters that it updated.
         calls = groups.shard.astype(np.float64) if broadcasts else buckets
         gather_s += np.where(ledger.states.gathers_once, in_pieces(gather, gathered, calls), 0.0)
     return reduce_s, gather_s
@@ -131,7 +140,7 @@ def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces:
     seconds, calls_of = np.zeros(len(ledger.layouts)), gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
         calls = calls_of[part]
-        calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)
+        calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)  # a piece is one call at the least
         copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
         seconds += in_pieces(copies, largest * traffic.replicated / groups.shard / pieces, calls)
     return seconds
@@ -143,6 +152,7 @@ def exposed_fragments_s(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
     shown = np.zeros(len(step_s))
     for traffic in ledger.traffic:
         if traffic.period > 1:
+            # `delay` steps pass between the start of an exchange and the use of its result, and hide as much of it.
             waited = _between_copies(ledger, rates, traffic, traffic.fragments) - traffic.delay * step_s
             shown += traffic.share * np.maximum(waited, 0.0) * traffic.fragments / traffic.period
     return shown

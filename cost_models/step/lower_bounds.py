@@ -40,6 +40,7 @@ def bound(
     (`pipeline_bounds.least_step_s`).
     """
     stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known)
+    # A bound uses the same forms as the price with traffic at its least: each form never falls when a cycle grows.
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
     if any_split:
@@ -52,6 +53,7 @@ def bound(
         return step_s, fixed_bytes(ledger, rates)
     memory_of_rows = DeviceMemory(ledger)
     if any_split:
+        # Only what is linear in the layers has the mean over stages as a bound; buffers of the moment do not.
         buffers = memory_of_rows.buffers(0)
         states = sum(buffers[name] for name in LASTING)
         return step_s, states * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates)

@@ -18,6 +18,8 @@ def per_pass_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
     comes in two parts, `ulysses` for every one that scatters its heads, `message` for every message that a stage sends
     to another or receives."""
+    # A split backward pass, a scatter of heads and a message each cost launches and synchronisation beside the
+    # operations of the ledger.
     split, ulysses, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
     layers = np.array(ledger.layers)
     total_s = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0) + message * _messages(ledger)

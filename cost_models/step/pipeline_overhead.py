@@ -21,6 +21,7 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
     if not (x["pp"] > 1).any():
         return np.zeros(len(cycle)), np.zeros(len(cycle))
     pp, vpp = x["pp"].astype(np.float64), x["vpp"].astype(np.float64)
+    # While the pipeline fills and drains, the slowest device waits for one micro-batch to pass all other devices.
     total_c, passes = ledger.over_profiles(stage.cycle), np.zeros(len(cycle))
     if ledger.vocabulary is not None:
         # Its passes fill no pipeline: micro-batches run them on all stages at once, and messages are on their way.
@@ -47,5 +48,6 @@ def _chunk_stalls_s(ledger: Ledger, pp: Array, cycle: Array) -> Array:
     if ledger.splits.stalls is None:
         return np.zeros(len(cycle))
     once, first, further = ledger.splits.stalls[ledger.split].T
+    # The order of interleaved 1F1B repeats every p micro-batches, so stalls grow by the same amount for each p of them.
     of_p = np.where(ledger.m > pp, first + (ledger.m / pp - 1.0) * further, once)
     return np.asarray(np.minimum(ledger.m, pp) * cycle * of_p)

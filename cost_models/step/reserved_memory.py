@@ -28,6 +28,7 @@ def least_bytes(ledger: Ledger, rates: Rates) -> Array:
 
 def reserved_bytes(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:
     """[n] bytes that the allocator holds on the device of profile j at its peak."""
+    # The caching allocator rounds blocks up and cannot always split or merge them: it reserves more than is allocated.
     allocated = np.asarray(sum(memory.buffers(j, gathered=gathered).values()))
     return allocated * (1 + rates.overheads.reserve_share) + unusable(memory.ledger, j)
 

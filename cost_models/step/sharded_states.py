@@ -22,17 +22,20 @@ _PARTS = (("dense_gathered_bytes", "trained_dense"), ("experts_gathered_bytes", 
 
 
 def exchange(
-    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, exposed: Array, used: Array, *,
-    gathers: NDArray[np.bool_], shards_known: bool,
-) -> None:  # fmt: skip
-    """Per micro-batch: ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer;
-    FSDP2 gathers for the forward pass in stage 2 too. `compute`, `exposed`, `used`: [2, J, n], forward and backward.
+    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, *, gathers: NDArray[np.bool_], shards_known: bool
+) -> tuple[Array, Array]:
+    """[2, J, r] seconds per micro-batch that show, and seconds of `compute` ([2, J, r]) that they hide behind, forward
+    and backward, of the layouts at `rows`.
+
+    ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer; FSDP2 gathers for
+    the forward pass in stage 2 too.
 
     What does not hide: all but `fsdp_overlap` of it, and the first layer's gather; and copies of its buffers. Mean
     stages (Splits.is_bound) count only what is convex in the layers, so that the mean over the stages of a split is no
     less: no first gather, which a split pays less often if it leaves stages without layers.
     """
-    plan = ledger.exchanges
+    plan, exposed, used = ledger.exchanges, np.zeros_like(compute), np.zeros_like(compute)
+    # NCCL kernels run on multiprocessors. NICs that reduce and copy by themselves leave those to compute.
     contention = 0.0 if plan.by_nic else rates.stack.contention
     again, first, scatters = when(ledger, rows, gathers)
     curves = (curves_of if shards_known else _least_curves)(ledger, rates, rows)
@@ -40,13 +43,16 @@ def exchange(
         calls = np.inf if ledger.splits.is_bound else np.maximum(ledger.layers[j][rows], 1.0)
         gather, scatter, *moved = moved_by(ledger, rows, j, curves)
         back, scatter = again * gather[plan.backward], scatters * scatter
+        # Gathers and scatters of the backward pass share one communicator and follow each other, unless NICs do both:
+        # their two directions are independent.
         traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
         copies = copied_s(ledger, rates, ledger.dense_groups.shard[rows] > 1, *moved)
         copied = (first * copies[0], again * copies[1] + scatters * copies[2])
         for way, seconds in enumerate(traffic):
-            hidden = hidden_s(rates.stack, seconds, compute[way, j, rows], calls)
-            exposed[way, j, rows] = seconds - (1.0 - contention) * hidden + copied[way]
-            used[way, j, rows] = hidden
+            hidden = hidden_s(rates.stack, seconds, compute[way, j], calls)
+            exposed[way, j] = seconds - (1.0 - contention) * hidden + copied[way]
+            used[way, j] = hidden
+    return exposed, used
 
 
 def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
@@ -88,6 +94,8 @@ def copied_s(
 def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | float) -> Array:
     """What hides of `seconds` of such traffic in `calls` calls: `fsdp_overlap`, at most what is computed beside it, and
     not the first layer's."""
+    # The next layer is gathered while this one is computed. Nothing runs before the first layer is there, so one of the
+    # `calls` equal calls always shows.
     hidden = np.minimum(stack.fsdp_overlap * seconds, compute)
     return np.asarray(np.minimum(hidden, seconds - seconds / calls))
 

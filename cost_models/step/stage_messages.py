@@ -26,6 +26,7 @@ def link_s(ledger: Ledger, rates: Rates) -> Array:
 
 def message_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     x, num_bytes = ledger.layouts, ledger.tables.message[ledger.key]
+    # Stages are the outermost axis of the rank order: neighbours are world/pp ranks apart.
     curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
     message_s, sending_s = collectives.seconds(curve, num_bytes), curve.s_per_byte * num_bytes
     turns = _others_turns(ledger, rates)
@@ -59,6 +60,7 @@ def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
     shared = problem.model.tied_embeddings or problem.model.mtp_layers > 0
     if not (shared and problem.trains_everything and separate.any()):
         return np.zeros(len(x))
+    # Both stages hold a copy of the table and add different gradients to it, so the copies are summed once per step.
     distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
     table = ledger.tables.parameters["trained_dense"][EMBEDDING_COPY][ledger.key]
     num_bytes = table * problem.state_bytes.gradient

@@ -45,13 +45,17 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
         more = per_pass_overhead_s(ledger, rates)
         forward, backward = forward + more[0], backward + more[1]
     zero = ledger.layouts["zero"]
+    # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
+    # the sum over micro-batches is a memory-bound pass over both.
     accumulate = np.array([accumulated_bytes(ledger, j) for j in profiles]) / rates.bandwidth("accumulation")[0]
     compute = np.array([forward, backward])
     exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(compute)
     sharded = np.flatnonzero((zero >= 2) & ~ledger.states.whole_in_pipeline)
     if len(sharded):
         gathers = (zero[sharded] == 3) & states
-        exchange(ledger, rates, sharded, compute, exposed, used, gathers=gathers, shards_known=shards_known)
+        exposed[..., sharded], used[..., sharded] = exchange(
+            ledger, rates, sharded, compute[..., sharded], gathers=gathers, shards_known=shards_known
+        )
     fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([accumulated_bytes(ledger, j, scattered=False) for j in profiles])
@@ -59,9 +63,10 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     for j in profiles if len(moved) else ():
+        # Copies run on a stream beside compute, over PCIe instead of the links of collectives.
         one_way = one_ways[:, j, moved]
         hidden = np.minimum(one_way, rates.stack.offload_overlap * compute[:, j, moved])
-        # Over links of its own, beside the traffic of sharded states: the longer of the two shows.
+        # Both streams hide behind the same compute at once: the longer of the two shows.
         offload[:, j, moved] = np.maximum(one_way - hidden - exposed[:, j, moved], 0.0)
         used[:, j, moved] = np.maximum(used[:, j, moved], hidden)
     away = offload.sum(axis=0)

@@ -77,6 +77,8 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     """[n] exposed seconds of every term, whose sum is the step time; and the profile of the slowest stage."""
     x, m = ledger.layouts, ledger.m
     stage = stage_seconds(ledger, rates)
+    # In the steady state every stage runs at the pace of the slowest one: m of its cycles are the base of the step, and
+    # all other stages only show in filling and draining the pipeline.
     slowest = np.argmax(stage.cycle, axis=0)
     pick = np.arange(len(x))
     cycle, forward, backward = (a[slowest, pick] for a in (stage.cycle, stage.forward, stage.backward))
@@ -94,8 +96,10 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
     terms["optimizer"] = optimizer_s(ledger, rates)
     if ledger.store is not None and ledger.store.during_backward:
+        # A layer's states move while the layers before it are differentiated, over links that are idle then.
         room = rates.stack.offload_overlap * stage.spare[slowest, pick]
         terms["optimizer"] = np.maximum(terms["optimizer"] - room, 0.0)
+    # Delayed exchanges hide behind whole steps, so all other terms must be known first.
     alone = (1.0 + straggler_share(ledger)) * np.asarray(sum(terms.values()))
     terms["dp"] = terms["dp"] + exposed_fragments_s(ledger, rates, alone)
     if detail:

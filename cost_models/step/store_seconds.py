@@ -14,6 +14,7 @@ def pass_s(store: Store, ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch of what is fetched and returned: forward, backward."""
     bw, mine = store.link_bytes_per_s, np.array(ledger.updated)
     pcie = rates.pcie_bw_bytes_per_s if store.over_pcie else np.inf
+    # A duplex link carries weights in and gradients out at once; PCIe always does.
     longer = np.maximum(store.fetched, store.returned)
     there = longer if store.duplex else store.fetched + store.returned
     return np.array([mine * np.maximum(store.fetched / bw, store.fetched / pcie),

@@ -15,4 +15,5 @@ def straggler_share(ledger: Ledger) -> float:
 
 def straggler_share_of(stack: StackSpec, num_gpus: int) -> float:
     """The same for a job of `num_gpus`."""
+    # A step ends with its slowest rank: the expected maximum of n delays with exponential tails grows as log n.
     return stack.straggler_share * max(math.log2(num_gpus / 8), 0.0)

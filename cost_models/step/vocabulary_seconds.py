@@ -34,6 +34,7 @@ def vocabulary_passes_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     kernels, key = kernel_seconds(ledger.tables, rates), ledger.key
     forward, backward = (rows[HEAD] + rows[EMBEDDING] for rows in (kernels.forward_s, kernels.backward_s))
     inputs = kernels.backward_s[HEAD] - kernels.weight_s[HEAD] if _barriers(ledger) == 1 else 0.0
+    # With one barrier S makes the gradient of its input too, and T that of the weights alone.
     share = 1.0 / ledger.layouts["pp"]
     return (forward + inputs)[key] * share, (backward - inputs)[key] * share
 

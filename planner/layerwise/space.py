@@ -173,7 +173,7 @@ class Instance(LayerStages):
         transient = np.repeat(prices.transient[..., rows].sum(axis=0)[None], self.pp, axis=0)
         transient[:, EMBEDDING] -= self.counts @ prices.saved[:, rows]  # one micro-batch of activations is gone by then
         largest = np.where(self.counts[:, :, None] > 0, transient, 0.0).max(axis=1)
-        outputs = self.handed_on[:, None] * prices.whole.kept_output[rows]
+        outputs = self.handed_on[:, None] * prices.whole.saved_output[rows]
         tensors = (np.einsum("sk,skn->sn", self.counts, resident) + largest + outputs).max(axis=0)
         outside = np.array([prices.context_bytes(prices.split[[row]]) for row in rows])
         return step_s, tensors * self.reserved + outside
@@ -190,7 +190,7 @@ class Instance(LayerStages):
         split = np.searchsorted(self.splits, self.prices.split[rows])
         resident = states + self.in_flight[stage] * saved
         if item >= 0:  # outputs that a stage keeps, in equal parts for its layers: they are the same for all strategies
-            resident = resident + self.handed_on[stage] * self.prices.whole.kept_output[rows] / len(self.layers[stage])
+            resident = resident + self.handed_on[stage] * self.prices.whole.saved_output[rows] / len(self.layers[stage])
         at_end = resident - saved if stage == 0 and self.pp > 1 else np.zeros(len(rows))
         if item == EMBEDDING:
             at_end, transient = at_end + transient, np.zeros(len(rows))

@@ -150,7 +150,7 @@ def _outputs(staged: Staged, in_flight: Array) -> Array:
     """[device, moment] bytes of outputs that a stage keeps after it sent them on. in_flight: [chunk, moment, 1]
     micro-batches."""
     hands_on = np.arange(staged.layout.pp) < staged.layout.pp - 1
-    return np.asarray(hands_on[:, None] * staged.ledger.kept_output[0] * in_flight[: staged.layout.pp, :, 0])
+    return np.asarray(hands_on[:, None] * staged.ledger.saved_output[0] * in_flight[: staged.layout.pp, :, 0])
 
 
 def _unusable(staged: Staged, on_gpu: Array) -> Array:
