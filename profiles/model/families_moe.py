@@ -91,6 +91,8 @@ def _expert_groups(f: Fields) -> tuple[int, int]:
     """Groups of experts, and how many of them a token may use (DeepSeek-V2, arXiv 2405.04434, 2.2.2)."""
     groups, experts = f.count("n_group", default=1), f.count("n_routed_experts")
     chosen = f.count("topk_group", default=groups)
+    if f.get("topk_method") == "greedy":  # out of all of them
+        return 1, 1
     if f.sound and experts % groups:
         f.problem("n_group", f"{groups} groups do not divide {experts} experts")
     if f.sound and chosen > groups:

@@ -29,6 +29,11 @@ class Fields:
         self._seen: set[str] = set()
 
     @property
+    def read(self) -> frozenset[str]:
+        """The names that a reader asked for."""
+        return frozenset(self._seen)
+
+    @property
     def sound(self) -> bool:
         """Nothing wrong so far: checks that compare fields with each other make sense."""
         return not self._problems and not self._missing

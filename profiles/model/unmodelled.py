@@ -18,8 +18,8 @@ _CAUSAL: Mapping[str, Any] = {"use_bidirectional_attention": False}
 NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"apply_residual_connection_post_layernorm": False},
     # transformers does not normalise the weights of DeepSeek-V2's experts, and turns neighbours of a head.
-    "deepseek_v2": {**_NO_NOISE, "mlp_bias": False, "norm_topk_prob": False},
-    "deepseek_v3": {**_NO_NOISE, "rope_interleave": True},
+    "deepseek_v2": {**_NO_NOISE, "moe_layer_freq": 1, "mlp_bias": False, "norm_topk_prob": False},
+    "deepseek_v3": {**_NO_NOISE, "moe_layer_freq": 1, "rope_interleave": True},
     "gemma": _CAUSAL,
     "gemma2": _CAUSAL,
     "gemma3": _CAUSAL,

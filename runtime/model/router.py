@@ -49,11 +49,11 @@ def _next(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
 
 def _eligible(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
     """Scores, of experts in none of a token's best groups 0. A group is as good as its best expert (DeepSeek-V2, arXiv
-    2405.04434, 2.2.2), with sigmoid scores as its best top_k / top_groups together (DeepSeek-V3, 2.1.2)."""
+    2405.04434, 2.2.2), with sigmoid scores as its best two together (DeepseekV3TopkRouter in transformers)."""
     if spec.groups == 1:
         return scores
     grouped = scores.view(*scores.shape[:-1], spec.groups, -1)
-    counted = max(spec.top_k // spec.top_groups, 1) if spec.router_scores == "sigmoid" else 1
+    counted = 2 if spec.router_scores == "sigmoid" else 1
     quality = grouped.topk(min(counted, grouped.shape[-1]), dim=-1).values.sum(-1)
     best = quality.topk(spec.top_groups, dim=-1).indices
     elsewhere = torch.ones_like(quality, dtype=torch.bool).scatter(-1, best, False)

@@ -18,6 +18,7 @@ from .families import Case, logits_of, ours_of, spec_of, theirs_of
 _YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "beta_fast": 2.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
            "original_max_position_embeddings": 64}  # fmt: skip
+_WINDOWS = {"use_sliding_window": True, "sliding_window": 5}
 _GROUPED = {"n_group": 4, "topk_group": 2}
 # By name of the family; after a comma what else of it is looked at.
 CASES = {
@@ -25,6 +26,10 @@ CASES = {
                                              "routed_scaling_factor": 1.7}),
     "deepseek_v2, lite": Case("deepseek-v2-lite", {"num_hidden_layers": 2}),
     "deepseek_v3": Case("deepseek-v3", {**_GROUPED, "num_nextn_predict_layers": 0}),
+    "deepseek_v3, three experts of a group": Case("deepseek-v3", {
+        **_GROUPED, "num_nextn_predict_layers": 0, "num_experts_per_tok": 6}),
+    "deepseek_v2, groups that are not used": Case("deepseek-v2-lite", {**_GROUPED, "topk_method": "greedy",
+                                                                   "num_hidden_layers": 2}),
     "deepseek_v3, biases and scaled positions": Case("deepseek-v3", {
         **_GROUPED, "num_nextn_predict_layers": 0, "attention_bias": True, "rope_scaling": {**_YARN, "mscale": 1.0,
                                                                                            "mscale_all_dim": 0.8}}),
@@ -53,10 +58,13 @@ CASES = {
     "phi3": Case("phi-3-mini-4k", {}),
     "phi3, part of a head": Case("phi-3-mini-4k", {"partial_rotary_factor": 0.5}),
     "qwen2": Case("qwen2.5-7b", {}),
+    "qwen2, windows": Case("qwen2.5-7b", {**_WINDOWS, "max_window_layers": 2}),
     "qwen2_moe": Case("qwen1.5-moe-a2.7b", {}),
     "qwen2_moe, dense layers": Case("qwen1.5-moe-a2.7b", {"mlp_only_layers": [1], "norm_topk_prob": True}),
+    "qwen2_moe, windows": Case("qwen1.5-moe-a2.7b", {**_WINDOWS, "max_window_layers": 3}),
     "qwen3": Case("qwen3-8b", {}),
     "qwen3_moe": Case("qwen3-30b-a3b", {}),
+    "qwen3_moe, windows": Case("qwen3-30b-a3b", _WINDOWS),
     "starcoder2": Case("starcoder2-7b", {}),
 }  # fmt: skip
 

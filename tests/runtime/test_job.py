@@ -166,9 +166,10 @@ def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
         (("resolved", "workload", "optimizer"), "adamw-8bit", "optimizer"),
         (("resolved", "model", "activation"), "relu2", "activation relu2"),
         (("resolved", "model", "rope_theta"), None, "ALiBi"),
-        (("resolved", "model", "kinds", 0, "attention", "window"), 1024, "window"),
+        (("resolved", "model", "family"), "cohere", "family cohere"),
+        (("resolved", "model", "unmodelled"), ["parallel_embeddings"], "the model's parallel_embeddings"),
         (("resolved", "model", "kinds", 0, "attention", "kv_lora_rank"), 512, "per rank of its latents"),
-        (("resolved", "model", "kinds", 0, "num_norms"), 4, "2 norms"),
+        (("resolved", "model", "kinds", 0, "num_norms"), 3, "2 or 4 norms"),
     ],
 )
 def test_models_and_workloads_that_cannot_run(plan_file: Path, path: tuple[Any, ...], value: Any, reason: str) -> None:
