@@ -31,7 +31,9 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
     out = []
     for row, choice in enumerate(staged):
-        layout, partition, step_s = choice.layout, choice.custom_partition, choice.step_s
+        layout = choice.layout
+        partition = choice.custom_partition
+        step_s = choice.step_s
         peak_flops = choice.peak_flops_per_s * step_s
         recomputed = None
         if partition and partition.recomputed:
@@ -104,12 +106,15 @@ def _terms(staged: Staged) -> list[dict[str, Any]]:
 
 def _stages(staged: Staged) -> list[dict[str, Any]]:
     """The chunks of layers in the order of the model."""
-    devices, sizes, recomputed = staged.devices, staged.partition.sizes, staged.partition.recomputed
+    devices = staged.devices
+    sizes = staged.partition.sizes
+    recomputed = staged.partition.recomputed
     if recomputed is None:
         full = RECOMPUTE_MODES[staged.layout.recompute] == "full"
         layers = (staged.layout.recompute_layers or sum(sizes)) if full else 0
         recomputed = tuple(recomputed_by_layout(sizes, devices, layers))
-    out, start, everywhere = [], 0, staged.ledger.vocabulary is not None  # then all stages share embedding and head
+    everywhere = staged.ledger.vocabulary is not None  # then all stages share embedding and head
+    out, start = list[dict[str, Any]](), 0
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
@@ -123,7 +128,9 @@ def _stages(staged: Staged) -> list[dict[str, Any]]:
 
 def _memory(staged: Staged) -> list[dict[str, Any]]:
     """Bytes of each stage."""
-    ledger, memory, rates = staged.ledger, DeviceMemory(staged.ledger), staged.resolved.rates
+    ledger = staged.ledger
+    memory = DeviceMemory(staged.ledger)
+    rates = staged.resolved.rates
     context = float(reserved_memory.fixed_bytes(ledger, rates)[0])
     out = []
     for stage in range(ledger.num_profiles):

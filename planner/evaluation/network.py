@@ -20,7 +20,7 @@ from ..request.resolve import Resolved
 class Network:
     """The links of a cluster whose pairs of nodes differ in bandwidth."""
 
-    cluster: ClusterSpec
+    cluster: ClusterSpec  # with `links`
 
     @cached_property
     def _bw(self) -> Array:

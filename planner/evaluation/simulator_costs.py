@@ -61,7 +61,9 @@ def _costs_of_layers(staged: Staged) -> Costs:
 
 def _passes_s(staged: Staged) -> tuple[Array, Array, Array]:
     """[chunk] seconds of the passes F, I and W of a micro-batch. I recomputes too, and has the traffic that shows."""
-    rates, rows, devices = staged.resolved.rates, staged.rows, np.array(staged.devices)
+    rates = staged.resolved.rates
+    rows = staged.rows
+    devices = np.array(staged.devices)
     kernels, key = kernel_seconds(staged.ledger.tables, rates), staged.key
     recompute_s = kernels.recompute_s(*staged.recompute_code).sum(axis=1)[:, key]
     overhead_s = per_pass_overhead_s(staged.ledger, rates)[:, devices, 0] / np.bincount(devices)[devices]
@@ -109,7 +111,9 @@ def single_layers(ledger: Ledger) -> Ledger:
 
 def message_seconds(staged: Staged) -> tuple[Array, Array]:
     """[2, chunk] seconds of the messages that bring its input and its gradient; how long they keep a link busy."""
-    num_chunks, ledger, resolved = len(staged.devices), staged.ledger, staged.resolved
+    num_chunks = len(staged.devices)
+    ledger = staged.ledger
+    resolved = staged.resolved
     if resolved.nodes is not None:
         return _message_seconds_on_nodes(staged, resolved.nodes)
     hop_s = float(stage_messages.hop_s(ledger, resolved.rates)[0])

@@ -171,7 +171,7 @@ def _even(resolved: Resolved, staged: Staged) -> tuple[float | None, bool]:
 
 
 def _use(resolved: Resolved, staged: Staged, index: int, part: IslandPart) -> IslandUse:
-    """What island `index` of a choice does."""
+    """The part of island `index` in a choice."""
     island = resolved.cluster.islands[part.number]
     single, devices = staged, list(range(staged.layout.pp))
     replicas, micro_batches = staged.layout.dp, staged.num_micro_batches
@@ -179,7 +179,9 @@ def _use(resolved: Resolved, staged: Staged, index: int, part: IslandPart) -> Is
         single, replicas = staged.singles[index], 0
         devices = [device for device, on in enumerate(staged.on) if on == index]
     elif isinstance(staged, Replicas):
-        single, replicas, micro_batches = staged.singles[index], staged.dp[index], staged.shares[index]
+        single = staged.singles[index]
+        replicas = staged.dp[index]
+        micro_batches = staged.shares[index]
     costs, chunks = single.costs, zip(staged.partition.sizes, staged.devices, strict=True)
     chunk_s = np.array(costs.forward_s) + np.array(costs.input_s) + np.array(costs.weight_s)
     busy_s = np.bincount(staged.devices, weights=chunk_s)

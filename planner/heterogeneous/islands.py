@@ -26,7 +26,7 @@ class IslandPart:
     """One island."""
 
     number: int  # its index in the cluster
-    name: str
+    name: str  # as in the cluster file
     alone: Resolved  # the request on this island alone
 
     @property
@@ -51,7 +51,7 @@ class IslandPart:
 class OnIslands(Staged):
     """A layout on several islands."""
 
-    parts: tuple[IslandPart, ...] = ()
+    parts: tuple[IslandPart, ...] = ()  # those that the layout uses
     singles: tuple[Staged, ...] = ()  # [part] what each of them runs, by its own rates
 
     @property

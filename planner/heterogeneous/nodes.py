@@ -37,8 +37,8 @@ class SearchNode:
 
     bound_s: float  # seconds of a step, at least
     manner: str  # `across` or `replicas`
-    parts: tuple[IslandPart, ...]
-    layout: Layout
+    parts: tuple[IslandPart, ...]  # in the order of the cluster
+    layout: Layout  # for replicas: of the islands' greatest common divisor of GPUs (bounds.py)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class NodeLister:
     """Lists the nodes of one set of islands after the other."""
 
     resolved: Resolved  # the whole request
-    should_stop: Callable[[], bool]
+    should_stop: Callable[[], bool]  # whether the time is up
     least: list[SearchNode] = field(default_factory=list)  # those with the least bounds
     diverse: list[SearchNode] = field(default_factory=list)  # pipelines, the best of each family
     count: Count = field(default_factory=Count)  # what became of all layouts

@@ -73,7 +73,10 @@ class Stage:
     def __init__(
         self, bounds: Bounds, stage: int, items: list[int], pieces: dict[int, Pieces], *, separate: bool
     ) -> None:
-        self.bounds, self.stage, self.items, self.pieces = bounds, stage, items, pieces
+        self.bounds = bounds
+        self.stage = stage
+        self.items = items
+        self.pieces = pieces
         instance = bounds.instance
         least = max((p.transient.min(initial=np.inf) for p in pieces.values()), default=np.inf)
         every = np.unique(np.concatenate([p.transient for p in pieces.values()]))
@@ -189,7 +192,9 @@ class Stage:
     def _step_sides(self) -> Array:
         """[side, SUMS] weights of m cycles and of the work once per step. Its communication hides as far as its share,
         or behind all compute of a micro-batch."""
-        pipe, shares, sides = self.bounds.pipe, self.bounds.compute_shares, []
+        pipe = self.bounds.pipe
+        shares = self.bounds.compute_shares
+        sides = []
         stack, slows = pipe.rates.stack, 1.0 - pipe.rates.stack.contention
         overlaps = ((REDUCE, stack.dp_overlap, B, 1), (GATHER, stack.dp_gather_overlap, F, 0))
         for cycle in self._cycle_sides():
@@ -223,7 +228,9 @@ class Bounds:
                                  for s, row in enumerate(self.items)]  # fmt: skip
         self.outside_bytes = instance.least_outside_bytes
         self.fits = all(len(p.rows) for of_stage in self.pieces for p in of_stage.values())
-        self.step_s, self.cycle_s, self.stages = np.inf, np.zeros(0), list[Stage]()
+        self.step_s = np.inf
+        self.cycle_s = np.zeros(0)
+        self.stages = list[Stage]()
         if not self.fits:
             return
         parts = enumerate(zip(self.items, self.pieces, strict=True))

@@ -116,7 +116,9 @@ def _in_runs(best: Assignment) -> Assignment:
     Neighbours of one stage that cut sequences alike and are equal layers may change places: sums, bytes and resharding
     stay. So their strategies are sorted.
     """
-    instance, rows, start = best.instance, list(best.rows), 0
+    instance = best.instance
+    rows = list(best.rows)
+    start = 0
     split = instance.prices.split
     for items in instance.items:
         if len({item for item in items if item >= 0}) == 1:
@@ -130,7 +132,9 @@ def _in_runs(best: Assignment) -> Assignment:
 
 
 def _layer_plan(best: Assignment, outcome: LayerwiseOutcome) -> LayerPlan:
-    layouts, runs, start = best.instance.prices.whole.layouts, [], 0
+    layouts = best.instance.prices.whole.layouts
+    runs = []
+    start = 0
     for row, group in groupby(best.rows[1:-1]):
         size = len(list(group))
         runs.append(LayerRun(layers=(start, start + size - 1), strategy=str(layouts.layout(row))))
@@ -157,7 +161,9 @@ def _uniform(instance: Instance, row: int) -> UniformPlan:
 
 def step_terms_of(best: Assignment) -> dict[str, float]:
     """Seconds of every term (step.TERMS); they sum to the step."""
-    instance, prices, rows = best.instance, best.instance.prices, best.rows
+    instance = best.instance
+    prices = best.instance.prices
+    rows = best.rows
     pipe, sums = instance.pipeline, instance.sums_of(best.rows)
     cycle, room = pipe.cycle_s(sums)
     slowest, traffic = int(cycle.argmax()), pipe.exposed_s(sums)

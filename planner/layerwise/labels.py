@@ -184,7 +184,8 @@ class Labels:
             room = self._budget(state.used) - stage.transients[t]
             cycle, once = (lines.of(state.sums, state.resident, t, position + 1, room)
                            for lines in (stage.cycle, stage.once))  # fmt: skip
-            longest, total, carried = np.maximum(longest, cycle), total + cycle, once - cycle
+            longest, total = np.maximum(longest, cycle), total + cycle
+            carried = once - cycle
         most = np.maximum(state.most, state.sums[:, REDUCE:])
         of_cycles = (pipe.m - 1) * longest + total + pipe.hops_s(total, longest)
         of_cycles = of_cycles + self._once(most, np.full((len(most), 2), np.inf))

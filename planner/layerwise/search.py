@@ -57,9 +57,9 @@ _LEAST_ONCE = 1e-3  # share of the work once per step that stages beside the slo
 class Assignment:
     """A plan."""
 
-    instance: Instance
+    instance: Instance  # its numbers of stages and of micro-batches
     rows: tuple[int, ...]  # strategies (rows of `instance.prices`) of embedding, layers and head, in this order
-    step_s: float
+    step_s: float  # seconds of a step
 
 
 @dataclass
@@ -104,7 +104,10 @@ def search(
     limit: int = _LIMIT,
 ) -> LayerwiseOutcome:  # fmt: skip
     """The best plan of every number of stages and of micro-batches. Ctrl-C keeps the best so far."""
-    out, heap, number, settled_s = LayerwiseOutcome(), list[tuple[float, int, _Open]](), itertools.count(), np.inf
+    out = LayerwiseOutcome()
+    heap = list[tuple[float, int, _Open]]()
+    number = itertools.count()
+    settled_s = np.inf
     try:
         for instance in instances(space, rates, memory_bytes):
             out.instances += 1

@@ -155,7 +155,9 @@ class Instance(LayerStages):
     def memory_of(self, rows: tuple[int, ...], *, together: bool = False) -> list[dict[str, float]]:
         """[stage] bytes of a plan: of every buffer (device_memory.BUFFERS), of freed blocks that nothing else can use
         (`unusable`), and outside the allocator (`context`). together: as `buffers_of`."""
-        prices, out, start = self.prices, [], 0
+        prices = self.prices
+        out = []
+        start = 0
         for items, (buffers, unused) in zip(self.items, self.buffers_of(rows, together=together), strict=True):
             outside = prices.context_bytes(np.unique(prices.split[list(rows[start : start + len(items)])]))
             out.append({**buffers, "unusable": unused, "context": outside})

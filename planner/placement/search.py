@@ -36,7 +36,7 @@ class Ordered:
     nodes: tuple[int, ...]  # [slot] the node that sits on it
     seconds: float  # C of the order
     lower_bound_s: float  # no order takes less; equal to `seconds` where proven
-    proven: bool
+    proven: bool  # whether no order is better
 
 
 def best_order(problem: OrderProblem, seed: int = 0, effort: float = 1.0) -> Ordered:

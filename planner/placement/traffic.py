@@ -33,8 +33,8 @@ class NodeTraffic:
     """Traffic of a layout's groups between nodes, as if nothing hid it: how much hides depends on the software, the
     traffic itself does not. All seconds are differences of step prices under different networks (`step.price`)."""
 
-    resolved: Resolved
-    layout: Layout
+    resolved: Resolved  # the request
+    layout: Layout  # the one to be placed
 
     @cached_property
     def groups(self) -> tuple[NodeGroups, ...]:

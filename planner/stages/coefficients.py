@@ -47,8 +47,13 @@ def problem_of(
 ) -> PartitionProblem:
     """The partition problem of a layout. separate_recompute: whether stages may recompute different numbers of layers.
     like: the problem of the same layout under other rates, whose bytes are the same."""
-    resolved, ledger, chunks, pp = staged.resolved, staged.ledger, len(staged.devices), staged.layout.pp
-    rates, runs, key = resolved.rates, runs_of(resolved.problem.pattern), staged.key
+    resolved = staged.resolved
+    ledger = staged.ledger
+    chunks = len(staged.devices)
+    pp = staged.layout.pp
+    rates = resolved.rates
+    runs = runs_of(resolved.problem.pattern)
+    key = staged.key
     chooses = separate_recompute and RECOMPUTE_MODES[staged.layout.recompute] == "full"
     kernels, single = kernel_seconds(ledger.tables, rates), single_layers(ledger)
     accumulate_s = accumulated_bytes(single, 0)[:-1] / rates.bandwidth("accumulation")[0]
@@ -85,7 +90,10 @@ def _edge_rows(staged: Staged) -> Array:
 
 
 def _memory_needs(staged: Staged, edges: Array, *, chooses_recompute: bool) -> MemoryNeeds:
-    ledger, rates, tables, key = staged.ledger, staged.resolved.rates, staged.ledger.tables, staged.key
+    ledger = staged.ledger
+    rates = staged.resolved.rates
+    tables = staged.ledger.tables
+    key = staged.key
     kinds = [kind for kind, _ in runs_of(staged.resolved.problem.pattern)]
     growth = 1.0 + rates.overheads.reserve_share  # the allocator reserves more than tensors take
     on_gpu, state = on_devices(edges, staged.devices), _state_bytes(single_layers(ledger))

@@ -46,9 +46,9 @@ _FULL, _NONE = RECOMPUTE_MODES.index("full"), RECOMPUTE_MODES.index("none")
 class Finalists:
     """Simulated layouts, each with its best stages."""
 
-    resolved: Resolved
+    resolved: Resolved  # the request
     left_s: Callable[[], float]  # seconds until the time limit
-    best: dict[Layout, Staged] = field(default_factory=dict)
+    best: dict[Layout, Staged] = field(default_factory=dict)  # each with its best stages that fit
     simulated: int = 0  # steps, of all partitions
     lower_bound_s: float = float("inf")  # seconds of a step that nothing left unsimulated beats, in any partition
     notes: list[str] = field(default_factory=list)  # what went wrong in the solvers

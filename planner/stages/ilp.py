@@ -54,11 +54,11 @@ NODES = 200  # branch-and-bound nodes per program
 
 @dataclass(frozen=True)
 class Solution:
-    """What the solvers say of a program."""
+    """The answer of the solvers to a program."""
 
     status: str  # solved, infeasible, or failed
     bound_s: float  # seconds of pipeline and optimizer that no partition beats; inf if infeasible, 0 if it failed
-    solver: str
+    solver: str  # the one that answered
     note: str  # what went wrong on the way
 
 
@@ -177,7 +177,7 @@ class Program:
         return Solution("failed", 0.0, "", f"{failures}stages are only improved layer by layer, without a bound")
 
     def _bound(self, name: str) -> float:
-        """What the solver proves: its own dual bound, else its answer less the gap it may leave."""
+        """The proven bound, in units: the dual bound of the solver, else its answer less the gap that it may leave."""
         if name == "HiGHS" and self.whole:
             return float(self.model.solverModel.getInfo().mip_dual_bound)
         if self.whole and self.model.sol_status != pulp.LpSolutionOptimal:

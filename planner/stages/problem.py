@@ -47,7 +47,7 @@ class PartitionProblem:
     edge_weight_s: Array  # [chunk] the same, backward pass for weights
     hop_s: Array  # [2, chunk] of the messages that bring its input, and its gradient
     link_s: Array  # [2, chunk] how long they keep their link busy
-    needs: MemoryNeeds
+    needs: MemoryNeeds  # bytes of layers and edges
     memory_bytes: Array  # [device] that a GPU has
     update_s: Array  # [device, run] of the optimizer for one layer, once per step
     fixed_update_s: Array  # [device] of the optimizer, whatever the layers

@@ -44,7 +44,7 @@ class Solved:
     step_s: float  # of it, by simulation; inf without one
     bound_s: float  # seconds of a step
     rounds: int  # integer programs solved
-    solver: str
+    solver: str  # that solved the last program
     note: str = ""  # what went wrong on the way
 
     @property
