@@ -118,7 +118,9 @@ class WorkerLostError(MeshwrightError):
     def __init__(self, where: str, index: int, reason: str) -> None:
         hint = "out of memory, or stopped by whoever runs it: see its log; `--resume FILE` keeps what a sweep has done"
         super().__init__(f"a worker of {where} died in search {index + 1}: {reason}", hint=hint)
-        self.where, self.index, self.reason = where, index, reason
+        self.where = where
+        self.index = index
+        self.reason = reason
 
 
 class NoFeasibleLayoutError(MeshwrightError):

@@ -103,7 +103,7 @@ def of_gpus(gpu: str, num_gpus: int) -> ClusterSpec:
 def node_group(
     entry: NodeEntry, count: int, *, gpu: str | None = None, used_gpus: int | None = None
 ) -> Group:
-    """`count` nodes of a catalogue type, with another GPU in them if `gpu` says so, or with only some GPUs in use."""
+    """`count` nodes of a catalogue type, with another GPU in them if `gpu` is given, or with only some GPUs in use."""
     original = registry.gpu_entry(entry.gpu)
     fitted = registry.gpu_entry(gpu or entry.gpu)
     warnings, per_node = [], entry.gpus_per_node
@@ -234,7 +234,7 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
 
 
 def _group_to_dict(group: NodeGroup) -> dict[str, Any]:
-    """What no profile has measured is left out."""
+    """Without the parts that no profile has measured."""
     gpu = replace(group.gpu, peak_flops_per_s=dict(group.gpu.peak_flops_per_s))
     out = asdict(replace(group, gpu=gpu))
     for part in (out, out["gpu"]):

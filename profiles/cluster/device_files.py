@@ -1,4 +1,4 @@
-"""What `profile kernels`, `memory` and `storage` measured, in a cluster file: `profiles: [kernels.yaml, memory.yaml]`.
+"""The profiles that a cluster file names (`profiles: [kernels.yaml, memory.yaml]`): kernels, memory and storage.
 
 Their constants take the place of what ships for the cluster's GPU, on this cluster alone: the share of the peak that
 products and attention keep up in training, the share of the memory bandwidth that element-wise kernels reach, the bytes
@@ -29,7 +29,9 @@ from ..rates.calibration import Calibration, overlaid
 from . import measured_device
 
 _PATH = ("profiles",)
-_KERNELS, _MEMORY, _STORAGE = "kernel-profile", "memory-profile", "storage-profile"
+_KERNELS = "kernel-profile"
+_MEMORY = "memory-profile"
+_STORAGE = "storage-profile"
 _STORAGE_HEAD = """\
 # What states are offloaded to, measured by `meshwright profile storage`: medians, bytes one way but for `host memory`,
 # whose bytes are read and written.
@@ -148,7 +150,7 @@ def other_hardware(document: Document, cluster: ClusterSpec) -> str:
 
 
 def _measured_on(document: Document) -> str:
-    """The device of a profile, by the name that a cluster has for it; empty where it does not say."""
+    """The device of a profile, by the name that a cluster has for it; empty where it names none."""
     where = str(document.at(("gpu",)) or document.at(("environment", "device")) or "")
     return registry.gpu_name(where) if registry.is_gpu(where) else where
 
@@ -181,7 +183,7 @@ def overheads(assumed: MemoryOverheads, cluster: ClusterSpec) -> MemoryOverheads
 
 
 def storage_text(document: Mapping[str, Any], date: str, samples: str) -> str:
-    """What `profile storage` found, as YAML with units. samples: the name of the file of raw samples."""
+    """The rates of `profile storage` as YAML with units. samples: the name of the file of raw samples."""
     rates = {name: f"{rate['median'] / 1e9:.4g} GB/s" for name, rate in document["rates"].items()}
     written = {"kind": _STORAGE, "date": date, "gpu": document["gpu"] or None, "samples": samples,
                "environment": document["environment"], "rates": rates}  # fmt: skip

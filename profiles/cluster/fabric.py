@@ -1,4 +1,4 @@
-"""From nodes and a network to the bandwidth hierarchy of a cluster: which GPUs share which bandwidth.
+"""The bandwidth hierarchy of a cluster, made of nodes and a network: which GPUs share which bandwidth.
 
 Latencies are per step of a collective. For NVLink, PCIe and NICs they are NCCL's own constants for its ring with the
 Simple protocol, the one that large messages take (nccl src/graph/tuning.cc). Check: eight GPUs of 3.4 us and two

@@ -54,7 +54,7 @@ def _bridge(
     groups: Sequence[Group], fabric: Fabric, islands: Sequence[Island], places: Sequence[tuple[int, int]],
     ends: tuple[int, int],
 ) -> Bridge:  # fmt: skip
-    """Of two islands. size of the link: the GPUs of both."""
+    """The bridge between two islands. size of the link: the GPUs of both."""
     inters = [inter for end in ends if (inter := groups[places[end][0]].inter) is not None]
     per_node = [groups[places[end][0]].nodes.gpus_per_node for end in ends]
     size = sum(islands[end].num_nodes * gpus for end, gpus in zip(ends, per_node, strict=True))

@@ -22,7 +22,7 @@ _PER = ("gpu", "nic", "node")
 def read_nics(
     facts: Facts, path: FieldPath, per_node: int, inter: Inter | None = None
 ) -> tuple[Inter | None, list[str]]:
-    """The network of a group from `nics`, `nic_bandwidth` and `network`, over what the catalogue says."""
+    """The network of a group from `nics`, `nic_bandwidth` and `network`, over that of the catalogue."""
     nics, text = facts.whole((*path, "nics")), facts.value((*path, "nic_bandwidth"))
     speed = facts.quantity((*path, "nic_bandwidth"), "B/s")
     kind = facts.text((*path, "network"), registry.INTER_KINDS)
@@ -49,7 +49,7 @@ def read_nics(
 
 
 def read_intra_node(facts: Facts, path: FieldPath, group: Group) -> Group:
-    """The outermost level inside the node (or rack), with what the file says of it."""
+    """The outermost level inside the node (or rack), with the values of the file."""
     if not facts.keys(path, _INTRA_KEYS):
         return group
     level, warnings = group.intra[-1], list(group.warnings)

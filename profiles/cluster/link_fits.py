@@ -1,4 +1,4 @@
-"""From the samples of `profile links` to what the planner needs: bandwidths, latencies, constants of collectives.
+"""Fits bandwidths, latencies and constants of collectives to the samples of `profile links`.
 
 A message of S bytes that is answered by one byte takes 2 latency + S / bandwidth; collectives follow the curves of
 cost_models/rates/collectives.py, whose constants (OpRates) are fitted here by bounded least squares on log time.
@@ -109,8 +109,8 @@ def _messages(
 
 
 def _line(by_size: Mapping[int, Sequence[float]]) -> Line:
-    """2 latency + S / bandwidth through the medians of the smallest and the largest message: each tells its own term
-    best, and buffers of the network let sizes between them pass faster than either. The residual tells of these."""
+    """2 latency + S / bandwidth through the medians of the smallest and the largest message: each shows its own term
+    best, and buffers of the network make sizes between them faster than either, which shows in the residual."""
     num_bytes = np.array(sorted(by_size), dtype=np.float64)
     quartiles = np.array([np.quantile(by_size[int(size)], (0.25, 0.5, 0.75)) for size in num_bytes])
     seconds, spread = quartiles[:, 1], (quartiles[:, 2] - quartiles[:, 0]) / quartiles[:, 1]
@@ -227,8 +227,11 @@ def _completed(ops: dict[Op, OpRates], level: NetworkLevel) -> dict[Op, OpRates]
 
 
 def slow_links(links: Links) -> list[Slow]:
-    """What reaches less than SLOW of its peers, worst first. A node is as fast as its best link in each direction, and
-    is held against the median node; a pair against the slower of its two nodes."""
+    """Links that reach less than SLOW of their peers, worst first.
+
+    A node is as fast as its best link in each direction, and is compared with the median node; a pair is compared with
+    the slower of its two nodes.
+    """
     speeds = links.nodes if len(links.ranks.hosts) > 1 else {p: line.bw_bytes_per_s for p, line in links.pairs.items()}
     members = sorted({member for pair in speeds for member in pair})
     if len(members) < 3:  # two have no peers

@@ -1,4 +1,4 @@
-"""What `profile links` measures: which ranks communicate, at which sizes, and what must wait for what.
+"""The tests of `profile links`: which ranks communicate, at which sizes, and which test waits for which.
 
 A test runs its groups at once; tests run one after the other. Every test has a name that its samples are kept under.
 """

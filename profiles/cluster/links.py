@@ -52,7 +52,9 @@ def with_links(facts: Facts, cluster: ClusterSpec, groups: Sequence[Group], fabr
         matrix = _matrix(facts, path, cluster)
         if matrix is None:
             return cluster
-        rows, hosts, warnings = matrix.bw_bytes_per_s, hosts or matrix.hosts, matrix.warnings
+        rows = matrix.bw_bytes_per_s
+        hosts = hosts or matrix.hosts
+        warnings = matrix.warnings
     else:
         rows = _of_slow_nodes(facts, groups, hosts)
     return _linked(replace(cluster, hosts=hosts), rows, "links.slow_nodes" if path is None else path, warnings)
@@ -194,7 +196,7 @@ def read_matrix(name: str, text: str) -> Matrix:
 
 
 def matrix_text(hosts: Sequence[str], bw_bytes_per_s: Sequence[Sequence[float]]) -> str:
-    """What `read_matrix` reads."""
+    """The text that `read_matrix` reads."""
     rows = [",".join([host, *("0" if i == j else f"{bw / 1e9:.4g}" for j, bw in enumerate(row))])
             for i, (host, row) in enumerate(zip(hosts, bw_bytes_per_s, strict=True))]  # fmt: skip
     return "\n".join([",".join(["GB/s", *hosts]), *rows, ""])

@@ -1,4 +1,4 @@
-"""What every importer gives back, and the cluster file that it becomes."""
+"""The result of every importer, and the cluster file that it becomes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..io import registry
 class Nodes:
     """Equal nodes."""
 
-    gpus_per_node: int | None = None  # None: the file does not say
+    gpus_per_node: int | None = None  # None: not in the file
     hosts: tuple[str, ...] = ()  # their names; (): `count` of them
     count: int = 1  # where `hosts` is empty
-    gpu: str = ""  # as the tool spells it; empty: the file does not say
+    gpu: str = ""  # as the tool spells it; empty: not in the file
     nics: int | None = None  # per node
     nic_bits_per_s: float | None = None  # of one NIC, one direction
     host_memory_bytes: float | None = None  # of a node
@@ -82,8 +82,8 @@ def twice(name: str, hosts: Sequence[str]) -> None:
 def cluster_document(
     imported: Imported, *, gpu: str | None, per_node: int | None, count: int | None, matrix: str
 ) -> dict[str, Any]:
-    """The cluster file as plain values. gpu, per_node, count: what the user says where the file does not (or over it);
-    matrix: the name of the file that the matrix goes into. Raises InputError with everything that nobody says."""
+    """The cluster file as plain values. gpu, per_node, count: given by the user where the file has none (or over it);
+    matrix: the name of the file that the matrix goes into. Raises InputError with everything that is missing."""
     problems, groups = [], []
     for nodes in imported.groups:
         name = registry.gpu_name(gpu) if gpu else catalogue_name(nodes.gpu)

@@ -56,7 +56,7 @@ def read(name: str, text: str) -> Imported:
 
 
 def _largest(name: str, text: str) -> tuple[float, float, float]:
-    """Bytes, seconds and bus bandwidth (GB/s) of the largest size, out of place; no wrong results are let pass."""
+    """Bytes, seconds and bus bandwidth (GB/s) of the largest size, out of place. Raises InputError on wrong results."""
     largest = None
     for number, line in enumerate(text.splitlines(), 1):
         if match := _ROW.match(line):

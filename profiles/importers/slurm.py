@@ -11,7 +11,8 @@ _OUT = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|MAINT")
 
 
 def read(name: str, text: str) -> Imported:
-    nodes, out, without = [], [], []
+    nodes = []
+    out, without = [], []  # names of nodes that are down, and of those without GPUs
     for line, block in _blocks(text):
         host, gres = block["NodeName"], _GRES.search(block.get("Gres", ""))
         if _OUT.search(block.get("State", "")):

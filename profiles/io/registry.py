@@ -81,7 +81,7 @@ class NodeEntry:
 
 
 def normalise(name: str) -> str:
-    """Case, `_`, `-`, `.` and blanks are equal; a leading vendor `nvidia` says nothing."""
+    """Case, `_`, `-`, `.` and blanks are equal; a leading vendor `nvidia` is dropped."""
     return re.sub(r"[\s_.-]+", "-", name.strip().lower()).strip("-").removeprefix("nvidia-")
 
 

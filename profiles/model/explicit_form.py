@@ -141,7 +141,7 @@ def _latent_attention(f: Fields, mla: Fields, plain: Attention) -> Attention:
 
 
 def _chosen_layers(f: Fields, name: str, num_layers: int) -> list[int] | int:
-    """A field that says how many layers, or lists which."""
+    """A field that holds a number of layers, or lists their indices."""
     if isinstance(f.get(name), list):
         return f.indices(name, num_layers) or []
     return f.count(name, default=num_layers, minimum=0, maximum=num_layers)

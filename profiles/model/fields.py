@@ -23,7 +23,9 @@ class Fields:
         self, data: Mapping[str, Any], *, file: str = "", prefix: FieldPath = (), line: LineOf = no_line
     ) -> None:
         self.data = data
-        self._file, self._prefix, self._line = file, prefix, line
+        self._file = file
+        self._prefix = prefix
+        self._line = line
         self._problems: list[FieldProblem] = []
         self._missing: list[str] = []
         self._seen: set[str] = set()

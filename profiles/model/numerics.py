@@ -1,4 +1,4 @@
-"""What a model computes beyond its sizes: rotary positions, norm epsilon, activation. No cost depends on them.
+"""Numerics of a model, beyond its sizes: rotary positions, norm epsilon, activation. No cost depends on them.
 
 Where config.json leaves one out, the default of its family in transformers holds (5.23, `configuration_<family>.py`),
 and `ModelSpec.assumed` names it: published models often differ from it.
@@ -51,7 +51,7 @@ _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsil
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
-    "gpt_oss": (),  # its config says silu, its code clamps gate and input
+    "gpt_oss": (),  # its config has silu, but its code clamps gate and input
 }  # fmt: skip
 # Spellings of transformers and of published tables, where blocks are named after the gate -> that of ModelSpec.
 _SPELLINGS = {

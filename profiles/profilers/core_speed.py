@@ -1,4 +1,4 @@
-"""How fast the core is that this process runs on, told by a short loop.
+"""The speed of the core that this process runs on, measured by a short loop.
 
 The cores of a virtual machine are shared with machines that nobody here sees: for seconds at a time everything takes up
 to twice as long, and the kernel counts nothing as stolen. The loop takes longer, too (where ranks train beside it, 1.1
@@ -62,5 +62,5 @@ class Watch:
         return self.took[-1]
 
     def slowness(self, since: int) -> float:
-        """Of the core while all but the first `since` loops ran."""
+        """The slowness of the core while all but the first `since` loops ran."""
         return slowness(np.array(self.took[since:]), np.array(self.took))

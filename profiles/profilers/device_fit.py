@@ -1,4 +1,4 @@
-"""From kernels and layers, timed on a device that no catalogue knows, to the `device` of their profile. No torch here.
+"""Fits the `device` of a kernel profile to kernels and layers timed on a device that no catalogue knows. No torch here.
 
 A kernel takes what a call takes whatever its data, timed on hardly any (`kernels.hardly_any`), and its work. Rates are
 fitted to work alone, weighted as the layouts run it: `latency` of a layer has the calls.
@@ -25,12 +25,14 @@ LEAST_WORK = 0.1  # of what a kernel takes: a call that hides its work still has
 _AT_ONCE = ("update", "accumulation", "message")
 NO_TIME = 1e-9  # seconds: a profile holds nothing that is zero
 # Fitted: share of the peak, columns that filling and draining costs, share of the memory bandwidth.
-_START, _LOW, _HIGH = (0.9, 16.0, 1.0), (0.05, 0.0, 0.05), (1.5, 512.0, 20.0)
+_START = (0.9, 16.0, 1.0)
+_LOW = (0.05, 0.0, 0.05)
+_HIGH = (1.5, 512.0, 20.0)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What was timed on a device."""
+    """The times of kernels and of parts of a model on one device."""
 
     spreads: Mapping[Kernel, SampleRange]  # of every kernel, those with hardly any data included
     latency_s: Mapping[str, tuple[float, float]]  # part of a model with hardly any data -> (forward, backward)
@@ -54,7 +56,7 @@ def weights(needs: Sequence[Need]) -> dict[Kernel, float]:
 
 
 def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory_bytes: float) -> DeviceRates:
-    """`device` of a profile. A part whose kernels were not timed is left out, and `plan` says so."""
+    """`device` of a profile. A part whose kernels were not timed is left out, which `plan` reports."""
     calls = {kernel: number for kernel, number in weights(needs).items() if timed.work(kernel) is not None}
     work = {kernel: float(timed.work(kernel) or 0.0) for kernel in calls}
     passes = _passes(calls, work)

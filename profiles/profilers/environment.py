@@ -1,4 +1,4 @@
-"""What was measured on: device, versions, host. A profile holds for nothing else."""
+"""The device, the versions and the host of a measurement. A profile holds for nothing else."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _quota_of(folder: Path) -> Quota | None:
 
 
 def device_name(device: torch.device) -> str:
-    """What a cluster file calls the device: its name in the catalogue, else `cpu-0.3-cores`, or the GPU's own."""
+    """The name of the device in cluster files: that of the catalogue, else `cpu-0.3-cores`, or the GPU's own."""
     if device.type == "cuda":
         return gpu_of(device) or re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(device).lower()).strip("-")
     limit = quota()
@@ -108,7 +108,7 @@ def device_name(device: torch.device) -> str:
 
 
 def memory_bytes(device: torch.device, num_ranks: int) -> float:
-    """What one of `num_ranks` ranks on this machine may take: of a CPU its part of the memory."""
+    """Bytes that one of `num_ranks` ranks on this machine may take: on CPUs its part of the host's memory."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     info = Path("/proc/meminfo")

@@ -44,8 +44,8 @@ class Ranks:
         return self.devices[self.rank] != self.devices[0]
 
     def agree(self, word: str) -> str:
-        """What all do with the next kernel: SAVED if every rank that writes has it, the first rank's reason against it
-        if it has one, else TIME_IT. Nobody goes on before all have come here."""
+        """The decision of all ranks on the next kernel: SAVED if every rank that writes has it, the first rank's reason
+        against it if it has one, else TIME_IT. A barrier: no rank goes on before all have come here."""
         if len(self.devices) == 1:
             return word
         words = _everyones((word, self.writes))
@@ -63,7 +63,7 @@ class Ranks:
 
 
 def _everyones(mine: T) -> list[T]:
-    """What all ranks have, in their order."""
+    """The objects of all ranks, in their order."""
     gathered = [mine] * dist.get_world_size()
     try:
         dist.all_gather_object(gathered, mine)

@@ -47,12 +47,12 @@ class Kernel:
 
     @property
     def product(self) -> tuple[int, int, int]:
-        """Of a gemm: rows, columns and depth of what is multiplied; m, n, k name those of the forward pass."""
+        """Rows, columns and depth of a gemm in its direction; m, n, k name those of the forward pass."""
         m, n, k = (self[dim] for dim in "mnk")
         return {"forward": (m, n, k), "input gradient": (m, k, n), "weight gradient": (n, k, m)}[self.direction]
 
 
-# Dimensions of a kernel that has hardly any data; what is not named says how, and stays.
+# Dimensions that shrink in a kernel with hardly any data; the others select a variant of the kernel, and stay.
 _HARDLY = 16
 _SIZES = ("m", "n", "k", "batch", "tokens", "head_dim", "value_head_dim", "hidden", "inner", "vocab", "parameters")
 
@@ -67,7 +67,7 @@ def hardly_any(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True)
 class Need:
-    """What a layout runs on a rank, of one pipeline stage that holds all layers."""
+    """The kernels that a layout runs on a rank of one pipeline stage that holds all layers."""
 
     layout: Layout  # whose kernels they are
     calls: Mapping[Kernel, float]  # per micro-batch (optimizer: per step)
@@ -87,7 +87,10 @@ class _Collector:
     """Walks the operations of one layout."""
 
     def __init__(self, problem: Problem, builder: Builder, layout: Layout, row: int, most_parameters: int) -> None:
-        self.problem, self.builder, self.layout, self.row = problem, builder, layout, row
+        self.problem = problem
+        self.builder = builder
+        self.layout = layout
+        self.row = row
         self.most_parameters = most_parameters
         self.tokens = int(builder.shard.tokens[row])
         self.own_tokens = int(builder.shard.sp_tokens[row])

@@ -32,7 +32,7 @@ class LinkFailed(MeshwrightError):
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """What every rank must know."""
+    """The options that every rank gets."""
 
     device: str  # `auto`, `cuda` or `cpu`
     quick: bool  # fewer repeats and pairs
@@ -111,7 +111,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def follow(options: LinkOptions, job: Job, wanted: Sequence[Test]) -> None:
-    """What every rank but the first does."""
+    """Take part in the tests, as every rank but the first does."""
     links.measure(job, wanted, options.limit, options.effort, None, None)
 
 
@@ -124,7 +124,7 @@ def main() -> None:
         with job(options, 0) as mine:
             follow(options, mine, list(tests(mine.ranks, quick=options.quick)))
     except LinkFailed:
-        sys.exit(1)  # the first rank says why
+        sys.exit(1)  # the first rank reports why
 
 
 if __name__ == "__main__":

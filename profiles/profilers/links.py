@@ -1,4 +1,4 @@
-"""Times messages and collectives between the ranks of a torch.distributed job (link_tests.py says which).
+"""Times messages and collectives between the ranks of a torch.distributed job (listed by link_tests.py).
 
 Every rank runs every test: those that do not take part wait, so that nothing else is on the wires. A message is
 answered by one byte, and timed from its start to the answer, by the clock of the rank that sends. Ranks under a CPU
@@ -25,7 +25,7 @@ from .samples import Samples
 
 MOST_CALLS = 100
 _ROWS = 64  # of a product of some microseconds
-_CLOCK_S = 1e-6  # no call takes less, whatever the difference of two clocks says
+_CLOCK_S = 1e-6  # no call takes less; the difference of two clocks may be smaller, even negative
 # torch 2.13 gave the two new names; 2.6 has only the old ones.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -44,7 +44,7 @@ Progress = Callable[[float, float, str], None]
 
 
 class LostRank(RuntimeError):
-    """A rank that did not answer: says in which test."""
+    """A rank did not answer in a test; the message names the test."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def backend(device: torch.device) -> str:
 
 
 def join(rank: int, per_node: int, device: torch.device, timeout_s: float) -> Job:
-    """Meets the other ranks, as torchrun's variables say; ranks of one node have consecutive numbers."""
+    """Meets the other ranks, by torchrun's variables; ranks of one node have consecutive numbers."""
     dist.init_process_group(backend(device), timeout=timedelta(seconds=timeout_s))
     names: list[tuple[str, str]] = [("", "")] * dist.get_world_size()
     dist.all_gather_object(names, (socket.gethostname(), device_name(device)))
@@ -116,7 +116,8 @@ def _time(job: Job, test: Test, num_bytes: int, repeats: int) -> list[list[float
     rows = torch.zeros(len(test.rows), 1 + repeats, dtype=torch.float64)
     limit = quota() if job.device.type == "cpu" else None
     before = partial(_compute, limit) if limit is not None and test.kind != "pair" else None
-    actions, calls, once_s = list(_actions(job, test, num_bytes)), 1, 0.0
+    actions = list(_actions(job, test, num_bytes))
+    calls, once_s = 1, 0.0
     for turn in range(1 + repeats):  # the first one warms up
         dist.barrier()
         for row, action in actions:
@@ -164,7 +165,7 @@ def _most(calls: int, device: torch.device) -> int:
 
 
 def _actions(job: Job, test: Test, num_bytes: int) -> Iterator[tuple[int | None, Callable[[], None]]]:
-    """What this rank does in one repeat, and the row that its time goes into (None: somebody else's)."""
+    """The actions of this rank in one repeat, each with the row that its time goes into (None: timed elsewhere)."""
     mine = [(i, group) for i, group in enumerate(test.groups) if job.rank in group]
     if test.kind != "pair":
         handles = [_handle(job, group) for group in test.groups]  # every rank makes all groups, in one order

@@ -1,4 +1,4 @@
-"""What a message takes of the time of a rank that sends or receives it: threads and copies, where a host computes."""
+"""The time that a message costs the rank that sends or receives it: threads and copies, where a host computes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ ROUNDS, CALLS = 5, 10
 
 
 def seconds(num_bytes: int, share: float) -> list[float]:
-    """Of one message at one of its ends: CPU time over `share`, of a core, that this rank's quota allows. Every rank of
-    the process group must call it: each sends to the one half of all ranks further on, as stages do.
+    """Samples of one message at one of its ends: CPU seconds over `share`, the part of a core that the quota allows.
+
+    Every rank of the process group must call it: each sends to the one half of all ranks further on, as stages do.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     to, source = (rank + ranks // 2) % ranks, (rank - ranks // 2) % ranks

@@ -39,18 +39,19 @@ def measure(device: torch.device) -> Overlap:
     message = torch.zeros(MESSAGE_BYTES[device.type] // 4, device=device)
     _communicated(message, 1)
     calls = _agreed(max(round(least_s / _communicated(message, 1)), 1))
-    alone, sent, beside, lasted = [], [], [], []
+    alone_rates, sent_s = [], []  # each by itself
+    beside_rates, lasted_s = [], []  # both at once
     for _ in range(ROUNDS):
         dist.barrier()
-        alone.append(_computed(x, least_s))
+        alone_rates.append(_computed(x, least_s))
         dist.barrier()
-        sent.append(_communicated(message, calls))
+        sent_s.append(_communicated(message, calls))
         dist.barrier()
         rate, seconds = _both(x, message, calls)
-        beside.append(rate)
-        lasted.append(seconds)
-    compute = statistics.median(alone) / statistics.median(beside)
-    return Overlap(max(compute, 1.0), max(statistics.median(lasted) / statistics.median(sent), 1.0))
+        beside_rates.append(rate)
+        lasted_s.append(seconds)
+    compute = statistics.median(alone_rates) / statistics.median(beside_rates)
+    return Overlap(max(compute, 1.0), max(statistics.median(lasted_s) / statistics.median(sent_s), 1.0))
 
 
 def _agreed(calls: int) -> int:

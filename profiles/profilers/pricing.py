@@ -1,4 +1,4 @@
-"""What kernels should take by the cost model's surfaces, and which constants of a device the measured times tell.
+"""Prices kernels by the surfaces of the cost model, and fits constants of a device to the measured times.
 
 No torch here.
 """
@@ -15,8 +15,8 @@ from ...cost_models.rates.rates import Rates
 from ...cost_models.rates.surfaces import at_training_factor, attention_seconds, gemm_seconds
 from .kernels import Kernel, Need
 
-# Kinds that one kernel of an eager framework does, with the bytes that the cost model counts: they tell what share of
-# the memory bandwidth such a kernel reaches. The others take several kernels, which move more.
+# Kinds that are one kernel of an eager framework, with the bytes that the cost model counts: they show the share of the
+# memory bandwidth that such a kernel reaches. The others take several kernels, which move more.
 SINGLE = ("norm", "residual", "accumulation")
 CLASSES = {"gemm": "matmul", "attention": "attention", "update": "optimizer", "accumulation": "gradient accumulation"}
 OTHERS = "norms, elementwise"

@@ -38,7 +38,7 @@ def make(kernel: Kernel, dtype: str, device: torch.device, custom: CustomKernels
 
 
 def input_bytes(kernel: Kernel, dtype: str) -> float:
-    """What one set of inputs takes, about: the cache must not hold all sets."""
+    """Approximate bytes of one set of inputs: the cache must not hold all sets."""
     width = _TYPES[dtype].itemsize
     if kernel.kind == "gemm":
         m, n, k = (kernel[dim] for dim in "mnk")
@@ -116,7 +116,8 @@ def _residual(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Actio
 
 def _rotary(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
     """Rotary positions in the halves of a head (arXiv 2104.09864), one operation after the other."""
-    tokens, heads, width = kernel["tokens"], kernel["heads"], kernel["head_dim"]
+    tokens, heads = kernel["tokens"], kernel["heads"]
+    width = kernel["head_dim"]
     x = _random(tokens, heads, width, like=(dtype, device), grad=kernel.direction == "backward")
     cos, sin = (_random(tokens, 1, width // 2, like=(dtype, device)) for _ in range(2))
 

@@ -38,7 +38,8 @@ class Samples:
     """
 
     def __init__(self, path: Path | None, about: Mapping[str, str], *, resume: bool = False) -> None:
-        self.path, self.by_key = path, {}
+        self.path = path
+        self.by_key = {}
         head = "# " + json.dumps(dict(about), sort_keys=True)
         if path is None:
             return
@@ -72,7 +73,7 @@ class Samples:
 
 
 def _changed(first: str, head: str) -> str:
-    """What differs between two heads, a line each."""
+    """The differences between two heads, a line each."""
     try:
         before, now = json.loads(first[2:]), json.loads(head[2:])
     except ValueError:

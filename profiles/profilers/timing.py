@@ -67,7 +67,7 @@ class Clock:
         self.flops_per_s, self.bytes_per_s = 0.0, 0.0
 
     def learn(self, flops: float, num_bytes: float, seconds: float) -> None:
-        """What a kernel took."""
+        """Note the seconds of a kernel."""
         self.flops_per_s = max(self.flops_per_s, flops / seconds)
         self.bytes_per_s = max(self.bytes_per_s, num_bytes / seconds)
 
@@ -146,7 +146,7 @@ def sets(num_bytes: float, device: torch.device) -> int:
 
 
 def free_bytes(device: torch.device) -> float:
-    """What new tensors may take."""
+    """Bytes that new tensors may take."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     info = Path("/proc/meminfo")
@@ -169,20 +169,21 @@ def _on_cpu(actions: Sequence[Action], number: int) -> list[float]:
 
 
 def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[float]:
-    """Of `number` samples those during which the core was fastest. All ranks take as many, as each other's load."""
+    """The samples, out of `number`, during which the core was fastest. All ranks take as many, as each other's load."""
     samples = [_one_under_quota(actions, pace) for _ in range(number)]
     return [seconds for _, seconds in calmest(samples, itemgetter(0))]
 
 
 def _one_under_quota(actions: Sequence[Action], pace: Pace) -> tuple[float, float]:
     """How slow the core was, and the seconds of a call."""
-    before, calls, looking = len(pace.watch.took), 0, 0.0
+    before = len(pace.watch.took)
+    calls, watching_s = 0, 0.0
     started, spent = time.perf_counter(), time.process_time()
-    while not calls or time.perf_counter() - started < pace.least_s:  # it may be held before the first one
+    while not calls or time.perf_counter() - started < pace.least_s:  # it may be throttled before the first one
         actions[calls % len(actions)]()
         calls += 1
-        looking += pace.watch.look()
-    seconds = (time.process_time() - spent - looking) / calls / pace.share
+        watching_s += pace.watch.look()
+    seconds = (time.process_time() - spent - watching_s) / calls / pace.share
     return pace.watch.slowness(before), seconds
 
 

@@ -31,7 +31,7 @@ class Calibration:
 
     @classmethod
     def of(cls, values: Mapping[ConstantPath, float], source: str) -> Calibration:
-        """From values by their places."""
+        """The calibration that has these values at their places."""
         nested: dict[str, Any] = {"stacks": {}, "assumptions": {}}
         for place, value in values.items():
             holder = nested

@@ -20,7 +20,7 @@ from .calibration import PRIORS, Calibration, ConstantPath
 from .reference_devices import reference_device
 
 Scope = Literal["family", "accelerator", "shared"]
-UNIDENTIFIED = 0.9  # posterior over prior width from which the runs say next to nothing
+UNIDENTIFIED = 0.9  # posterior over prior width from which the runs hold next to no information
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -36,7 +36,7 @@ class Entry:
     logit: bool = False  # a share in (0, 1)
 
 
-# What is not here stays at its prior: fitting it did not help on runs left out (docs/concepts/trust.md).
+# Numbers that are not here stay at their priors: fitting them did not help on runs left out (docs/concepts/trust.md).
 TABLE = (
     Entry("family", ("megatron-core", "torchtitan", "internevo", "jax"), ("stacks", "{}", "throughput"), 0.5, 1.5, 0.12,
           "rate that its kernels keep up in a long run over the device's"),
@@ -64,8 +64,8 @@ TABLE = (
     Entry("shared", ("unaligned_64",), ("assumptions", "unaligned", "ampere", "{}"), 1.0, 2.5, 0.1,
           "time factor of Ampere's products whose dimensions are no multiple of 64"),
 )  # fmt: skip
-# Moved by runs of a user's own, whatever their family.
-OWN = ("throughput", "host_s_per_kernel")
+# Fields that a user's own runs may move, whatever their family.
+_OF_ANY_FAMILY = ("throughput", "host_s_per_kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,12 @@ def constants(base: Calibration = PRIORS) -> tuple[Constant, ...]:
 
 
 def of_family(family: str, base: Calibration) -> tuple[Constant, ...]:
-    """The constants that runs of one stack family may move: its own lines of the table, and those of OWN."""
-    movable = {e.place[-1]: e for e in TABLE if e.place[-1] in OWN and all(stacks.is_family(name) for name in e.owners)}
-    rest = [e for e in TABLE if e.scope == "family" and family in e.owners and e not in movable.values()]
-    return tuple(constant_of(entry, family, base) for entry in [*movable.values(), *rest])
+    """The constants that runs of one stack family may move: its own lines of the table, and _OF_ANY_FAMILY."""
+    of_families = [entry for entry in TABLE if all(stacks.is_family(name) for name in entry.owners)]
+    of_any = {entry.place[-1]: entry for entry in of_families if entry.place[-1] in _OF_ANY_FAMILY}
+    listed = [entry for entry in TABLE if entry.scope == "family" and family in entry.owners]
+    rest = [entry for entry in listed if entry not in of_any.values()]
+    return tuple(constant_of(entry, family, base) for entry in [*of_any.values(), *rest])
 
 
 def constant_of(entry: Entry, owner: str, base: Calibration = PRIORS) -> Constant:

@@ -40,7 +40,7 @@ class DeviceRates:
 
 
 class _Device(NamedTuple):
-    """What the efficiencies of a device depend on; hashable, so that they are made once per device."""
+    """The facts that the efficiencies of a device depend on; hashable, so that they are made once per device."""
 
     name: str  # canonical
     generation: str  # `hopper`

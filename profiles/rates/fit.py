@@ -42,7 +42,7 @@ def fit_all(only: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, dict[st
 
 
 def _fit_shared(fits: dict[str, Any], errors: dict[str, dict[str, float]]) -> None:
-    """What holds for a generation or a fabric rather than for one device."""
+    """Add the fits of a generation or a fabric rather than of one device."""
     ratios = {name: backward_over_forward(name) for name in ("a100-pcie-80gb", "b200-sxm-180gb")}
     fits["backward_over_forward"] = ratios
     # FlashAttention-2 on H100 runs the same code as on A100; FlashAttention-3's backward is not in the charts.

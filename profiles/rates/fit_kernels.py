@@ -22,7 +22,8 @@ GEMM_STARTS = ((0.8, 200.0, 3e-6, 0.9, 0.3, 0.8), (0.7, 80.0, 3e-6, 0.6, 0.1, 0.
 ATTENTION_NAMES = ("forward_efficiency", "half_context", "narrow_head_factor", "fixed_s", "longest_block")
 ATTENTION_BOUNDS = ((0.05, 1.2), (1.0, 5000.0), (0.2, 1.2), (1e-7, 2e-4), (1e-3, 5.0))
 ATTENTION_START = (0.6, 500.0, 0.8, 1e-5, 0.5)
-# Numbers of products that a device's rows do not tell. A100-PCIe: large training products alone; those of A100-SXM.
+# Numbers of products that the rows of a device cannot identify. The A100-PCIe has large training products only: it
+# takes those of the A100-SXM.
 # MI250X: none of its rows waits for memory; a copy of 512 MiB runs at 1.257 of 1.6 TB/s (huizhg/gpu-perf-mi250x).
 PINNED = {
     "a100-pcie-80gb": {"fixed_s": 4.9e-6, "memory_efficiency": 0.69},
@@ -35,11 +36,12 @@ def fit_gemm(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The six numbers of one device; rows with a dimension below 128 are skinny decoding shapes, not training's.
 
-    pinned: numbers that these rows do not tell.
+    pinned: numbers that these rows cannot identify.
     """
     m, n, k, micro = columns(rows, "m", "n", "k", "median_us")
     keep = (m >= 128) & (n >= 128) & (k >= 128)
-    m, n, k, seconds = m[keep], n[keep], k[keep], micro[keep] * 1e-6
+    m, n, k = (column[keep] for column in (m, n, k))
+    seconds = micro[keep] * 1e-6
     pinned = pinned or {}
     bounds = [pin(pinned[n]) if n in pinned else b for n, b in zip(GEMM_NAMES, GEMM_BOUNDS, strict=True)]
     starts = [[pinned.get(n, s) for n, s in zip(GEMM_NAMES, start, strict=True)] for start in GEMM_STARTS]
@@ -75,9 +77,10 @@ def fit_attention(name: str, rows: Sequence[dict[str, str]]) -> tuple[dict[str, 
     batch, context, heads, head_dim, micro = columns(rows, "batch", "context", "heads", "head_dim", "time_us")
     keep = (head_dim < 200) & (context >= 1024) & (batch * heads >= 8)
     flops = (2.0 * batch * heads * context**2 * head_dim)[keep]
-    context, head_dim, seconds = context[keep], head_dim[keep], micro[keep] * 1e-6
+    context, head_dim = context[keep], head_dim[keep]
+    seconds = micro[keep] * 1e-6
     base = _attention(name)
-    narrow = (head_dim < 100).any()  # else nothing measures the factor: FlashAttention-2's chart on A100 says 0.9
+    narrow = (head_dim < 100).any()  # else nothing measures the factor: FlashAttention-2's chart on A100 has 0.9
     bounds = [*ATTENTION_BOUNDS]
     start = [*ATTENTION_START]
     if not narrow:

@@ -42,7 +42,7 @@ def fit_fabric(base_s: float, hop_s: float) -> tuple[dict[str, float], dict[str,
 
 
 def link_rows(kind: str) -> list[dict[str, str]]:
-    """What was measured on one kind of in-node link: rows of op, ranks, bytes, time_us."""
+    """The measurements on one kind of in-node link: rows of op, ranks, bytes, time_us."""
     names = [name for name, device in DEVICES.items() if device.link == kind]
     rows = [row for row in table("collectives_in_node") if row["device"] in names]
     if kind == "nvlink2":  # pairs of the cube mesh that rings of 3, 5, 6 or 7 use differ: powers of two only

@@ -35,7 +35,7 @@ def is_stack(name: str) -> bool:
 
 
 def has_own_facts(version: str) -> bool:
-    """Whether families.yaml says that a version does something else than its family."""
+    """Whether families.yaml has facts of a version that differ from those of its family."""
     return len(_table()["versions"].get(version, ())) > 1
 
 

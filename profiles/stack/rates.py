@@ -19,7 +19,7 @@ from ..rates.link_rates import collective_rates, with_measured
 # Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels
 # (2 x 460 GB/s peak), of which Adam on the CPU reaches about half.
 ASSUMED_HOST_BW_BYTES_PER_S = 2 * 460e9 / 2 / 8
-# What the operating system, the data loader and pinned buffers leave of host memory (assumed).
+# Share of host memory beside the operating system, the data loader and pinned buffers (assumed).
 HOST_MEMORY_SHARE = 0.9
 # Pinned copies reach about four fifths of the link (assumed).
 ASSUMED_PCIE_EFFICIENCY = 0.8

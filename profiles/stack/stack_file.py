@@ -41,7 +41,9 @@ class Range:
 
 
 ABOVE_ZERO = Range("above zero", open=True)
-_SHARE, _FROM_ONE, _FROM_ZERO = Range("a share in [0, 1]", most=1.0), Range("1 or more", least=1.0), Range("0 or more")
+_SHARE = Range("a share in [0, 1]", most=1.0)
+_FROM_ONE = Range("1 or more", least=1.0)
+_FROM_ZERO = Range("0 or more")
 _RANGES = {
     "throughput": ABOVE_ZERO, "contention": _SHARE, "straggler_share": _SHARE,
     **dict.fromkeys((name for name in _TYPES if name.endswith("_overlap")), _SHARE),
