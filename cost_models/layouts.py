@@ -103,7 +103,8 @@ class Layouts(Mapping[str, Column]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One layout, fields as the integer codes of FIELDS. `str()` gives the id, `as_dict()` the JSON form."""
+    """One layout, fields as the integer codes of FIELDS, where each is explained. `str()` gives the id, `as_dict()` the
+    JSON form."""
 
     tp: int = 1
     sequence_parallel: int = 0

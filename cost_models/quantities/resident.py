@@ -45,7 +45,7 @@ def resident_bytes(
     [2, n] bytes of a micro-batch from F to I, and from I to W (Tables.wgrad_stash), on the chunks of the device but the
     one that a V comes back through, and on that one. Without a split backward pass nothing is there after an I.
 
-    The numbers of micro-batches are those of `moments_held`.
+    The numbers of micro-batches are those of `resident_moments`.
     """
     resident = np.zeros((2, *np.broadcast(schedule, saved[0]).shape))
     resident[0] = saved.sum(axis=0) * in_flight(schedule, pp, vpp, m, device)
@@ -61,7 +61,7 @@ def resident_bytes(
     return resident
 
 
-def moments_held(schedule: int, pp: Array, vpp: Array, m: Array, device: Array) -> tuple[Array, Array]:
+def resident_moments(schedule: int, pp: Array, vpp: Array, m: Array, device: Array) -> tuple[Array, Array]:
     """[moment, 4, n] micro-batches (Moment) that devices of one schedule hold at each moment at which they may be
     fullest: after an F, the first with some of every chunk, and after an I. `resident_bytes` is the most of these."""
     if KINDS[schedule].splits_backward:

@@ -12,25 +12,22 @@ from .notice import Notice
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
-    """One accelerator, datasheet facts only. peak_flops_per_s: dense, per dtype; memory_bytes: what the driver shows.
+    """One accelerator: facts of its datasheet."""
 
-    unconfirmed: names of fields whose value no stored source confirms; plan_only: no target runs on it (TPU, Trainium,
-    Gaudi, Ascend). measured: of a device that no catalogue knows, what prices it, from `profile kernels`
-    (profiles/cluster/measured_device.py); its peaks are then the best product that was measured.
-    """
-
-    name: str
-    vendor: str
-    arch: str
-    peak_flops_per_s: Mapping[str, float]
-    memory_bytes: float
-    memory_bw_bytes_per_s: float
+    name: str  # canonical, lower case with hyphens
+    vendor: str  # lower case
+    arch: str  # generation, with the compute capability where efficiencies depend on it
+    peak_flops_per_s: Mapping[str, float]  # dtype -> dense peak
+    memory_bytes: float  # as the driver shows it
+    memory_bw_bytes_per_s: float  # peak
     link_bw_bytes_per_s: float  # to the other GPUs of its node, all links together, one direction
     pcie_bw_bytes_per_s: float  # to the host, one direction
-    num_sms: int | None = None
-    tdp_w: float | None = None
-    plan_only: bool = False
-    unconfirmed: tuple[str, ...] = ()
+    num_sms: int | None = None  # multiprocessors
+    tdp_w: float | None = None  # board power
+    plan_only: bool = False  # no target runs on it (TPU, Trainium, Gaudi, Ascend)
+    unconfirmed: tuple[str, ...] = ()  # fields whose value no stored source confirms
+    # Constants of a device that no catalogue knows, from `profile kernels` (profiles/cluster/measured_device.py). Its
+    # peaks are then those of the best product that was measured.
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
@@ -44,38 +41,34 @@ Topology = Literal["switch", "mesh", "torus", "pcie"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLevel:
-    """One level of the bandwidth hierarchy, innermost first.
+    """One level of the bandwidth hierarchy, innermost first."""
 
-    size: GPUs joined at this level or below (8 for a node, 72 for an NVL72 rack, the whole cluster for the last).
-    bw_bytes_per_s: per GPU, one direction, when all GPUs below use it at once. topology `mesh`: a group of n of the
-    level's GPUs gets (n-1)/(size-1) of it, since each pair has a link of its own (MI300X); `switch`: all of it.
-    shared_by: how many times faster one GPU sends while those that it shares its port with are silent; their messages
-    go one after the other. 1: each has its own, or they share it packet by packet.
-    """
-
-    name: str
-    size: int
-    bw_bytes_per_s: float
-    latency_s: float
+    name: str  # node, rack, network ...
+    size: int  # GPUs joined at this level or below: 8 for a node, 72 for an NVL72 rack, the cluster for the last
+    bw_bytes_per_s: float  # per GPU, one direction, when all GPUs below use it at once
+    latency_s: float  # of one message
+    # mesh: a group of n gets (n-1)/(size-1) of the bandwidth, since each pair has its own link (MI300X)
     topology: Topology = "switch"
     kind: str = ""  # nvlink4, pcie5, ndr-ib, roce, efa, slingshot, ethernet, wan ...: selects the measured curves
     source: str = ""  # where bandwidth and latency come from
+    # How many times faster one GPU sends while those that it shares a port with are silent: their messages take turns.
+    # 1: each has a port of its own, or they share it packet by packet.
     shared_by: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGroup:
-    """Nodes that are alike. measured: constants of their GPUs and hosts that were measured on this cluster
-    (profiles/cluster/device_files.py): gemm, attention, fused, reserve_share, context_bytes and others."""
+    """Nodes that are alike."""
 
-    node: str
-    gpu: GpuSpec
+    node: str  # type of node
+    gpu: GpuSpec  # its accelerator
     num_nodes: int
     gpus_per_node: int
-    host_memory_bytes: float | None = None
-    host_memory_bw_bytes_per_s: float | None = None
-    price_usd_per_node_hour: float | None = None
-    unconfirmed: tuple[str, ...] = ()
+    host_memory_bytes: float | None = None  # per node
+    host_memory_bw_bytes_per_s: float | None = None  # per node
+    price_usd_per_node_hour: float | None = None  # of renting one
+    unconfirmed: tuple[str, ...] = ()  # fields whose value no stored source confirms
+    # constants of its GPUs and hosts that were measured on this cluster (profiles/cluster/device_files.py)
     measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -85,38 +78,33 @@ class NodeGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLinks:
-    """The network from node to node where it is not the same everywhere; nodes in the order of the groups.
+    """The network from node to node where it is not the same everywhere; nodes in the order of the groups."""
 
-    bw_bytes_per_s[i][j]: what node i sends to node j with all its NICs, one direction; the diagonal says nothing (0).
-    """
-
+    # [i][j] from node i to node j with all its NICs, one direction; 0 on the diagonal
     bw_bytes_per_s: tuple[tuple[float, ...], ...]
-    source: str
+    source: str  # of the matrix
 
 
 @dataclass(frozen=True, kw_only=True)
 class Island:
-    """Nodes that are alike and near one another: a group of nodes, or its part in one site. Nodes `first_node` to
-    first_node + num_nodes - 1 of the cluster; levels: of these nodes alone."""
+    """Nodes that are alike and near one another: a group of nodes, or the part of one in one site."""
 
-    name: str
+    name: str  # for screens
     group: int  # index into ClusterSpec.groups
-    first_node: int
+    first_node: int  # of the cluster; the others follow it
     num_nodes: int
-    levels: tuple[NetworkLevel, ...]
+    levels: tuple[NetworkLevel, ...]  # hierarchy of these nodes alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bridge:
-    """What joins two islands (`ends`, indices into ClusterSpec.islands). link: what one GPU may send over it, one
-    direction, however few send; node_bytes_per_s: what the GPUs of a node share of it, gpus_per_node of them;
-    trunk_bytes_per_s: what all that cross share. Where nothing is shared, more than any link has."""
+    """The network between two islands. A bandwidth that nothing shares is above that of any link."""
 
-    ends: tuple[int, int]
-    link: NetworkLevel
-    gpus_per_node: int
-    node_bytes_per_s: float
-    trunk_bytes_per_s: float
+    ends: tuple[int, int]  # indices into ClusterSpec.islands
+    link: NetworkLevel  # bandwidth of one GPU over it, one direction, however few send
+    gpus_per_node: int  # that share `node_bytes_per_s`
+    node_bytes_per_s: float  # shared by the GPUs of a node, one direction
+    trunk_bytes_per_s: float  # shared by all that cross, one direction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,21 +112,19 @@ class ClusterSpec:
     """Groups of nodes and the bandwidth hierarchy that joins them.
 
     Where groups or links differ, each level carries the weakest of their values, and `gpu` is the weakest GPU: a plan
-    made so is safe on all of them, and the warnings of the plan say so. hosts: names of the nodes, () where none are
-    given; links: only where nodes are not joined alike, and then the last level is the weakest of them. collectives:
-    constants that were measured on this cluster: kind of level -> operation -> fields of collectives.OpRates. islands,
-    bridges: where there are several groups or sites, each alone and what joins every two of them.
+    made so is safe on all of them, and the warnings of the plan say so.
     """
 
-    name: str
-    groups: tuple[NodeGroup, ...]
-    levels: tuple[NetworkLevel, ...]
-    warnings: tuple[Notice, ...] = ()
-    hosts: tuple[str, ...] = ()
-    links: NodeLinks | None = None
+    name: str  # for screens
+    groups: tuple[NodeGroup, ...]  # of nodes that are alike
+    levels: tuple[NetworkLevel, ...]  # network from the innermost level
+    warnings: tuple[Notice, ...] = ()  # for every plan on it
+    hosts: tuple[str, ...] = ()  # names of the nodes, (): none are given
+    links: NodeLinks | None = None  # where nodes are not joined alike; the last level is then the weakest of them
+    # measured on this cluster: kind of level -> operation -> fields of collectives.OpRates
     collectives: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    islands: tuple[Island, ...] = ()
-    bridges: tuple[Bridge, ...] = ()
+    islands: tuple[Island, ...] = ()  # where there are several groups or sites
+    bridges: tuple[Bridge, ...] = ()  # between every two islands
 
     @property
     def num_nodes(self) -> int:

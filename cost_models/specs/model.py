@@ -13,19 +13,15 @@ DROPOUTS = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "embeddi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Attention of one layer: grouped-query (MHA and MQA included), or multi-head latent (MLA) with `kv_lora_rank`.
+    """Attention of one layer: grouped-query (MHA and MQA included), or multi-head latent (MLA) with `kv_lora_rank`."""
 
-    head_dim is the width of a query or key head (MLA: nope + rope part), value_head_dim that of a value head.
-    window: how many tokens a query sees at most (sliding window or chunk), None: all before it.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_head_dim: int
-    window: int | None = None
-    qkv_bias: bool = False
-    output_bias: bool = False
+    heads: int  # query heads
+    kv_heads: int  # key and value heads
+    head_dim: int  # width of a query or key head; MLA: without and with positions together
+    value_head_dim: int  # width of a value head
+    window: int | None = None  # tokens that a query sees at most (sliding window or chunk), None: all before it
+    qkv_bias: bool = False  # of the projections of queries, keys and values
+    output_bias: bool = False  # of the output projection
     norm_parameters: int = 0  # elements of query/key (and MLA latent) norms
     sink_parameters: int = 0  # learned attention sinks (gpt-oss: one per head)
     q_lora_rank: int | None = None  # MLA: rank of the query compression, None: direct projection
@@ -48,35 +44,30 @@ class Attention:
 class FeedForward:
     """Dense feed-forward block: two matrices, or three when gated (SwiGLU, GeGLU)."""
 
-    inner: int
-    gated: bool = True
-    bias: bool = False
+    inner: int  # width
+    gated: bool = True  # three matrices
+    bias: bool = False  # of all matrices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
-    """Routed experts, `top_k` of `experts` per token, plus shared experts seen by every token (as one wide block).
+    """Routed experts, `top_k` of `experts` per token, and shared experts seen by every token."""
 
-    groups, top_groups: the experts are in `groups` groups of neighbours, and those of a token in `top_groups` of them
-    (DeepSeek-V2, arXiv 2405.04434, 2.2.2); 1 of 1 is a free choice. Costs do not depend on the last three, what is
-    computed does: a token's weights are the router's scores, where `router_normalised` over their sum, times the scale.
-    capacity_factor: an expert gets this many times its even share of the tokens of each rank, (0, experts / top_k]:
-    those with the largest weights, and any others with weight 0 where fewer chose it. None: as many as chose it.
-    """
-
-    experts: int
-    top_k: int
-    expert_inner: int
-    gated: bool = True
-    expert_bias: bool = False
-    router_bias: bool = False
-    shared_inner: int = 0
+    experts: int  # number of routed experts
+    top_k: int  # routed experts of a token
+    expert_inner: int  # width of an expert
+    gated: bool = True  # three matrices per expert
+    expert_bias: bool = False  # of all their matrices
+    router_bias: bool = False  # one per expert
+    shared_inner: int = 0  # width of all shared experts as one block, 0: none
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
-    groups: int = 1
-    top_groups: int = 1
-    router_scores: Literal["softmax", "sigmoid"] = "softmax"
-    router_normalised: bool = True
-    router_scale: float = 1.0
+    groups: int = 1  # of neighbouring experts (DeepSeek-V2, arXiv 2405.04434, 2.2.2)
+    top_groups: int = 1  # groups that the experts of a token are in; 1 of 1: a free choice
+    router_scores: Literal["softmax", "sigmoid"] = "softmax"  # function of the logits; no cost depends on it
+    router_normalised: bool = True  # whether a token's weights are its scores over their sum; no cost depends on it
+    router_scale: float = 1.0  # factor of these weights; no cost depends on it
+    # An expert gets this many times its even share of the tokens of each rank, (0, experts / top_k]: those with the
+    # largest weights, and any others with weight 0 where fewer chose it. None: as many as chose it.
     capacity_factor: float | None = None
 
     def capacity(self, tokens: Any) -> Any:
@@ -88,15 +79,12 @@ class MixtureOfExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of decoder layer. num_norms counts norms of size hidden in the layer (2 pre-norm, 4 gemma-2, 1 gptj).
+    """One kind of decoder layer."""
 
-    Two norms are of the inputs of attention and feed-forward block, or of their outputs; four are of both.
-    """
-
-    attention: Attention
-    feed_forward: FeedForward | MixtureOfExperts
-    num_norms: int = 2
-    norm_bias: bool = False
+    attention: Attention  # block
+    feed_forward: FeedForward | MixtureOfExperts  # block
+    num_norms: int = 2  # of size hidden: 2 pre-norm, 4 around both blocks (gemma-2), 1 shared (gptj)
+    norm_bias: bool = False  # of these norms
     output_norms: bool = False  # the two norms are of the outputs of the blocks (OLMo 2, arXiv 2501.00656)
     parallel_blocks: bool = False  # both blocks take the layer's input, their outputs are added together (GPT-J)
 
@@ -108,23 +96,20 @@ class Layer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
     """How rotary positions are stretched beyond the length of the first training. Names and meaning are those of
-    rope_parameters in config.json (transformers 5.23, modeling_rope_utils.py); a kind uses its own numbers only.
+    rope_parameters in config.json (transformers 5.23, modeling_rope_utils.py); a kind uses its own numbers only."""
 
-    dynamic: not up to max_positions, which no plan exceeds. longrope: its lists of factors, one a frequency, are not
-    held. mscale, mscale_all_dim: 0 where they are not given.
-    """
-
+    # dynamic: not up to max_positions, which no plan exceeds; longrope: without its factors per frequency
     kind: Literal["linear", "dynamic", "yarn", "longrope", "llama3"]
-    factor: float
-    original_max_positions: int | None = None
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float = 0.0
-    mscale_all_dim: float = 0.0
-    attention_factor: float | None = None
-    truncate: bool = True
+    factor: float  # of the length
+    original_max_positions: int | None = None  # length of the first training
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    mscale: float = 0.0  # yarn, 0: not given
+    mscale_all_dim: float = 0.0  # yarn, 0: not given
+    attention_factor: float | None = None  # yarn: amplitude of cos and sin, None: by `mscale`
+    truncate: bool = True  # yarn: bounds of its ramp are rounded to whole frequencies
 
     def __str__(self) -> str:
         first = f" from {self.original_max_positions}" if self.original_max_positions else ""
@@ -152,48 +137,39 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only language model.
+    """A decoder-only language model. Costs do not depend on the fields from `rope_theta` on, but results do."""
 
-    `kinds` are the distinct layers, `pattern[i]` says which kind layer i is. `learned_positions` is the number of rows
-    of a learned position table (0: RoPE or ALiBi). `embedding_dim` differs from hidden where the embedding is
-    projected (opt-350m). `mtp_layers`: multi-token-prediction modules, counted apart from the layers.
-
-    Costs do not depend on the fields from `rope_theta` on, what is computed does. `activation`: silu, gelu, gelu_tanh,
-    relu, relu2 or another name, of the gate where blocks are gated. `partial_rotary_factor`: the share of a head that
-    is rotated (of the part that carries positions, in latent attention). `assumed`: which are defaults, not from the
-    source. `unmodelled`: fields of the source that change what is computed and that have none here.
-    """
-
-    name: str
-    family: str
-    hidden: int
-    vocab: int
-    kinds: tuple[Layer, ...]
-    pattern: tuple[int, ...]
-    max_positions: int
-    tied_embeddings: bool = False
-    learned_positions: int = 0
-    embedding_norm: bool = False
-    final_norm: bool = True
+    name: str  # canonical
+    family: str  # model_type of config.json
+    hidden: int  # width
+    vocab: int  # rows of the token table
+    kinds: tuple[Layer, ...]  # distinct layers
+    pattern: tuple[int, ...]  # [layer] index into `kinds`
+    max_positions: int  # longest sequence
+    tied_embeddings: bool = False  # the head is the token table
+    learned_positions: int = 0  # rows of a learned position table, 0: RoPE or ALiBi
+    embedding_norm: bool = False  # after the token table
+    final_norm: bool = True  # before the head
     norm_bias: bool = False  # of the final and embedding norm
-    head_bias: bool = False
-    embedding_dim: int | None = None
-    mtp_layers: int = 0
+    head_bias: bool = False  # one per token
+    embedding_dim: int | None = None  # width of the token table where it is projected (opt-350m), None: hidden
+    mtp_layers: int = 0  # multi-token-prediction modules, beside the layers
     dropout: bool = False  # trained with dropout on hidden states: saves one-byte masks
-    source: str = ""
+    source: str = ""  # of the numbers
     rope_theta: float | None = 10_000.0  # base of the rotary positions; None: learned ones, or ALiBi
-    norm_epsilon: float = 1e-5
-    activation: str = "silu"
-    rope_scaling: RopeScaling | None = None
+    norm_epsilon: float = 1e-5  # of all norms
+    activation: str = "silu"  # silu, gelu, gelu_tanh, relu, relu2 or another name; of the gate where blocks are gated
+    rope_scaling: RopeScaling | None = None  # None: not stretched
+    # share of a head that is rotated; in latent attention, of the part with positions
     partial_rotary_factor: float = 1.0
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()  # fields that are defaults, not from the source
     window_rope_theta: float | None = None  # base in layers with a window, never scaled; None: as in the others
     unit_offset_norms: bool = False  # norms multiply by 1 + weight (Gemma)
     embedding_scale: float = 1.0  # factor of the rows of the token table
     residual_scale: float = 1.0  # factor of what each block adds to the residual stream
     logit_scale: float = 1.0  # factor of the logits
     logit_softcap: float | None = None  # c: logits become c tanh(logit / c)
-    unmodelled: tuple[str, ...] = ()
+    unmodelled: tuple[str, ...] = ()  # fields of the source that change results and have none here
 
     @property
     def num_layers(self) -> int:

@@ -19,5 +19,5 @@ Code = Literal[
 class Notice:
     """One warning. Two with equal code and text are the same warning."""
 
-    code: Code
-    text: str
+    code: Code  # what the warning is about
+    text: str  # for screens

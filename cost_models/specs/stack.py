@@ -17,28 +17,28 @@ class StackSpec:
     brackets: what is physically possible, for whoever fits these numbers.
     """
 
-    name: str
-    attention: AttentionKernel
+    name: str  # of the stack
+    attention: AttentionKernel  # kernel
     throughput: float  # rate of its kernels in a long run over what the device's efficiencies promise [0.5, 1.5]
     elementwise_traffic: float  # memory traffic of element-wise kernels over perfectly fused ones [1, 2]
     # One kernel each, which keeps nothing between; else a kernel per step, of which norms and positions take fp32.
     fused_norms: bool
     fused_positions: bool  # rotary ones
     fused_activation: bool  # gate, activation and product
-    tp_overlap: float
+    tp_overlap: float  # of collectives of tensor parallelism
     dp_overlap: float  # of the reduction of gradients
     dp_gather_overlap: float  # of gathering the weights that ZeRO-1 and 2 updated
     # How those weights travel: one all-gather, or one broadcast after another by every rank that updated some.
     dp_gather: Literal["all_gather", "broadcasts"]
-    fsdp_overlap: float
+    fsdp_overlap: float  # of gathers and scatters of sharded states
     # Moved per parameter beside a collective of sharded states, unhidden: out of the gathered buffer into the weights
     # [0, 4]; out of the gradients, as they are computed, into the buffer to scatter, in the reduced dtype [0, 14].
     gather_copy_bytes: float
     scatter_copy_bytes: float
     # Training in fp8. Where a line does not say `fp8 alone`, fp4 training has it too.
     fp8_gather: bool  # sharded weights of layers are quantised before they are gathered (fp8 alone)
-    cp_overlap: float
-    ep_overlap: float
+    cp_overlap: float  # of the exchange of keys and values
+    ep_overlap: float  # of the messages of experts
     offload_overlap: float  # of the compute beside them, what copies to the host may hide behind
     contention: float  # added per second that communication and compute run side by side [0, 0.4]
     gradient_bytes: int  # per parameter, as accumulated and reduced
@@ -80,7 +80,7 @@ class StackSpec:
     ep_dispatch: Literal["alltoall", "deduplicated", "deduplicated-fp8"]
     dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
     moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)  # field -> source
     saves_fp8_activations: bool = False  # what an activation function takes is kept in fp8
     # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
     weighs_activations: bool = False

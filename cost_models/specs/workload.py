@@ -22,37 +22,32 @@ LoraTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Low-rank adapters of `rank` on the named projections; the base weights are frozen in `base_dtype`."""
+    """Low-rank adapters; the base weights are frozen."""
 
-    rank: int
+    rank: int  # of the adapters
     targets: tuple[str, ...]  # of LoraTarget
-    base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"
+    base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"  # of the frozen weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One training step.
+    """One training step."""
 
-    seq_len: tokens of the longest sequence (memory); mean_len and mean_square_len: E[s] and E[s^2] of the documents
-    in tokens and tokens^2 (attention). packed: documents fill sequences of seq_len, else each is padded to it.
-    trains_layers: how many of the last layers are trained (None: all; 0 only with lora). techniques: with their knobs
-    (techniques/registry.py).
-    """
-
-    seq_len: int
+    seq_len: int  # tokens of the longest sequence: what memory must hold
     global_batch: int  # sequences
-    precision: Precision = "bf16"
-    optimizer: OptimizerName = "adamw"
-    mean_len: float | None = None
-    mean_square_len: float | None = None
-    packed: bool = True
+    precision: Precision = "bf16"  # compute dtype
+    optimizer: OptimizerName = "adamw"  # decides the bytes of its states
+    mean_len: float | None = None  # E[s] of the documents, tokens
+    mean_square_len: float | None = None  # E[s^2] of the documents, tokens^2: what attention costs
+    packed: bool = True  # documents fill sequences of seq_len, else each is padded to it
     lengths: tuple[tuple[int, float], ...] = ()  # histogram: (length, share of documents)
-    lora: Lora | None = None
-    trains_layers: int | None = None
-    total_tokens: float | None = None
-    objective: Literal["step", "cost", "memory"] = "step"
-    max_memory_bytes: float | None = None
-    kind: Literal["train"] = "train"
+    lora: Lora | None = None  # adapters
+    trains_layers: int | None = None  # how many of the last layers train, None: all; 0 only with lora
+    total_tokens: float | None = None  # of the whole training, for its cost
+    objective: Literal["step", "cost", "memory"] = "step"  # minimised by the search
+    max_memory_bytes: float | None = None  # per GPU, None: all that it has
+    kind: Literal["train"] = "train"  # of work
+    # names with their knobs (techniques/registry.py)
     techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
 
     @property

@@ -16,7 +16,7 @@ from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .pipeline_overhead import pipeline_s
 from .reserved_memory import fixed_bytes, fullest_stage
 from .stage_messages import hop_s
-from .stage_seconds import each_kind_s, stage_seconds
+from .stage_seconds import kind_seconds, stage_seconds
 from .step import once_terms_s
 from .stragglers import straggler_share
 from .vocabulary_seconds import exposed_vocabulary_s
@@ -63,7 +63,7 @@ def bound(
 
 def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     """[n] kind_s of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
-    x, kernels, kind_s = ledger.layouts, kernel_seconds(ledger.tables, rates), each_kind_s(ledger, rates)
+    x, kernels, kind_s = ledger.layouts, kernel_seconds(ledger.tables, rates), kind_seconds(ledger, rates)
     layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
     edges = len(kernels.layers) + EMBEDDING
     layer_s = np.min([kind_s[k] for k in ledger.kinds if k < layers], axis=0)

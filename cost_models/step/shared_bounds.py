@@ -40,7 +40,7 @@ def least_pipeline(
     through all stages. All: the link sends m times.
     """
     first = batches[0]
-    seconds_by_kind = [stage_seconds.each_kind_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
+    seconds_by_kind = [stage_seconds.kind_seconds(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
     none = np.zeros(len(first.m))
     extra = [stage_seconds.unhidden_s(batch, rate, shards_known=shards_known) if states_known else none
              for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip

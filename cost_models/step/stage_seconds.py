@@ -103,7 +103,7 @@ def cycle_s(ledger: Ledger, rates: Rates, *, states_known: bool, shards_known: b
     return np.asarray(stage_seconds(ledger, rates, shards_known=shards_known, states=states_known).cycle.max(axis=0))
 
 
-def each_kind_s(ledger: Ledger, rates: Rates) -> dict[int, Array]:
+def kind_seconds(ledger: Ledger, rates: Rates) -> dict[int, Array]:
     """Kind -> [n] seconds per micro-batch of one layer of that kind: forward, backward, what is recomputed and the
     addition of its gradients."""
     kernels, accumulated = kernel_seconds(ledger.tables, rates), accumulated_per_kind(ledger)

@@ -18,7 +18,7 @@ from ...cost_models.quantities.device_memory import LASTING, DeviceMemory
 from ...cost_models.quantities.gradients import accumulated_bytes
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.moments import unusable
-from ...cost_models.quantities.resident import moments_held
+from ...cost_models.quantities.resident import resident_moments
 from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, chunks_per_stage, is_folded, on_devices
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS
@@ -176,7 +176,7 @@ def _moments(staged: Staged) -> tuple[Array, Array, NDArray[np.int64]]:
     """
     x, devices = staged.ledger.layouts, np.array(staged.devices)
     pp, vpp, m = (np.full(len(devices), float(column[0])) for column in (x["pp"], x["vpp"], staged.ledger.m))
-    after_f, after_i = moments_held(staged.layout.schedule, pp, vpp, m, devices.astype(np.float64))
+    after_f, after_i = resident_moments(staged.layout.schedule, pp, vpp, m, devices.astype(np.float64))
     at_embedding = [after_f - _FROM_F[:, None] / chunks_per_stage(staged.layout)] if not len(after_i) else []
     numbers, chunk = np.concatenate([after_f, after_i, *at_embedding]), np.arange(len(devices))
     comes_back = is_folded(staged.layout) * (chunk >= len(devices) // 2)
