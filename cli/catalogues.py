@@ -167,8 +167,10 @@ def _model_in_full(name: str) -> Row:
 def _targets() -> list[Row]:
     from ..planner.targets.registry import TARGETS
 
-    targets = TARGETS.values()
-    return [{"name": each.name, "runs": each.summary, "stack": each.stack, "source": each.source} for each in targets]
+    return [
+        {"name": target.name, "runs": target.summary, "stack": target.stack, "source": target.source}
+        for target in TARGETS.values()
+    ]
 
 
 def _stacks() -> list[Row]:
@@ -195,9 +197,9 @@ def _techniques() -> list[Row]:
     from ..cost_models.techniques.registry import TECHNIQUES
 
     return [
-        {"name": each.name, "title": each.title, "paper": each.paper,
-         "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in each.knobs)}
-        for each in TECHNIQUES.values()
+        {"name": entry.name, "title": entry.title, "paper": entry.paper,
+         "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in entry.knobs)}
+        for entry in TECHNIQUES.values()
     ]  # fmt: skip
 
 
@@ -205,11 +207,11 @@ def _technique_in_full(name: str) -> Row:
     """What a technique does and asks, and every knob with its range."""
     from ..cost_models.techniques.registry import technique
 
-    found = technique(name)
-    knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in found.knobs}
-    about = {"name": found.name, "what it does": found.title, "paper": found.paper}
-    about["needs"] = "; ".join(need.text for need in found.needs)
-    return {**about, **knobs, "excludes": list(found.excludes), "not priced": found.caveat}
+    entry = technique(name)
+    knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in entry.knobs}
+    about = {"name": entry.name, "what it does": entry.title, "paper": entry.paper}
+    about["needs"] = "; ".join(need.text for need in entry.needs)
+    return {**about, **knobs, "excludes": list(entry.excludes), "not priced": entry.caveat}
 
 
 # Catalogues whose entries are listed as they are.

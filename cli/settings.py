@@ -59,7 +59,7 @@ def extract(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Settings, 
 
     Raises UsageError for a missing value or an unknown colour mode.
     """
-    found: dict[str, str | bool] = {
+    values: dict[str, str | bool] = {
         "no_progress": environ.get("MESHWRIGHT_NO_PROGRESS", "") not in ("", "0"),
         "color": environ.get("MESHWRIGHT_COLOR") or "auto",
         "profiles_path": environ.get("MESHWRIGHT_PROFILES_PATH", ""),
@@ -71,14 +71,14 @@ def extract(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Settings, 
         if word == "--":
             rest += [word, *words]
         elif word in _SWITCHES:
-            found[_SWITCHES[word]] = True
+            values[_SWITCHES[word]] = True
         elif len(word) > 2 and word[0] == "-" and set(word[1:]) <= set("qvV"):
-            found.update({_SWITCHES[f"-{letter}"]: True for letter in word[1:]})
+            values.update({_SWITCHES[f"-{letter}"]: True for letter in word[1:]})
         elif name in _VALUES:
-            found[_VALUES[name]] = value if equals else _value(name, next(words, None))
+            values[_VALUES[name]] = value if equals else _value(name, next(words, None))
         else:
             rest.append(word)
-    return _checked(found), rest
+    return _checked(values), rest
 
 
 def _value(name: str, value: str | None) -> str:
@@ -87,9 +87,9 @@ def _value(name: str, value: str | None) -> str:
     return value
 
 
-def _checked(found: Mapping[str, str | bool]) -> Settings:
-    color = str(found["color"])
+def _checked(values: Mapping[str, str | bool]) -> Settings:
+    color = str(values["color"])
     if color not in COLORS:
         raise UsageError(f"`{color}` is not a colour mode", hint="write `--color auto`, `always` or `never`")
-    flags = {name: bool(found.get(name)) for name in set(_SWITCHES.values())}
-    return Settings(**flags, color=color, profiles_path=str(found["profiles_path"]) or None)
+    flags = {name: bool(values.get(name)) for name in set(_SWITCHES.values())}
+    return Settings(**flags, color=color, profiles_path=str(values["profiles_path"]) or None)

@@ -33,9 +33,9 @@ def chart_png(result: Sweep, header: str) -> bytes:
 def _curves(axes: Axes, result: Sweep) -> None:
     (axis,) = result.axes
     xs, names = sweep_screen.numbers(axis), sweep_screen.labels(axis)
-    held = [sweep_screen.seconds(point.held) for point in result.points]
+    baseline = [sweep_screen.seconds(point.held) for point in result.points]
     replanned = [sweep_screen.seconds(point.replanned) for point in result.points]
-    for ys, word, style in ((held, "layout held", "o-"), (replanned, "re-planned at each point", "x--")):
+    for ys, word, style in ((baseline, "layout held", "o-"), (replanned, "re-planned at each point", "x--")):
         if any(y is not None for y in ys):
             axes.plot(xs, [math.nan if y is None else y for y in ys], style, label=word, markersize=4)
     if axis.log:

@@ -46,13 +46,13 @@ def _column(x: float, xs: Sequence[float], log: bool) -> int:
 
 def _filled(places: Sequence[int], ys: Sequence[float | None]) -> list[tuple[int, float]]:
     """A y for every column between two neighbouring points that run, on the straight line between them."""
-    out: list[tuple[int, float]] = []
-    known = [(place, y) for place, y in zip(places, ys, strict=True)]
-    for (a, ya), (b, yb) in pairwise(known):
+    points = list(zip(places, ys, strict=True))
+    filled: list[tuple[int, float]] = []
+    for (a, ya), (b, yb) in pairwise(points):
         if ya is None or yb is None:
             continue
-        out += [(c, ya + (yb - ya) * (c - a) / max(b - a, 1)) for c in range(a, b)]
-    return out + [(place, y) for place, y in known if y is not None]
+        filled += [(column, ya + (yb - ya) * (column - a) / max(b - a, 1)) for column in range(a, b)]
+    return filled + [(place, y) for place, y in points if y is not None]
 
 
 def _labels(low: float, high: float) -> list[str]:
@@ -105,14 +105,14 @@ def _shaded(
 ) -> list[str]:  # fmt: skip
     """Shades, evenly spaced in the logarithm; `x` where nothing runs."""
     low, high = (math.log(end) for end in ends)
-    each = max(1, (width - label - 3) // len(columns))
+    cell_width = max(1, (width - label - 3) // len(columns))
     lines = []
     for name, row in zip(rows, values, strict=True):
         shades = ("x" if value is None else _SHADES[_shade(math.log(value), low, high)] for value in row)
-        lines.append(f"{name:>{label}} |" + "".join(shade * each for shade in shades) + "|")
+        lines.append(f"{name:>{label}} |" + "".join(shade * cell_width for shade in shades) + "|")
     axis = f"{columns[0]} .. {columns[-1]}"
     key = f"` ` {ends[0]:.4g} .. `@` {ends[1]:.4g}"
-    return [*lines, f"{'':>{label}}  {axis:<{each * len(columns)}}", f"{'':>{label}}  {key}"]
+    return [*lines, f"{'':>{label}}  {axis:<{cell_width * len(columns)}}", f"{'':>{label}}  {key}"]
 
 
 def _shade(value: float, low: float, high: float) -> int:

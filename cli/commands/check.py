@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,14 +39,50 @@ def command(
       meshwright check run --to megatron --target-version 0.16.1
     """
     terminal: Terminal = context.obj
-    items = [_check(terminal, path, to, version) for path in paths]
+    checked = [_check(terminal, path, to, version) for path in paths]
     if terminal.settings.json:
+        items = [item.to_dict() for item in checked]
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "check", "items": items})
-    if any(item["problems"] for item in items):
+    if any(item.problems for item in checked):
         raise typer.Exit(1)
 
 
-def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CheckedFile:
+    """A plan or a request; one that is wrong is an error."""
+
+    path: Path
+    what: str  # `plan` or `request`
+    problems: tuple[FieldProblem, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"path": str(self.path), "what": self.what, "problems": [_problem(problem) for problem in self.problems]}
+
+
+@dataclass(frozen=True)
+class CheckedFolder(CheckedFile):
+    """A folder of launch files; `what` is its target."""
+
+    framework: str = ""  # with its release
+    layout_id: str | None = None  # None: the files do not say it
+    own_parser: str = "not run"  # `accepted`, `not run`, `not installed`, or what the framework's parser objects to
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the framework's own parser does not take the files."""
+        return self.own_parser not in ("accepted", "not run", "not installed")
+
+    def to_dict(self) -> dict[str, Any]:
+        more = {"framework": self.framework, "layout_id": self.layout_id, "own_parser": self.own_parser}
+        return {**super().to_dict(), **more}
+
+
+def _problem(problem: FieldProblem) -> dict[str, Any]:
+    return {"message": problem.message, "file": problem.file, "line": problem.line, "field": problem.field,
+            "hint": problem.hint}  # fmt: skip
+
+
+def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) -> CheckedFile:
     if path.is_dir():
         return _folder(terminal, path, to, version)
     from .. import requests
@@ -55,41 +92,47 @@ def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) 
 
         plan = load_plan(path)
         terminal.show([f"{path}: a plan of {len(plan.candidates)} layouts, in order"])
-        return {"path": str(path), "what": "plan", "problems": []}
+        return CheckedFile(path, "plan")
     from ...planner.request.load import load_request
     from ...planner.request.resolve import resolve
 
     resolved = resolve(load_request(path))
     terminal.show([f"{path}: a request for {resolved.model.name} on {resolved.cluster.name}, in order"])
-    return {"path": str(path), "what": "request", "problems": []}
+    return CheckedFile(path, "request")
 
 
-def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None) -> dict[str, Any]:
+def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None) -> CheckedFolder:
+    """The folder held to the rules and, if these find nothing, given to the framework's own parser."""
     from ...errors import FieldProblem, InputError
     from ...planner.targets.check import check_files
 
+    files = _read(path)
     try:
-        names = sorted(each for each in path.iterdir() if each.is_file())
-        files = {each.name: each.read_text(encoding="utf-8") for each in names}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", hint="name a folder that `emit -d` wrote") from None
-    try:
-        found = check_files(files, to, version)
+        checked = check_files(files, to, version)
     except InputError as error:
         raise InputError(f"{path}: {error.message}", hint=error.hint) from None
-    for warning in found.warnings:
+    for warning in checked.warnings:
         terminal.warn(warning)
-    item: dict[str, Any] = {
-        "path": str(path), "what": found.target, "framework": found.framework,
-        "layout_id": str(found.layout) if found.layout else None,
-        "problems": [_problem(each) for each in found.problems], "own_parser": "not run",
-    }  # fmt: skip
-    if not found.problems:
-        item["own_parser"] = said = _own_parser(found.target, files)
-        if said not in ("accepted", "not run", "not installed"):
-            item["problems"] = [_problem(FieldProblem(f"{found.framework}: {said}"))]
-    _show(terminal, path, item, found.problems)
-    return item
+    verdict = "not run" if checked.problems else _own_parser(checked.target, files)
+    folder = CheckedFolder(
+        path, checked.target, tuple(checked.problems), framework=checked.framework,
+        layout_id=str(checked.layout) if checked.layout else None, own_parser=verdict,
+    )  # fmt: skip
+    if folder.rejected:
+        folder = replace(folder, problems=(FieldProblem(f"{checked.framework}: {verdict}"),))
+    _show(terminal, folder)
+    return folder
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Name -> text of the files in a folder."""
+    from ...errors import InputError
+
+    try:
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        return {file.name: file.read_text(encoding="utf-8") for file in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}", hint="name a folder that `emit -d` wrote") from None
 
 
 def _own_parser(target: str, files: dict[str, str]) -> str:
@@ -100,23 +143,23 @@ def _own_parser(target: str, files: dict[str, str]) -> str:
     config = load_target(target).config
     if config is None or "plan.json" not in files:
         return "not run"
-    here, said = config.parser.verdict(files, read_plan(files["plan.json"], "plan.json"), 1)
-    return (said or "accepted") if here else "not installed"
+    installed, objection = config.parser.verdict(files, read_plan(files["plan.json"], "plan.json"), 1)
+    return (objection or "accepted") if installed else "not installed"
 
 
-def _problem(problem: FieldProblem) -> dict[str, Any]:
-    return {"message": problem.message, "file": problem.file, "line": problem.line, "field": problem.field,
-            "hint": problem.hint}  # fmt: skip
+_PARSER_WORDS = {
+    "accepted": "; accepted by the framework's own parser",
+    "not installed": "; the framework is not installed here: its own parser was not run",
+}
 
 
-def _show(terminal: Terminal, path: Path, item: dict[str, Any], problems: list[FieldProblem]) -> None:
-    if not item["problems"]:
-        layout = f", layout {item['layout_id']}" if item["layout_id"] else ""
-        own = {"accepted": "accepted by the framework's own parser", "not installed": "the framework is not installed "
-               "here: its own parser was not run"}.get(item["own_parser"], "")  # fmt: skip
-        terminal.show([f"{path}: {item['framework']}{layout}: in order" + (f"; {own}" if own else "")])
+def _show(terminal: Terminal, folder: CheckedFolder) -> None:
+    title = f"{folder.path}: {folder.framework}"
+    problems = folder.problems
+    if not problems:
+        layout = f", layout {folder.layout_id}" if folder.layout_id else ""
+        terminal.show([f"{title}{layout}: in order{_PARSER_WORDS.get(folder.own_parser, '')}"])
         return
-    lines = [str(each) for each in problems] or [each["message"] for each in item["problems"]]
-    hints = list(dict.fromkeys(each.hint for each in problems if each.hint))
-    terminal.show([f"{path}: {item['framework']}: {len(lines)} problem{'s' if len(lines) > 1 else ''}",
-                   *(f"  {line}" for line in lines), *(f"  hint: {hint}" for hint in hints[:3])])  # fmt: skip
+    hints = list(dict.fromkeys(problem.hint for problem in problems if problem.hint))
+    terminal.show([f"{title}: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
+                   *(f"  {problem}" for problem in problems), *(f"  hint: {hint}" for hint in hints[:3])])  # fmt: skip

@@ -20,8 +20,8 @@ def command(context: typer.Context, plan: options.PlanFile) -> None:
     from ...planner.document.specs import workload_of
 
     terminal: Terminal = context.obj
-    found = load_plan(plan)
-    entries = [each.bibtex for each, _ in of(workload_of(found.resolved, str(plan)).techniques)]
+    workload = workload_of(load_plan(plan).resolved, str(plan))
+    entries = [technique.bibtex for technique, _ in of(workload.techniques)]
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "cite", "bibtex": entries})
     terminal.show(["\n\n".join(entries)] if entries else ["The plan trains by no technique of `show techniques`."])

@@ -50,12 +50,12 @@ def command(
     from ...planner.targets.registry import own_target
 
     terminal: Terminal = context.obj
-    found = load_plan(plan)
-    to = to or own_target(found.resolved["target"])
+    loaded = load_plan(plan)
+    to = to or own_target(loaded.resolved["target"])
     try:
-        written = emit(found, to, launcher, version, choice, str(plan))
+        written = emit(loaded, to, launcher, version, choice, str(plan))
     except LayoutRefusedError as error:
-        error.hint = error.hint or nearest_hint(found, choice, to, error.fields)
+        error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
         raise
     for warning in written.warnings:
         terminal.warn(warning)

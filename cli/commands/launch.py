@@ -116,7 +116,7 @@ def command(
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
     _check_numbers(steps=steps, device=device, check_parity=check_parity, scale_down=scale_down)
-    keep_last, keep_axes = _kept(keep or (), scale_down=scale_down)
+    keep_last, keep_axes = _checkpoints_and_axes(keep or (), scale_down=scale_down)
     saving = _saving(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last, resume=resume,
                      max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
@@ -205,7 +205,7 @@ def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: b
         raise InputError("--check-parity compares with one process: it needs a small model", hint="add `--scale-down`")
 
 
-def _kept(values: Sequence[str], *, scale_down: bool) -> tuple[int | None, str]:
+def _checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[int | None, str]:
     """Of `--keep`: the last checkpoints that stay (None: the default), and ranks of axes as `Settings.keep_axes`."""
     from ...errors import InputError
 
@@ -237,9 +237,9 @@ def _saving(
             raise InputError(f"{name} {value}: must be {least} or more",
                              hint="the last two stay, so that one is left if the other is damaged" if name == "--keep"
                              else f"`{name} {least}`")  # fmt: skip
-    found: dict[str, Any] = {"checkpoint": str(folder.resolve()), "checkpoint_async": behind, "resume": resume}
-    found |= {} if every is None else {"checkpoint_every": every}
-    return found | ({} if keep is None else {"keep": keep})
+    settings: dict[str, Any] = {"checkpoint": str(folder.resolve()), "checkpoint_async": behind, "resume": resume}
+    optional = {"checkpoint_every": every, "keep": keep}
+    return settings | {name: value for name, value in optional.items() if value is not None}
 
 
 def _absolute(data: str) -> str:

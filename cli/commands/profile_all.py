@@ -65,26 +65,26 @@ def command(
     files = {what: output.with_suffix(f".{what}.yaml") for what in ("kernels", "memory", "storage")}
     for path in (output, *files.values()):
         check_writable(path, force=force or resume)
-    asked: dict[str, Any] = {"source": source, "layout": layout, "model": model, "gpu": gpu, "gpus": gpus,
-                             "seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}  # fmt: skip
+    requested: dict[str, Any] = {"source": source, "layout": layout, "model": model, "gpu": gpu, "gpus": gpus,
+                                 "seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}  # fmt: skip
     common: dict[str, Any] = {"device": device, "quick": quick, "dry_run": dry_run, "force": True}
-    own = device == "cpu" and not gpu and source is None and layout is None  # the CPU ranks themselves
+    of_cpu = device == "cpu" and not gpu and source is None and layout is None  # the CPU ranks themselves
 
     def missing(path: Path) -> bool:
         return dry_run or not (resume and path.exists())
 
     num_ranks = ranks or gpus or link_ranks.default_ranks()
-    if missing(output) and (num_ranks > 1 or not own):
-        profile_links.command(context, ranks=num_ranks if own else ranks, gpu=gpu, output=output,
+    if missing(output) and (num_ranks > 1 or not of_cpu):
+        profile_links.command(context, ranks=num_ranks if of_cpu else ranks, gpu=gpu, output=output,
                               resume=resume and _begun(output), **common)  # fmt: skip
     if missing(files["kernels"]):
-        profile.command(context, "kernels", **{**asked, **({"gpus": num_ranks} if own else {})},
+        profile.command(context, "kernels", **{**requested, **({"gpus": num_ranks} if of_cpu else {})},
                         output=files["kernels"], resume=resume and _begun(files["kernels"]), **common)  # fmt: skip
-    if own and not dry_run:
+    if of_cpu and not dry_run:
         _name_device(terminal, output, files["kernels"])
-        asked |= {"gpus": None, "cluster": str(output), "target": TARGET, "set_": ["top=1"] if quick else None}
-    if missing(files["memory"]) and not (own and dry_run):
-        profile.command(context, "memory", **asked, output=files["memory"], **common)
+        requested |= {"gpus": None, "cluster": str(output), "target": TARGET, "set_": ["top=1"] if quick else None}
+    if missing(files["memory"]) and not (of_cpu and dry_run):
+        profile.command(context, "memory", **requested, output=files["memory"], **common)
     if missing(files["storage"]):
         profile_storage.command(context, folder=folder, output=files["storage"], **common)
     if not dry_run:
@@ -125,6 +125,7 @@ def _name(terminal: Terminal, output: Path, telling: list[Path]) -> None:
     """Name the profiles in the cluster file."""
     if telling:
         listed = ", ".join(path.name for path in telling)
-        kept = [line for line in output.read_text(encoding="utf-8").splitlines(True) if not line.startswith(_NAMED)]
-        write_file(output, "".join(kept) + f"{_NAMED} [{listed}]\n", force=True)
+        lines = output.read_text(encoding="utf-8").splitlines(True)
+        others = [line for line in lines if not line.startswith(_NAMED)]
+        write_file(output, "".join(others) + f"{_NAMED} [{listed}]\n", force=True)
         terminal.show(["", f"{output} prices by {listed} too"])

@@ -59,17 +59,17 @@ def command(
     terminal: Terminal = context.obj
     if output is not None:
         check_writable(output, force=force)
-    name, found = _read(format_, source)
+    name, cluster = _read(format_, source)
     matrix = output.with_suffix(".matrix.csv") if output else Path("cluster.matrix.csv")
-    document = cluster_document(found, gpu=gpu, per_node=gpus_per_node, count=nodes, matrix=matrix.name)
-    head = f"# Imported from {source.name} ({name}) on {today()}.\n" + "".join(f"# {note}\n" for note in found.notes)
+    document = cluster_document(cluster, gpu=gpu, per_node=gpus_per_node, count=nodes, matrix=matrix.name)
+    head = f"# Imported from {source.name} ({name}) on {today()}.\n" + "".join(f"# {note}\n" for note in cluster.notes)
     written = cluster_text(document, head)
-    hosts = [host for group in found.groups for host in group.hosts]
+    hosts = [host for group in cluster.groups for host in group.hosts]
     if output is not None:
-        if found.matrix:
-            write_file(matrix, matrix_text(hosts, found.matrix), force=True)
+        if cluster.matrix:
+            write_file(matrix, matrix_text(hosts, cluster.matrix), force=True)
         write_file(output, written, force=force)
-    _tell(terminal, name, found, document, written, output)
+    _show(terminal, name, cluster, document, written, output)
 
 
 def _read(format_: str, source: Path) -> tuple[str, Imported]:
@@ -86,10 +86,10 @@ def _read(format_: str, source: Path) -> tuple[str, Imported]:
     shown = "stdin" if str(source) == "-" else str(source)
     if not content.strip():
         raise InputError(f"{shown}: the file is empty")
-    fitting = [name for name, each in IMPORTERS.items() if each.recognises(content)]
+    fitting = [name for name, importer in IMPORTERS.items() if importer.recognises(content)]
     if format_ == "auto":
         if not fitting:
-            tried = "\n".join(f"{name}: {each.summary}" for name, each in IMPORTERS.items())
+            tried = "\n".join(f"{name}: {importer.summary}" for name, importer in IMPORTERS.items())
             raise InputError(f"{shown} is of none of the formats that were tried\n{tried}",
                              hint="name the format: `profile import slurm FILE`")  # fmt: skip
         format_ = fitting[0]
@@ -102,14 +102,14 @@ def _read(format_: str, source: Path) -> tuple[str, Imported]:
         raise
 
 
-def _tell(
-    terminal: Terminal, name: str, found: Imported, document: dict[str, Any], written: str, output: Path | None
+def _show(
+    terminal: Terminal, name: str, cluster: Imported, document: dict[str, Any], written: str, output: Path | None
 ) -> None:  # fmt: skip
-    for note in found.notes:
+    for note in cluster.notes:
         terminal.talk(text.wrapped(f"note: {note}"))
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "cluster-import", "format": name,
-                             "cluster": document, "notes": list(found.notes)})  # fmt: skip
+                             "cluster": document, "notes": list(cluster.notes)})  # fmt: skip
     elif output is None:
         terminal.write(written)
     else:

@@ -73,9 +73,9 @@ def command(
     if dry_run:
         _dry_run(terminal, options, ranks or link_ranks.default_ranks())
         return
-    found = _measured(terminal, options, ranks or link_ranks.default_ranks(), output, resume=resume)
-    if found is not None:  # the first rank
-        _tell(terminal, *found, gpu, output, force=force)
+    measured = _measured(terminal, options, ranks or link_ranks.default_ranks(), output, resume=resume)
+    if measured is not None:  # the first rank
+        finish(terminal, *measured, gpu, output, force=force)
 
 
 def _check(device: str, output: Path | None, *, resume: bool, force: bool) -> None:
@@ -95,18 +95,18 @@ def _size(text: str) -> int:
     from ...errors import InputError
     from ...profiles.cluster.link_tests import SMALLEST
 
-    found = int(units.parse(text, "B"))
-    if found < 8 * SMALLEST:
+    num_bytes = int(units.parse(text, "B"))
+    if num_bytes < 8 * SMALLEST:
         raise InputError(f"--largest `{text}` must be at least {8 * SMALLEST // 1024} KiB", hint="`--largest 64MiB`")
-    return found
+    return num_bytes
 
 
 def _dry_run(terminal: Terminal, options: LinkOptions, num_ranks: int) -> None:
     from ...profiles.cluster.link_tests import Ranks, tests
     from ..screens import profile_links as profile_links_screen
 
-    wanted = list(tests(Ranks(("this node",), num_ranks), quick=options.quick))
-    terminal.show(profile_links_screen.tests_screen(wanted, options.limit))
+    scheduled = list(tests(Ranks(("this node",), num_ranks), quick=options.quick))
+    terminal.show(profile_links_screen.tests_screen(scheduled, options.limit))
 
 
 def _measured(
@@ -119,23 +119,23 @@ def _measured(
     from ...profiles.profilers.samples import Samples
 
     with link_ranks.job(options, num_ranks) as job:
-        wanted = list(tests(job.ranks, quick=options.quick))
+        scheduled = list(tests(job.ranks, quick=options.quick))
         if job.rank:
-            link_ranks.follow(options, job, wanted)
+            link_ranks.follow(options, job, scheduled)
             return None
         about = {**environment.environment(job.device), "backend": links.backend(job.device),
                  "ranks": _spelled(job.ranks)}  # fmt: skip
-        kept = Samples(output.with_suffix(".samples.csv") if output else None, about, resume=resume)
+        saved = Samples(output.with_suffix(".samples.csv") if output else None, about, resume=resume)
         with terminal.progress("measuring links") as progress:
-            links.measure(job, wanted, options.limit, options.effort, kept, progress)
-        return link_fits.fit(job.ranks, kept.by_key), about, environment.device_name(job.device)
+            links.measure(job, scheduled, options.limit, options.effort, saved, progress)
+        return link_fits.fit(job.ranks, saved.by_key), about, environment.device_name(job.device)
 
 
 def _spelled(ranks: Ranks) -> str:
     return f"{len(ranks.hosts)} x {ranks.per_node}: {' '.join(ranks.hosts)}"
 
 
-def _tell(
+def finish(
     terminal: Terminal, links: Links, about: dict[str, str], here: str, gpu: str | None, output: Path | None, *,
     force: bool,
 ) -> None:  # fmt: skip

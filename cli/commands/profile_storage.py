@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -70,25 +71,27 @@ def command(
 
     where = timing.open_device(device)
     about = environment.environment(where)
-    kept = Samples(output.with_suffix(".samples.csv") if output else None, about)
+    saved = Samples(output.with_suffix(".samples.csv") if output else None, about)
     with terminal.progress("measuring") as progress:
-        found = storage.measure(where, folder, quick=quick, samples=kept, progress=progress)
+        ranges = storage.measure(where, folder, quick=quick, samples=saved, progress=progress)
     document = {"kind": "storage-profile", "gpu": environment.gpu_of(where), "environment": about,
-                "rates": {name: vars(spread) for name, spread in found.items()}}  # fmt: skip
+                "rates": {name: asdict(rate) for name, rate in ranges.items()}}  # fmt: skip
     if output is not None:
         samples = output.with_suffix(".samples.csv").name
         write_file(output, storage_text(document, today(), samples), force=force)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, **document})
-    terminal.show(_screen(document, found, str(output) if output else None))
+    terminal.show(_screen(about["device"], ranges, str(output) if output else None))
 
 
 def _screen(
-    document: Mapping[str, Any], ranges: Mapping[str, SampleRange], saved_as: str | None
+    device: str, ranges: Mapping[str, SampleRange], saved_as: str | None
 ) -> Iterator[RenderableType]:
-    yield f"storage of {document['environment']['device']}"
-    rows = [(name, text.significant(one.median / 1e9), f"{(one.high - one.low) / one.median:.1%}", f"{one.number}")
-            for name, one in ranges.items()]  # fmt: skip
+    yield f"storage of {device}"
+    rows = [
+        (name, text.significant(rate.median / 1e9), f"{(rate.high - rate.low) / rate.median:.1%}", f"{rate.number}")
+        for name, rate in ranges.items()
+    ]
     yield table("", "GB/s", "spread", "samples", rows=rows, right=["GB/s", "spread", "samples"])
     yield ""
     if "drive read" in ranges:

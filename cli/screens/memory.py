@@ -66,8 +66,8 @@ def memory_table(groups: Sequence[StageGroup]) -> Table:
 
 def buffer_names(memory: StageMemory) -> list[str]:
     """Fields of the buffers that a GPU holds: their sum is what is allocated."""
-    apart = ("stage", "host_bytes", *_TOTALS)
-    return [name for name in type(memory).model_fields if name not in apart]
+    no_buffers = ("stage", "host_bytes", *_TOTALS)
+    return [name for name in type(memory).model_fields if name not in no_buffers]
 
 
 def _stage_groups(stages: Sequence[StageMemory], limits: Sequence[float]) -> list[StageGroup]:

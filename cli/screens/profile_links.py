@@ -14,6 +14,8 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ...cost_models.rates.collectives import OpRates
+
 _MOST_NODES = 8  # of a matrix on the screen
 _NOISY = 0.25
 
@@ -47,8 +49,8 @@ def links_screen(
     spread = _median(list(links.pairs.values()), "spread")
     if spread > _NOISY:
         yield text.wrapped(f"half of the samples of a message lie {spread:.0%} apart: something else was running")
-    for each in slow:
-        yield text.wrapped(f"slow: {slow_link_text(each, links.ranks)}")
+    for link in slow:
+        yield text.wrapped(f"slow: {slow_link_text(link, links.ranks)}")
     yield ""
     if saved_as is None:
         yield "Next: add `-o links.yaml` to keep this as a cluster"
@@ -92,10 +94,10 @@ def _collectives(links: Links) -> RenderableType:
     for level in links.levels:
         for op in COLLECTIVES:
             if op in links.residuals[level.kind]:
-                one = links.rates[level.kind][op]
-                rows.append((op.replace("_", "-"), where.get(level.kind, "between nodes"), f"{one.base_s * 1e6:.0f}",
-                             f"{max(one.hop_s, 0 if level.kind in where else level.latency_s) * 1e6:.0f}",
-                             f"{one.efficiency:.2f}", f"{links.residuals[level.kind][op]:.1%}"))  # fmt: skip
+                rate = links.rates[level.kind][op]
+                rows.append((op.replace("_", "-"), where.get(level.kind, "between nodes"), f"{rate.base_s * 1e6:.0f}",
+                             f"{max(rate.hop_s, 0 if level.kind in where else level.latency_s) * 1e6:.0f}",
+                             f"{rate.efficiency:.2f}", f"{links.residuals[level.kind][op]:.1%}"))  # fmt: skip
     columns = ("collective", "groups", "start us", "per step us", "of the bandwidth", "fit off by")
     return table(*columns, rows=rows, right=columns[2:])
 
@@ -113,10 +115,10 @@ def document(links: Links, slow: Sequence[Slow], about: Mapping[str, str]) -> di
         "collectives": [{"level": level.name, "kind": level.kind, "op": op, **_fields(links.rates[level.kind][op]),
                          "median_error": links.residuals[level.kind][op]}
                         for level in links.levels for op in links.residuals[level.kind]],
-        "slow": [{"from": each.source, "to": each.to, "share": each.share, "says": slow_link_text(each, links.ranks)}
-                 for each in slow],
+        "slow": [{"from": link.source, "to": link.to, "share": link.share, "says": slow_link_text(link, links.ranks)}
+                 for link in slow],
     }  # fmt: skip
 
 
-def _fields(one: Any) -> dict[str, float]:
-    return {name: getattr(one, name) for name in ("base_s", "hop_s", "efficiency", "ramp")}
+def _fields(rate: OpRates) -> dict[str, float]:
+    return {"base_s": rate.base_s, "hop_s": rate.hop_s, "efficiency": rate.efficiency, "ramp": rate.ramp}

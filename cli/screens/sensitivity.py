@@ -28,8 +28,8 @@ class SensitivityCells:
 def sensitivity_screen(result: Sensitivity, header: str) -> list[Part]:
     """The numbers, what helps most first."""
     cells = sensitivity_cells(result)
-    held = f"held  {result.layout_id}, {text.significant(result.step_s)} s per step"
-    lines: list[Part] = [header, *change_lines(result.changes), held, ""]
+    subject = f"held  {result.layout_id}, {text.significant(result.step_s)} s per step"
+    lines: list[Part] = [header, *change_lines(result.changes), subject, ""]
     lines += [table(*cells.columns, rows=cells.rows, right=cells.columns[1:]), ""]
     lines.append(text.wrapped(binding(result)))
     if cells.without_effect:

@@ -51,13 +51,13 @@ def numbers(axis: AxisOut) -> list[float]:
 
 def _curve(result: Sweep) -> list[str]:
     axis, points = result.axes[0], result.points
-    held = charts.Line("o", [seconds(point.held) for point in points])
+    baseline = charts.Line("o", [seconds(point.held) for point in points])
     replanned = charts.Line("x", [seconds(point.replanned) for point in points])
     searched = any(y is not None for y in replanned.ys)
     if len(points) < 3 or axis.dimension is None:
         return []  # a few words make no curve
     key = "step s   o layout held" + ("     x re-planned at each point" if searched else "")
-    lines = [held, replanned] if searched else [held]
+    lines = [baseline, replanned] if searched else [baseline]
     return [key, *charts.curve(numbers(axis), labels(axis), lines, log=axis.log)]
 
 

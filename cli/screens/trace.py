@@ -18,19 +18,23 @@ def trace_screen(traced: Sequence[Comparison]) -> list[Part]:
     from ...runtime.rehearsal.traced import TOLERANCE
 
     rows = [
-        (str(each.trace.stage), text.gib(each.planned_bytes), text.gib(each.trace.allocated_bytes),
-         text.more(each.difference), each.trace.doing)
-        for each in traced
+        (str(stage.trace.stage), text.gib(stage.planned_bytes), text.gib(stage.trace.allocated_bytes),
+         text.more(stage.difference), stage.trace.doing)
+        for stage in traced
     ]  # fmt: skip
     names = ("stage", "planned GiB", "traced GiB", "difference", "peak while")
     parts: list[Part] = ["", "One step of the runtime, traced (allocated)", table(*names, rows=rows, right=names[:-1])]
-    for each in traced:
-        if not each.agrees:
-            parts += ["", f"Stage {each.trace.stage} differs by more than {text.share(TOLERANCE)}, by", _terms(each)]
+    for stage in traced:
+        if not stage.agrees:
+            parts += ["", f"Stage {stage.trace.stage} differs by more than {text.share(TOLERANCE)}, by", _terms(stage)]
     return parts
 
 
-def _terms(each: Comparison) -> Part:
-    rows = [(name, text.gib(planned), text.gib(held), text.gib(planned - held)) for name, planned, held in each.terms]
+def _terms(stage: Comparison) -> Part:
+    """Buffers of a stage, planned and traced."""
+    rows = [
+        (name, text.gib(planned), text.gib(traced), text.gib(planned - traced))
+        for name, planned, traced in stage.terms
+    ]
     names = ("buffer", "planned GiB", "traced GiB", "more")
     return table(*names, rows=rows, right=names[1:])

@@ -192,7 +192,7 @@ def test_nodes_of_two_devices_have_each_their_own_links_inside(tmp_path: Path) -
 def test_one_name_for_different_nodes_is_not_used_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     ranks = Ranks(("a", "b"), 4, ("cpu-0.2-cores", "a100-sxm-80gb"))
     links = link_fits.fit(ranks, made(ranks))
-    profile_links._tell(Terminal(Settings()), links, ABOUT, "cpu-0.2-cores", "h100", None, force=False)
+    profile_links.finish(Terminal(Settings()), links, ABOUT, "cpu-0.2-cores", "h100", None, force=False)
     said = " ".join(capsys.readouterr().err.split())
     assert "--gpu h100 is not used: the nodes have cpu-0.2-cores, a100-sxm-80gb" in said
     assert said.count("no catalogue knows") == 1
@@ -207,7 +207,7 @@ def test_the_next_command_is_one_that_works(capsys: pytest.CaptureFixture[str], 
         ("h100-sxm-80gb", "nccl", f"plan --cluster {tmp_path}/h100-sxm-80gb.yaml --model llama-3.1-8b"),
     ):
         output, about = tmp_path / f"{device}.yaml", {**ABOUT, "backend": backend}
-        profile_links._tell(Terminal(Settings()), links, about, device, None, output, force=False)
+        profile_links.finish(Terminal(Settings()), links, about, device, None, output, force=False)
         assert f"Next: meshwright {command}" in capsys.readouterr().out
 
 
