@@ -61,13 +61,13 @@ class IslandAssignment(DocumentPart):
 
     @property
     def num_gpus(self) -> int:
-        return sum(each.num_gpus for each in self.islands)
+        return sum(use.num_gpus for use in self.islands)
 
     @property
     def shares(self) -> tuple[int, ...] | None:
         """Micro-batches of a replica of each island, where they differ."""
-        found = tuple(each.micro_batches for each in self.islands)
-        return found if self.manner == "replicas" and len(set(found)) > 1 else None
+        shares = tuple(use.micro_batches for use in self.islands)
+        return shares if self.manner == "replicas" and len(set(shares)) > 1 else None
 
 
 class Strategy(DocumentPart):

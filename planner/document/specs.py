@@ -18,16 +18,16 @@ _POSITIVE = ("rope_theta", "window_rope_theta", "norm_epsilon", "partial_rotary_
 
 def part(resolved: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
     """The object `field` of what a plan resolved. Raises InputError if it is damaged; `name`: the file."""
-    found = resolved.get(field)
-    if not isinstance(found, dict):
+    data = resolved.get(field)
+    if not isinstance(data, dict):
         raise InputError.of([FieldProblem("missing, or not an object", file=name, field=f"resolved.{field}")])
-    return found
+    return data
 
 
 def build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> Any:
     """An instance of the dataclass `kind`; unknown, missing and mistyped fields are named."""
-    known = {each.name for each in fields(kind)}
-    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
+    known = {field.name for field in fields(kind)}
+    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
     hint = "the file was edited, or written by another version: plan again"
     problems = [
         FieldProblem("unknown", file=name, field=f"{where}.{key}", hint=hint) for key in sorted(set(data) - known)
@@ -64,11 +64,11 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
         _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
         layers.append(build(Layer, {**kind, **parts}, where, name))
     pattern = tuple(data.get("pattern", ()))
-    if not pattern or not all(isinstance(each, int) and 0 <= each < len(layers) for each in pattern):
+    if not pattern or not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.pattern")])
-    found = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern,
+    values = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
-    model: ModelSpec = build(ModelSpec, found, "resolved.model", name)
+    model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
     numbers = {name: 1.0 if (value := getattr(model, name)) is None else value for name in _POSITIVE}
     if model.rope_scaling is not None:
@@ -81,12 +81,12 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
 
 
 def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
-    found, where = data.get("rope_scaling"), "resolved.model.rope_scaling"
-    if found is None:
+    given, where = data.get("rope_scaling"), "resolved.model.rope_scaling"
+    if given is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(given, dict):
         raise InputError.of([FieldProblem("not an object", file=name, field=where)])
-    scaling: RopeScaling = build(RopeScaling, found, where, name)
+    scaling: RopeScaling = build(RopeScaling, given, where, name)
     numbers = [value for key, value in vars_of(scaling).items() if key != "kind"]
     known = get_args(get_type_hints(RopeScaling)["kind"])
     if scaling.kind not in known or not all(isinstance(value, float | int | None) for value in numbers):
@@ -125,7 +125,7 @@ def lora_of(workload: Mapping[str, Any], name: str) -> Lora | None:
     lora: Lora = build(Lora, {**data, "targets": tuple(data.get("targets", ()))}, where, name)
     _positive(vars(lora), ("rank",), where, name)
     known = get_args(LoraTarget)
-    if not lora.targets or (unknown := [each for each in lora.targets if each not in known]):
+    if not lora.targets or (unknown := [target for target in lora.targets if target not in known]):
         text = f"`{unknown[0]}` is none of {', '.join(known)}" if lora.targets else "names no projection"
         raise InputError.of([FieldProblem(text, file=name, field=f"{where}.targets")])
     return lora
@@ -136,8 +136,8 @@ def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:
     data = dict(part(resolved, "workload", name))
     data["lora"] = lora_of(data, name)
     data["lengths"] = tuple((int(length), float(share)) for length, share in data.get("lengths", ()))
-    asked = ((name, tuple((knob, value) for knob, value in knobs)) for name, knobs in data.get("techniques", ()))
-    data["techniques"] = tuple(asked)
+    techniques = ((name, tuple((knob, value) for knob, value in knobs)) for name, knobs in data.get("techniques", ()))
+    data["techniques"] = tuple(techniques)
     workload: Workload = build(Workload, data, "resolved.workload", name)
     _positive(vars(workload), ("seq_len", "global_batch"), "resolved.workload", name)
     return workload
@@ -151,7 +151,7 @@ def stack_of(resolved: Mapping[str, Any], name: str) -> StackSpec:
 
 def vars_of(value: Any) -> dict[str, Any]:
     """The fields of a dataclass with slots."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _positive(values: Mapping[str, Any], names: tuple[str, ...], where: str, name: str) -> None:

@@ -73,16 +73,17 @@ def nearest_hint(plan: Plan, choice: int, to: str, fields: tuple[str, ...]) -> s
     try:
         if applies(resolve(request_from_dict(plan.request))):  # `nearest` takes all groups of nodes for the weakest
             return again
-        found = nearest(plan, choice, to, fields)
+        near_plan = nearest(plan, choice, to, fields)
     except MeshwrightError:  # the request of the plan refers to files that are gone
         return again
-    if found is None:
+    if near_plan is None:
         return f"no layout of this plan's model and cluster fits on {to}; `meshwright show targets` lists the others"
-    own = plan.candidates[choice - 1]
-    cost = f"{found.layout_id}, {found.step_s:.3g} s per step there ({found.step_s / own.step_s - 1:+.1%})"
-    same = [each.choice for each in plan.candidates if each.layout_id == found.layout_id]
+    candidate = plan.candidates[choice - 1]
+    slower = near_plan.step_s / candidate.step_s - 1
+    cost = f"{near_plan.layout_id}, {near_plan.step_s:.3g} s per step there ({slower:+.1%})"
+    same = [listed.choice for listed in plan.candidates if listed.layout_id == near_plan.layout_id]
     if same:
         return f"the nearest that it can is `--choice {same[0]}`: {cost}"
-    differs = changes(own.to_layout(), found.to_layout())
+    differs = changes(candidate.to_layout(), near_plan.to_layout())
     fixes = " ".join(f"--fix {name}={value}" for name, value in differs.items())
     return f"the nearest that it can is {cost}: plan again with `--target {to} {fixes}`"

@@ -53,7 +53,7 @@ def redistribution(request: Request, candidate: Candidate) -> Redistribution | N
     return Redistribution(**rounded(out))
 
 
-def _last_bytes(one: Staged) -> float:
-    batch, rates = one.ledger, one.resolved.rates
+def _last_bytes(staged: Staged) -> float:
+    batch, rates = staged.ledger, staged.resolved.rates
     reserved = reserved_memory.reserved_bytes(DeviceMemory(batch), rates, batch.num_profiles - 1)
     return float((reserved + reserved_memory.fixed_bytes(batch, rates))[0])

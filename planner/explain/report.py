@@ -119,14 +119,14 @@ def report(plan: Plan, choice: int = 1) -> Report:
 
 def _pipeline(resolved: Resolved, candidate: Candidate) -> PipelineChart | None:
     """The simulated step; None where it is not simulated (`Staged.is_simulated`)."""
-    one = Staged.of(resolved, candidate.to_layout(), candidate.partition, simulate=True)
-    if not one.is_simulated:
+    staged = Staged.of(resolved, candidate.to_layout(), candidate.partition, simulate=True)
+    if not staged.is_simulated:
         return None
-    timeline = one.timeline
+    timeline = staged.timeline
     idle = 1.0 - timeline.busy_s / max(timeline.makespan_s, 1e-300)
     return PipelineChart(
-        step_s=one.step_s, closed_form_s=one.closed_s, makespan_s=timeline.makespan_s, num_stages=one.layout.pp,
-        num_micro_batches=timeline.schedule.num_micro_batches, idle=tuple(idle.tolist()),
+        step_s=staged.step_s, closed_form_s=staged.closed_s, makespan_s=timeline.makespan_s,
+        num_stages=staged.layout.pp, num_micro_batches=timeline.schedule.num_micro_batches, idle=tuple(idle.tolist()),
         windows=tuple(_windows(timeline)),
     )  # fmt: skip
 

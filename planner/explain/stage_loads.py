@@ -43,30 +43,31 @@ class StageLoads(BaseModel):
 
 def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     """Of a candidate of the plan for `request`; it must have a pipeline."""
-    one = staged_as(resolve(request), candidate)
-    even, edges = one.split(None), slice(-EXTRA_KINDS, None)
-    kernels, layer_s = kernel_seconds(one.ledger.tables, one.resolved.rates), one.mean_layer_s
-    kind_s = kernels.forward_s[:, one.key] + kernels.backward_s[:, one.key]
-    worth = (one.ledger.splits.total[0] * kind_s)[edges] / layer_s
-    one_layer_set = one.ledger.vocabulary is None and one.resolved.nodes is None
-    can_split = one.is_simulated and one_layer_set and one.resolved.target.stages != "even"
+    staged = staged_as(resolve(request), candidate)
+    even, edges = staged.split(None), slice(-EXTRA_KINDS, None)
+    kernels, layer_s = kernel_seconds(staged.ledger.tables, staged.resolved.rates), staged.mean_layer_s
+    kind_s = kernels.forward_s[:, staged.key] + kernels.backward_s[:, staged.key]
+    worth = (staged.ledger.splits.total[0] * kind_s)[edges] / layer_s
+    one_layer_set = staged.ledger.vocabulary is None and staged.resolved.nodes is None
+    can_split = staged.is_simulated and one_layer_set and staged.resolved.target.stages != "even"
     return StageLoads(**rounded({
-        "stage_s": _stage_s(one), "even_stage_s": _stage_s(even), "layer_s": layer_s,
+        "stage_s": _stage_s(staged), "even_stage_s": _stage_s(even), "layer_s": layer_s,
         "embedding_layers": float(worth[EMBEDDING] + worth[EMBEDDING_COPY]),
-        "head_layers": float(worth[HEAD] + worth[MTP]) + one.resolved.model.mtp_layers,
-        "step_s": one.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
-        "even_device_bytes": even.device_bytes, "memory_bytes": one.resolved.memory_bytes,
-        "simulated": one.is_simulated, "can_split": can_split,
+        "head_layers": float(worth[HEAD] + worth[MTP]) + staged.resolved.model.mtp_layers,
+        "step_s": staged.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
+        "even_device_bytes": even.device_bytes, "memory_bytes": staged.resolved.memory_bytes,
+        "simulated": staged.is_simulated, "can_split": can_split,
     }))  # fmt: skip
 
 
-def _stage_s(one: Staged) -> list[float]:
+def _stage_s(staged: Staged) -> list[float]:
     """[stage] seconds of a micro-batch."""
-    costs = one.costs
+    costs = staged.costs
     chunks = np.array(costs.forward_s) + np.array(costs.input_s) + np.array(costs.weight_s)
-    devices = one.devices if one.ledger.vocabulary is None else 2 * one.devices  # of layers, then of the vocabulary
+    spread = staged.ledger.vocabulary is not None
+    devices = 2 * staged.devices if spread else staged.devices  # of chunks of layers, then of those of the vocabulary
     return [float(seconds) for seconds in on_devices(chunks[: len(devices)], devices)]
 
 
-def _layers(one: Staged) -> list[int]:
-    return [int(layers) for layers in on_devices(np.array(one.partition.sizes), one.devices)]
+def _layers(staged: Staged) -> list[int]:
+    return [int(layers) for layers in on_devices(np.array(staged.partition.sizes), staged.devices)]

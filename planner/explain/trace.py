@@ -38,10 +38,11 @@ _NAMES = {F: "forward", B: "backward", I: "backward, inputs", W: "backward, weig
 _COLORS = {F: "good", B: "thread_state_running", I: "thread_state_runnable", W: "yellow"}
 
 
-def chrome_trace(one: Staged) -> str:
+def chrome_trace(staged: Staged) -> str:
     """The step as a JSON document for ui.perfetto.dev or chrome://tracing: a process per stage, microseconds."""
-    events = [*_names(one.timeline), *_operations(one.timeline), *_messages(one.timeline), *_memory(one.timeline)]
-    other = {"layout": one.id, "step_s": rounded(one.step_s), "closed_form_s": rounded(one.closed_s)}
+    timeline = staged.timeline
+    events = [*_names(timeline), *_operations(timeline), *_messages(timeline), *_memory(timeline)]
+    other = {"layout": staged.id, "step_s": rounded(staged.step_s), "closed_form_s": rounded(staged.closed_s)}
     return json.dumps({"displayTimeUnit": "ms", "otherData": other, "traceEvents": events}) + "\n"
 
 

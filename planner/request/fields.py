@@ -143,17 +143,17 @@ def _pairs(text: str) -> list[tuple[Any, Any]]:
 
 def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
     """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
-    asked: dict[str, dict[str, float]] = {}
+    chosen: dict[str, dict[str, float]] = {}
     for item in _items(value, "diloco:period=50"):
         named = item if isinstance(item, Mapping) else dict([_named_knobs(str(item))])
         for name, knobs in named.items():
-            if name in asked:
+            if name in chosen:
                 raise InputError(f"technique {name} is given twice", hint="keep one of them")
             if not isinstance(knobs, Mapping | None):
                 raise InputError(f"technique {name}: `{knobs}` is no mapping of its knobs",
                                  hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
-            asked[str(name)] = {knob: _number(knob, each) for knob, each in (knobs or {}).items()}
-    return {name: dict(knobs) for name, knobs in techniques.applied(asked)}
+            chosen[str(name)] = {knob: _number(knob, number) for knob, number in (knobs or {}).items()}
+    return {name: dict(knobs) for name, knobs in techniques.applied(chosen)}
 
 
 def _items(value: Any, example: str) -> list[Any]:
@@ -187,7 +187,7 @@ def parse_fix(value: Any) -> dict[str, Any]:
     pairs: list[tuple[str, Any]] = []
     for item in _items(value, "tp=8"):
         if isinstance(item, Mapping):
-            pairs += [(str(name), each) for name, each in item.items()]
+            pairs += [(str(name), field_value) for name, field_value in item.items()]
             continue
         name, equals, text = str(item).partition("=")
         if not equals or not text:
@@ -195,8 +195,8 @@ def parse_fix(value: Any) -> dict[str, Any]:
         pairs.append((name.strip(), text.strip()))
     result: dict[str, Any] = {}
     for name, given in pairs:
-        for field, each in _fields(name.replace("-", "_"), given):
-            value_of = _decoded(field, each)
+        for field, field_value in _fields(name.replace("-", "_"), given):
+            value_of = _decoded(field, field_value)
             if result.setdefault(field, value_of) != value_of:
                 raise InputError(f"{field} is fixed to both {result[field]} and {value_of}", hint="keep one of them")
     return dict(sorted(result.items()))
@@ -209,7 +209,7 @@ def _fields(name: str, value: Any) -> list[tuple[str, Any]]:
     spelled = {"mode": "recompute", "modules": "recompute_modules", "layers": "recompute_layers"}
     if unknown := [key for key in value if key not in spelled]:
         raise InputError(f"recompute has no `{unknown[0]}`", hint="its fields are mode, modules, layers")
-    return [(spelled[key], each) for key, each in value.items() if each is not None]
+    return [(spelled[key], given) for key, given in value.items() if given is not None]
 
 
 def _decoded(name: str, value: Any) -> Any:

@@ -58,11 +58,11 @@ def parse_range(text: str) -> GpuRange | None:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of GPUs that are tried, rising; `per_node`: whole nodes from there on."""
+    """The numbers of GPUs that are tried."""
 
-    asked: GpuRange
-    per_node: int
-    numbers: tuple[int, ...]
+    requested: GpuRange
+    per_node: int  # GPUs of a node: from this number on only whole nodes are tried
+    numbers: tuple[int, ...]  # rising
     first: Resolved  # the request on the smallest of them
 
     def on(self, number: int) -> Resolved:
@@ -75,31 +75,31 @@ class Counts:
         return replace(self.first, request=sized, cluster=cluster, warnings=(*others, *cluster.warnings))
 
 
-def counts(request: Request, asked: GpuRange) -> Counts:
+def counts(request: Request, gpus: GpuRange) -> Counts:
     """Within a node every number of GPUs, beyond it whole nodes.
 
     Raises InputError for a cluster whose number of nodes is given or whose nodes are not all alike, a listed number
     that is no whole number of nodes, and a range that holds none or more than MOST_COUNTS.
     """
     per_node = _gpus_per_node(request)
-    if asked.listed:
-        numbers = asked.listed
+    if gpus.listed:
+        numbers = gpus.listed
         if broken := [n for n in numbers if n > per_node and n % per_node]:
             near = broken[0] // per_node * per_node
             raise InputError(f"{broken[0]} GPUs are {broken[0]} / {per_node} = {broken[0] / per_node:g} nodes",
                              hint=f"take {near} or {near + per_node}")  # fmt: skip
     else:
-        within = range(asked.first, min(asked.last, per_node - 1) + 1)
-        nodes = range(max(-(-asked.first // per_node), 1), asked.last // per_node + 1)
+        within = range(gpus.first, min(gpus.last, per_node - 1) + 1)
+        nodes = range(max(-(-gpus.first // per_node), 1), gpus.last // per_node + 1)
         if len(within) + len(nodes) > MOST_COUNTS:
             hint = f"at most {MOST_COUNTS:,}: a narrower range, or the numbers themselves: `--gpus 1024,2048,4096`"
-            raise InputError(f"{asked.text} GPUs are {len(within) + len(nodes):,} numbers of nodes", hint=hint)
+            raise InputError(f"{gpus.text} GPUs are {len(within) + len(nodes):,} numbers of nodes", hint=hint)
         numbers = (*within, *(n * per_node for n in nodes))
     if not numbers:
-        near = asked.first // per_node * per_node
-        raise InputError(f"{asked.text} GPUs: no whole number of nodes of {per_node} lies between",
+        near = gpus.first // per_node * per_node
+        raise InputError(f"{gpus.text} GPUs: no whole number of nodes of {per_node} lies between",
                          hint=f"`--gpus {near}..{near + per_node}`")  # fmt: skip
-    return Counts(asked, per_node, numbers, resolve(_sized(request, numbers[0], per_node)))
+    return Counts(gpus, per_node, numbers, resolve(_sized(request, numbers[0], per_node)))
 
 
 def _gpus_per_node(request: Request) -> int:

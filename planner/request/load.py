@@ -161,8 +161,8 @@ class _Draft:
             fixed = parse_fix(value)
         except InputError as error:
             raise InputError.of([FieldProblem(error.message, field=origin.text, hint=error.hint)]) from None
-        for name, each in fixed.items():
-            self.put(("fix", name), each, origin)
+        for name, field_value in fixed.items():
+            self.put(("fix", name), field_value, origin)
 
     def request(self) -> Request:
         if not self.data.get("cluster") and not self.data.get("gpu"):
@@ -175,7 +175,7 @@ class _Draft:
         try:
             request = Request.model_validate(self.data)
         except ValidationError as error:
-            raise _together([self._problem(each) for each in error.errors()] + missing) from None
+            raise _together([self._problem(problem) for problem in error.errors()] + missing) from None
         if missing:
             raise _together(missing)
         for place in sorted(self.origins, key=str):
@@ -208,8 +208,10 @@ def _together(problems: list[FieldProblem]) -> InputError:
     general = "`meshwright schema request` describes every field"
     if len(problems) == 1:
         return InputError.of([replace(problems[0], hint=problems[0].hint or general)])
-    inline = [replace(each, message=f"{each.message} ({each.hint})" if each.hint else each.message, hint="")
-              for each in problems]  # fmt: skip
+    inline = [
+        replace(problem, message=f"{problem.message} ({problem.hint})", hint="") if problem.hint else problem
+        for problem in problems
+    ]
     inline[0] = replace(inline[0], hint=general)
     return InputError.of(inline)
 

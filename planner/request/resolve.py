@@ -99,8 +99,8 @@ class Resolved:
     def for_target(self, name: str) -> Resolved:
         """The same request for another target, with that target's software unless the request names one."""
         target = load_target(name)
-        own = _fitting(stacks.load_stack(target.stack), self.workload, self.cluster)
-        stack = self.stack if self.request.stack else own
+        usual_stack = _fitting(stacks.load_stack(target.stack), self.workload, self.cluster)
+        stack = self.stack if self.request.stack else usual_stack
         return replace(self, stack=stack, target=target)
 
     @cached_property
@@ -193,12 +193,12 @@ def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSp
     if reference is None:
         return stacks.load_stack(target.stack)
     if isinstance(reference, str):
-        found = load_stacks(reference)
-        family = stacks.family_of(target.stack)[0] if len(found) > 1 else next(iter(found))
-        if family not in found:
-            hint = f"it has {', '.join(found)}; `--target` names another framework"
+        families = load_stacks(reference)
+        family = stacks.family_of(target.stack)[0] if len(families) > 1 else next(iter(families))
+        if family not in families:
+            hint = f"it has {', '.join(families)}; `--target` names another framework"
             raise InputError(f"{reference} has no stack for target {target.name} ({family})", hint=hint)
-        return found[family]
+        return families[family]
     raise InputError("stack: must be a name or a file", hint=f"known: {', '.join(stacks.stack_names())}")
 
 

@@ -20,8 +20,8 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
     Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
     the dominated one then never changes an answer.
     """
-    one = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
-    tables = build(space.problem, {name: np.array([value]) for name, value in one.items()})
+    single = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
+    tables = build(space.problem, {name: np.array([value]) for name, value in single.items()})
     layers = list(zip(tables.operations, kernel_seconds(tables, rates).layers, strict=True))[: space.problem.num_kinds]
     masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
     better = [mask for mask in masks if _always_allowed(space, mask)]

@@ -82,10 +82,10 @@ class Ray:
         died = self._ray.exceptions
         lost = (died.WorkerCrashedError, died.NodeDiedError, died.OutOfMemoryError, ConnectionError)
         remote = self._ray.remote(function)
-        waiting = {remote.remote(task): index for index, task in enumerate(tasks)}
-        while waiting:
-            (done, *_), _ = self._ray.wait(list(waiting), num_returns=1)
-            index = waiting.pop(done)
+        pending = {remote.remote(task): index for index, task in enumerate(tasks)}
+        while pending:
+            (done, *_), _ = self._ray.wait(list(pending), num_returns=1)
+            index = pending.pop(done)
             yield index, _answered(partial(self._ray.get, done), lost, self._where, index)
 
 

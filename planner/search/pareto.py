@@ -75,10 +75,10 @@ class Frontier:
         both = np.concatenate([self.seconds, seconds[rows]]), np.concatenate([self.num_bytes, num_bytes[rows]])
         order = np.array(sorted(range(len(every)), key=lambda i: (both[0][i], both[1][i], names[i])), dtype=np.int64)
         least = np.minimum.accumulate(both[1][order])
-        kept = order[np.concatenate([[True], both[1][order][1:] < least[:-1]])]
-        rows_kept = [every[i] for i in kept.tolist()]
+        unbeaten = order[np.concatenate([[True], both[1][order][1:] < least[:-1]])]
+        rows_kept = [every[i] for i in unbeaten.tolist()]
         # In one call: Ctrl-C between two assignments would leave them apart.
-        vars(self).update(seconds=both[0][kept], num_bytes=both[1][kept], rows=rows_kept)
+        vars(self).update(seconds=both[0][unbeaten], num_bytes=both[1][unbeaten], rows=rows_kept)
 
 
 def _unbeaten(seconds: Array, num_bytes: Array) -> Ints:

@@ -60,7 +60,7 @@ class _Level:
         self.first[parents] = len(self.parent) + np.searchsorted(of, parents)
         self.number[parents] = np.searchsorted(of, parents, side="right") - np.searchsorted(of, parents)
         self.parent, self.needed = np.concatenate([self.parent, of]), np.concatenate([self.needed, needed[order]])
-        self.fields = {name: np.concatenate([own, columns[name][order]]) for name, own in self.fields.items()}
+        self.fields = {name: np.concatenate([column, columns[name][order]]) for name, column in self.fields.items()}
 
     def under(self, parents: Ints) -> Ints:
         """The nodes that grow from `parents`, all of which are formed."""
@@ -87,7 +87,7 @@ class RateSweep(Search):
         self.tables: Tables = build(self.problem, keys)
         self.totals = build_ledger.build_totals(self.problem)
         self.meshes = {**meshes, "_key": index, "_signature": counts.signature}
-        self.levels = [_Level({name: np.empty(0, dtype=np.int64) for name in own}) for own in LEVELS[1:]]
+        self.levels = [_Level({name: np.empty(0, dtype=np.int64) for name in names}) for names in LEVELS[1:]]
 
     def best(
         self, rates: Rates, *, memory_bytes: float, incumbent: float = np.inf,
@@ -102,15 +102,15 @@ class RateSweep(Search):
         self.rates, self.memory_bytes, self.should_stop = rates, memory_bytes, should_stop
         self.incumbent = min(incumbent, self._least_of(self.winners) * (1 + 2 * TIE))
         if not np.isfinite(self.incumbent):
-            found = self._from_nothing()
+            top = self._from_nothing()
         else:
             self.top = TopK(1)
             self._search()
-            found = self.top
-        if not found.rows:
+            top = self.top
+        if not top.rows:
             self.hopeless = memory_bytes
             raise NoFeasibleLayoutError("no layout fits")
-        best = found.rows[0][2]
+        best = top.rows[0][2]
         self.winners += [] if best in self.winners else [best]
         return best
 
@@ -159,12 +159,12 @@ class RateSweep(Search):
 
     def _under(self, level: int, parents: Ints) -> Ints:
         """The nodes of `level` below `parents` that may fit, without those of which nothing below fits."""
-        own = self.levels[level]
-        new = parents[~own.known(parents)]
+        nodes_here = self.levels[level]
+        new = parents[~nodes_here.known(parents)]
         if len(new):
-            own.add(new, *self._formed(level, new))
-        nodes = own.under(parents)
-        nodes = nodes[own.needed[nodes] <= self.memory_bytes]
+            nodes_here.add(new, *self._formed(level, new))
+        nodes = nodes_here.under(parents)
+        nodes = nodes[nodes_here.needed[nodes] <= self.memory_bytes]
         if level == LEAVES or not len(nodes):
             return nodes
         below = self.levels[level + 1]
@@ -174,8 +174,8 @@ class RateSweep(Search):
         """All fields of nodes `depth` levels below the meshes."""
         if depth == 0:
             return select(self.meshes, nodes)
-        own = self.levels[depth - 1]
-        return {**self._columns(depth - 1, own.parent[nodes]), **select(own.fields, nodes)}
+        nodes_here = self.levels[depth - 1]
+        return {**self._columns(depth - 1, nodes_here.parent[nodes]), **select(nodes_here.fields, nodes)}
 
     def _formed(self, level: int, parents: Ints) -> tuple[Columns, Array]:
         """What grows from `parents` and may fit the largest memory, and the bytes it needs at least."""

@@ -18,13 +18,13 @@ def shardings(problem: Problem, target: Target) -> list[Layout]:
     meshes = Space(problem, legality(problem) + target.rules).meshes(Count())
     fields = ("pp", "tp", "ep", "micro_batch", "dp", "cp", "etp", "sequence_parallel", "precision")
     rows = sorted(zip(*(meshes[name].tolist() for name in fields), strict=True))
-    found: dict[tuple[int, int], list[Layout]] = {}
+    by_sharding: dict[tuple[int, int], list[Layout]] = {}
     for row in rows:
-        one = dict(zip(fields, row, strict=True))
-        if one["cp"] > 1 or one["etp"] > 1 or _is_too_long(problem, one["micro_batch"]):
+        mesh = dict(zip(fields, row, strict=True))
+        if mesh["cp"] > 1 or mesh["etp"] > 1 or _is_too_long(problem, mesh["micro_batch"]):
             continue
-        found.setdefault((one["tp"], one["ep"]), []).append(Layout(**one, shard=one["dp"]))
-    ends = [(min(each, key=_size), max(each, key=_size)) for each in found.values()]
+        by_sharding.setdefault((mesh["tp"], mesh["ep"]), []).append(Layout(**mesh, shard=mesh["dp"]))
+    ends = [(min(layouts, key=_size), max(layouts, key=_size)) for layouts in by_sharding.values()]
     return list(dict.fromkeys(layout for pair in ends for layout in pair))
 
 

@@ -87,13 +87,13 @@ def reporting(executor: Executor, progress: Within) -> Callable[[Task], Answer]:
 
 def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> list[Answer]:
     """The answers in the order of the tasks; once one was cut, `stopped` is in all that were not reached."""
-    got: dict[int, Answer] = {}
+    answers: dict[int, Answer] = {}
     with suppress(KeyboardInterrupt):
-        for index, each in executor.run(reporting(executor, progress), tasks):
-            got[index] = each
-            if each.stopped is not None:
+        for index, result in executor.run(reporting(executor, progress), tasks):
+            answers[index] = result
+            if result.stopped is not None:
                 break
-    return [got.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
+    return [answers.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
 
 
 def check_time_limit(seconds: float | None) -> None:
@@ -118,23 +118,23 @@ class Rounds:
         check_time_limit(self.time_limit_s)
         self.ends_s = np.inf if self.time_limit_s is None else time.time() + self.time_limit_s
 
-    def run(self, founds: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
+    def run(self, variants: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
         """(request, answer) in the order of `founds`; `task` is called at the start of a round."""
-        for start in range(0, len(founds), ROUND):
-            part = founds[start : start + ROUND]
-            for index, each in sorted(self._round([task(found) for found in part]).items()):
-                yield part[index], each
+        for start in range(0, len(variants), ROUND):
+            part = variants[start : start + ROUND]
+            for index, answer in sorted(self._round([task(resolved) for resolved in part]).items()):
+                yield part[index], answer
             if self.stopped is None and time.time() >= self.ends_s:
                 self.stopped = "time limit"
             if self.stopped is not None:
                 return
 
     def _round(self, tasks: list[Task]) -> dict[int, Answer]:
-        got: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         try:
-            for index, each in self.executor.run(reporting(self.executor, self._within), tasks):
-                got[index] = each
-                self.stopped = self.stopped or each.stopped
+            for index, result in self.executor.run(reporting(self.executor, self._within), tasks):
+                answers[index] = result
+                self.stopped = self.stopped or result.stopped
                 self.done += 1
                 if self.progress is not None:
                     self.progress(float(self.done), float(self.total), "")
@@ -142,7 +142,7 @@ class Rounds:
                     break
         except KeyboardInterrupt:
             self.stopped = "interrupted"
-        return got
+        return answers
 
     def _within(self, count: Count, best: float) -> None:
         """The progress of a search as a part of all of them."""

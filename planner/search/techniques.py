@@ -49,25 +49,25 @@ def with_techniques(
     Raises InputError for an unknown technique or knob, and what `finish` raises where no set has a layout.
     """
     tried = [_try(request, names, chosen, search) for names, chosen in _sets(_parsed(request, allowed))]
-    best = min(tried, key=lambda each: (each.value, len(each.names)))
+    best = min(tried, key=lambda result: (result.value, len(result.names)))
     plan = finish(best.request or request)
-    listed = sorted(tried, key=lambda each: (each.value, len(each.names), each.names))
+    listed = sorted(tried, key=lambda result: (result.value, len(result.names), result.names))
     return plan.model_copy(update={
-        "certificate": _summed(plan.certificate, [each.outcome for each in tried if each.outcome]),
-        "technique_choices": tuple(_choice(each) for each in listed),
+        "certificate": _summed(plan.certificate, [result.outcome for result in tried if result.outcome]),
+        "technique_choices": tuple(_choice(result) for result in listed),
     })  # fmt: skip
 
 
 def _parsed(request: Request, allowed: Sequence[str]) -> dict[str, dict[str, float]]:
     """Techniques with all their knobs; one that is asked for anyway is no choice."""
-    texts = [text for each in allowed for text in (TECHNIQUES if each == ALL else [each])]
-    found: dict[str, dict[str, float]] = {}
+    texts = [text for name in allowed for text in (TECHNIQUES if name == ALL else [name])]
+    knobs_of: dict[str, dict[str, float]] = {}
     for text in texts:
-        found |= parse_techniques(text)
-    if given := [name for name in found if name in request.workload.techniques and ALL not in allowed]:
+        knobs_of |= parse_techniques(text)
+    if given := [name for name in knobs_of if name in request.workload.techniques and ALL not in allowed]:
         hint = "`--technique` uses it, `--allow-technique` leaves that to the search"
         raise InputError(f"{given[0]} is both asked for and allowed", hint=hint)
-    return {name: knobs for name, knobs in found.items() if name not in request.workload.techniques}
+    return {name: knobs for name, knobs in knobs_of.items() if name not in request.workload.techniques}
 
 
 def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mapping[str, float]]]]:

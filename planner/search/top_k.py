@@ -37,8 +37,8 @@ class TopK:
         known = self.family if set(self.family) <= set(columns) else ()
         members = {name: columns[name][rows] for name in known}
         for value, _, layout in self.rows if known else ():
-            alike = np.all([column == getattr(layout, name) for name, column in members.items()], axis=0)
-            out[alike] = np.minimum(out[alike], value * (1 + 2 * TIE))
+            same_family = np.all([column == getattr(layout, name) for name, column in members.items()], axis=0)
+            out[same_family] = np.minimum(out[same_family], value * (1 + 2 * TIE))
         return out
 
     def offer(self, values: Array, layouts: Layouts) -> None:

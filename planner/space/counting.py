@@ -196,19 +196,19 @@ class LayoutCounts:
             "recompute": bare.num_recomputes.sum(axis=1),
             "state": bare.num_shards.sum(axis=1) * len(OFFLOADS),
         }
-        left = sizes["schedule"] * sizes["recompute"] * sizes["state"]
+        remaining = sizes["schedule"] * sizes["recompute"] * sizes["state"]
         for level in ("schedule", "recompute", "state"):
             for index in range(len(self.level_rules[level])):
                 partial = _with_rules(self, level, index + 1)
                 sizes[level] = _level_size(partial, level)
                 now = sizes["schedule"] * sizes["recompute"] * sizes["state"]
-                count.exclude(self.level_rules[level][index].name, int(((left - now) * meshes_of).sum()))
-                left = now
+                count.exclude(self.level_rules[level][index].name, int(((remaining - now) * meshes_of).sum()))
+                remaining = now
         for index in range(len(self.level_rules["joint"])):
             now = _with_rules(self, "joint", index + 1)._undominated_total()
-            count.exclude(self.level_rules["joint"][index].name, int(((left - now) * meshes_of).sum()))
-            left = now
-        count.dominated += int((left * meshes_of).sum()) - int(self.weight.sum())
+            count.exclude(self.level_rules["joint"][index].name, int(((remaining - now) * meshes_of).sum()))
+            remaining = now
+        count.dominated += int((remaining * meshes_of).sum()) - int(self.weight.sum())
 
     def _undominated_total(self) -> Counts:
         recomputes = self.num_recomputes + self._num_dominated
@@ -235,11 +235,11 @@ def _level_size(counts: LayoutCounts, level: str) -> Counts:
 def _with_rules(counts: LayoutCounts, level: str, number: int) -> LayoutCounts:
     """The same meshes and signatures with only the first `number` rules of `level`, and none of the later levels."""
     order = ("schedule", "recompute", "state", "joint")
-    kept = {name: counts.level_rules[name] for name in order[: order.index(level)]}
-    kept[level] = counts.level_rules[level][:number]
+    rules = {name: counts.level_rules[name] for name in order[: order.index(level)]}
+    rules[level] = counts.level_rules[level][:number]
     partial = LayoutCounts(counts.space, counts.meshes, counts.dominated)
     partial.__dict__["_signature"] = counts._signature
-    partial.__dict__["level_rules"] = {name: kept.get(name, []) for name in order}
+    partial.__dict__["level_rules"] = {name: rules.get(name, []) for name in order}
     return partial
 
 

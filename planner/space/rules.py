@@ -42,7 +42,7 @@ class Rule:
         attention = model.kinds[0].attention
         block = next((k.feed_forward for k in model.kinds if isinstance(k.feed_forward, MixtureOfExperts)), None)
         values = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
-        chunks, parts = (int(each) for each in sequence_parts(values))
+        chunks, parts = (int(count) for count in sequence_parts(values))
         return self.message.format(
             **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads,
             kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
@@ -229,9 +229,9 @@ def fixed(field: str, value: int, text: str) -> Rule:
 
 def legality(problem: Problem) -> tuple[Rule, ...]:
     """All rules of legality of a problem: RULES, and what its techniques need of a layout."""
-    found = (technique for technique, _ in techniques.of(problem.workload.techniques))
-    return RULES + tuple(Rule(each.name, need.fields, need.allows, f"{each.name} needs {need.text}")
-                         for each in found for need in each.needs)  # fmt: skip
+    used = (technique for technique, _ in techniques.of(problem.workload.techniques))
+    return RULES + tuple(Rule(technique.name, need.fields, need.allows, f"{technique.name} needs {need.text}")
+                         for technique in used for need in technique.needs)  # fmt: skip
 
 
 def violations(layout: Layout, problem: Problem) -> list[str]:

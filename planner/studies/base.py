@@ -20,7 +20,7 @@ from ..search.rate_sweep import RateSweep
 from .axes import Axis
 from .changes import apply
 from .paths import Value, Values, current, dimension_of
-from .pricing import Held, Priced, Seen, Stop, better, held, replanned
+from .pricing import HeldLayout, Priced, Seen, Stop, better, price_held, replanned
 
 FORMAT_VERSION = "1.0"
 Progress = Callable[[float, float, str], None]
@@ -74,7 +74,7 @@ class Question:
     """What is asked: a layout on a request (`plain`), that request after `--set` (`base`), and how to vary it."""
 
     plain: Resolved
-    layout: Held
+    layout: HeldLayout
     sets: Values = field(default_factory=dict)
     axes: tuple[Axis, ...] = ()
     replan: bool = False
@@ -104,7 +104,7 @@ class Question:
     def point(self, resolved: Resolved, values: Values, seeds: Seen, *, search: bool) -> Point:
         """`found` priced with the layout held and, if `search`, planned anew."""
         return self.filled(
-            resolved, Point(values=dict(values), held=held(self.layout, [resolved])[0]), seeds, search=search
+            resolved, Point(values=dict(values), held=price_held(self.layout, [resolved])[0]), seeds, search=search
         )
 
     def filled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Point, Question, Result
-from .pricing import Priced, better, held, replanned
+from .pricing import Priced, better, price_held, replanned
 
 
 class Comparison(Result):
@@ -20,5 +20,5 @@ def run(question: Question) -> Comparison:
     if question.replan:
         best = better(replanned(base, [question.layout.layout], question.should_stop), after.held)
         after = after.model_copy(update={"replanned": best})
-    before = held(question.layout, [question.plain])[0]
+    before = price_held(question.layout, [question.plain])[0]
     return Comparison(**question.common_fields("compare"), before=before, after=after)

@@ -34,24 +34,25 @@ def run(question: Question) -> Generations:
         raise InputError("generations are over `gpu`", hint="`--vary gpu=h100-sxm-80gb,b200-sxm-180gb`")
     base = question.base
     names = question.axes[0].values if question.axes else USUAL
-    if own := [path for path in question.sets if path == "gpu" or (path.startswith("cluster") and path not in _KEPT)]:
-        raise InputError(f"--set {own[0]}: each generation comes in the nodes it is usually built into",
+    of_cluster = [path for path in question.sets if path.startswith("cluster") and path not in _KEPT]
+    if fixed := [path for path in question.sets if path == "gpu" or path in of_cluster]:
+        raise InputError(f"--set {fixed[0]}: each generation comes in the nodes it is usually built into",
                          hint="`--vary gpu=a,b` compares them in the nodes of the plan")  # fmt: skip
     gpu, count = base.cluster.gpu.name, base.cluster.num_gpus
     by_number: dict[FieldPath, object] = {("cluster",): None, ("gpu",): gpu, ("gpus",): count}
     plain = resolve(changed_request(base.request, by_number))
-    asked = replace(question, plain=plain, sets={}, axes=())
+    moved = replace(question, plain=plain, sets={}, axes=())
     knobs = {path: value for path, value in question.sets.items() if path in KNOBS}
     grid: list[dict[str, Value]] = [{"gpu": name, **knobs} for name in names]
-    points = points_of(asked, grid, search=True)
+    points = points_of(moved, grid, search=True)
     if not any(point.best for point in points):
-        raise nowhere(asked, points)
+        raise nowhere(moved, points)
     tokens = [point.best.tokens_per_s if point.best else None for point in points]
-    first = next(each for each in tokens if each is not None)
+    first = next(speed for speed in tokens if speed is not None)
     axis = AxisOut(path="gpu", dimension=None, log=False, values=tuple(names), now=base.cluster.gpu.name)
-    nodes = tuple(_node(asked, str(name)) for name in names)
+    nodes = tuple(_node(moved, str(name)) for name in names)
     return Generations(**question.common_fields("generations"), axes=(axis,), points=tuple(points), nodes=nodes,
-                       speedup=tuple(None if each is None else each / first for each in tokens))  # fmt: skip
+                       speedup=tuple(None if speed is None else speed / first for speed in tokens))  # fmt: skip
 
 
 def _node(question: Question, gpu: str) -> str:

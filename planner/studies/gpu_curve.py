@@ -55,43 +55,43 @@ def gpu_curve(
     meets the deadline, with the least days and what it would take.
     """
     tried = counts(request, gpus)
-    founds = [tried.on(number) for number in tried.numbers]
-    if founds[0].workload.objective == "memory":
+    sizes = [tried.on(number) for number in tried.numbers]
+    if sizes[0].workload.objective == "memory":
         raise InputError("objective memory: a range of GPUs is about time and cost", hint="`--pareto memory,gpus`")
-    if deadline_s is not None and founds[0].workload.total_tokens is None:
+    if deadline_s is not None and sizes[0].workload.total_tokens is None:
         raise InputError("--deadline needs the tokens of the whole run", hint="add `--total-tokens 15T`")
     if deadline_s is not None and not deadline_s > 0:
         raise InputError("--deadline leaves no time", hint="write `--deadline 30d`")
     with opened(jobs, executor) as pool:
-        rounds = Rounds(pool, len(founds), progress, time_limit_s)
-        points = _every(founds, rounds) if deadline_s is None else _cheapest(tried, founds, rounds, deadline_s)
+        rounds = Rounds(pool, len(sizes), progress, time_limit_s)
+        points = _every(sizes, rounds) if deadline_s is None else _cheapest(tried, sizes, rounds, deadline_s)
     runs = [point for point in points if point.best]
     if not runs:
-        raise nothing(founds, rounds.stopped)
+        raise nothing(sizes, rounds.stopped)
     met = [point for point in runs if deadline_s is None or point.status != "too slow"]
     chosen = min(met, key=_price).num_gpus if deadline_s is not None else None
     best = max(_rate(point.best) for point in runs if point.best)
     points = [point.model_copy(update={"efficiency": float(f"{_rate(point.best) / best:.9g}")}) if point.best else point
               for point in points]  # fmt: skip
-    return Curve(**counts_to_dict(request, founds, tried.per_node), deadline_s=deadline_s, points=tuple(points),
-                 chosen=chosen, total_tokens=founds[0].workload.total_tokens, stopped=rounds.stopped)  # fmt: skip
+    return Curve(**counts_to_dict(request, sizes, tried.per_node), deadline_s=deadline_s, points=tuple(points),
+                 chosen=chosen, total_tokens=sizes[0].workload.total_tokens, stopped=rounds.stopped)  # fmt: skip
 
 
-def _every(founds: Sequence[Resolved], rounds: Rounds) -> list[Tried]:
+def _every(sizes: Sequence[Resolved], rounds: Rounds) -> list[Tried]:
     """The best layout on every number of GPUs."""
-    answers = rounds.run(founds, lambda found: Task.of(found, "step", ends_s=rounds.ends_s))
-    got = {found.cluster.num_gpus: _tried(found, each, math.inf) for found, each in answers}
-    return _in_order(founds, got)
+    answers = rounds.run(sizes, lambda resolved: Task.of(resolved, "step", ends_s=rounds.ends_s))
+    by_number = {resolved.cluster.num_gpus: _tried(resolved, answer, math.inf) for resolved, answer in answers}
+    return _in_order(sizes, by_number)
 
 
-def _cheapest(tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadline_s: float) -> list[Tried]:
+def _cheapest(tried: Counts, sizes: Sequence[Resolved], rounds: Rounds, deadline_s: float) -> list[Tried]:
     """Rising numbers of GPUs, each bound to the deadline and to be cheaper than those before; and how long the largest
     number takes that is too small for the deadline."""
-    got: dict[int, Tried] = {}
-    slowest_s = _step_limit_s(founds[0], deadline_s)
+    by_number: dict[int, Tried] = {}
+    slowest_s = _step_limit_s(sizes[0], deadline_s)
 
     def limit_s(resolved: Resolved) -> float:
-        cheapest = min((_price(one)[0] for one in got.values()), default=math.inf)
+        cheapest = min((_price(point)[0] for point in by_number.values()), default=math.inf)
         return min(slowest_s, cheapest / _price_per_s(resolved))
 
     limits: dict[int, float] = {}
@@ -100,54 +100,60 @@ def _cheapest(tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadlin
         limit = limits[resolved.cluster.num_gpus] = limit_s(resolved)
         return Task.of(resolved, "step", limit=limit, ends_s=rounds.ends_s)
 
-    for found, each in rounds.run(founds, task):
-        number = found.cluster.num_gpus
-        got[number] = _tried(found, each, limits[number], "too slow" if limits[number] == slowest_s else "dearer")
-    met = [one for one in got.values() if one.best]
+    for resolved, answer in rounds.run(sizes, task):
+        number = resolved.cluster.num_gpus
+        otherwise: Status = "too slow" if limits[number] == slowest_s else "dearer"
+        by_number[number] = _tried(resolved, answer, limits[number], otherwise)
+    met = [point for point in by_number.values() if point.best]
     if not met and rounds.stopped is None:
-        raise _missed(tried, founds, rounds, deadline_s)
+        raise _missed(tried, sizes, rounds, deadline_s)
     if met and rounds.stopped is None:
-        fewest = min(one.num_gpus for one in met)
-        slow = [found for found in founds if found.cluster.num_gpus < fewest
-                and got[found.cluster.num_gpus].status == "too slow"]  # fmt: skip
-        for found, each in rounds.run(slow[-1:], lambda found: Task.of(found, "step", ends_s=rounds.ends_s)):
-            if each.rows and each.stopped is None:
-                best = TradeoffChoice.of(found, each.rows[0])
-                got[best.num_gpus] = Tried(num_gpus=best.num_gpus, status="too slow", best=best)
-    return _in_order(founds, got)
+        fewest = min(point.num_gpus for point in met)
+        slow = [resolved for resolved in sizes if resolved.cluster.num_gpus < fewest
+                and by_number[resolved.cluster.num_gpus].status == "too slow"]  # fmt: skip
+        for resolved, answer in rounds.run(slow[-1:], lambda resolved: Task.of(resolved, "step", ends_s=rounds.ends_s)):
+            if answer.rows and answer.stopped is None:
+                best = TradeoffChoice.of(resolved, answer.rows[0])
+                by_number[best.num_gpus] = Tried(num_gpus=best.num_gpus, status="too slow", best=best)
+    return _in_order(sizes, by_number)
 
 
 def _missed(
-    tried: Counts, founds: Sequence[Resolved], rounds: Rounds, deadline_s: float
+    tried: Counts, sizes: Sequence[Resolved], rounds: Rounds, deadline_s: float
 ) -> MeshwrightError:
     """No number of GPUs meets the deadline: the least days, and a number beyond the range that would do."""
     best: list[TradeoffChoice] = []
 
     def faster(resolved: Resolved) -> Task:
-        limit = min((one.step_s for one in best), default=math.inf)
+        limit = min((choice.step_s for choice in best), default=math.inf)
         return Task.of(resolved, "step", limit=limit, ends_s=rounds.ends_s)
 
-    for found, each in rounds.run(founds, faster):
-        best += [TradeoffChoice.of(found, row) for row in each.rows[:1]]
+    for resolved, answer in rounds.run(sizes, faster):
+        best += [TradeoffChoice.of(resolved, row) for row in answer.rows[:1]]
     if not best:
-        return nothing(founds, rounds.stopped)
+        return nothing(sizes, rounds.stopped)
     if rounds.stopped is not None:
         return SearchInterrupted(f"stopped ({rounds.stopped}) before any number of GPUs met the deadline")
-    least = min(best, key=lambda one: (one.step_s, one.num_gpus))
-    asked, days = f"{deadline_s / _DAY_S:.3g} days", f"{least.days:.3g} days"
-    slowest_s, more = _step_limit_s(founds[0], deadline_s), None
+    least = min(best, key=lambda choice: (choice.step_s, choice.num_gpus))
+    deadline, days = f"{deadline_s / _DAY_S:.3g} days", f"{least.days:.3g} days"
+    slowest_s, more = _step_limit_s(sizes[0], deadline_s), None
+
+    def within_deadline(resolved: Resolved) -> Task:
+        return Task.of(resolved, "step", limit=slowest_s, ends_s=rounds.ends_s)
+
     for factor in _FURTHER:
-        found = tried.on(tried.numbers[-1] * factor)
-        for _, each in rounds.run([found], lambda one: Task.of(one, "step", limit=slowest_s, ends_s=rounds.ends_s)):
-            more = more or next((TradeoffChoice.of(found, row) for row in each.rows if row[0] <= slowest_s), None)
+        resolved = tried.on(tried.numbers[-1] * factor)
+        for _, answer in rounds.run([resolved], within_deadline):
+            more = more or next((TradeoffChoice.of(resolved, row) for row in answer.rows if row[0] <= slowest_s), None)
         if more or rounds.stopped:
             break
-    tokens = f"{(founds[0].workload.total_tokens or 0) / 1e9:,g} billion"
+    tokens = f"{(sizes[0].workload.total_tokens or 0) / 1e9:,g} billion"
     hint = f"`--deadline {math.ceil(least.days or 0)}d`, fewer tokens, or a larger global batch (`--global-batch`)"
     if more is not None:
         hint = f"{more.num_gpus:,} GPUs take {more.days:.3g} days; or `--deadline {math.ceil(least.days or 0)}d`"
     return NoFeasibleLayoutError(
-        f"no number of GPUs from {tried.numbers[0]:,} to {tried.numbers[-1]:,} trains on {tokens} tokens in {asked}\n\n"
+        f"no number of GPUs from {tried.numbers[0]:,} to {tried.numbers[-1]:,} trains on {tokens} tokens in {deadline}"
+        "\n\n"
         f"  the least is {days}, on {least.num_gpus:,} GPUs: {least.layout_id}, {least.step_s:.4g} s per step; "
         f"the deadline needs {slowest_s:.4g} s", hint=hint,
         details={"least_days": least.days, "num_gpus": least.num_gpus, "layout_id": least.layout_id,
@@ -161,24 +167,24 @@ def _step_limit_s(resolved: Resolved, deadline_s: float) -> float:
     return deadline_s * (1 + _ROUNDING) / steps
 
 
-def _tried(resolved: Resolved, got: Answer, limit_s: float, otherwise: Status = "nothing fits") -> Tried:
+def _tried(resolved: Resolved, answer: Answer, limit_s: float, otherwise: Status = "nothing fits") -> Tried:
     """What a search that had to come to at most `limit_s` says of a number of GPUs; `otherwise`: if nothing does."""
     number = resolved.cluster.num_gpus
-    rows = [row for row in got.rows if row[0] <= limit_s]
+    rows = [row for row in answer.rows if row[0] <= limit_s]
     if rows:
-        status: Status = "searched" if got.stopped is None else "cut short"
+        status: Status = "searched" if answer.stopped is None else "cut short"
         return Tried(num_gpus=number, status=status, best=TradeoffChoice.of(resolved, rows[0]))
-    if got.stopped is not None:
+    if answer.stopped is not None:
         return Tried(num_gpus=number, status="not reached")
-    if not got.legal:
+    if not answer.legal:
         return Tried(num_gpus=number, status="none legal")
-    fits = got.count.bounded + got.count.priced > 0
+    fits = answer.count.bounded + answer.count.priced > 0
     return Tried(num_gpus=number, status=otherwise if fits else "nothing fits")
 
 
-def _in_order(founds: Sequence[Resolved], got: Mapping[int, Tried]) -> list[Tried]:
-    numbers = [found.cluster.num_gpus for found in founds]
-    return [got.get(number, Tried(num_gpus=number, status="not reached")) for number in numbers]
+def _in_order(sizes: Sequence[Resolved], by_number: Mapping[int, Tried]) -> list[Tried]:
+    numbers = [resolved.cluster.num_gpus for resolved in sizes]
+    return [by_number.get(number, Tried(num_gpus=number, status="not reached")) for number in numbers]
 
 
 def _price(point: Tried) -> tuple[float, int]:
@@ -191,8 +197,8 @@ def _price(point: Tried) -> tuple[float, int]:
 
 def _price_per_s(resolved: Resolved) -> float:
     """What a second of a step adds to the price of the run."""
-    one = Tried(num_gpus=1, status="searched", best=TradeoffChoice.of(resolved, (1.0, 1.0, "")))
-    return _price(one)[0]
+    unit = Tried(num_gpus=1, status="searched", best=TradeoffChoice.of(resolved, (1.0, 1.0, "")))
+    return _price(unit)[0]
 
 
 def _rate(best: TradeoffChoice) -> float:

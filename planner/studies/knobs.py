@@ -151,8 +151,8 @@ def _described(resolved: Resolved) -> Mapping[str, Any]:
 
 def per_in_text(resolved: Resolved, place: str) -> str:
     """`node` where the request says `400 Gb/s per node` of a link; else empty."""
-    told = _described(resolved)
-    block = told.get("wan") if place == "wan" else (told.get("links") or {}).get(place)
+    description = _described(resolved)
+    block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
     match = re.search(r"\sper\s+(\w+)\s*$", str(block.get("bandwidth", "")) if isinstance(block, Mapping) else "")
     return match[1].lower() if match else ""
 
@@ -160,12 +160,12 @@ def per_in_text(resolved: Resolved, place: str) -> str:
 def _gpus_per(resolved: Resolved, place: str) -> float:
     """How many GPUs share what the request calls the bandwidth of a link: it may be of a GPU (the default), a NIC, a
     node or, between sites, of a site (the default there)."""
-    told, node = _described(resolved), resolved.cluster.gpus_per_node
-    block = told.get("wan") if place == "wan" else (told.get("links") or {}).get(place)
+    description, node = _described(resolved), resolved.cluster.gpus_per_node
+    block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
     field = block.get("per") if isinstance(block, Mapping) else None
     per = per_in_text(resolved, place) or field or ("site" if place == "wan" else "gpu")
     if per == "site":
-        return max(float(site["nodes"]) for site in told["sites"]) * node
+        return max(float(site["nodes"]) for site in description["sites"]) * node
     if per == "nic":
         entry = registry.load_node(resolved.cluster.groups[0].node)
         return node / entry.nics if entry.nics else 1.0

@@ -17,7 +17,7 @@ from . import points
 from .base import Point, Question
 from .partial import Partial
 from .paths import Value, Values
-from .pricing import Held
+from .pricing import HeldLayout
 
 _RUNS_PER_JOB = 4  # so that a slow corner of the map does not leave the others idle
 _LONGEST = 16  # points of a run: what an interruption loses at most
@@ -28,7 +28,7 @@ class _Run:
     """What one process needs to price some points; it resolves the request itself, as rules do not travel."""
 
     request: dict[str, Any]
-    layout: Held
+    layout: HeldLayout
     sets: Values
     replan: bool
     grid: list[dict[str, Value]]
@@ -36,10 +36,10 @@ class _Run:
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     """`points.priced`, as `question` says where. Raises InputError for a file of another sweep."""
-    kept = Partial.opened(question.resume, question, grid) if question.resume is not None else Partial()
-    found = dict(kept.points)
+    partial = Partial.opened(question.resume, question, grid) if question.resume is not None else Partial()
+    done_points = dict(partial.points)
     size = min(max(1, -(-len(grid) // (question.jobs * _RUNS_PER_JOB))), _LONGEST)
-    parts = _neighbours([index for index in range(len(grid)) if index not in found], size)
+    parts = _neighbours([index for index in range(len(grid)) if index not in done_points], size)
     request, layout = request_to_dict(question.plain.request), question.layout
     runs = [_Run(request, layout, dict(question.sets), question.replan, [grid[index] for index in part])
             for part in parts]  # fmt: skip
@@ -47,26 +47,26 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
         with opened(question.jobs, question.executor) as pool:
             for which, results in pool.run(_price, runs):
                 done = dict(zip(parts[which], results, strict=True))
-                kept.add(done)
-                found.update(done)
+                partial.add(done)
+                done_points.update(done)
                 if question.progress is not None:
-                    question.progress(len(found), len(grid), "")
+                    question.progress(len(done_points), len(grid), "")
     except WorkerLostError as error:
-        raise _lost(error, runs[error.index].grid, len(found), len(grid), question.resume) from None
-    return [found[index] for index in range(len(grid))]
+        raise _lost(error, runs[error.index].grid, len(done_points), len(grid), question.resume) from None
+    return [done_points[index] for index in range(len(grid))]
 
 
 def _lost(
-    error: WorkerLostError, grid: list[dict[str, Value]], done: int, total: int, kept: Path | None
+    error: WorkerLostError, grid: list[dict[str, Value]], done: int, total: int, path: Path | None
 ) -> WorkerLostError:
     """The same, with the points that were searched and what is left of the rest."""
     ends = [", ".join(f"{path}={value}" for path, value in point.items()) for point in (grid[0], grid[-1])]
     error.message = f"a worker of {error.where} died at {' to '.join(dict.fromkeys(ends))}: {error.reason}"
     error.args = (error.message,)
-    if kept is None:
+    if path is None:
         error.hint = f"{done:,} of {total:,} points are lost with it: `--resume FILE` keeps them"
     else:
-        error.hint = f"the same command goes on from the {done:,} of {total:,} points in {kept}"
+        error.hint = f"the same command goes on from the {done:,} of {total:,} points in {path}"
     return error
 
 

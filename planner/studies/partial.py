@@ -57,8 +57,8 @@ class Partial:
     def add(self, done: Mapping[int, Point]) -> None:
         """Keep points. Raises InputError where they cannot be written; what was kept before stays readable."""
         if self.path is not None:
-            kept = {str(index): point.model_dump(mode="json") for index, point in done.items()}
-            self._append(json.dumps(kept) + "\n")
+            by_index = {str(index): point.model_dump(mode="json") for index, point in done.items()}
+            self._append(json.dumps(by_index) + "\n")
 
     def _append(self, line: str) -> None:
         if self.path is None:
@@ -82,11 +82,11 @@ class Partial:
 
 def _digest(question: Question, grid: list[dict[str, Value]]) -> str:
     """Of everything that a point depends on: the request, the facts behind it, the layout held, the points."""
-    held = [question.layout.id, list(question.layout.partition.sizes) if question.layout.partition else None]
+    layout = [question.layout.id, list(question.layout.partition.sizes) if question.layout.partition else None]
     plain = question.plain
     facts = [plain.profiles, repr(plain.model), repr(plain.cluster), repr(plain.stack)]
-    said = [request_to_dict(plain.request), facts, held, dict(question.sets), question.replan, grid]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = [request_to_dict(plain.request), facts, layout, dict(question.sets), question.replan, grid]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read(path: Path) -> str:
@@ -99,25 +99,25 @@ def _read(path: Path) -> str:
 
 def _check(path: Path, line: str, head: Mapping[str, object]) -> None:
     try:
-        found = json.loads(line)
+        first = json.loads(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("kind") != _KIND:
+        first = None
+    if not isinstance(first, dict) or first.get("kind") != _KIND:
         raise InputError(f"--resume {path}: not a file of points", hint=_NAME)
-    if (found.get("version"), found.get("format_version")) != (head["version"], head["format_version"]):
-        raise InputError(f"--resume {path}: meshwright {found.get('version')} wrote it, this is {head['version']}",
+    if (first.get("version"), first.get("format_version")) != (head["version"], head["format_version"]):
+        raise InputError(f"--resume {path}: meshwright {first.get('version')} wrote it, this is {head['version']}",
                          hint="name a new file")  # fmt: skip
-    if found != head:
+    if first != head:
         raise InputError(f"--resume {path}: points of another sweep (another plan, `--set`, `--vary` or profile)",
                          hint="name a new file, or ask as before")  # fmt: skip
 
 
 def _points(path: Path, number: int, line: str, most: int) -> dict[int, Point]:
     try:
-        found = {int(index): Point.model_validate(point) for index, point in json.loads(line).items()}
+        points = {int(index): Point.model_validate(point) for index, point in json.loads(line).items()}
     except (ValueError, AttributeError, ValidationError):
-        found = {-1: None}  # type: ignore[dict-item]
-    if not all(0 <= index < most for index in found):
+        points = {-1: None}  # type: ignore[dict-item]
+    if not all(0 <= index < most for index in points):
         problem = FieldProblem("damaged", file=str(path), line=number, hint="delete the file, or from that line on")
         raise InputError.of([problem])
-    return found
+    return points

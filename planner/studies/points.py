@@ -7,23 +7,22 @@ from ..request.resolve import Resolved
 from .base import Point, Question
 from .changes import apply
 from .paths import Value, Values, dimension_of
-from .pricing import held
+from .pricing import price_held
 from .searches import together
 
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     """Every point of the grid: the layout held on all of them together, then one search per point."""
-    base, founds = question.base, []
-    for values in grid:
-        founds.append(at_values(base, values))
-    points = [Point(values=values, held=one) for values, one in zip(grid, held(question.layout, founds), strict=True)]
+    variants = [at_values(question.base, values) for values in grid]
+    prices = price_held(question.layout, variants)
+    points = [Point(values=values, held=price) for values, price in zip(grid, prices, strict=True)]
     if not question.replan:
         return points
     seeds, out = [question.layout.layout], []
-    for done, (found, point, shared) in enumerate(zip(founds, points, together(founds), strict=True)):
+    for done, (resolved, point, shared) in enumerate(zip(variants, points, together(variants), strict=True)):
         if question.progress is not None:
             question.progress(done, len(grid), "")
-        out.append(question.filled(found, point, seeds, search=True, shared=shared))
+        out.append(question.filled(resolved, point, seeds, search=True, shared=shared))
     return out
 
 

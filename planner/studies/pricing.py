@@ -38,21 +38,20 @@ _SECONDS_PER_HOUR, _TRILLION = 3600.0, 1e12
 
 
 class Priced(BaseModel):
-    """What a layout costs. terms: exposed seconds by name, summing to step_s. Per trillion tokens: usd, and mwh of the
-    GPUs at their board power. None: no price, or no power, is known. problems: why it cannot run."""
+    """A layout with its price."""
 
     model_config = ConfigDict(frozen=True)
 
     layout_id: str
     num_gpus: int
     step_s: float
-    terms: dict[str, float]
-    device_bytes: float
-    memory_bytes: float
+    terms: dict[str, float]  # exposed seconds by name; they sum to step_s
+    device_bytes: float  # of the fullest GPU
+    memory_bytes: float  # that a layout may use of each GPU
     tokens_per_s: float
-    usd_per_ttoken: float | None
-    mwh_per_ttoken: float | None
-    problems: tuple[str, ...] = ()
+    usd_per_ttoken: float | None  # dollars per trillion tokens; None: no price is known
+    mwh_per_ttoken: float | None  # MWh of the GPUs, at their board power, per trillion tokens; None: it is not known
+    problems: tuple[str, ...] = ()  # why it cannot run
 
     @property
     def runs(self) -> bool:
@@ -73,52 +72,52 @@ _ILLEGAL = _Row(math.nan, math.nan, 0.0, {})  # a layout that is not legal has n
 
 
 @dataclass(frozen=True)
-class Held:
-    """The layout that a question holds, and its stages where they are its own."""
+class HeldLayout:
+    """The layout that a question holds."""
 
     layout: Layout
-    partition: Partition | None = None
+    partition: Partition | None = None  # where its stages are not the even ones
 
     @property
     def id(self) -> str:
         return layout_id(self.layout, self.partition)
 
 
-def held(kept: Held | Layout, founds: Sequence[Resolved]) -> list[Priced]:
+def price_held(held_layout: HeldLayout | Layout, variants: Sequence[Resolved]) -> list[Priced]:
     """The layout on each request, as far as it can `follow`, by the closed form."""
-    kept = kept if isinstance(kept, Held) else Held(kept)
-    out: list[Priced | None] = [None] * len(founds)
-    groups: list[tuple[Held, list[int]]] = []
-    for index, found in enumerate(founds):
-        fitted = Held(follow(kept.layout, found), _stages_on(kept, found))
+    held_layout = held_layout if isinstance(held_layout, HeldLayout) else HeldLayout(held_layout)
+    out: list[Priced | None] = [None] * len(variants)
+    groups: list[tuple[HeldLayout, list[int]]] = []
+    for index, variant in enumerate(variants):
+        fitted = HeldLayout(follow(held_layout.layout, variant), _stages_on(held_layout, variant))
         for known, members in groups:
-            if known == fitted and _same_problem(founds[members[0]], found):
+            if known == fitted and _same_problem(variants[members[0]], variant):
                 members.append(index)
                 break
         else:
             groups.append((fitted, [index]))
     for fitted, members in groups:
-        chosen = [founds[index] for index in members]
+        chosen = [variants[index] for index in members]
         problems = tuple(violations(fitted.layout, chosen[0].problem))
         rows = [_ILLEGAL] * len(members) if problems else _rows(fitted, chosen)
         problems = problems or _not_for(chosen[0], fitted)
         for index, row in zip(members, rows, strict=True):
-            out[index] = _priced(founds[index], fitted, row, problems)
-    return [each for each in out if each is not None]
+            out[index] = _priced(variants[index], fitted, row, problems)
+    return [price for price in out if price is not None]
 
 
-def _stages_on(kept: Held, resolved: Resolved) -> Partition | None:
+def _stages_on(held_layout: HeldLayout, resolved: Resolved) -> Partition | None:
     """Its own stages, where the model has the layers for them; on another model they are even."""
-    fits = kept.partition is not None and sum(kept.partition.sizes) == resolved.model.num_layers
-    return kept.partition if fits else None
+    fits = held_layout.partition is not None and sum(held_layout.partition.sizes) == resolved.model.num_layers
+    return held_layout.partition if fits else None
 
 
-def _not_for(resolved: Resolved, kept: Held) -> tuple[str, ...]:
+def _not_for(resolved: Resolved, held_layout: HeldLayout) -> tuple[str, ...]:
     """Why a legal layout is none of the space that is searched: the target cannot run it, or a value is fixed."""
-    columns = Layouts.of([kept.layout])
-    reason = resolved.target.supports(columns, resolved.problem)[1][0] or resolved.target.cannot_split(kept.partition)
+    columns, target = Layouts.of([held_layout.layout]), resolved.target
+    reason = target.supports(columns, resolved.problem)[1][0] or target.cannot_split(held_layout.partition)
     if reason:
-        return (f"{resolved.target.name} cannot run it: {reason}",)
+        return (f"{target.name} cannot run it: {reason}",)
     broken = [rule.name for rule in resolved.fixes if not bool(rule.allows(columns, resolved.problem)[0])]
     return (f"fixed otherwise: {', '.join(broken)}",) if broken else ()
 
@@ -135,28 +134,28 @@ def follow(layout: Layout, resolved: Resolved) -> Layout:
     return replace(layout, dp=dp, shard=dp if whole else layout.shard)
 
 
-def _same_problem(one: Resolved, other: Resolved) -> bool:
-    return one.problem is other.problem or one.problem == other.problem
+def _same_problem(resolved: Resolved, other: Resolved) -> bool:
+    return resolved.problem is other.problem or resolved.problem == other.problem
 
 
-def _rows(kept: Held, founds: Sequence[Resolved]) -> list[_Row]:
+def _rows(held_layout: HeldLayout, variants: Sequence[Resolved]) -> list[_Row]:
     """Prices under the rates of each request; all have the same problem."""
     try:
-        rates: Rates = _stacked([found.rates for found in founds])
+        rates: Rates = _stacked([variant.rates for variant in variants])
     except _DifferentInKindError:
-        return [row for found in founds for row in _rows(kept, [found])]
-    columns = Layouts.of([kept.layout] * len(founds))
+        return [row for variant in variants for row in _rows(held_layout, [variant])]
+    columns = Layouts.of([held_layout.layout] * len(variants))
     keys, index = index_keys(columns)
-    if len(founds) > 1:  # a key per row, since the rates differ
-        keys, index = {name: np.repeat(key, len(founds)) for name, key in keys.items()}, np.arange(len(founds))
-    priced = build(founds[0].problem, keys)
-    batch = build_ledger.build(founds[0].problem, priced, columns, index, kept.partition)
+    if len(variants) > 1:  # a key per row, since the rates differ
+        keys, index = {name: np.repeat(key, len(variants)) for name, key in keys.items()}, np.arange(len(variants))
+    priced = build(variants[0].problem, keys)
+    batch = build_ledger.build(variants[0].problem, priced, columns, index, held_layout.partition)
     estimate = step.price(batch, rates, detail=True)
-    terms = {step.TERMS[name][0]: np.broadcast_to(s, len(founds)).tolist() for name, s in estimate.terms.items()}
+    terms = {step.TERMS[name][0]: np.broadcast_to(s, len(variants)).tolist() for name, s in estimate.terms.items()}
     return [
         _Row(float(estimate.step_s[i]), float(estimate.device_bytes[i]), float(estimate.host_bytes[i]),
              {name: seconds[i] for name, seconds in terms.items() if seconds[i] > 0})
-        for i in range(len(founds))
+        for i in range(len(variants))
     ]  # fmt: skip
 
 
@@ -192,10 +191,10 @@ def of_candidate(resolved: Resolved, candidate: Candidate) -> Priced:
     terms = {term.name: term.seconds for term in candidate.terms if term.exposed}
     on_host = max(stage.host_bytes for stage in candidate.memory)
     row = _Row(candidate.step_s, candidate.device_bytes, on_host, terms)
-    return _priced(resolved, Held(candidate.to_layout(), candidate.partition), row, ())
+    return _priced(resolved, HeldLayout(candidate.to_layout(), candidate.partition), row, ())
 
 
-def _priced(resolved: Resolved, kept: Held, row: _Row, problems: tuple[str, ...]) -> Priced:
+def _priced(resolved: Resolved, held_layout: HeldLayout, row: _Row, problems: tuple[str, ...]) -> Priced:
     """The row with money, energy and what stands in its way."""
     if row.device_bytes > resolved.memory_bytes:
         problems += ("out of memory",)
@@ -204,7 +203,7 @@ def _priced(resolved: Resolved, kept: Held, row: _Row, problems: tuple[str, ...]
     usd, watts = resolved.cluster.usd_per_hour, gpu_watts(resolved)
     hours = _TRILLION / resolved.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
     return Priced(
-        layout_id=kept.id, num_gpus=resolved.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
+        layout_id=held_layout.id, num_gpus=resolved.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
         device_bytes=row.device_bytes, memory_bytes=resolved.memory_bytes,
         tokens_per_s=resolved.workload.tokens_per_step / row.step_s,
         usd_per_ttoken=None if usd is None else usd * hours,
@@ -226,8 +225,8 @@ def replanned(
     resolved: Resolved, seeds: Seen, should_stop: Stop | None = None, *, explain: bool = True,
     shared: RateSweep | None = None,
 ) -> Priced:  # fmt: skip
-    """The best layout of `found`, searched exactly. `seeds`: layouts that were best nearby; what they cost here bounds
-    the search from its start, and the best one found is put in front of them. `shared`: the search of all requests that
+    """The best layout of `resolved`, searched exactly. `seeds`: layouts that were best nearby; their price here bounds
+    the search from its start, and the best layout is put in front of them. `shared`: the search of all requests that
     differ from it in rates alone.
 
     Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
@@ -235,7 +234,8 @@ def replanned(
     """
     near = [follow(seed, resolved) for seed in seeds[:2]]
     by_memory = resolved.workload.objective == "memory"
-    values = [p.device_bytes if by_memory else p.step_s for p in (held(seed, [resolved])[0] for seed in near) if p.runs]
+    prices = [price_held(seed, [resolved])[0] for seed in near]
+    values = [price.device_bytes if by_memory else price.step_s for price in prices if price.runs]
     bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
     if shared is None:
         best = _searched(resolved, bound, should_stop, explain)
@@ -244,7 +244,7 @@ def replanned(
     if best in seeds:
         seeds.remove(best)
     seeds.insert(0, best)
-    return held(best, [resolved])[0]
+    return price_held(best, [resolved])[0]
 
 
 def _searched(resolved: Resolved, bound: float, should_stop: Stop | None, explain: bool) -> Layout:
@@ -262,6 +262,6 @@ def _searched(resolved: Resolved, bound: float, should_stop: Stop | None, explai
     return outcome.top.rows[0][2]
 
 
-def better(found: Priced, kept: Priced) -> Priced:
-    """What the search found, unless the layout held is faster: with stages of its own it lies outside of the search."""
-    return kept if kept.runs and kept.step_s < found.step_s else found
+def better(searched: Priced, held: Priced) -> Priced:
+    """The result of the search, unless the layout held is faster: with custom stages it is outside of the space."""
+    return held if held.runs and held.step_s < searched.step_s else searched

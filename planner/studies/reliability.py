@@ -17,7 +17,7 @@ from ...cost_models.quantities.shards import KEY_FIELDS
 from ...errors import InputError, UnknownNameError
 from ..request.resolve import Resolved
 from .base import Part, Question, Result
-from .pricing import held
+from .pricing import price_held
 from .values import number_of
 
 ASSUMED = {
@@ -61,7 +61,7 @@ class Reliability(Result):
 def run(question: Question) -> Reliability:
     """Raises UnknownNameError for an assumption that there is not, InputError for one without a unit."""
     base, assumed = question.base, _assumptions(question)
-    value = {each.name: each.value for each in assumed}
+    value = {assumption.name: assumption.value for assumption in assumed}
     num_bytes, now = checkpoint_bytes(base), base.cluster.num_gpus
     rows = []
     for count in _counts(question, now):
@@ -73,7 +73,7 @@ def run(question: Question) -> Reliability:
         checkpoint_bytes=num_bytes,
         assumptions=assumed,
         now=now,
-        tokens_per_s=held(question.layout, [base])[0].tokens_per_s,
+        tokens_per_s=price_held(question.layout, [base])[0].tokens_per_s,
         rows=tuple(rows),
     )
 
@@ -90,9 +90,9 @@ def row(num_gpus: int, gpu_mtbf_s: float, checkpoint_s: float, recover_s: float)
 def checkpoint_bytes(resolved: Resolved) -> float:
     """Weights and optimizer states of the whole model, once: what a checkpoint holds."""
     problem = resolved.problem
-    one = {name: np.ones(1, dtype=np.int64) for name in KEY_FIELDS}
-    one |= {name: np.zeros(1, dtype=np.int64) for name in ("sequence_parallel", "cp_algorithm")}
-    parameters, totals = tables.build(problem, one).parameters, build_ledger.build_totals(problem)
+    single = {name: np.ones(1, dtype=np.int64) for name in KEY_FIELDS}
+    single |= {name: np.zeros(1, dtype=np.int64) for name in ("sequence_parallel", "cp_algorithm")}
+    parameters, totals = tables.build(problem, single).parameters, build_ledger.build_totals(problem)
     weights = totals @ (parameters["dense_bytes"] + parameters["experts_bytes"])
     trained = totals @ (parameters["trained_dense"] + parameters["trained_experts"])
     return float(weights[0] + trained[0] * problem.state_bytes.optimizer)

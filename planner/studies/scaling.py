@@ -66,6 +66,6 @@ def _counts(question: Question, now: int) -> list[int]:
 
 
 def _efficiency(points: list[Point]) -> tuple[float | None, ...]:
-    each = [point.best.tokens_per_s / point.best.num_gpus if point.best else None for point in points]
-    first = next(value for value in each if value is not None)
-    return tuple(None if value is None else value / first for value in each)
+    rates = [point.best.tokens_per_s / point.best.num_gpus if point.best else None for point in points]
+    first = next(value for value in rates if value is not None)
+    return tuple(None if value is None else value / first for value in rates)

@@ -11,7 +11,7 @@ import math
 from ..request.resolve import Resolved
 from .base import Part, Question, Result
 from .knobs import HARDWARE, KNOBS, Knob
-from .pricing import Held, Priced, better, held, replanned
+from .pricing import HeldLayout, Priced, better, price_held, replanned
 
 WORTH = 0.02
 _STEP = 1.01
@@ -47,7 +47,7 @@ class Sensitivity(Result):
 def run(question: Question) -> Sensitivity:
     """Raises NoFeasibleLayoutError if the layout held does not run on the request."""
     base, layout = question.base, question.layout
-    now = held(layout, [base])[0]
+    now = price_held(layout, [base])[0]
     knobs = [knob for knob in (*HARDWARE, *(KNOBS[path] for path in _SOFTWARE)) if knob.better and knob.read(base)]
     rows = []
     for done, knob in enumerate(knobs):
@@ -61,9 +61,9 @@ def run(question: Question) -> Sensitivity:
 def _row(question: Question, base: Resolved, knob: Knob, now: Priced) -> Row:
     layout, value = question.layout, knob.read(base) or math.nan
     doubled = _limited(base, knob, 2.0)
-    more, less, twice = held(layout, [_limited(base, knob, _STEP), knob.scaled(base, 1 / _STEP), doubled])
+    more, less, twice = price_held(layout, [_limited(base, knob, _STEP), knob.scaled(base, 1 / _STEP), doubled])
     if knob.better == "less":
-        more, less = held(layout, [knob.scaled(base, _STEP), knob.scaled(base, 1 / _STEP)])
+        more, less = price_held(layout, [knob.scaled(base, _STEP), knob.scaled(base, 1 / _STEP)])
     best = better(replanned(doubled, [layout.layout], question.should_stop), twice) if question.replan else None
     return Row(
         path=knob.path, label=knob.label, dimension=knob.dimension, better=knob.better, now=value,
@@ -80,14 +80,14 @@ def _limited(base: Resolved, knob: Knob, better: float) -> Resolved:
     return knob.set(base, min(value * factor, 1.0) if is_share else value * factor)
 
 
-def saturates(base: Resolved, layout: Held, knob: Knob) -> float | None:
+def saturates(base: Resolved, layout: HeldLayout, knob: Knob) -> float | None:
     """The value from which on twice as good buys less than WORTH of a step; None if even the best tried buys more."""
     if knob.path.endswith("_overlap"):
         return None
-    low, high = (each * _PER_OCTAVE for each in _OCTAVES)
-    founds = [_limited(base, knob, 2 ** (i / _PER_OCTAVE)) for i in range(low, high + 1)]
-    seconds = [each.step_s for each in held(layout, founds)]
+    low, high = (octave * _PER_OCTAVE for octave in _OCTAVES)
+    variants = [_limited(base, knob, 2 ** (i / _PER_OCTAVE)) for i in range(low, high + 1)]
+    seconds = [price.step_s for price in price_held(layout, variants)]
     gains = [1 - fast / slow for slow, fast in zip(seconds, seconds[_PER_OCTAVE:], strict=False)]
     worth = [i for i, gain in enumerate(gains) if gain >= WORTH]
     first = worth[-1] + 1 if worth else 0
-    return None if first >= len(gains) else knob.read(founds[first])
+    return None if first >= len(gains) else knob.read(variants[first])

@@ -86,9 +86,9 @@ def _with_now(question: Question) -> tuple[Axis, ...]:
 def points_of(question: Question, grid: list[dict[str, Value]], *, search: bool) -> list[Point]:
     """Every point of the grid, searched where, and in as many processes as, was asked for."""
     question = replace(question, replan=search)
-    apart = question.jobs > 1 or question.executor is not None or question.resume is not None
+    separate = question.jobs > 1 or question.executor is not None or question.resume is not None
     # Held layouts are priced together, in no time.
-    return (parallel.priced if apart and search else priced)(question, grid)
+    return (parallel.priced if separate and search else priced)(question, grid)
 
 
 def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
@@ -103,6 +103,7 @@ def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
             return NoFeasibleLayoutError(f"{first}: {error.message}", hint=error.hint,
                                          details={**error.details, "values": near.values})  # fmt: skip
     need, has = units.gib(near.held.device_bytes), units.gib(near.held.memory_bytes)
-    reasons = [f"needs {need} GiB per GPU of {has}" if each == "out of memory" else each for each in near.held.problems]
+    too_large = f"needs {need} GiB per GPU of {has}"
+    reasons = [too_large if problem == "out of memory" else problem for problem in near.held.problems]
     return NoFeasibleLayoutError(f"{first}\n\n  {near.held.layout_id}: {'; '.join(reasons)}",
                                  hint="`--replan` searches other layouts", details={"values": near.values})  # fmt: skip

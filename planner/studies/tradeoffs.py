@@ -113,29 +113,29 @@ def frontier(
     On one number of GPUs cost follows time, so the frontier of a search is that of time and memory; larger numbers of
     GPUs look for what the smaller ones do not beat. Raises InputError and NoFeasibleLayoutError.
     """
-    founds, per_node = asked_on(request, gpus)
-    said = counts_to_dict(request, founds, per_node)
-    _check(founds, axes)
-    axes, kept, count = tuple(axes), list[TradeoffChoice](), Count()
+    sizes, per_node = sizes_of(request, gpus)
+    shared = counts_to_dict(request, sizes, per_node)
+    _check(sizes, axes)
+    axes, choices, count = tuple(axes), list[TradeoffChoice](), Count()
 
     def task(resolved: Resolved) -> Task:
-        return _task(resolved, axes, kept, rounds.ends_s)
+        return _task(resolved, axes, choices, rounds.ends_s)
 
     with opened(jobs, executor) as pool:
-        rounds = Rounds(pool, len(founds), progress, time_limit_s)
-        for found, got in rounds.run(founds, task):
-            count.add(got.count)
-            kept[:] = unbeaten([*kept, *(TradeoffChoice.of(found, row) for row in got.rows)], axes)
-    if not kept:
-        raise nothing(founds, rounds.stopped)
-    values = _values(kept, axes)
+        rounds = Rounds(pool, len(sizes), progress, time_limit_s)
+        for resolved, answer in rounds.run(sizes, task):
+            count.add(answer.count)
+            choices[:] = unbeaten([*choices, *(TradeoffChoice.of(resolved, row) for row in answer.rows)], axes)
+    if not choices:
+        raise nothing(sizes, rounds.stopped)
+    values = _values(choices, axes)
     return Frontier(
-        **said, axes=axes, points=tuple(kept), overview=tuple(_overview(values)), stopped=rounds.stopped,
+        **shared, axes=axes, points=tuple(choices), overview=tuple(_overview(values)), stopped=rounds.stopped,
         space=count.to_space_count(), proven=rounds.stopped is None,
     )  # fmt: skip
 
 
-def asked_on(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], int]:
+def sizes_of(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], int]:
     """The request on every number of GPUs, and the GPUs of a node."""
     if gpus is None:
         resolved = resolve(request)
@@ -144,39 +144,40 @@ def asked_on(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], i
     return [tried.on(number) for number in tried.numbers], tried.per_node
 
 
-def counts_to_dict(request: Request, founds: Sequence[Resolved], per_node: int) -> dict[str, Any]:
+def counts_to_dict(request: Request, sizes: Sequence[Resolved], per_node: int) -> dict[str, Any]:
     """The fields of a Question. Raises InputError where links between nodes differ."""
-    if founds[0].cluster.links is not None:
+    if sizes[0].cluster.links is not None:
         raise InputError("links between these nodes differ, and only a plan places nodes",
                          hint="leave `links` out of the cluster, or plan each size by itself")  # fmt: skip
     return {
-        "request_sha256": request.sha256, "request": request_to_dict(request), "resolved": resolved_part(founds[0]),
-        "counts": tuple(found.cluster.num_gpus for found in founds), "whole_nodes_of": per_node,
-        "warnings": tuple(warning.text for warning in founds[-1].warnings),
+        "request_sha256": request.sha256, "request": request_to_dict(request), "resolved": resolved_part(sizes[0]),
+        "counts": tuple(resolved.cluster.num_gpus for resolved in sizes), "whole_nodes_of": per_node,
+        "warnings": tuple(warning.text for warning in sizes[-1].warnings),
     }  # fmt: skip
 
 
-def _check(founds: Sequence[Resolved], axes: Sequence[str]) -> None:
+def _check(sizes: Sequence[Resolved], axes: Sequence[str]) -> None:
     """Refuses axes that cannot be told apart, or are not known."""
-    if "cost" in axes and founds[0].cluster.usd_per_hour is None:
-        raise InputError(f"cost: no price of {founds[0].cluster.groups[0].node} is known",
+    if "cost" in axes and sizes[0].cluster.usd_per_hour is None:
+        raise InputError(f"cost: no price of {sizes[0].cluster.groups[0].node} is known",
                          hint="take a node type with a price, or give `price` in a cluster file")  # fmt: skip
-    if len(founds) == 1 and not ("memory" in axes and {"time", "cost"} & set(axes)):
+    if len(sizes) == 1 and not ("memory" in axes and {"time", "cost"} & set(axes)):
         words = "the cheapest layout is the fastest" if "cost" in axes else "nothing can be traded for fewer GPUs"
         raise InputError(f"on one number of GPUs {words}", hint="give a range: `--gpus 64..1024`")
 
 
-def _task(resolved: Resolved, axes: Sequence[str], kept: Sequence[TradeoffChoice], ends_s: float) -> Task:
+def _task(resolved: Resolved, axes: Sequence[str], choices: Sequence[TradeoffChoice], ends_s: float) -> Task:
     """The search on one number of GPUs, against what fewer GPUs reach: a layout that is no faster than one of them (no
     cheaper, if time is no axis) and no smaller, if memory is one, is beaten."""
     timed, sized = bool({"time", "cost"} & set(axes)), "memory" in axes
     unit = money(resolved, 1.0)["cost_usd_per_mtoken"] or math.nan
-    seconds = [one.step_s if "time" in axes or not timed else (one.usd_per_mtoken or 0.0) / unit for one in kept]
+    by_time = "time" in axes or not timed
+    seconds = [choice.step_s if by_time else (choice.usd_per_mtoken or 0.0) / unit for choice in choices]
     if timed and sized:
-        rivals = {(s, one.device_bytes) for s, one in zip(seconds, kept, strict=True)}
+        rivals = {(s, choice.device_bytes) for s, choice in zip(seconds, choices, strict=True)}
         return Task.of(resolved, "frontier", rivals=_steps(rivals), ends_s=ends_s)
     aim: Aim = "step" if timed else "memory"
-    values = seconds if timed else [one.device_bytes for one in kept]
+    values = seconds if timed else [choice.device_bytes for choice in choices]
     return Task.of(resolved, aim, limit=min(values, default=math.inf), ends_s=ends_s)
 
 
@@ -191,19 +192,19 @@ def _steps(rivals: set[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
 
 def unbeaten(choices: Sequence[TradeoffChoice], axes: Sequence[str]) -> list[TradeoffChoice]:
     """The choices that no other beats, in the order of the axes; of those equal in all the one with the fewest GPUs."""
-    ordered = sorted(choices, key=lambda one: (*(getattr(one, AXES[name]) for name in axes), one.num_gpus,
-                                               one.layout_id))  # fmt: skip
+    ordered = sorted(choices, key=lambda choice: (*(getattr(choice, AXES[name]) for name in axes), choice.num_gpus,
+                                               choice.layout_id))  # fmt: skip
     values = _values(ordered, axes)
-    kept: list[int] = []
+    best: list[int] = []
     for index in range(len(ordered)):  # in this order only what stands before can be as good in all
-        if not kept or not (values[kept] <= values[index]).all(axis=1).any():
-            kept.append(index)
-    return [ordered[index] for index in kept]
+        if not best or not (values[best] <= values[index]).all(axis=1).any():
+            best.append(index)
+    return [ordered[index] for index in best]
 
 
 def _values(choices: Sequence[TradeoffChoice], axes: Sequence[str]) -> NDArray[np.float64]:
     """[choice, axis]"""
-    rows = [[float(getattr(one, AXES[name])) for name in axes] for one in choices]
+    rows = [[float(getattr(choice, AXES[name])) for name in axes] for choice in choices]
     return np.array(rows).reshape(-1, len(axes))
 
 
@@ -221,18 +222,18 @@ def _overview(values: NDArray[np.float64]) -> list[int]:
     return order
 
 
-def nothing(founds: Sequence[Resolved], stopped: str | None) -> MeshwrightError:
+def nothing(sizes: Sequence[Resolved], stopped: str | None) -> MeshwrightError:
     """Why no number of GPUs has a layout."""
     if stopped is not None:
         return SearchInterrupted(f"stopped ({stopped}) before any layout was found")
-    last, count = founds[-1], Count()
+    last, count = sizes[-1], Count()
     meshes = last.space.meshes(count)
     if len(meshes["tp"]):
         LayoutCounts(last.space, meshes).tally(count)
     legal = count.total > sum(count.ruled_out.values())
     error = does_not_fit(last, count) if legal else no_legal_layout(last, count)
-    if len(founds) == 1:
+    if len(sizes) == 1:
         return error
-    tried = f"{len(founds):,} numbers of GPUs from {founds[0].cluster.num_gpus:,} to {last.cluster.num_gpus:,}"
+    tried = f"{len(sizes):,} numbers of GPUs from {sizes[0].cluster.num_gpus:,} to {last.cluster.num_gpus:,}"
     return NoFeasibleLayoutError(f"no layout of {last.model.name} runs on any of {tried}; on the largest:\n\n"
                                  f"{error.message}", hint=error.hint, details=error.details)  # fmt: skip

@@ -15,7 +15,7 @@ from ..request.resolve import Resolved, resolve
 from ..search.executors import opened
 from .axes import parse_vary
 from .base import Progress, Question, Result
-from .pricing import Held, Stop
+from .pricing import HeldLayout, Stop
 from .registry import STUDIES
 from .values import parse_sets
 
@@ -56,7 +56,7 @@ def what_if(
     opened(jobs, executor)  # refuses what is wrong before anything is searched
     if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
         raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
-    candidate, layout, base = _held(plan, choice)
+    candidate, layout, base = _held_layout(plan, choice)
     question = Question(
         base, layout, parse_sets(sets), tuple(map(parse_vary, ranges)), replan=replan, assume=dict(assume or {}),
         jobs=jobs, executor=executor, resume=None if resume is None else Path(resume), progress=progress,
@@ -76,11 +76,11 @@ def _study_name(study: str | None, sets: Sequence[str], ranges: Sequence[str]) -
     return name
 
 
-def _held(plan: Plan, choice: int) -> tuple[Candidate, Held, Resolved]:
+def _held_layout(plan: Plan, choice: int) -> tuple[Candidate, HeldLayout, Resolved]:
     """Layout number `choice`, as studies hold it, and the request of the plan."""
     candidate, base = chosen(plan, choice), resolve(request_from_dict(plan.request))
     refuse_groups(candidate, "what-if")
-    return candidate, Held(candidate.to_layout(), candidate.partition), base
+    return candidate, HeldLayout(candidate.to_layout(), candidate.partition), base
 
 
 def _noted(result: Result, candidate: Candidate, question: Question) -> Result:

@@ -28,7 +28,7 @@ from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.generations import Generations
 from meshwright.planner.studies.knobs import HARDWARE, KNOBS, Knob
 from meshwright.planner.studies.paths import Value, current, known_paths
-from meshwright.planner.studies.pricing import Held, follow, held
+from meshwright.planner.studies.pricing import HeldLayout, follow, price_held
 from meshwright.planner.studies.reliability import Reliability
 from meshwright.planner.studies.scaling import Scaling
 from meshwright.planner.studies.sensitivity import WORTH, Row, Sensitivity
@@ -70,7 +70,7 @@ def compared(*sets: str, **options: object) -> Comparison:
 
 
 def step_s(values: dict[str, Value]) -> float:
-    return held(parse(LAYOUT), [apply(base(), values)])[0].step_s
+    return price_held(parse(LAYOUT), [apply(base(), values)])[0].step_s
 
 
 def test_nothing_changed_is_the_plan() -> None:
@@ -112,7 +112,7 @@ STACKED = ("gpu.peak", "gpu.memory.bandwidth", "cluster.links.inter_node.bandwid
 def test_priced_together_is_priced_one_by_one(path: str) -> None:
     layouts = Layouts.of([parse(LAYOUT)])
     founds = [apply(base(), {path: f"x{factor:g}"}) for factor in (0.1, 0.5, 1, 2, 8)]
-    together = held(parse(LAYOUT), founds)
+    together = price_held(parse(LAYOUT), founds)
 
     for found, one in zip(founds, together, strict=True):
         alone = price_layouts(found.problem, found.rates, layouts)[1]
@@ -211,15 +211,15 @@ def test_gpus_and_links_of_every_way_to_name_a_cluster(cluster: dict[str, Any]) 
 
 
 def test_stages_of_its_own_stay_with_the_layout() -> None:
-    uneven = Held(parse(LAYOUT), Partition((17, 15)))
+    uneven = HeldLayout(parse(LAYOUT), Partition((17, 15)))
     assert uneven.id.startswith(f"{LAYOUT}-x")
     founds = [apply(base(), {"gpu.peak": factor}) for factor in ("x1", "x2")]
-    for found, one in zip(founds, held(uneven, founds), strict=True):
+    for found, one in zip(founds, price_held(uneven, founds), strict=True):
         assert one.layout_id == uneven.id
         assert one.step_s == pytest.approx(Staged.of(found, uneven.layout, uneven.partition).closed_s, rel=1e-12)
-        assert one.step_s < held(parse(LAYOUT), [found])[0].step_s  # the last stage has the head to do as well
+        assert one.step_s < price_held(parse(LAYOUT), [found])[0].step_s  # the last stage has the head to do as well
     other = apply(base(), {"model": "llama-3.2-3b"})  # 28 layers: the stages are even there
-    assert held(uneven, [other])[0].layout_id == LAYOUT
+    assert price_held(uneven, [other])[0].layout_id == LAYOUT
 
 
 def test_out_of_memory_and_illegal_say_so() -> None:
@@ -260,9 +260,9 @@ def test_bad_changes(text: str, message: str, hint: str) -> None:
 
 def test_rates_that_differ_in_kind_are_priced_one_by_one() -> None:
     founds = [base(), apply(base(), {"cluster.links.inter_node.kind": "ethernet"})]
-    one, other = held(parse(LAYOUT), founds)
+    one, other = price_held(parse(LAYOUT), founds)
     assert other.step_s > one.step_s
-    assert other.step_s == held(parse(LAYOUT), founds[1:])[0].step_s
+    assert other.step_s == price_held(parse(LAYOUT), founds[1:])[0].step_s
     assert replace(founds[0]).cluster == base().cluster
 
 
