@@ -104,7 +104,8 @@ def _entries(plan: Path, role: str) -> list[Entry]:
     all_hosts = document["resolved"]["cluster"]["hosts"]
     entries = []
     for candidate in document["candidates"]:
-        placement, name, step_s = candidate["placement"], candidate["layout_id"], candidate["step_s"]
+        placement = candidate["placement"]
+        name, step_s = candidate["layout_id"], candidate["step_s"]
         if placement.get("order") and placement["logical_of_rank"] is None:
             name, step_s = f"{name}, hosts as listed", placement["order"]["step_listed_s"]
         entries.append(Entry(name, plan, candidate["choice"], step_s, [role], tuple(placement["hosts"] or all_hosts)))

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from meshwright.profiles.profilers.core_speed import calmest
 
-BEST, DRAWN, MOST = 6, 6, 15  # the predicted best, of all others by seed; together with naive choices at most
+BEST = 6  # layouts that are predicted best
+DRAWN = 6  # layouts that are drawn from all others, by seed
+MOST = 15  # layouts of a sample, naive choices included
 SLOWEST = 3.0  # what is predicted to take so many times the best is not drawn: its steps would take all the time
 
 

@@ -13,9 +13,12 @@ import torch
 
 from .emulated import Emulated, finish
 
-SECONDS, LEAST = 0.6, 0.85  # of a run; of what the ranks do in turn, that they must do all at once
+SECONDS = 0.6  # of a run
+LEAST = 0.85  # of the products that ranks compute alone: the share that they must reach all at once
 TRIES = 3  # before a machine is refused: other programs may have had the cores for a moment
-BURSTS, BURST_CPU_S, WAIT_S = 20, 0.004, 0.03  # of a rank; of each burst, and of the wait before it
+BURSTS = 20  # of a rank
+BURST_CPU_S = 0.004
+WAIT_S = 0.03  # before a burst
 _MATRIX = torch.ones(96, 96)
 
 
@@ -53,7 +56,8 @@ def _once(cluster: Emulated, outputs: Path) -> RankSpeeds:
 
 def _compute(bursts: int) -> int:
     """Prints products per second, and the median time of so many bursts as `RankSpeeds.behind_waits`."""
-    done, began, cpu = 0, time.perf_counter(), time.thread_time()
+    done = 0
+    began, cpu = time.perf_counter(), time.thread_time()
     while (now := time.perf_counter()) < began + SECONDS:
         _product()
         done += 1

@@ -48,10 +48,11 @@ def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
 
 def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     """The profiles of chunks of stated sizes; embedding, head and MTP modules stay where the even split has them."""
-    even, layout, sizes = ledger.splits, case.layout, case.chunks or ()
-    num_kinds, mtp, pattern = ledger.problem.num_kinds, ledger.problem.model.mtp_layers, ledger.problem.pattern
+    even, problem = ledger.splits, ledger.problem
+    layout, sizes = case.layout, case.chunks or ()
+    num_kinds, pattern = problem.num_kinds, problem.pattern
     if is_folded(layout):
-        ends = (pattern, num_kinds, ledger.problem.edges)
+        ends = (pattern, num_kinds, problem.edges)
         return custom_splits(*ends, layout.pp, 2, True, Partition(tuple(sizes)))
     devices = chunk_devices(layout.pp, len(sizes) // layout.pp, False)
     rows, start = np.zeros((layout.pp, even.counts.shape[2])), 0
@@ -59,14 +60,14 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
         for kind in pattern[start : start + size]:
             rows[device, kind] += 1
         start += size
-    rows[devices[-1], pattern[-1]] += mtp
+    rows[devices[-1], pattern[-1]] += problem.model.mtp_layers
     at_first = even.counts[0, np.argmin(even.first[0]), num_kinds:]
     rows[devices[0], num_kinds:] += at_first
     if devices[0] != devices[-1]:
         rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
     distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
     key = (layout.pp, len(sizes) // layout.pp, False)
-    stalls = interleaving_stalls.of_keys(ledger.problem, [key], Partition(tuple(sizes)))
+    stalls = interleaving_stalls.of_keys(problem, [key], Partition(tuple(sizes)))
     return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
                   stalls=stalls)  # fmt: skip
 
@@ -99,7 +100,8 @@ class Batch:
         ledger = self._ledger if same else ledger_of(self.cases, rates)
         seconds = self._price(ledger, rates)
         if store:
-            self._rates, self._ledger, self.seconds_at_reference = rates, ledger, seconds
+            self._rates, self._ledger = rates, ledger
+            self.seconds_at_reference = seconds
         return seconds
 
 

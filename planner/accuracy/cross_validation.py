@@ -146,7 +146,8 @@ class _Progress:
     """Counts parts of the work for the progress bar."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
+        self._progress, self._total = progress, total
+        self._done = 0
 
     def advance(self, parts: int = 1) -> None:
         self._done += parts

@@ -25,9 +25,11 @@ SCATTER = 0.05  # of log time: what the best number per stack leaves (FIDELITY)
 ROBUST = 2.0  # scatters beyond which a run counts as an outlier
 STEP = 0.05  # of differences, in prior widths
 ROUNDS, INNER = 10, 5  # times that derivatives are taken, steps with each of them
-# Prior widths: a step that ends a round; a first step of a round from which that round is the last; a step that ends a
-# round of a fit that starts from another; how far from that its derivatives serve.
-CONVERGED, NEAR, CLOSE, FAR = 1e-3, 0.1, 0.02, 1.0
+# In prior widths.
+CONVERGED = 1e-3  # a step that ends a round
+NEAR = 0.1  # a first step of a round that makes it the last one
+CLOSE = 0.02  # a step that ends a round of a fit that starts at another fit
+FAR = 1.0  # the distance from that other fit up to which its derivatives are used
 # Sources whose rows are composed of fewer measurements (profiles/catalogue/published/README.md).
 INDEPENDENT = {"VIA-Research/vTrain ground_truth_single.csv": 30}
 
@@ -62,7 +64,8 @@ class Fitter:
     """Predictions of runs and their derivatives as functions of the constants' z."""
 
     def __init__(self, cases: Sequence[Case], constants: Sequence[Constant], base: Calibration, source: str) -> None:
-        self.constants, self.base, self.source = tuple(constants), base, source
+        self.constants = tuple(constants)
+        self.base, self.source = base, source
         self.batches = Batches(cases, self.at(np.zeros(len(self.constants))))
         self.moved = [self._moved(constant) for constant in self.constants]
         self.bounds = tuple(np.array([constant.bounds for constant in self.constants]).reshape(-1, 2).T)
@@ -102,7 +105,8 @@ def fit(
     z = np.zeros(len(fitter.constants)) if near is None else near.z.copy()
     free = np.arange(len(z)) != frozen
     z[~free] = 0.0
-    at_z, steps, used = fitter.log_seconds(z), 0, np.empty((0, 0))
+    at_z, used = fitter.log_seconds(z), np.empty((0, 0))
+    steps = 0
     for turn in range(ROUNDS):
         borrowed = near is not None and turn == 0
         used = near.slopes if near is not None and borrowed else fitter.derivatives(z, at_z)

@@ -61,7 +61,8 @@ class Run:
     @cached_property
     def case(self) -> Case:
         """The run as the fit takes it."""
-        resolved, layout, partition = self.resolved, self.candidate.to_layout(), self.candidate.partition
+        resolved, layout = self.resolved, self.candidate.to_layout()
+        partition = self.candidate.partition
         return Case(
             id=self.file, source=self.file, stack_name=STACK, regime=regime_of(resolved.model, layout), group=None,
             core=False, quality="A", model=resolved.model, cluster=resolved.cluster, workload=resolved.workload,
@@ -116,7 +117,8 @@ def _run(path: Path, plans: Sequence[tuple[Path, Plan]], problems: list[FieldPro
 
 def _planned(report: RowReader, plans: Sequence[tuple[Path, Plan]]) -> tuple[Path, Plan, Candidate] | None:
     """The plan and the layout that ran."""
-    digest, choice, layout_id = report.text("plan"), report.whole("choice"), report.text("layout_id")
+    digest = report.text("plan")
+    choice, layout_id = report.whole("choice"), report.text("layout_id")
     mine = [(path, plan) for path, plan in plans if digest and plan.request_sha256.startswith(digest)]
     for path, plan in mine:
         # A report has the layout without its stages, which only the plan says.

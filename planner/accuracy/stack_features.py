@@ -49,7 +49,9 @@ DISPATCH = {"alltoall": "alltoall", "allgather": "alltoall", "deepep": "deduplic
 # Bytes to quantise an element, both layouts. Delayed scaling needs no maximum, and is written by the norm or activation
 # before it: two fp8 layouts instead of one in bf16. MXFP8 and blocks: read (2), written twice (2). A maximum of the
 # whole tensor is read for first (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
-CAST_DELAYED, CAST_BLOCKS, CAST_CURRENT = 2.0, 4.0, 6.0
+CAST_DELAYED = 2.0
+CAST_BLOCKS = 4.0
+CAST_CURRENT = 6.0
 CASTS = {"delayed": CAST_DELAYED, "mxfp8": CAST_BLOCKS, "blockwise": CAST_BLOCKS, "current": CAST_CURRENT}
 CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), CAST_CURRENT)
 # Whether a norm is one kernel. torchtitan of 2024, norm_type: fused_rmsnorm, compiled_rmsnorm, rmsnorm.

@@ -60,7 +60,7 @@ def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None
 def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
     """The prediction of a run beside its measurement; a run that cannot be priced is refused with the reason.
     software: what it ran on, if not the stack that it states."""
-    refused, step_s, memory = None, None, None
+    refused = step_s = memory = None
     try:
         predicted = predict(case, software)
         step_s, memory = predicted.step_s, predicted.peak_memory_bytes
@@ -104,7 +104,8 @@ def predict(case: Case, software: StackSpec | None = None) -> Prediction:
 
 def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:
     """Bytes of the kind that was measured, on the rank that was: the fullest, the first or the last stage's."""
-    profiles, kind, scope = range(ledger.num_profiles), case.measured.memory_kind, case.measured.memory_scope
+    kind, scope = case.measured.memory_kind, case.measured.memory_scope
+    profiles = range(ledger.num_profiles)
     memory = DeviceMemory(ledger)
     if kind == "allocated":
         totals = [float(sum(memory.buffers(j)[name][0] for name in BUFFERS)) for j in profiles]

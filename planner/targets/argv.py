@@ -47,6 +47,19 @@ class Arguments:
     # Values that cannot be read.
     problems: list[FieldProblem] = field(default_factory=list)
 
+    def record(self, option: Option, value: Any, line: int, path: str) -> None:
+        """Stores the value of an option, or the problem where the option does not accept it."""
+        if (wrong := option.wrong(value)) is not None:
+            self.fail(option.name, wrong, line, path)
+        else:
+            self.lines[option.name] = line
+            self.settings[option.name] = value
+
+    def fail(self, name: str, text: str, line: int, path: str, hint: str = "") -> None:
+        """Stores a problem with an option."""
+        self.lines[name] = line
+        self.problems.append(FieldProblem(text, file=path, line=line, field=name, hint=hint))
+
     def add(self, other: Arguments, path: str) -> None:
         """Adds the settings of the file `path`."""
         self.settings |= other.settings
@@ -81,8 +94,13 @@ def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
             continue
         elif option is None:
             arguments.unknown.setdefault(name, line)
+        elif option.kind != "flag" and not values:
+            arguments.fail(name, "has no value", line, path)
+        elif option.kind != "flag" and any("$" in value for value in values):
+            hint = "give it a value in the file; only plain assignments (NAME=8) are followed"
+            arguments.fail(name, f"`{values[0]}` is not set here", line, path, hint)
         else:
-            _add(arguments, option, values, line, path)
+            arguments.record(option, _typed(option, values), line, path)
     return arguments
 
 
@@ -102,32 +120,19 @@ def _takes(option: Option | None, name: str, have: int, word: str) -> bool:
     return option.kind != "flag" and (option.many or have < 1)
 
 
-def _add(arguments: Arguments, option: Option, values: list[str], line: int, path: str) -> None:
-    arguments.lines[option.name] = line
+def _typed(option: Option, words: list[str]) -> Any:
+    """The value of an option; a word that is not of its type stays as it is."""
     if option.kind == "flag":
-        arguments.settings[option.name] = True
-        return
-    if not values:
-        arguments.problems.append(FieldProblem("has no value", file=path, line=line, field=option.name))
-        return
-    typed = [_typed(value, option.kind) for value in values]
-    value = typed if option.many else typed[0]
-    if any("$" in text for text in values):
-        hint = "give it a value in the file; only plain assignments (NAME=8) are followed"
-        wrong = f"`{values[0]}` is not set here"
-        arguments.problems.append(FieldProblem(wrong, file=path, line=line, field=option.name, hint=hint))
-        return
-    if (text := option.wrong(value)) is not None:
-        arguments.problems.append(FieldProblem(text, file=path, line=line, field=option.name))
-        return
-    arguments.settings[option.name] = value
+        return True
+    values = [_converted(word, option.kind) for word in words]
+    return values if option.many else values[0]
 
 
-def _typed(value: str, kind: str) -> Any:
+def _converted(word: str, kind: str) -> Any:
     try:
-        return {"int": int, "float": float}.get(kind, str)(value)
+        return {"int": int, "float": float}.get(kind, str)(word)
     except ValueError:
-        return value
+        return word
 
 
 def _words(text: str, arguments: Arguments) -> Iterator[tuple[str, int]]:
@@ -162,8 +167,11 @@ def _filled(text: str, values: dict[str, str]) -> str:
 
 def _arithmetic(text: str) -> int:
     """Whole numbers with + - * and / from left to right by precedence, as the shell does."""
-    total, factors = 0, re.findall(r"[-+*/]|\d+", text)
-    sign, term, operator = 1, None, ""
+    factors = re.findall(r"[-+*/]|\d+", text)
+    total = 0
+    sign = 1
+    term = None
+    operator = ""
     for part in [*factors, "+"]:
         if part.isdigit():
             value = int(part)

@@ -25,7 +25,7 @@ def read_constants(path: str, text: str, options: OptionList, prefix: str) -> Ar
             try:
                 arguments.settings[name] = _value(node.value, {})
             except ValueError:
-                arguments.problems.append(FieldProblem("is not a plain value", file=path, line=node.lineno, field=name))
+                arguments.fail(name, "is not a plain value", node.lineno, path)
     return arguments
 
 
@@ -113,19 +113,15 @@ def _add(arguments: Arguments, name: str, node: ast.expr, options: OptionList, p
         arguments.settings[name] = ast.unparse(node)
         return
     if option.kind == "any" and "." not in name:
-        return  # optimizer, dataloader, ...: nothing of the layout
+        return  # optimizer, dataloader, ...: no layout depends on it
     try:
         value = _value(node, {})
     except ValueError:
         text = "is not a plain value: it cannot be read without running the module"
-        arguments.problems.append(FieldProblem(text, file=path, line=node.lineno, field=name))
+        arguments.fail(name, text, node.lineno, path)
         return
-    if value is None:
-        return
-    if (wrong := option.wrong(value)) is not None:
-        arguments.problems.append(FieldProblem(wrong, file=path, line=node.lineno, field=name))
-    else:
-        arguments.settings[name] = value
+    if value is not None:
+        arguments.record(option, value, node.lineno, path)
 
 
 def _module(path: str, text: str) -> ast.Module:

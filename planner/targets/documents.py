@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import FieldProblem
 from ...profiles.io.document import Document
 from ...profiles.io.reader import read_document
 from .argv import Arguments
@@ -27,12 +26,8 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
         option = options.options.get(name)
         if option is None:
             arguments.unknown[name] = line
-        elif value is None or value == "auto":
-            continue
-        elif (wrong := option.wrong(value)) is not None:
-            arguments.problems.append(FieldProblem(wrong, file=document.name, line=line, field=name))
-        else:
-            arguments.settings[name] = value
+        elif value is not None and value != "auto":
+            arguments.record(option, value, line, document.name)
     return arguments
 
 

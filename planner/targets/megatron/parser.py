@@ -33,7 +33,10 @@ class _Properties:
     def major(self) -> int:
         return capability[0]
 
-    minor, multi_processor_count, name, total_memory = 0, 132, "GPU", 80 << 30
+    minor = 0
+    multi_processor_count = 132
+    name = "GPU"
+    total_memory = 80 << 30
 
 
 torch.cuda.get_device_properties = lambda *args, **kwargs: _Properties()  # type: ignore[assignment]
