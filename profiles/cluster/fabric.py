@@ -132,7 +132,8 @@ def assemble(groups: Sequence[Group], fabric: Fabric) -> tuple[tuple[NetworkLeve
         slowest = min(inters, key=lambda inter: inter.bw_bytes_per_s)
         slowest = replace(slowest, latency_s=max(inter.latency_s for inter in inters))
         gpus_per_node = min(group.nodes.gpus_per_node for group in groups)
-        levels += _network_levels(slowest, fabric, total, gpus_per_node, warnings)
+        levels += _network_levels(slowest, fabric, total, gpus_per_node)
+        warnings += _site_warnings(fabric)
         levels = _increasing(levels)
     return tuple(levels), warnings
 
@@ -152,9 +153,8 @@ def _weakest(levels: Sequence[NetworkLevel], size: int) -> NetworkLevel:
                    latency_s=max(level.latency_s for level in levels))  # fmt: skip
 
 
-def _network_levels(
-    inter: Inter, fabric: Fabric, total: int, gpus_per_node: int, warnings: list[Notice]
-) -> list[NetworkLevel]:
+def _network_levels(inter: Inter, fabric: Fabric, total: int, gpus_per_node: int) -> list[NetworkLevel]:
+    """The levels between nodes: pods or groups, the whole network, and the line between sites."""
     reach = min(nodes for _, nodes in fabric.sites) * gpus_per_node if fabric.sites else total
     base = NetworkLevel(name="site" if fabric.sites else "cluster", size=reach, bw_bytes_per_s=inter.bw_bytes_per_s,
                         latency_s=inter.latency_s, topology="torus" if fabric.type == "torus" else "switch",
@@ -171,11 +171,15 @@ def _network_levels(
         largest = max(nodes for _, nodes in fabric.sites) * gpus_per_node
         levels.append(NetworkLevel(name="wan", size=total, bw_bytes_per_s=fabric.wan_bw_bytes_per_s / largest,
                                    latency_s=fabric.wan_latency_s, kind="wan", source="as given"))  # fmt: skip
-        if len({nodes for _, nodes in fabric.sites}) > 1:
-            named = ", ".join(f"{name} {nodes}" for name, nodes in fabric.sites)
-            text = f"sites differ in size ({named} nodes): groups are laid out for the smallest"
-            warnings.append(Notice("uniform-plan", text))
     return levels
+
+
+def _site_warnings(fabric: Fabric) -> list[Notice]:
+    if len({nodes for _, nodes in fabric.sites}) <= 1:
+        return []
+    named = ", ".join(f"{name} {nodes}" for name, nodes in fabric.sites)
+    text = f"sites differ in size ({named} nodes): groups are laid out for the smallest"
+    return [Notice("uniform-plan", text)]
 
 
 def _increasing(levels: Sequence[NetworkLevel]) -> list[NetworkLevel]:

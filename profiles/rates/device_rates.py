@@ -28,7 +28,7 @@ _CHART_DEVICES = {"ampere": "a100-sxm-80gb", "hopper": "h100-sxm-80gb", "cdna2":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRates:
+class DeviceSurfaces:
     """Efficiencies of one GPU."""
 
     gemm: Mapping[str, GemmSurface]  # by number format (bf16, fp8, ...)
@@ -52,12 +52,12 @@ class _Device(NamedTuple):
     provenance: str  # "measured", or "assumed from <reference>"
 
 
-def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceRates:
+def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceSurfaces:
     """The efficiencies of `gpu`: its own where it was measured, else scaled from the nearest device that was.
     fitted: the calibration to apply, the shipped one unless given."""
     if gpu.measured:
         surface = measured_device.attention(gpu)
-        return DeviceRates(
+        return DeviceSurfaces(
             gemm=measured_device.gemm(gpu), attention=dict.fromkeys(KERNELS, surface), fused_memory_efficiency=1.0,
             provenance="measured", attention_provenance="measured", sources={},
         )  # fmt: skip
@@ -77,11 +77,11 @@ def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceRates
 
 
 @lru_cache(maxsize=256)
-def _surfaces(device: _Device, fitted: str) -> DeviceRates:
+def _surfaces(device: _Device, fitted: str) -> DeviceSurfaces:
     assumed = calibration.assumptions(fitted)
     measured = _attention_device(device.reference)
     attention_provenance = device.provenance if measured == device.reference else f"assumed from {measured}"
-    return DeviceRates(
+    return DeviceSurfaces(
         gemm=_gemms(device, assumed),
         attention=_attentions(device, attention_provenance, assumed),
         fused_memory_efficiency=value_of(assumed["memory_efficiency"], "fused", device.name, device.reference),

@@ -13,7 +13,7 @@ from ...cost_models.specs.workload import OPERAND_BYTES, Precision
 from ...errors import InputError
 from ..cluster import device_files, measured_device
 from ..rates.calibration import Calibration, shipped
-from ..rates.device_rates import DeviceRates, surfaces_for
+from ..rates.device_rates import DeviceSurfaces, surfaces_for
 from ..rates.link_rates import collective_rates, with_measured
 
 # Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels
@@ -82,7 +82,7 @@ def _with_measured(stack: StackSpec, cluster: ClusterSpec) -> StackSpec:
     return stack
 
 
-def _compute_dtype(device: DeviceRates, precision: Precision, gpu: str) -> str:
+def _compute_dtype(device: DeviceSurfaces, precision: Precision, gpu: str) -> str:
     """The number format of products: of `precision`, but bf16 for fp16 where a device has the one only."""
     dtype = "bf16" if precision == "fp16" and precision not in device.gemm else precision
     if dtype not in device.gemm:
@@ -111,7 +111,7 @@ def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
                    memory_bw_bytes_per_s=surface.memory_bw_bytes_per_s * stack.throughput)  # fmt: skip
 
 
-def _term_sources(device: DeviceRates, cluster: ClusterSpec) -> dict[str, str]:
+def _term_sources(device: DeviceSurfaces, cluster: ClusterSpec) -> dict[str, str]:
     """Where seconds come from: of compute, and of each level of the network (`level 0`, ...)."""
     compute = "measured" if device.provenance == "measured" else "assumed"
     attention = "measured" if device.attention_provenance == "measured" else "assumed"

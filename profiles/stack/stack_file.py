@@ -18,13 +18,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from ...cost_models import units
 from ...cost_models.specs.stack import StackSpec
 from ...errors import InputError, did_you_mean, nearest
-from ..io.document import Document, FieldPath
+from ..io.document import FieldPath
+from ..io.facts import Facts
 from ..io.reader import read_document
 from .load import is_stack, load_stack, stack_names
 
 _TYPES = {name: kind for name, kind in get_type_hints(StackSpec).items() if name not in ("name", "sources")}
 _SECONDS = ("host_s_per_kernel",)
-Facts = Mapping[str, tuple[float, str]]  # field -> (value in base units, source)
+StackFacts = Mapping[str, tuple[float, str]]  # field -> (value in base units, source)
 
 
 @dataclass(frozen=True)
@@ -67,57 +68,60 @@ def load_stacks(reference: str) -> dict[str, StackSpec]:
 def read_stacks(path: Path) -> dict[str, StackSpec]:
     """Family -> the stack that the file makes of it. Raises InputError with everything that is wrong."""
     document = read_document(path)
-    problems: list[Any] = []
     if not isinstance(document.data, Mapping):
         raise InputError.of([document.problem((), "is not a stack", "it starts with `inherits: megatron-core`")])
+    facts = Facts(document)
     stacks = {}
-    for family, place in _families(document, problems):
-        facts = document.at(place)
-        facts = facts if isinstance(facts, Mapping) else {}
-        stated = {key: _fact(document, (*place, key), problems) for key in facts if key != "inherits"}
+    for family, place in _families(facts):
+        fields = document.at(place)
+        fields = fields if isinstance(fields, Mapping) else {}
+        stated = {key: _fact(facts, (*place, key)) for key in fields if key != "inherits"}
         base = load_stack(family)
         sources = {**base.sources, **{key: source for key, (_, source) in stated.items()}}
-        if not problems:
+        if not facts.problems:
             values: dict[str, Any] = {key: value for key, (value, _) in stated.items()}
             stacks[family] = replace(base, name=str(path), sources=sources, **values)
-    if problems:
-        raise InputError.of(problems)
+    if facts.problems:
+        raise InputError.of(facts.problems)
     return stacks
 
 
-def _families(document: Document, problems: list[Any]) -> list[tuple[str, FieldPath]]:
-    data, known = document.data, stack_names()
+def _families(facts: Facts) -> list[tuple[str, FieldPath]]:
+    """(family or version, place of its fields) of every stack in the file; what is wrong goes to `facts`."""
+    data, known = facts.document.data, stack_names()
     named: list[tuple[str, FieldPath]]
     if "families" in data and isinstance(data["families"], Mapping):
         named = [(str(name), ("families", str(name))) for name in data["families"]]
-        extra = [key for key in data if key != "families"]
-        problems += [document.problem((key,), "stands beside `families`", "put it under a family") for key in extra]
+        for key in data:
+            if key != "families":
+                facts.fail((key,), "stands beside `families`", "put it under a family")
     elif isinstance(data.get("inherits"), str):
         named = [(data["inherits"], ())]
     else:
         hint = f"one of {', '.join(known)}"
-        problems.append(document.problem((), "`inherits` is missing: the family that the stack belongs to", hint))
+        facts.fail((), "`inherits` is missing: the family that the stack belongs to", hint)
         return []
     wrong = [(name, place) for name, place in named if not is_stack(name)]
     for name, place in wrong:
-        problems.append(document.problem(place or ("inherits",), f"`{name}` is no stack", f"one of {', '.join(known)}"))
+        facts.fail(place or ("inherits",), f"`{name}` is no stack", f"one of {', '.join(known)}")
     return [family for family in named if family not in wrong]
 
 
-def _fact(document: Document, place: FieldPath, problems: list[Any]) -> tuple[Any, str]:
-    """(value in base units, source) of one field; what is wrong goes to `problems`."""
+def _fact(facts: Facts, place: FieldPath) -> tuple[Any, str]:
+    """(value in base units, source) of one field; what is wrong goes to `facts`."""
+    document = facts.document
     field, given = str(place[-1]), document.at(place)
     source = f"{document.name}, line {document.line(place)}"
     if isinstance(given, Mapping):
         source, given = str(given.get("source") or source), given.get("value")
     if field not in _TYPES:
         hint = did_you_mean(nearest(field, _TYPES), otherwise=f"fields: {', '.join(sorted(_TYPES))}")
-        problems.append(document.problem(place, f"`{field}` is no field of a stack", hint))
+        facts.fail(place, f"`{field}` is no field of a stack", hint)
         return None, source
     try:
         return _value(field, given), source
     except InputError as error:
-        problems.append(document.problem(place, error.message, error.hint))
+        facts.fail(place, error.message, error.hint)
         return None, source
 
 
@@ -142,7 +146,7 @@ def _value(field: str, given: Any) -> Any:
     return given
 
 
-def stack_text(families: Mapping[str, Facts], heading: str) -> str:
+def stack_text(families: Mapping[str, StackFacts], heading: str) -> str:
     """The file that `read_stacks` reads, one family flat, several under `families`."""
     lines = [f"# {line}\n" for line in heading.splitlines()]
     flat = len(families) == 1

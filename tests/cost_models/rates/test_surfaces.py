@@ -20,7 +20,7 @@ from meshwright.cost_models.rates.surfaces import (
 from meshwright.cost_models.specs.cluster import GpuSpec
 from meshwright.profiles.rates import tables
 from meshwright.profiles.rates.calibration import PRIORS
-from meshwright.profiles.rates.device_rates import KERNELS, DeviceRates, surfaces_for
+from meshwright.profiles.rates.device_rates import KERNELS, DeviceSurfaces, surfaces_for
 from meshwright.profiles.rates.reference_devices import DEVICES, generation, reference_device
 from meshwright.profiles.rates.tables import fits, table
 
@@ -57,7 +57,7 @@ def gpu(name: str, arch: str, bf16: float, bandwidth: float, vendor: str = "nvid
     )  # fmt: skip
 
 
-def measured(name: str) -> DeviceRates:
+def measured(name: str) -> DeviceSurfaces:
     """By tables and assumptions: what training runs moved (calibrated.yaml) has bounds of its own."""
     device = DEVICES[name]
     arch = {"blackwell-rtx": "blackwell (sm_120)"}.get(device.generation, device.generation)
