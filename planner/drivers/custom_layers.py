@@ -15,7 +15,7 @@ def plan_custom_layers(resolved: Resolved, watch: Watch, *, custom_stages: bool,
     own, techniques or islands."""
     check(
         resolved,
-        own_stages=custom_stages,
+        custom_stages=custom_stages,
         techniques=techniques or bool(resolved.workload.techniques),
         islands=heterogeneous.applies(resolved),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import prod
+from typing import Any
 
 from ...cost_models import units
 from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
@@ -30,7 +31,7 @@ def num_legal(space: Space) -> int:
 
 
 def no_legal_layout(resolved: Resolved, count: Count) -> NoFeasibleLayoutError:
-    """Every layout breaks a rule: name the smallest set of `--fix` that does it, or the rules that exclude most."""
+    """The error if every layout breaks a rule: the smallest set of `--fix` to blame, or the rules that exclude most."""
     most = sorted(count.ruled_out.items(), key=lambda item: -item[1])[:3]
     details = {"ruled_out": dict(count.ruled_out), "total": count.total}
     conflict = minimal_conflict(resolved)
@@ -86,7 +87,7 @@ def minimal_conflict(resolved: Resolved) -> Sequence[Rule]:
 
 
 def _loosen(resolved: Resolved, conflict: Sequence[Rule]) -> str:
-    """What the conflicting values would be legal for: another target, or without the first of them."""
+    """A remedy: another target, for which the conflicting values are legal, or leaving out one of them."""
     if resolved.target.name != "any" and num_legal(resolved.space_under(tuple(conflict))):
         return f"{resolved.target.name} cannot run them; other targets can: `--target any` says which"
     return f"leave out `{conflict[-1].name}` and it is chosen for you"
@@ -95,7 +96,8 @@ def _loosen(resolved: Resolved, conflict: Sequence[Rule]) -> str:
 def does_not_fit(
     resolved: Resolved, count: Count, late: Callable[[], bool] = lambda: False
 ) -> NoFeasibleLayoutError:
-    """Legal layouts, but none fits: the smallest by buffer, and how many GPUs or which change would do."""
+    """The error if legal layouts exist and none fits: the buffers of the smallest, and a number of GPUs or a change
+    that makes one fit."""
     unlimited = search_of(resolved, resolved.space, memory_bytes=float("inf"), objective="memory", should_stop=late)
     smallest = unlimited.run()
     if smallest.stopped == "interrupted":
@@ -168,4 +170,6 @@ def grown(resolved: Resolved, factor: int) -> Resolved:
         levels = (*levels[:-1], last)
     cluster = ClusterSpec(name=f"{resolved.cluster.name} x {factor}", levels=levels,
                           groups=(replace(group, num_nodes=group.num_nodes * factor),))  # fmt: skip
-    return Resolved(resolved.request, resolved.model, cluster, resolved.workload, resolved.stack, resolved.target, ())
+    # The larger cluster has usual links, so nothing that placement or islands set for the smaller one holds.
+    placement: dict[str, Any] = dict.fromkeys(("network", "nodes", "links", "job_gpus"))
+    return replace(resolved, cluster=cluster, warnings=(), **placement)

@@ -1,4 +1,4 @@
-"""Plans for clusters that are not alike: every manner of using the islands, priced island by island.
+"""Plans for clusters of several islands: every manner of using the islands, priced island by island.
 
 For every set of islands, one of them alone included:
   across    one pipeline over all of the set, whole stages on each, islands in every order; layers by integer program

@@ -34,11 +34,11 @@ _NOTHING_FITS = "no plan with strategies of their own fits without offload"
 ABSENT_TERMS = frozenset({"offload", "imbalance", "vocabulary"})
 
 
-def check(resolved: Resolved, *, own_stages: bool, techniques: bool, islands: bool) -> None:
+def check(resolved: Resolved, *, custom_stages: bool, techniques: bool, islands: bool) -> None:
     """Raises InputError for requests whose layer-wise plans are not priced, with the flag to leave out."""
     workload, model = resolved.workload, resolved.model
     reasons = {
-        "and stages of their own are not planned together yet": own_stages,
+        "and stages of their own are not planned together yet": custom_stages,
         "save time, and the objective is memory": workload.objective == "memory",
         "are not priced with techniques": techniques,
         "over groups of nodes that are not alike are not planned yet": islands,
@@ -53,7 +53,7 @@ def check(resolved: Resolved, *, own_stages: bool, techniques: bool, islands: bo
 
 
 def best_layers(resolved: Resolved, should_stop: Callable[[], bool] = lambda: False) -> LayerwiseOutcome:
-    """Search the space of layer-wise plans of the request: space.py says what is in it."""
+    """Search all layer-wise plans of the request (space.py)."""
     return search(resolved.space, resolved.rates, resolved.memory_bytes, should_stop=should_stop)
 
 
