@@ -47,7 +47,8 @@ class Terminal:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.interruption_told = False
+        # Whether the user was told of Ctrl-C already: Typer reports it a second time, as an exit code.
+        self.interruption_shown = False
 
     @cached_property
     def out(self) -> Console:
@@ -89,7 +90,7 @@ class Terminal:
 
     def error(self, code: str, message: str, hint: str, details: Mapping[str, Any]) -> None:
         """An error: on stderr for people and, under --json, as the one document on stdout."""
-        self.interruption_told = True
+        self.interruption_shown = True
         problems = details.get("problems", ())
         shown = message
         if len(problems) > 1:
@@ -141,7 +142,7 @@ class Progress:
         elapsed = time.monotonic() - self._started
         if not self._enabled or elapsed < self._next_s:
             return
-        self._next_s = elapsed + 0.1
+        self._next_s = elapsed + 0.1  # ten times a second: more is flicker
         self._drawn = True
         share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
         sys.stderr.write(f"\r\x1b[K{self._label} {bar(share, 24, unicode=True):<24} {share:4.0%} {note}")

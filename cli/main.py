@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Command:
     """A line of the top-level help; its code is `commands/<module>.py`."""
 
-    section: str
+    section: str  # of the top-level help
     summary: str
-    module: str
+    module: str  # file name in `commands/`, without its suffix
 
 
 COMMANDS = {
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except OSError as error:
-        # Python would complain again when it flushes stdout at exit.
+        # Python flushes stdout at exit, and would report the same error once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough
             return 0
@@ -133,6 +133,7 @@ def _run(terminal: Terminal, words: list[str]) -> int:
         raise _unknown(name)
     if terminal.settings.profiles_path is None:
         return _invoke(terminal, name, rest)
+    # The catalogues import numpy, which help texts do not wait for.
     from ..profiles.io import registry
 
     with registry.searching(terminal.settings.profiles_path):
@@ -194,7 +195,7 @@ def _invoke(terminal: Terminal, name: str, words: list[str]) -> int:
             raise
         raise _usage_error(name, str(error.format_message())) from error
     # Typer turns Ctrl-C into its exit code and returns it.
-    return _interrupted(terminal) if result == 130 and not terminal.interruption_told else int(result or 0)
+    return _interrupted(terminal) if result == 130 and not terminal.interruption_shown else int(result or 0)
 
 
 def _usage_error(name: str, message: str) -> UsageError:

@@ -12,27 +12,26 @@ import typer
 class RequestFlags(TypedDict, total=False):
     """The parameters of a command that go into the request under the same names; None: not given."""
 
-    model: str | None
-    gpu: str | None
-    gpus: int | None
+    model: str | None  # name, file or folder
+    gpu: str | None  # name
+    gpus: int | None  # of the whole cluster
     cluster: str | Mapping[str, Any] | None  # as --cluster has it, or as a request describes one
     seq_len: int | None  # tokens per sequence
-    lengths: str | None
-    packed: bool | None
+    lengths: str | None  # histogram of document lengths, or its file
+    packed: bool | None  # documents share sequences
     global_batch: str | None  # sequences, or tokens, per step
-    dtype: str | None
+    dtype: str | None  # compute precision
     optimizer: str | None
-    lora: str | None
-    train_layers: int | None
-    technique: list[str] | None
-    total_tokens: str | None
-    objective: str | None
+    lora: str | None  # rank, projections and base weights
+    train_layers: int | None  # the last layers alone
+    technique: list[str] | None  # name and knobs of each
+    total_tokens: str | None  # of the whole run
+    objective: str | None  # step, cost or memory
     max_memory: str | None  # per GPU, with its unit
-    fix: list[str] | None
-    target: str | None
-    stack: str | None
-    top: int | None
-
+    fix: list[str] | None  # fields of the layout
+    target: str | None  # framework
+    stack: str | None  # name or file
+    top: int | None  # layouts to list
 
 
 def _names(kind: str) -> Callable[[str], list[str]]:

@@ -45,13 +45,13 @@ class UsageError(InputError):
 class Settings:
     """What the global options and the environment say."""
 
-    json: bool = False
-    quiet: bool = False
-    verbose: bool = False
+    json: bool = False  # one document on stdout, and no screen
+    quiet: bool = False  # errors only
+    verbose: bool = False  # a log of the search on stderr
     no_progress: bool = False
     version: bool = False
-    color: str = "auto"
-    profiles_path: str | None = None
+    color: str = "auto"  # one of COLORS
+    profiles_path: str | None = None  # folders of a user's own entries, separated as in PATH
 
 
 def extract(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Settings, list[str]]:

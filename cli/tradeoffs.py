@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -42,9 +42,10 @@ def refuse(options: Mapping[str, object], output: Path | None, deadline: str | N
 
 def run(
     terminal: Terminal, request: Request, gpus: GpuRange | None, pareto: str | None, deadline_s: float | None, *,
-    top: int | None, output: Path | None, force: bool, **how: Any,
+    top: int | None, output: Path | None, force: bool, jobs: int, executor: str | None, time_limit_s: float | None,
 ) -> None:  # fmt: skip
-    """how: jobs, executor and time_limit_s. output: of the plan on the number of GPUs that is chosen."""
+    """Shows the frontier of the axes in `pareto`, or the curve over the numbers of GPUs. output: of the plan on the
+    number of GPUs that is chosen."""
     from ..planner.request.gpu_counts import counts
     from ..planner.studies.gpu_curve import gpu_curve
     from ..planner.studies.tradeoffs import frontier, parse_axes
@@ -53,11 +54,15 @@ def run(
     most = top or tradeoffs_screen.MOST_ROWS
     if axes:
         with terminal.progress("searching") as progress:
-            points = requests.rounded(frontier(request, axes, gpus, progress=progress, **how))
-        _show(terminal, points, tradeoffs_screen.frontier_screen(points, most))
+            unbeaten = frontier(request, axes, gpus, jobs=jobs, executor=executor, progress=progress,
+                                time_limit_s=time_limit_s)  # fmt: skip
+        unbeaten = requests.rounded(unbeaten)
+        _show(terminal, unbeaten, tradeoffs_screen.frontier_screen(unbeaten, most))
     elif gpus is not None:
         with terminal.progress("searching") as progress:
-            curve = requests.rounded(gpu_curve(request, gpus, deadline_s, progress=progress, **how))
+            curve = gpu_curve(request, gpus, deadline_s, jobs=jobs, executor=executor, progress=progress,
+                              time_limit_s=time_limit_s)  # fmt: skip
+        curve = requests.rounded(curve)
         saved = None
         if output is not None and curve.chosen is not None:
             _save(counts(request, gpus).on(curve.chosen), output, force=force)
@@ -74,7 +79,7 @@ def _show(terminal: Terminal, result: Frontier | Curve, screen: Sequence[Part], 
         terminal.talk(saved)
     requests.show_warnings(terminal, result.warnings)
     if result.stopped == "interrupted":
-        terminal.interruption_told = True
+        terminal.interruption_shown = True
         terminal.warn("interrupted: this is what was found so far")
         raise typer.Exit(130)
 

@@ -13,10 +13,10 @@ _SHADES = " .:-=+*#%@"
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: its mark, and a y for each x (None: nothing runs there)."""
+    """One curve."""
 
-    mark: str
-    ys: Sequence[float | None]
+    mark: str  # one character
+    ys: Sequence[float | None]  # per x; None: nothing runs there
 
 
 def curve(xs: Sequence[float], ticks: Sequence[str], lines: Sequence[Line], *, log: bool) -> list[str]:
@@ -27,7 +27,7 @@ def curve(xs: Sequence[float], ticks: Sequence[str], lines: Sequence[Line], *, l
     low, high = low - pad, high + pad
     cells = [[" "] * _COLUMNS for _ in range(_ROWS)]
     places = [_column(x, xs, log) for x in xs]
-    for line in reversed(lines):
+    for line in reversed(lines):  # the first one is drawn last, over the others
         for column, y in _filled(places, line.ys):
             cells[round((high - y) / (high - low) * (_ROWS - 1))][column] = line.mark
     labels = _labels(low, high)

@@ -109,8 +109,8 @@ def command(
                   "--allow-technique": allow_technique}  # fmt: skip
         tradeoffs.refuse(single, output, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
-        how = {"jobs": jobs, "executor": executor, "time_limit_s": limit_s}
-        tradeoffs.run(terminal, requested, numbers, pareto, deadline_s, top=top, output=output, force=force, **how)
+        tradeoffs.run(terminal, requested, numbers, pareto, deadline_s, top=top, output=output, force=force, jobs=jobs,
+                      executor=executor, time_limit_s=limit_s)  # fmt: skip
         return
     with terminal.progress("searching") as progress:
         plan = api.plan(requested, progress=progress, time_limit_s=limit_s, stages=stages, layers=layers, seed=seed,
@@ -139,7 +139,7 @@ def _show(terminal: Terminal, plan: Plan, output: Path | None) -> None:
     terminal.show(plan_screen.plan_screen(plan, unicode=terminal.unicode, saved_as=str(output) if output else None))
     requests.show_warnings(terminal, plan.warnings)
     if plan.interrupted:
-        terminal.interruption_told = True
+        terminal.interruption_shown = True
         if plan.certificate.stopped is not None:
             terminal.warn("interrupted: this is the best layout so far")
         raise typer.Exit(130)

@@ -192,8 +192,8 @@ def _whole_model(session: Session, problem: Problem, sizes: list[int]) -> list[l
     from ...profiles.profilers import timing
     from ...runtime.rehearsal import layer_latency
 
-    device, effort, seq_len = session.device, session.effort, problem.workload.seq_len
-    precision = session.request.workload.precision
+    device, effort = session.device, session.effort
+    seq_len, precision = problem.workload.seq_len, session.request.workload.precision
     actions = {size: partial(layer_latency.whole_model, problem.model, size, seq_len, precision, device)
                for size in sizes}  # fmt: skip
 

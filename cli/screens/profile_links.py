@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...cost_models.rates.collectives import OpRates
 
 _MOST_NODES = 8  # of a matrix on the screen
-_NOISY = 0.25
+_NOISY = 0.25  # spread of the median link, from which the reader is warned
 
 
 def tests_screen(tests: Sequence[Test], limit: int) -> Iterator[RenderableType]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
 
-_WORTH_SAYING = 0.02  # above the mean stage
-_DIFFERS = 0.01  # the simulation from the closed form
+_UNEVEN = 0.02  # share of the mean stage above which the slowest one is named
+_DIFFERS = 0.01  # relative difference of the simulation from the closed form that is named
 
 
 def stages_line(candidate: Candidate) -> str:
@@ -111,7 +111,7 @@ def _custom_against_even(candidate: Candidate, loads: StageLoads) -> str:
 
 def _even(candidate: Candidate, loads: StageLoads) -> str:
     stage_s = loads.stage_s
-    if max(stage_s) < (1 + _WORTH_SAYING) * sum(stage_s) / len(stage_s):
+    if max(stage_s) < (1 + _UNEVEN) * sum(stage_s) / len(stage_s):
         return ""
     better = " `plan --stages own` places the layers by time and memory."
     tried = candidate.closed_form_s is not None or not loads.can_split

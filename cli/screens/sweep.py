@@ -63,7 +63,8 @@ def _curve(result: Sweep) -> list[str]:
 
 def _points_table(result: Sweep) -> Table:
     """The points, at most a screenful of them: the ends, what the plan has, and some between."""
-    axis, points, names = result.axes[0], result.points, labels(result.axes[0])
+    axis, points = result.axes[0], result.points
+    names = labels(axis)
     now = (text.value_at(axis.path, axis.now, axis.dimension), "x1")
     searched = any(point.replanned or point.why_not for point in points)
     by_cost = any(point.held.usd_per_ttoken is not None for point in points)

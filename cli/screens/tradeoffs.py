@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .parts import Part
 
 MOST_ROWS = 12
+# Axis of a frontier -> field of TradeoffChoice (AXES of planner/studies/tradeoffs.py).
 _FIELDS = {"time": "step_s", "memory": "device_bytes", "gpus": "num_gpus", "cost": "usd_per_mtoken"}
 _DAY_S = 86400.0
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ...planner.accuracy.sweeps import ChoiceStatistics, Sweep
 
 _MOST_ASSUMPTIONS = 12
-# Order and colours of the picture: the first word of the regime that matches; colours distinguishable to colour-blind.
+# (word of the regime, colour, label): a run takes the first class whose word its regime holds. The colours are those of
+# Okabe and Ito, which colour-blind readers tell apart.
 _CLASSES = (("moe", "#d55e00", "mixture of experts"), ("fsdp", "#009e73", "dense, FSDP"), ("", "#0072b2", "dense"))
 
 

@@ -22,11 +22,13 @@ _SAVES_NOTHING = 0.0005  # share of a step that the screen would show as 0.0 %
 
 def compare_screen(result: Comparison, header: str) -> list[Part]:
     """Before and after, term by term."""
-    before, after, best = result.before, result.after.held, result.after.replanned
+    before, after = result.before, result.after.held
+    best = result.after.replanned
     replanned = best if best and best.layout_id != after.layout_id else None
     lines: list[Part] = [header, *change_lines(result.changes), "", f"held        {after.layout_id}"]
     if replanned:
         lines.append(f"re-planned  {replanned.layout_id}")
+    # A layout that is not legal on the changed request has no seconds to compare.
     legal = None if math.isnan(after.step_s) else after
     if legal is None:
         lines += ["", *problem_lines(after)]
