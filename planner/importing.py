@@ -81,17 +81,19 @@ def import_config(
     resolved = resolve(request)
     layout = layout_of(facts, resolved.cluster.num_gpus)
     if "batch_per_rank" in facts and "global_batch" not in given:
+        # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
         request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
     stages = facts.get("stages")
     if stages and max(stages) - min(stages) > 1:
         assumed.append(f"stages of {', '.join(map(str, stages))} layers are priced as even as possible")
-    read = len(set(arguments.settings) & table.options)
     switched = request_part(facts, "switched")
-    if layout.dp * layout.cp == 1:  # nobody to reduce with
+    if layout.dp * layout.cp == 1:  # no gradients are reduced, so their overlap has no effect
         switched = {option: states for option, states in switched.items() if not any("dp_" in name for name in states)}
+    read = len(set(arguments.settings) & table.options)
     return Imported(
-        request, layout, f"{target.framework} {options}", read, arguments.unknown, len(arguments.settings) - read,
-        tuple(assumed), (warning,) if warning else (), switched,
+        request=request, layout=layout, framework=f"{target.framework} {options}", read=read,
+        unknown=arguments.unknown, unread=len(arguments.settings) - read, assumed=tuple(assumed),
+        warnings=(warning,) if warning else (), switched=switched,
     )  # fmt: skip
 
 

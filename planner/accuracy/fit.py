@@ -141,7 +141,8 @@ def _move(
         if loss(log_seconds - log_measured, weight, there) <= before:
             return there, log_seconds, float(np.abs(there - z).max())
         move = move / 2
-    fitter.log_seconds(z)  # what the batches compare with next
+    # The batches compare the next constants with those of the last call, which must be z again.
+    fitter.log_seconds(z)
     return z, at_z, 0.0
 
 

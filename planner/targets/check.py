@@ -121,7 +121,7 @@ def _conflicts(folder: _Folder, given: Arguments) -> list[FieldProblem]:
 
 
 def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Checked:
-    """Holds the layout, model and batch that the options state together to the rules and to the plan.
+    """Holds the layout, model and batch that the options state together to the rules and to the plan beside them.
 
     Options with a problem are read as planned, because their value would only repeat the problem.
     """
