@@ -14,9 +14,10 @@ _SELECTIVE = RECOMPUTE_MODES.index("selective")
 
 
 def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
-    """(mode, modules) that the ledger orders behind another: recomputes no less, keeps no byte less.
+    """(mode, modules) that another set beats or equals: the other recomputes no more and saves no byte more.
 
-    Compared on the quantities of every layer kind: which operations are recomputed, which saved tensors are dropped.
+    Sets are compared on the quantities of every layer kind: the operations that they recompute, and the saved tensors
+    that they drop. So nothing is priced here, and what is dropped is dropped for every mesh at once.
     Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
     the dominated one then never changes an answer.
     """

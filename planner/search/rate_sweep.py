@@ -37,14 +37,13 @@ _FIRST = 4096  # nodes that are expanded before all others, so that the limit fa
 
 @dataclass
 class _Level:
-    """The nodes of one level: their own fields, which node of the level above they grow from, and bytes that nothing
-    below them beats. first, number: [node above] its part of them, -1 before it was formed."""
+    """The nodes of one level that were formed so far."""
 
-    fields: Columns
-    parent: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    needed: Array = field(default_factory=lambda: np.empty(0))
-    first: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    number: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    fields: Columns  # [node] the fields that this level chooses
+    parent: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node] row in the level above
+    needed: Array = field(default_factory=lambda: np.empty(0))  # [node] bytes that nothing below beats
+    first: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node above] first child; -1: none yet
+    number: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node above] children; -1: none yet
 
     def known(self, parents: Ints) -> NDArray[np.bool_]:
         """[parent] whether what grows from it is formed; `parents` may be newer than this level."""
@@ -71,7 +70,7 @@ class _Level:
 
 class RateSweep(Search):
     """Searches of `space` for the fastest layout. `memory_bytes`: the most that any of them has; `rates`: any of
-    theirs, which agree in what memory depends on (Rates.overheads)."""
+    theirs, since they agree in all that memory depends on (Rates.overheads)."""
 
     def __init__(self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float) -> None:
         super().__init__(space, rates, memory_bytes=memory_bytes, host_bytes=host_bytes)

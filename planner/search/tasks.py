@@ -28,16 +28,14 @@ ROUND = 16  # searches that start from the same limits: a count, so that no numb
 
 @dataclass(frozen=True)
 class Task:
-    """What to look for on one number of GPUs. limit: seconds (bytes, if `memory` is the aim) that must be beaten or
-    met; rivals: see `pareto.Frontier`; target: whose rules and software hold, where not the request's own; ends_s: when
-    the time is up, in seconds of `time.time`, which processes share."""
+    """One search. It is plain data, so that any process can resolve and run it."""
 
-    request: dict[str, Any]
+    request: dict[str, Any]  # in its canonical form
     aim: Aim
-    limit: float = np.inf
-    rivals: tuple[tuple[float, float], ...] = ()
-    target: str | None = None
-    ends_s: float = np.inf
+    limit: float = np.inf  # seconds (bytes, if `memory` is the aim) that must be beaten or met
+    rivals: tuple[tuple[float, float], ...] = ()  # (seconds, bytes): see `pareto.Frontier`
+    target: str | None = None  # whose rules and software hold; None: those of the request
+    ends_s: float = np.inf  # when the time is up, in seconds of `time.time`, which processes share
 
     @classmethod
     def of(cls, resolved: Resolved, aim: Aim, **more: Any) -> Task:
@@ -46,11 +44,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """rows: (seconds, bytes, layout id); the single best, or the frontier. count: of the search."""
+    """The result of a task."""
 
-    rows: tuple[tuple[float, float, str], ...]
-    count: Count
-    stopped: str | None
+    rows: tuple[tuple[float, float, str], ...]  # (seconds, bytes, layout id): the single best, or the frontier
+    count: Count  # of the search
+    stopped: str | None  # what cut it
 
     @property
     def legal(self) -> int:
@@ -104,14 +102,14 @@ def check_time_limit(seconds: float | None) -> None:
 
 @dataclass
 class Rounds:
-    """Searches on many numbers of GPUs, ROUND at a time; `stopped`: what cut them, if anything did."""
+    """Searches on many numbers of GPUs, ROUND at a time."""
 
     executor: Executor
-    total: int
+    total: int  # searches
     progress: Progress | None = None
     time_limit_s: float | None = None
-    stopped: str | None = None
-    done: int = 0
+    stopped: str | None = None  # what cut them, if anything did
+    done: int = 0  # searches
     ends_s: float = field(init=False)  # as of a Task
 
     def __post_init__(self) -> None:
@@ -119,7 +117,7 @@ class Rounds:
         self.ends_s = np.inf if self.time_limit_s is None else time.time() + self.time_limit_s
 
     def run(self, variants: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
-        """(request, answer) in the order of `founds`; `task` is called at the start of a round."""
+        """(request, answer) in the order of `variants`; `task` is called at the start of a round."""
         for start in range(0, len(variants), ROUND):
             part = variants[start : start + ROUND]
             for index, answer in sorted(self._round([task(resolved) for resolved in part]).items()):

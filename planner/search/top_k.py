@@ -19,16 +19,15 @@ FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 
 @dataclass
 class TopK:
-    """The best layouts so far, by value (seconds, or bytes) and then by id; of layouts that agree in all fields of
-    `family` only the best (no family: all)."""
+    """The best layouts so far."""
 
-    limit: int
-    family: tuple[str, ...] = ()
-    rows: list[tuple[float, str, Layout]] = field(default_factory=list)
+    limit: int  # how many
+    family: tuple[str, ...] = ()  # of layouts that agree in all these fields only the best is listed; (): all are
+    rows: list[tuple[float, str, Layout]] = field(default_factory=list)  # (seconds or bytes, id, layout), best first
 
     @property
     def threshold(self) -> float:
-        """A bound above this cannot enter the list."""
+        """A bound above this cannot enter the list. A tie with the last row can: its id decides."""
         return self.rows[-1][0] * (1 + 2 * TIE) if len(self.rows) == self.limit else np.inf
 
     def thresholds(self, columns: Columns, rows: Ints) -> Array:

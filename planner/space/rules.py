@@ -91,6 +91,7 @@ def _ffn(x: Columns, problem: Problem) -> Mask:
 
 
 def _sequence(x: Columns, problem: Problem) -> Mask:
+    # A ring gives every rank two chunks, one from each end, so that causal attention is equal work for all.
     return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
 
 
@@ -136,10 +137,12 @@ def _batch(x: Columns, problem: Problem) -> Mask:
 
 
 def _interleaved_batch(x: Columns, problem: Problem) -> Mask:
+    # Chunks take turns in groups of pp micro-batches; a shorter last group has no order.
     return np.asarray(~INTERLEAVED[x["schedule"]] | (micro_batches(x, problem) % x["pp"] == 0))
 
 
 def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
+    # The DualPipe project refuses fewer: the phases of its order need 2 pp micro-batches.
     return np.asarray((x["schedule"] != CODE["dualpipe-v"]) | (micro_batches(x, problem) >= 2 * x["pp"]))
 
 

@@ -34,17 +34,14 @@ LEVELS = (MESH_FIELDS, SCHEDULE_FIELDS, RECOMPUTE_FIELDS, STATE_FIELDS, SHARD_FI
 
 @dataclass
 class Count:
-    """How many layouts the space holds and what became of them; the parts add up to `total`.
-
-    out_of_memory: by bound or by price; priced: those that fit.
-    """
+    """How many layouts the space holds and what became of them; the parts add up to `total`."""
 
     total: int = 0
-    ruled_out: dict[str, int] = field(default_factory=dict)
-    dominated: int = 0
-    out_of_memory: int = 0
-    bounded: int = 0
-    priced: int = 0
+    ruled_out: dict[str, int] = field(default_factory=dict)  # by the rule that excluded them first
+    dominated: int = 0  # another layout is never slower and never larger
+    out_of_memory: int = 0  # by bound or by price
+    bounded: int = 0  # no better than the list, by their bound
+    priced: int = 0  # fit, and were priced
     unvisited: int = 0  # left by a search that was stopped
 
     def exclude(self, rule: str, count: int) -> None:
@@ -74,7 +71,7 @@ class Space:
     """All layouts of `problem` under `rules` (legality, the target's abilities, what the user fixed)."""
 
     problem: Problem
-    rules: tuple[Rule, ...] = RULES
+    rules: tuple[Rule, ...] = RULES  # of legality, of the target, and those that the user fixed
 
     @cached_property
     def mesh_steps(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:

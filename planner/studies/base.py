@@ -40,15 +40,12 @@ class Change(Part):
 
 
 class Point(Part):
-    """One request of a study: the values that make it, the plan's layout on it, and the best layout if it was searched.
+    """One request of a study."""
 
-    why_not: why nothing was found.
-    """
-
-    values: dict[str, Value]
-    held: Priced
-    replanned: Priced | None = None
-    why_not: str | None = None
+    values: dict[str, Value]  # path -> value, which make the request out of the plan's
+    held: Priced  # the plan's layout on it
+    replanned: Priced | None = None  # the best layout, if it was searched
+    why_not: str | None = None  # why the search has none
 
     @property
     def best(self) -> Priced | None:
@@ -57,31 +54,31 @@ class Point(Part):
 
 
 class Result(Part):
-    """What every study's result has. layout_id: the layout held; changes: the `--set` it was asked under."""
+    """The fields that every study's result has."""
 
     format_version: str = FORMAT_VERSION
     kind: Literal["what-if"] = "what-if"
     study: str
     request_sha256: str
-    layout_id: str
-    changes: tuple[Change, ...] = ()
+    layout_id: str  # of the layout held
+    changes: tuple[Change, ...] = ()  # every `--set`
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a layout on a request (`plain`), that request after `--set` (`base`), and how to vary it."""
+    """A layout on a request, and how the request is changed and varied."""
 
-    plain: Resolved
+    plain: Resolved  # the request of the plan
     layout: HeldLayout
-    sets: Values = field(default_factory=dict)
+    sets: Values = field(default_factory=dict)  # changes that hold for all points: see `base`
     axes: tuple[Axis, ...] = ()
-    replan: bool = False
-    assume: Mapping[str, str] = field(default_factory=dict)
-    jobs: int = 1
-    executor: str | None = None
-    resume: Path | None = None
+    replan: bool = False  # whether the best layout of every point is searched too
+    assume: Mapping[str, str] = field(default_factory=dict)  # name -> value of the study's assumptions
+    jobs: int = 1  # processes that search
+    executor: str | None = None  # a cluster that searches instead
+    resume: Path | None = None  # file of the points that are done
     progress: Progress | None = None
     should_stop: Stop | None = None
 
@@ -102,7 +99,7 @@ class Question:
                 "changes": changes, "warnings": warnings, **more}  # fmt: skip
 
     def point(self, resolved: Resolved, values: Values, seeds: Seen, *, search: bool) -> Point:
-        """`found` priced with the layout held and, if `search`, planned anew."""
+        """`resolved` priced with the layout held and, if `search`, planned anew."""
         return self.filled(
             resolved, Point(values=dict(values), held=price_held(self.layout, [resolved])[0]), seeds, search=search
         )
@@ -110,7 +107,7 @@ class Question:
     def filled(
         self, resolved: Resolved, point: Point, seeds: Seen, *, search: bool, shared: RateSweep | None = None
     ) -> Point:
-        """`point` with the best layout of `found`, if `search`."""
+        """`point` with the best layout of `resolved`, if `search`."""
         if not search:
             return point
         try:

@@ -21,8 +21,7 @@ _FURTHER = (2, 4, 8, 16, 32)  # times the largest number that was asked for, whe
 
 
 class Tried(Part):
-    """A number of GPUs. best: what was searched for and found there; efficiency: tokens per second and GPU over those
-    of the best number found.
+    """A number of GPUs and what its search came to.
 
     `cut short`: the best so far, by Ctrl-C or the time limit. Under a deadline `too slow`: a bound, or the search,
     proves that no layout meets it; `dearer`: that none costs less than a cheaper number found before.
@@ -30,18 +29,18 @@ class Tried(Part):
 
     num_gpus: int
     status: Status
-    best: TradeoffChoice | None = None
-    efficiency: float | None = None
+    best: TradeoffChoice | None = None  # the best layout on it
+    efficiency: float | None = None  # tokens per second and GPU, over those of the best number
 
 
 class Curve(Question):
-    """points: every number of GPUs tried, rising. chosen: under a deadline, the cheapest number that meets it."""
+    """The best layout on every number of GPUs."""
 
     kind: Literal["gpu-curve"] = "gpu-curve"
-    deadline_s: float | None
-    total_tokens: float | None
-    points: tuple[Tried, ...]
-    chosen: int | None
+    deadline_s: float | None  # of the whole run
+    total_tokens: float | None  # of the whole run
+    points: tuple[Tried, ...]  # rising numbers of GPUs
+    chosen: int | None  # the cheapest number that meets the deadline; None without one
 
 
 def gpu_curve(

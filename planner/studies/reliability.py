@@ -30,32 +30,32 @@ _DOUBLINGS = range(-2, 7)
 
 
 class Assumption(Part):
-    """A number that no file of facts holds. source: where the usual value comes from; `given` where it was told."""
+    """A number that no file of facts holds."""
 
-    name: str
-    value: float
+    name: str  # a key of ASSUMED
+    value: float  # in base units of `dimension`
     dimension: str
-    source: str
+    source: str  # of the usual value; `given` where the user gave it
 
 
 class ReliabilityRow(Part):
-    """A run on num_gpus. goodput: share of the time that makes progress, 0 where failures come faster than it gets."""
+    """A run on a number of GPUs."""
 
     num_gpus: int
-    mtbf_s: float
-    checkpoint_s: float
-    interval_s: float
-    goodput: float
+    mtbf_s: float  # mean time between failures of the run
+    checkpoint_s: float  # seconds that a checkpoint stops training
+    interval_s: float  # best time between checkpoints
+    goodput: float  # share of the time that makes progress, in [0, 1]; 0 where failures come faster than progress
 
 
 class Reliability(Result):
-    """Rows by number of GPUs; `now` is the plan's. tokens_per_s: of the layout held, without failures."""
+    """Failures and checkpoints by number of GPUs."""
 
     checkpoint_bytes: float
     assumptions: tuple[Assumption, ...]
-    now: int
-    tokens_per_s: float
-    rows: tuple[ReliabilityRow, ...]
+    now: int  # GPUs of the plan
+    tokens_per_s: float  # of the layout held, without failures
+    rows: tuple[ReliabilityRow, ...]  # rising numbers of GPUs
 
 
 def run(question: Question) -> Reliability:

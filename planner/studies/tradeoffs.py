@@ -34,22 +34,21 @@ class Part(BaseModel):
 
 
 class TradeoffChoice(Part):
-    """A layout on a number of GPUs. device_bytes: of the fullest GPU; usd_per_mtoken: per million tokens; days,
-    gpu_hours and cost_usd: of the whole run, where its tokens (and the price of a node) are known."""
+    """A layout on a number of GPUs."""
 
     num_gpus: int
     layout_id: str
     step_s: float
-    device_bytes: float
+    device_bytes: float  # of the fullest GPU
     tokens_per_s: float
-    usd_per_mtoken: float | None
-    days: float | None = None
+    usd_per_mtoken: float | None  # dollars per million tokens; None: no price of a node is known
+    days: float | None = None  # of the whole run, as the next two; None: its tokens are not given
     gpu_hours: float | None = None
     cost_usd: float | None = None
 
     @classmethod
     def of(cls, resolved: Resolved, row: tuple[float, float, str]) -> TradeoffChoice:
-        """A row of an answer to a search of `found`."""
+        """A row (seconds, bytes, id) of an answer to a search of `resolved`."""
         step_s, num_bytes, name = row
         spent = money(resolved, step_s)
         fields: dict[str, Any] = {
@@ -61,30 +60,27 @@ class TradeoffChoice(Part):
 
 
 class Question(Part):
-    """What every answer about numbers of GPUs says of its question. counts: the numbers tried, rising; resolved: the
-    model, the workload and the cluster of the smallest."""
+    """The question, in every answer about numbers of GPUs."""
 
     format_version: str = FORMAT_VERSION
     request_sha256: str
     request: dict[str, Any]
-    resolved: dict[str, Any]
-    counts: tuple[int, ...]
-    whole_nodes_of: int
-    stopped: str | None = None
+    resolved: dict[str, Any]  # model, workload and cluster of the smallest number of GPUs
+    counts: tuple[int, ...]  # numbers of GPUs that are tried, rising
+    whole_nodes_of: int  # GPUs of a node
+    stopped: str | None = None  # what cut the searches: `interrupted` or `time limit`
     warnings: tuple[str, ...] = ()
 
 
 class Frontier(Question):
-    """points: none is at least as good as another in all axes and better in one, in the order of the first axis.
-    overview: indices of points, the most different first. space: of all searches together. proven: whether the
-    frontier is exact, which it is unless `stopped` says what cut the search."""
+    """The layouts that no other beats: as good in all axes and better in one."""
 
     kind: Literal["frontier"] = "frontier"
-    axes: tuple[str, ...]
-    points: tuple[TradeoffChoice, ...]
-    overview: tuple[int, ...]
-    space: SpaceCount
-    proven: bool
+    axes: tuple[str, ...]  # names of AXES
+    points: tuple[TradeoffChoice, ...]  # in the order of the first axis
+    overview: tuple[int, ...]  # indices of points, the most different first
+    space: SpaceCount  # of all searches together
+    proven: bool  # whether the frontier is exact: it is unless the searches were cut
 
 
 def parse_axes(text: str) -> tuple[str, ...]:
