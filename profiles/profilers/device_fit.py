@@ -154,11 +154,11 @@ def _attention(calls: Mapping[Kernel, float], work: Mapping[Kernel, float], peak
 
 @dataclass(frozen=True)
 class _Products:
-    """What products tell of a device, as in `DeviceRates`."""
+    """The constants of `DeviceRates` that products show."""
 
-    peak_flops_per_s: float
-    gemm: dict[str, float]
-    residual: float
+    peak_flops_per_s: float  # of the best product
+    gemm: dict[str, float]  # constants of the surface
+    residual: float  # median relative distance of products from it
 
 
 def _products(
@@ -168,9 +168,9 @@ def _products(
     products = [kernel for kernel in calls if kernel.kind == "gemm"]
     if not products:
         return None
-    seconds = np.array([work[each] for each in products])
-    flops = np.array([each.flops for each in products])
-    share = np.array([calls[each] for each in products]) * seconds
+    seconds = np.array([work[kernel] for kernel in products])
+    flops = np.array([kernel.flops for kernel in products])
+    share = np.array([calls[kernel] for kernel in products]) * seconds
     share /= share.sum()
     peak = float(np.max(flops / seconds))
     m, n, k = np.array([kernel.product for kernel in products], dtype=float).T

@@ -11,14 +11,14 @@ from typing import Any
 class TimedKernel:
     """One kernel: the median and the quartiles of its samples."""
 
-    name: str
-    kind: str
+    name: str  # of the operation in the cost model
+    kind: str  # as `kernels.Kind`
     direction: str  # `forward`, `backward`, `input gradient`, `weight gradient` or `step`
-    shape: dict[str, int]
-    median_s: float
+    shape: dict[str, int]  # size of each dimension
+    median_s: float  # of a call
     low_s: float  # first quartile
     high_s: float  # third quartile
-    samples: int
+    samples: int  # number of them
     flops_per_s: float | None  # None: it does no products
     bytes_per_s: float | None  # None: it is not bound by memory
     priced_s: float | None  # as the planner prices it; None: nothing is known of the device
@@ -33,16 +33,16 @@ class TimedKernel:
 class SkippedKernel:
     """A kernel that was not timed."""
 
-    kernel: str
-    reason: str
+    kernel: str  # its line in the file of samples
+    reason: str  # why it was not timed
 
 
 @dataclass(frozen=True)
 class StepTerm:
     """Seconds of a step in the kernels of one class."""
 
-    measured_s: float
-    priced_s: float | None
+    measured_s: float  # of the medians
+    priced_s: float | None  # as the planner prices them; None: nothing is known of the device
 
     def plus(self, measured_s: float, priced_s: float | None) -> StepTerm:
         """The sum; the price is known where it is known of both."""
@@ -54,7 +54,7 @@ class StepTerm:
 class LayoutTimes:
     """A step of one layout, kernels alone."""
 
-    layout_id: str
+    layout_id: str  # as `Layout` writes it
     micro_batches: float  # in a step
     terms: dict[str, StepTerm]  # by class of kernel
     missing: tuple[str, ...]  # kernels of the layout that were not timed
@@ -62,12 +62,12 @@ class LayoutTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRates:
-    """What prices a device that no catalogue knows. profiles/cluster/measured_device.py says what the numbers mean;
-    None: its kernels were not timed."""
+    """The rates of a device that no catalogue knows, as profiles/cluster/measured_device.py reads them. None: the
+    kernels were not timed."""
 
-    name: str
-    memory_bytes: float
-    memory_bw_bytes_per_s: float | None = None
+    name: str  # as cluster files call it
+    memory_bytes: float  # that tensors may take
+    memory_bw_bytes_per_s: float | None = None  # of plain sums
     peak_flops_per_s: float | None = None  # of the best product
     gemm: dict[str, float] | None = None  # surface of products
     residual: float | None = None  # median relative distance of products from their surface
@@ -85,16 +85,16 @@ class DeviceRates:
 class KernelProfile:
     """The kernels of the layouts of a model, on one device."""
 
-    model: str
-    dtype: str
+    model: str  # its name
+    dtype: str  # of products
     gpu: str  # in the catalogue; empty: none
-    environment: Mapping[str, str]
-    kernels: tuple[TimedKernel, ...]
-    skipped: tuple[SkippedKernel, ...]
-    layouts: tuple[LayoutTimes, ...]
+    environment: Mapping[str, str]  # device and versions
+    kernels: tuple[TimedKernel, ...]  # each once
+    skipped: tuple[SkippedKernel, ...]  # with reasons
+    layouts: tuple[LayoutTimes, ...]  # in the order of the request
     efficiencies: Mapping[str, float | None]  # as in assumptions.yaml; empty: nothing is known of the device
     overlap: Mapping[str, float] | None = None  # time factors of computing and communicating at once
-    device: DeviceRates | None = None
+    device: DeviceRates | None = None  # of a device that no catalogue knows
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
