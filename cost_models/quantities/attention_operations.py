@@ -40,10 +40,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     if builder.kept_input < w and projected:  # the core keeps it too, as it made it
         ops.saved.append(Saved("quantised attention output", builder.kept_input * tokens * a * dv))
     if not builder.model.learned_positions:
-        # Else cast to fp32, turned as complex numbers, cast back (torchtitan, apply_rotary_emb).
-        per_element = 2 * w if builder.stack.fused_positions else builder.fp32_casts + 8
-        moved = per_element * tokens * (a + g) * d
-        ops.traffic.append(MemoryTraffic("positions", moved, moved, fusable=builder.stack.fused_positions))
+        _add_rotary_positions(builder, ops, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
         _add_scores(builder, ops, tokens * a)
         # Heads come one after another and are put side by side.
@@ -51,6 +48,14 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     else:
         ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
     _add_context_parallel(builder, ops, a * d, g * d, g * dv)
+
+
+def _add_rotary_positions(builder: Builder, ops: LayerOperations, elements: Array) -> None:
+    """Rotation of the `elements` of queries and keys: one fused kernel, or torch's steps, which cast to fp32, rotate as
+    complex numbers and cast back (torchtitan, apply_rotary_emb)."""
+    fused = builder.stack.fused_positions
+    moved = (2 * builder.activation_bytes if fused else builder.fp32_casts + 8) * elements
+    ops.traffic.append(MemoryTraffic("positions", moved, moved, fusable=fused))
 
 
 def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:

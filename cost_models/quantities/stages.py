@@ -157,10 +157,12 @@ def build_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Seq
 
 
 def mean_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey]) -> Splits:
-    """Splits for each of `keys` into equal parts, of fractions of layers: one profile, which holds
-    what the last or the first device does, whichever is less. No split into layers has a lesser maximum of what is
-    linear. In a V as many layers come back as go there, which is the most that the integer program of the stages
-    allows: layers that come back are resident for fewer micro-batches than the others."""
+    """Splits for each of `keys` into equal parts, of fractions of layers: one profile, which holds the activations of
+    the last or the first device, whichever are less.
+
+    No split into layers has a lesser maximum of a linear quantity. In a V as many layers come back as go there, the
+    most that the integer program of the stages allows: they are resident for fewer micro-batches than the others.
+    """
     total = np.array([split_rows(pattern, num_kinds, edges, *key).sum(axis=0) for key in keys])
     pp = np.array([[float(key[0])] for key in keys])
     counts = (total / pp)[:, None]

@@ -39,11 +39,11 @@ def least_pipeline(
     1f1b: stage 0 starts a micro-batch only when the one pp before it is back, so every pp of them take a round trip
     through all stages. All: the link sends m times.
     """
-    first = batches[0]
-    seconds_by_kind = [stage_seconds.kind_seconds(batch, rate) for batch, rate in zip(batches, rates, strict=True)]
+    first, classes = batches[0], list(zip(batches, rates, strict=True))
+    seconds_by_kind = [stage_seconds.kind_seconds(batch, rate) for batch, rate in classes]
     none = np.zeros(len(first.m))
     extra = [stage_seconds.unhidden_s(batch, rate, shards_known=shards_known) if states_known else none
-             for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
+             for batch, rate in classes]  # fmt: skip
     pp = first.layouts["pp"].astype(np.float64)
     alone = np.array([sum(first.totals[k] * seconds[k] for k in first.kinds) / pp for seconds in seconds_by_kind])
     w = weights(alone + extra, shares)
@@ -52,11 +52,10 @@ def least_pipeline(
     load = load + (w * np.array(extra)).min(axis=0)
     least = sum(first.totals[k] * work[k].min(axis=0) for k in first.kinds)
     weight_s = [batch.over_devices(batch.per_kind(kernel_seconds(batch.tables, rate).weight_s))
-                for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
+                for batch, rate in classes]  # fmt: skip
     passed = np.minimum(np.max(weight_s, axis=0), least)
-    inside_s = np.min([stage_messages.hop_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)], axis=0)
-    edges = len(shares) - 1
-    one_way_s = np.maximum(pp - 1 - edges, 0.0) * inside_s + crossing_s
+    inside_s = np.min([stage_messages.hop_s(batch, rate) for batch, rate in classes], axis=0)
+    one_way_s = np.maximum(pp - len(shares), 0.0) * inside_s + crossing_s
     schedule = first.layouts["schedule"]
     plain = ~FOLDED[schedule] & ~INTERLEAVED[schedule]
     w_share, f_share = _shares(batches, rates, seconds_by_kind)

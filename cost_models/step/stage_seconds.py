@@ -38,12 +38,9 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     forward_rows, backward_rows = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
     recompute_rows = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
     forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
-    backward = np.array([
-        ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles
-    ])  # fmt: skip
+    backward = np.array([ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles])
     if is_measured(rates):
-        more = per_pass_overhead_s(ledger, rates)
-        forward, backward = forward + more[0], backward + more[1]
+        forward, backward = np.array([forward, backward]) + per_pass_overhead_s(ledger, rates)
     zero = ledger.layouts["zero"]
     # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
     # the sum over micro-batches is a memory-bound pass over both.
@@ -62,18 +59,18 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
         fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
     one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
-    for j in profiles if len(moved) else ():
+    if len(moved):
         # Copies run on a stream beside compute, over PCIe instead of the links of collectives.
-        one_way = one_ways[:, j, moved]
-        hidden = np.minimum(one_way, rates.stack.offload_overlap * compute[:, j, moved])
+        one_way = one_ways[..., moved]
+        hidden = np.minimum(one_way, rates.stack.offload_overlap * compute[..., moved])
         # Both streams hide behind the same compute at once: the longer of the two shows.
-        offload[:, j, moved] = np.maximum(one_way - hidden - exposed[:, j, moved], 0.0)
-        used[:, j, moved] = np.maximum(used[:, j, moved], hidden)
-    away = offload.sum(axis=0)
+        offload[..., moved] = np.maximum(one_way - hidden - exposed[..., moved], 0.0)
+        used[..., moved] = np.maximum(used[..., moved], hidden)
     busy = one_ways[1] if ledger.store is not None and not ledger.store.duplex else 0.0
     spare = np.maximum(backward + exposed[1] + offload[1] - busy, 0.0)
-    cycle = forward + backward + accumulate + fsdp + away
-    return StageSeconds(forward, backward, accumulate, fsdp, away, cycle, used, spare)
+    shown = offload.sum(axis=0)
+    cycle = forward + backward + accumulate + fsdp + shown
+    return StageSeconds(forward, backward, accumulate, fsdp, shown, cycle, used, spare)
 
 
 def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
