@@ -1,4 +1,4 @@
-"""What `show` lists: the catalogues as plain rows in base units."""
+"""The catalogues as plain rows in base units, for `show`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def details(kind: Kind, name: str) -> Row:
 
 
 def _efficiency(name: str) -> Row:
-    """Whether the efficiencies of a GPU were measured, or on which other they were: as a fact of its page."""
+    """The origin of the efficiencies of a GPU, measured on it or on a reference device, as a fact of its page."""
     from ..profiles.io import registry
     from ..profiles.rates.device_rates import surfaces_for
 
@@ -183,7 +183,7 @@ def _stacks() -> list[Row]:
 
 
 def _stack_facts(name: str) -> Row:
-    """What a stack is taken to do, each with its source."""
+    """The assumptions about a stack, each with its source."""
     from dataclasses import asdict
 
     from ..profiles.stack import load as stacks
@@ -204,7 +204,7 @@ def _techniques() -> list[Row]:
 
 
 def _technique_in_full(name: str) -> Row:
-    """What a technique does and asks, and every knob with its range."""
+    """A technique: its effect, its needs, and every knob with its range."""
     from ..cost_models.techniques.registry import technique
 
     entry = technique(name)

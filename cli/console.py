@@ -1,4 +1,4 @@
-"""What reaches the user: data on stdout, talk on stderr.
+"""Output to the user: data on stdout, messages on stderr.
 
 rich is loaded on first use only: `--help`, `--json` and errors do without it.
 """

@@ -1,4 +1,4 @@
-"""The command line: finds the command, runs it, and says what went wrong in one form.
+"""The command line: finds the command, runs it, and reports errors in one form.
 
 A command is a module of `cli/commands/` with a function `command`, loaded only when it is called: `meshwright --help`
 must not wait for the solvers.
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _answer(argv: Sequence[str]) -> int:
-    """Runs the command line; what goes wrong is said. Raises OSError where that is that stdout takes no more."""
+    """Runs the command line and reports errors. Raises OSError where stdout takes no more output."""
     terminal = Terminal(Settings(json="--json" in argv))
     try:
         settings, words = extract(argv, os.environ)
@@ -227,7 +227,7 @@ def _interrupted(terminal: Terminal) -> int:
 
 
 def _our_bug(terminal: Terminal, argv: Sequence[str]) -> int:
-    """Exit 3: the traceback goes to a file, since a screen of it says nothing to the one who meets it."""
+    """Exit 3: the traceback goes to a file, because it does not help the user."""
     handle, path = tempfile.mkstemp(prefix="meshwright-", suffix=".txt")
     with open(handle, "w", encoding="utf-8") as file:
         file.write(f"meshwright {__version__}, Python {sys.version}\n")

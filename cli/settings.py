@@ -43,7 +43,7 @@ class UsageError(InputError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the global options and the environment say."""
+    """The global options, with the environment behind them."""
 
     json: bool = False  # one document on stdout, and no screen
     quiet: bool = False  # errors only

@@ -133,7 +133,7 @@ def plain(value: float) -> str:
 
 
 def value_at(path: str, value: object, dimension: str | None) -> str:
-    """What stands at a path of a request; networks are in bits, as on the cable."""
+    """The value at a path of a request; networks are in bits, as on the cable."""
     return quantity(value, dimension, bits="inter_node" in path or ".wan." in path)
 
 

@@ -35,7 +35,7 @@ def chart_page(result: Sweep, header: str) -> str:
 
 
 def _data(result: Sweep) -> dict[str, Any]:
-    """What chart.js draws."""
+    """The data of chart.js."""
     labels, numbers = sweep_screen.labels, sweep_screen.numbers
     axes = [{"path": axis.path, "labels": labels(axis), "at": numbers(axis), "log": axis.log,
              "words": axis.dimension is None}

@@ -54,7 +54,7 @@ def differences(before: Plan, after: Plan) -> list[Difference]:
 
 
 def summary(plan: Plan) -> dict[str, object]:
-    """What two plans are compared by: everything that led to them, and of the result the first layout."""
+    """The part of a plan that is compared: everything that led to it, and the first layout of the result."""
     best = plan.best
     return {
         "tool": plan.tool,

@@ -90,7 +90,7 @@ def origins_of(request: Mapping[str, Any], known: Mapping[str, str]) -> dict[str
 
 
 def _loads(terminal: Terminal, plan: Plan, candidate: Candidate) -> StageLoads | None:
-    """What the stages do, priced anew; None without a pipeline, or where the request no longer resolves."""
+    """Loads of the stages, priced anew; None without a pipeline, or where the request no longer resolves."""
     if candidate.to_layout().pp == 1:
         return None
     from ...planner.explain.stage_loads import stage_loads
@@ -104,9 +104,9 @@ def _loads(terminal: Terminal, plan: Plan, candidate: Candidate) -> StageLoads |
 
 
 def _redistribution(plan: Plan, candidate: Candidate) -> Redistribution | None:
-    """Under vocabulary parallelism, what redistributed layers would take instead."""
+    """The alternative to vocabulary parallelism with redistributed layers; None without that technique."""
     if not plan.request["workload"].get("techniques"):
-        return None  # and nothing is loaded that could tell
+        return None  # without loading the code that prices the alternative
     from ...planner.explain.redistribution import redistribution
     from ...planner.request.load import request_from_dict
 

@@ -185,7 +185,7 @@ def _finish(
 
 
 def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> None:
-    """What was shrunk, and what the model's config left open."""
+    """Shows the sizes that were shrunk, and the assumptions for fields that the model's config leaves open."""
     for line in notes:
         show_line(f"scaled down: {line}")
     for line in job.model.assumptions:
@@ -206,7 +206,7 @@ def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: b
 
 
 def _checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[int | None, str]:
-    """Of `--keep`: the last checkpoints that stay (None: the default), and ranks of axes as `Settings.keep_axes`."""
+    """The two meanings of `--keep`: number of checkpoints (None: the default), and ranks as in `Settings.keep_axes`."""
     from ...errors import InputError
 
     axes = ",".join(value for value in values if "=" in value)

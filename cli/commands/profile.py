@@ -112,7 +112,7 @@ def command(
 
 @dataclass(frozen=True)
 class Subject:
-    """What is profiled: a request, and the layouts of its plan."""
+    """The subject of a profile: a request, and the layouts of its plan."""
 
     resolved: Resolved
     plan: Plan
@@ -128,7 +128,7 @@ def _device(
     terminal: Terminal, flags: options.RequestFlags, sets: list[str] | None, output: Path | None, *, quick: bool,
     resume: bool, dry_run: bool, force: bool,
 ) -> None:  # fmt: skip
-    """No GPU is asked for: the CPU rank that this is, as a device of its own."""
+    """Profiles this CPU rank as a device of its own: no GPU was named."""
     from ...runtime import launcher
     from ..profiling import kernels as kernels_run
     from ..screens import profile as profile_screen

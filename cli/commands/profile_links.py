@@ -112,7 +112,7 @@ def _dry_run(terminal: Terminal, options: LinkOptions, num_ranks: int) -> None:
 def _measured(
     terminal: Terminal, options: LinkOptions, num_ranks: int, output: Path | None, *, resume: bool
 ) -> tuple[Links, dict[str, str], str] | None:
-    """What the first rank found, what it holds for and the GPU that it is; None on the others."""
+    """The links that the first rank measured, their environment and its GPU; None on the other ranks."""
     from ...profiles.cluster import link_fits
     from ...profiles.cluster.link_tests import tests
     from ...profiles.profilers import environment, link_ranks, links

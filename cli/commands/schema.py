@@ -11,7 +11,7 @@ from ..console import Terminal
 
 
 class Kind(StrEnum):
-    """What there is a schema of."""
+    """The documents that have a schema."""
 
     request = "request"
     plan = "plan"

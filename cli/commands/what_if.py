@@ -153,7 +153,7 @@ def _assumed(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _drawing(plot: Path | None) -> PlotWriter | None:
-    """What draws a file of this suffix. Raises InputError for a suffix that nothing draws."""
+    """The function that draws a file of this suffix. Raises InputError for an unknown suffix."""
     if plot is None:
         return None
     if plot.suffix.lower() == ".html":

@@ -101,7 +101,7 @@ def _tiles(plan: Plan, priced: Priced, candidate: Candidate) -> str:
 
 
 def _rank(plan: Plan, candidate: Candidate) -> str:
-    """What the search proves of the first layout; of another, how far it is behind."""
+    """The proof of the search for the first layout; for another one, its distance to the first."""
     best = plan.best
     if candidate is best:
         return conclusion.certificate_line(plan)
@@ -110,7 +110,7 @@ def _rank(plan: Plan, candidate: Candidate) -> str:
 
 
 def _cost(priced: Priced) -> tuple[str, str]:
-    """(dollars and energy, what they are) of a trillion tokens; what is not known is said."""
+    """(dollars and energy, their basis) of a trillion tokens; unknown ones are named."""
     usd, energy = priced.usd_per_ttoken, priced.mwh_per_ttoken
     watts = "no power is known" if energy is None else f"{text.significant(energy)} MWh"
     if usd is None:

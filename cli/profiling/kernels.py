@@ -46,8 +46,8 @@ class Session:
     samples: Samples  # those that were taken, also by an interrupted run that this one resumes
 
     def seconds(self, key: str, measure: Callable[[], list[float]]) -> list[float]:
-        """Samples of `key` of all ranks of this device; as an earlier run saved them, if it did. All ranks must ask
-        for the same; after a resume those that save nothing have none."""
+        """Samples of `key` of all ranks of this device, from the file if an earlier run saved them. All ranks must ask
+        for the same key. After a resume, ranks that save nothing have no samples."""
         from ...profiles.profilers.kernel_ranks import SAVED, TIME_IT
 
         if self.ranks.agree(SAVED if key in self.samples.by_key else TIME_IT) == TIME_IT:
@@ -163,9 +163,9 @@ def _flat(turns: Callable[[], list[dict[str, Latency]]], name: str) -> list[floa
 
 
 def _in_place(session: Session, profile: KernelProfile) -> InPlace | None:
-    """What a whole model takes over what its parts are priced at, by the smallest and the largest micro-batch of a
-    rank that has all of it: in the turn in which ranks were fastest, as what disturbs one only slows it. None where
-    some part was not timed, or nobody trains it whole."""
+    """Factors of a whole model over the prices of its parts, by the smallest and the largest micro-batch of a rank that
+    has all of it. The turn in which ranks were fastest counts, because a disturbance only slows a rank. None where some
+    part was not timed, or no layout has the whole model on a rank."""
     from ...planner.request.resolve import unplaced
     from ...profiles.profilers import device_fit
 

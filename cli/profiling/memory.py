@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...planner.document.plan import Plan
 
 STEPS = {True: 2, False: 4}  # quick or not; the optimizer's states are there from the second on
-# What tensors hold, what the allocator reserves for them, and what is in use on the device.
+# Bytes of the tensors, bytes that the allocator reserves for them, and bytes in use on the device.
 SIZES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 _COLUMNS = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "device_bytes": "in use"}
 
@@ -35,7 +35,7 @@ class LayoutMemory:
 
 @dataclass(frozen=True)
 class MemoryOverheads:
-    """What is on a device beside tensors."""
+    """Memory of a device that no tensor holds."""
 
     reserve_share: float  # that the allocator reserves on top of tensors, at the median
     largest_reserve_share: float
@@ -128,7 +128,7 @@ def overheads(layouts: Sequence[LayoutMemory], *, on_cpu: bool = False) -> Memor
 
 
 def dry_screen(plan: Plan, *, quick: bool) -> Iterator[RenderableType]:
-    """What would be trained."""
+    """The layouts that would be trained."""
     yield f"{STEPS[quick]} steps each of"
     rows = [(candidate.layout_id, text.gib(candidate.device_bytes)) for candidate in plan.candidates]
     yield table("layout", "planned GiB", rows=rows, right=["planned GiB"])

@@ -1,4 +1,4 @@
-"""What `meshwright calibrate` prints."""
+"""The screen of `meshwright calibrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `meshwright calibrate --from-run` prints."""
+"""The screen of `meshwright calibrate --from-run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines below a plan's layouts: what its numbers rest on, what the search proved, what else could be tried."""
+"""The lines below a plan's layouts: sources of its numbers, proof of the search, other things to try."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def closing_lines(plan: Plan) -> list[Part]:
-    """How much of the time rests on measurements, which layouts the model cannot tell apart, what the search proved."""
+    """Share of the time that rests on measurements, layouts that the model cannot tell apart, proof of the search."""
     best = plan.best
     lines = [sources_line(best), *interval_lines(best), *tie_lines(plan), certificate_line(plan)]
     return [*lines, *outside_lines(plan), *technique_lines(plan), *run_lines(plan, best), ""]
@@ -34,7 +34,7 @@ def outside_lines(plan: Plan) -> list[str]:
 
 
 def technique_lines(plan: Plan) -> list[Part]:
-    """What the sets of allowed techniques give, best first; then those that cannot be, with the reason."""
+    """The sets of allowed techniques, best first; then those that cannot be used, with the reason."""
     rows, reasons = technique_rows(plan)
     if not rows and not reasons:
         return []
@@ -82,7 +82,7 @@ def sources_line(candidate: Candidate) -> str:
 
 
 def interval_lines(candidate: Candidate) -> list[str]:
-    """Where nine of ten published runs of this kind lie."""
+    """The interval that holds nine of ten published runs of this kind."""
     low, high = candidate.step_s_low, candidate.step_s_high
     if low is None or high is None:
         return []
@@ -103,7 +103,7 @@ def tie_lines(plan: Plan) -> list[str]:
 
 
 def certificate_line(plan: Plan) -> str:
-    """What the search proves of the best layout."""
+    """The proof that the search gives of the best layout."""
     certificate = plan.certificate
     better = {"memory": "smaller", "cost": "cheaper"}.get(Facts.of(plan).work.objective, "faster")
     if certificate.stopped:
@@ -119,7 +119,7 @@ def certificate_line(plan: Plan) -> str:
 
 
 def _freedom(plan: Plan) -> str:
-    """What the bound holds for beside the layouts."""
+    """The decisions beside the layout that the bound covers as well."""
     if layered(plan):
         return "any choice of a strategy for every layer"
     if plan.ways:

@@ -34,8 +34,7 @@ def explain_screen(
     plan: Plan, candidate: Candidate, loads: StageLoads | None = None, redistribution: Redistribution | None = None, *,
     unicode: bool,
 ) -> list[Part]:  # fmt: skip
-    """One layout: terms with sources, what hides behind what, its stages, memory, targets, what was searched and
-    assumed."""
+    """One layout: terms with sources, hidden terms, stages, memory, targets, the search and the assumptions."""
     facts = Facts.of(plan)
     parts: list[Part] = [header(plan), *_time_parts(candidate, unicode=unicode)]
     if len(chunks_by_stage(candidate)) > 1:
@@ -79,7 +78,7 @@ def _time_parts(candidate: Candidate, *, unicode: bool) -> list[Part]:
 
 
 def software_lines(software: Software) -> list[str]:
-    """What was assumed of the software that will run the plan, each with where it comes from."""
+    """Assumptions about the software that will run the plan, each with its source."""
     lines = [f"Assumed of the software ({software.name})"]
     for name, value in software.values.items():
         source = f": {software.sources[name]}" if software.sources.get(name) else ""
@@ -106,7 +105,7 @@ def _search_table(space: SpaceCount) -> Table:
 
 
 def why_not_screen(plan: Plan, other: Candidate) -> list[Part]:
-    """Why a layout was not chosen: what forbids it, and the terms in which it differs from the first, largest first."""
+    """Why a layout was not chosen: the rule against it, and the terms in which it differs from the first."""
     best, target = plan.best, Facts.of(plan).target
     behind = other.step_s - best.step_s
     relation = f"{text.significant(abs(behind))} s {'more' if behind > 0 else 'less'} than layout {best.choice}:"
@@ -124,7 +123,7 @@ def why_not_screen(plan: Plan, other: Candidate) -> list[Part]:
 
 
 def difference_table(best: Candidate, other: Candidate) -> Part:
-    """The terms in which two layouts differ, largest first; what takes longer in `other` has a plus."""
+    """The terms in which two layouts differ, largest first; terms that take longer in `other` have a plus."""
     behind = other.step_s - best.step_s
     changes = sorted(_term_changes(best, other).items(), key=lambda item: -abs(item[1]))
     places = text.decimals([abs(behind)] if behind else [best.step_s])

@@ -1,4 +1,4 @@
-"""What screens name of a request and of what it resolved to. A plan keeps both as JSON (`request`, `resolved`)."""
+"""Facts that screens show of a request and its resolved form. A plan keeps both as JSON (`request`, `resolved`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Software:
-    """What was assumed of the software that will run the plan."""
+    """Assumptions about the software that will run the plan."""
 
     name: str
     values: Mapping[str, object]

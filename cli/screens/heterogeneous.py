@@ -1,4 +1,4 @@
-"""What the screens say of a plan over groups of nodes that are not alike: what each group does, and why."""
+"""A plan over groups of nodes that differ: the share of each group, and its reasons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def group_parts(plan: Plan, candidate: Candidate) -> list[Part]:
 
 
 def _groups_table(assignment: IslandAssignment) -> Table:
-    """What every group of nodes holds and how busy it is."""
+    """A row per group of nodes: its share, its times and its memory."""
     by_replicas = assignment.manner == "replicas"
     rows = []
     for use in assignment.islands:
@@ -51,7 +51,7 @@ def _groups_table(assignment: IslandAssignment) -> Table:
 
 
 def _why(assignment: IslandAssignment, candidate: Candidate) -> list[str]:
-    """Why layers or micro-batches are shared so, and what equal parts would take."""
+    """Reasons for the shares of layers or micro-batches, and the step with equal parts."""
     uses = assignment.islands
     if assignment.manner == "together" or len(uses) == 1:
         return [f"All of it runs on {uses[0].name}."]
@@ -66,7 +66,7 @@ def _why(assignment: IslandAssignment, candidate: Candidate) -> list[str]:
 
 
 def _shares_line(assignment: IslandAssignment) -> str:
-    """How fast the groups are, and what follows for their stages or replicas."""
+    """Speed of the groups, and its consequence for their stages or replicas."""
     across = assignment.manner == "across"
     slow = max(assignment.islands, key=lambda use: use.layer_s)
     fast = min(assignment.islands, key=lambda use: use.layer_s)
@@ -82,7 +82,7 @@ def _shares_line(assignment: IslandAssignment) -> str:
 
 
 def _crossing_lines(assignment: IslandAssignment) -> list[str]:
-    """What moves between the groups, and what it costs."""
+    """Traffic between the groups, and its cost."""
     names = [use.name for use in assignment.islands]
     lines = []
     for crossing in assignment.crossings:
@@ -99,7 +99,7 @@ def _crossing_lines(assignment: IslandAssignment) -> list[str]:
 
 
 def _unused_lines(plan: Plan, assignment: IslandAssignment) -> list[str]:
-    """Which groups are left out, and what using them would take."""
+    """Groups that are left out, and the step with them."""
     unused = assignment.unused
     if not unused:
         return []

@@ -21,8 +21,8 @@ _INDENT = " " * len("planned  ")
 def import_screen(
     imported: Imported, priced: Plan, switched_s: float | None, plan: Plan, saved_as: str | None
 ) -> list[Part]:
-    """What was read, what its layout takes, and what is faster. priced: a plan of that layout alone; switched_s: its
-    step with what the config could switch on."""
+    """The options that were read, the price of their layout, and a faster one. priced: a plan of that layout alone;
+    switched_s: its step with the features that the config could switch on."""
     best, theirs = plan.best, priced.best
     parts: list[Part] = [*_read_lines(imported), *_theirs_lines(priced)]
     if switched_s is not None and switched_s < theirs.step_s:

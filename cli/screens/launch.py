@@ -1,4 +1,4 @@
-"""What `meshwright launch` prints of a complete run: its checks and its memory."""
+"""The screen of `meshwright launch` after a complete run: its checks and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strategies of their own the layers of a plan have, and why."""
+"""The strategies of single layers in a layer-wise plan, and their reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_RUNS, _MOST_REASONS = 24, 4
 
 
 def layer_lines(candidates: Sequence[Candidate], capacity: float) -> list[Part]:
-    """Of the layer-wise plan among `candidates`: runs of layers, what it gains and why, and who can run it."""
+    """The layer-wise plan among `candidates`: runs of layers, gain, reasons, and the targets that can run it."""
     for candidate in candidates:
         if candidate.layerwise is not None:
             return _lines(candidate, candidate.layerwise, capacity)
@@ -51,7 +51,7 @@ def _gain(candidate: Candidate, plan: LayerPlan) -> str:
 
 
 def _reasons(plan: LayerPlan, capacity: float) -> str:
-    """What the strategies of the layers would be everywhere."""
+    """Each strategy as the one strategy of all layers."""
     parts = []
     for uniform in plan.used[:_MOST_REASONS]:
         part = f"{uniform.strategy} {text.significant(uniform.step_s)} s in {text.gib(uniform.device_bytes)} GiB"

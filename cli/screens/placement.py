@@ -1,4 +1,4 @@
-"""What the screens say of the order of the nodes, where the links between them differ."""
+"""The order of the nodes where the links between them differ, its reasons and its gain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_HOSTS = 16
 
 
 def order_lines(candidate: Candidate) -> list[str]:
-    """Which links are slow, what the order of the nodes does about it, how good it is; none where links are alike."""
+    """Slow links, the order of the nodes that avoids them, and its gain; empty where all links are alike."""
     placement, order = candidate.placement, candidate.placement.order
     if order is None:
         return []
@@ -40,7 +40,7 @@ def order_lines(candidate: Candidate) -> list[str]:
 
 
 def _moved(placement: Placement, order: NodeOrder) -> str:
-    """How the order differs from that of the cluster."""
+    """The difference of the order from that of the cluster."""
     nodes, hosts = order.nodes, placement.hosts
     changed = [slot for slot, node in enumerate(nodes) if node != slot]
     if not changed:

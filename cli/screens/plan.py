@@ -1,5 +1,4 @@
-"""The screen of `meshwright plan`: the layouts, where the time of the first goes, how sure that is. No arithmetic
-beyond sums."""
+"""The screen of `meshwright plan`. No arithmetic beyond sums."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _MOST_TERMS = 10
 
 
 def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> list[Part]:
-    """What `meshwright plan` prints: the layouts, where the time of the first goes, how sure that is."""
+    """The layouts, the time of the first by terms, and how sure that is."""
     best = plan.best
     order = order_lines(best)
     return [

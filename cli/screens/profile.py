@@ -1,4 +1,4 @@
-"""What `meshwright profile` prints."""
+"""The screen of `meshwright profile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `meshwright profile links` prints."""
+"""The screen of `meshwright profile links`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOISY = 0.25  # spread of the median link, from which the reader is warned
 
 
 def tests_screen(tests: Sequence[Test], limit: int) -> Iterator[RenderableType]:
-    """What would be measured, by kind of test."""
+    """The tests that would run, by kind."""
     counts: dict[str, int] = {}
     for test in tests:
         kind = " ".join(test.name.split()[:2])

@@ -67,7 +67,7 @@ def _enough(row: Row) -> str:
 
 
 def binding(result: Sensitivity) -> str:
-    """What the step follows most, and what to improve after that."""
+    """The number that the step follows most, and the next one to improve."""
     rows = [row for row in result.rows if _matters(row)]
     if not rows:
         return "Nothing that was tried changes the step."

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline hold and do, and why: the part of `explain` that is about them."""
+"""The stages of a pipeline: layers, load and reasons. A part of the screen of `explain`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _slowest(stage_s: Sequence[float]) -> str:
 
 
 def _shortened(layers: Sequence[int]) -> list[str]:
-    """Of many stages, how often each number of layers comes."""
+    """The layers of each stage; of many stages, the count of each number of layers."""
     if len(layers) <= 4:
         return [str(number) for number in layers]
     return [f"{layers.count(number)} x {number}" for number in sorted(set(layers))]

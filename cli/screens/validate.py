@@ -1,4 +1,4 @@
-"""What `meshwright validate` prints and draws."""
+"""The screen and the picture of `meshwright validate`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def screen(validation: Validation, *, rows: bool) -> Iterator[RenderableType]:
 
 
 def _titled(errors: StepTimeErrors) -> tuple[tuple[str, Mapping[str, ErrorStatistics]], ...]:
-    """What the errors are grouped by, in the order of the screen."""
+    """Title and errors of each grouping, in the order of the screen."""
     return (("source", errors.by_source), ("GPU", errors.by_hardware), ("regime", errors.by_regime),
             ("stack", errors.by_stack), ("stack family", errors.by_family))  # fmt: skip
 

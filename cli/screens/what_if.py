@@ -114,7 +114,7 @@ def _verdict(after: Priced | None, best: Priced | None) -> list[str]:
 
 
 def footnotes(prices: Sequence[Priced | None]) -> list[str]:
-    """What a number that is shown, or missing, rests on."""
+    """The basis of costs and energy, or the option that adds them."""
     shown = [priced for priced in prices if priced is not None]
     lines = []
     if all(priced.usd_per_ttoken is None for priced in shown):
