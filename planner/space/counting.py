@@ -23,6 +23,7 @@ from .tree import MESH_FIELDS, RECOMPUTE_FIELDS, SCHEDULE_FIELDS, Columns, Count
 Counts = NDArray[np.int64]
 _MODES = len(RECOMPUTE_MODES) + 1  # the last: full recompute of some layers
 _CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
+_LEVELS = ("schedule", "recompute", "state", "joint")  # keys of `level_rules`, in the order in which rules count
 _CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "zero", "offload"}
 
 
@@ -37,15 +38,19 @@ def _schedule(columns: Columns) -> Ints:
 
 @dataclass(frozen=True)
 class LayoutCounts:
-    """Counts for the meshes of a search. `dominated` lists recompute options (mode, modules) never worth forming."""
+    """Counts for the meshes of a search."""
 
     space: Space
     meshes: Columns
-    dominated: frozenset[tuple[int, int]] = frozenset()
+    dominated: frozenset[tuple[int, int]] = frozenset()  # (mode, modules) of recompute options never worth forming
+    only_rules: dict[str, list[Rule]] | None = None  # by level, in place of the rules of the space
+    known_signature: tuple[Columns, Ints] | None = None  # of other counts on the same meshes
 
     @cached_property
     def level_rules(self) -> dict[str, list[Rule]]:
         """Rules by the level they belong to; `joint` reads categories of several levels."""
+        if self.only_rules is not None:
+            return self.only_rules
         out: dict[str, list[Rule]] = {"schedule": [], "recompute": [], "state": [], "joint": []}
         mesh = set(MESH_FIELDS)
         levels = (
@@ -68,6 +73,8 @@ class LayoutCounts:
     @cached_property
     def _signature(self) -> tuple[Columns, Ints]:
         """Distinct mesh columns that the remaining rules and option lists read, and each mesh's signature."""
+        if self.known_signature is not None:
+            return self.known_signature
         fields = {"pp", "dp", "cp"}.union(
             *(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs)
         )
@@ -188,9 +195,13 @@ class LayoutCounts:
         return np.asarray(per_signature[self.signature])
 
     def tally(self, count: Count) -> None:
-        """Add what the rules below the mesh exclude, and what is dominated, to `count`."""
+        """Add what the rules below the mesh exclude, and what is dominated, to `count`.
+
+        Rules are added one by one, in the order of the levels: each excludes the difference that it makes. So a layout
+        that breaks several rules is counted once, under the first.
+        """
         meshes_of = np.bincount(self.signature, minlength=len(self._signature[0]["pp"]))
-        bare = _without_rules(self)
+        bare = self._under({level: [] for level in _LEVELS}, dominated=frozenset())
         sizes = {
             "schedule": bare.num_schedules.sum(axis=1),
             "recompute": bare.num_recomputes.sum(axis=1),
@@ -199,16 +210,26 @@ class LayoutCounts:
         remaining = sizes["schedule"] * sizes["recompute"] * sizes["state"]
         for level in ("schedule", "recompute", "state"):
             for index in range(len(self.level_rules[level])):
-                partial = _with_rules(self, level, index + 1)
-                sizes[level] = _level_size(partial, level)
+                sizes[level] = _level_size(self._with_rules(level, index + 1), level)
                 now = sizes["schedule"] * sizes["recompute"] * sizes["state"]
                 count.exclude(self.level_rules[level][index].name, int(((remaining - now) * meshes_of).sum()))
                 remaining = now
         for index in range(len(self.level_rules["joint"])):
-            now = _with_rules(self, "joint", index + 1)._undominated_total()
+            now = self._with_rules("joint", index + 1)._undominated_total()
             count.exclude(self.level_rules["joint"][index].name, int(((remaining - now) * meshes_of).sum()))
             remaining = now
         count.dominated += int((remaining * meshes_of).sum()) - int(self.weight.sum())
+
+    def _with_rules(self, level: str, number: int) -> LayoutCounts:
+        """The same meshes with only the first `number` rules of `level`, and none of the later levels."""
+        earlier = _LEVELS[: _LEVELS.index(level)]
+        rules = {name: self.level_rules[name] if name in earlier else [] for name in _LEVELS}
+        rules[level] = self.level_rules[level][:number]
+        return self._under(rules, self.dominated)
+
+    def _under(self, rules: dict[str, list[Rule]], dominated: frozenset[tuple[int, int]]) -> LayoutCounts:
+        """The same meshes and signatures under other rules. Signatures stay: fewer rules tell no more meshes apart."""
+        return LayoutCounts(self.space, self.meshes, dominated, only_rules=rules, known_signature=self._signature)
 
     def _undominated_total(self) -> Counts:
         recomputes = self.num_recomputes + self._num_dominated
@@ -230,21 +251,3 @@ def _level_size(counts: LayoutCounts, level: str) -> Counts:
     if level == "recompute":
         return np.asarray((counts.num_recomputes + counts._num_dominated).sum(axis=1))
     return np.asarray(counts.num_shards.sum(axis=1) * len(OFFLOADS))
-
-
-def _with_rules(counts: LayoutCounts, level: str, number: int) -> LayoutCounts:
-    """The same meshes and signatures with only the first `number` rules of `level`, and none of the later levels."""
-    order = ("schedule", "recompute", "state", "joint")
-    rules = {name: counts.level_rules[name] for name in order[: order.index(level)]}
-    rules[level] = counts.level_rules[level][:number]
-    partial = LayoutCounts(counts.space, counts.meshes, counts.dominated)
-    partial.__dict__["_signature"] = counts._signature
-    partial.__dict__["level_rules"] = {name: rules.get(name, []) for name in order}
-    return partial
-
-
-def _without_rules(counts: LayoutCounts) -> LayoutCounts:
-    bare = LayoutCounts(counts.space, counts.meshes, frozenset())
-    bare.__dict__["_signature"] = counts._signature
-    bare.__dict__["level_rules"] = {name: [] for name in ("schedule", "recompute", "state", "joint")}
-    return bare
