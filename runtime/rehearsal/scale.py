@@ -52,7 +52,7 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     sizes, recomputed = _chunks(job, layout)
     parts = int(sequence_parts(asdict(layout))[1])
     seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # as many tokens on a rank
-    model = _model(job.model, sum(sizes), seq_len, _num_head_shards(layout), layout.ep)
+    model = _model(job, sum(sizes), seq_len, _num_head_shards(layout), layout.ep)
     # Interleaved stages take micro-batches in rounds of pp.
     micro_batches = 2 * layout.pp if layout.vpp > 1 and layout.pp > 2 else layout.pp + 2
     batch = layout.dp * layout.micro_batch * micro_batches
@@ -74,7 +74,7 @@ def _with_strategies(job: Job, strategies: Strategies) -> tuple[Job, list[str]]:
     small_strategies = rehearsed(strategies, stages, small)
     layout, sizes = small[job.layout], [len(kept) for kept in stages]
     seq_len = min(SEQ_LEN * max(strategy.cp for strategy in small.values()), job.seq_len)
-    model = _model(job.model, sum(sizes), seq_len, max(map(parts_of, small.values())), layout.ep)
+    model = _model(job, sum(sizes), seq_len, max(map(parts_of, small.values())), layout.ep)
     rehearsal = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
         global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=small_strategies,
@@ -184,10 +184,13 @@ def _num_head_shards(layout: Layout) -> int:
     return layout.tp * (layout.cp if ulysses else 1)
 
 
-def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int, ep: int) -> ModelSpec:
-    """num_layers, seq_len: of the small model; least_heads: parts that key/value heads are dealt to; ep: of the layout.
-    """
-    attention = [_attention(kind.attention, least_heads, model.hidden) for kind in model.kinds]
+def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, ep: int) -> ModelSpec:
+    """num_layers, seq_len: of the small model; least_heads: parts that key/value heads are scattered to; ep: of the
+    layout. A window that cuts sequences takes the same share of the short ones."""
+    model = job.model
+    windows = [_window(kind.attention.window, job.seq_len, seq_len) for kind in model.kinds]
+    attention = [replace(_attention(kind.attention, least_heads, model.hidden), window=window)
+                 for kind, window in zip(model.kinds, windows, strict=True)]  # fmt: skip
     # Width: that of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model.
     first = model.kinds[0].attention
     ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
@@ -204,6 +207,10 @@ def _model(model: ModelSpec, num_layers: int, seq_len: int, least_heads: int, ep
     )  # fmt: skip
 
 
+def _window(window: int | None, length: int, short: int) -> int | None:
+    return None if window is None or window >= length else max(window * short // length, 1)
+
+
 def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
     per_kv = spec.heads // spec.kv_heads
     wanted = -(-(2 if per_kv > 1 else 4) // least_heads) * least_heads
@@ -214,11 +221,14 @@ def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
     heads = kv_heads * per_kv
     head_dim = min(max(WIDTH // heads // 8 * 8, 8), 32, spec.head_dim)
     value_dim = head_dim if spec.value_head_dim == spec.head_dim else min(spec.value_head_dim, head_dim)
-    norms = 2 * head_dim if spec.norm_parameters else 0
+    of_heads = spec.norm_parameters in (0, 2 * spec.head_dim)
+    norms = 2 * head_dim if of_heads else (heads + kv_heads) * head_dim
+    scale = None if spec.score_scale is None else spec.score_scale * (spec.head_dim / head_dim) ** 0.5
     if spec.is_mla:
         return _latent(spec, heads, head_dim, hidden)
     return replace(spec, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=value_dim,
-                   norm_parameters=norms, window=None)  # fmt: skip
+                   norm_parameters=norms if spec.norm_parameters else 0, score_scale=scale,
+                   sink_parameters=heads if spec.sink_parameters else 0)  # fmt: skip
 
 
 def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attention:
@@ -230,7 +240,7 @@ def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attentio
     q_rank = None if spec.q_lora_rank is None else max(_eighths(spec.q_lora_rank * shrink), 8)
     return replace(
         spec, heads=heads, kv_heads=heads, head_dim=head_dim, value_head_dim=head_dim, rope_head_dim=rope,
-        q_lora_rank=q_rank, kv_lora_rank=kv_rank, norm_parameters=(q_rank or 0) + kv_rank, window=None,
+        q_lora_rank=q_rank, kv_lora_rank=kv_rank, norm_parameters=(q_rank or 0) + kv_rank,
     )  # fmt: skip
 
 
