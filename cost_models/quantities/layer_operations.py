@@ -58,17 +58,25 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
 
 
 def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
-    # Each block's norm keeps its input (the residual stream) and its output (the input of the next product).
+    # Each block's norm keeps its input (the residual stream) and its output (the input of the next product). A norm of
+    # the block's output keeps that, too: without a norm before the block in place of what that one would have made.
     h, w, tokens = builder.model.hidden, builder.activation_bytes, builder.shard.sp_tokens
     down = kind.attention.is_mla  # key, value and mostly query come out of latents
     inputs = {"attention": () if kind.attention.q_lora_rank else ("q",) if down else ("q", "k", "v"),
               "feed-forward": ("gate", "up")}  # fmt: skip
     for block, projections in inputs.items():
-        ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
+        shares_input = block == "feed-forward" and kind.parallel_blocks
+        if not shares_input:
+            ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
+        if kind.num_norms == 4:
+            ops.saved.append(Saved(f"{block} output norm input", w * h * tokens))
         if builder.norms_in_steps:  # fp32 input (4), what its weights multiply (w), but not its input (w)
             ops.saved.append(Saved(f"{block} norm steps", 4.0 * h * tokens, tag("norm")))
+        if shares_input and kind.num_norms == 1:
+            continue
         if ops.keeps_input(*projections):
-            ops.saved.append(Saved(f"{block} norm output", builder.kept_input * h * tokens, tag("norm")))
+            dropped_with = 0 if kind.output_norms else tag("norm")
+            ops.saved.append(Saved(f"{block} norm output", builder.kept_input * h * tokens, dropped_with))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
     ops.traffic.append(MemoryTraffic("residuals", 2 * 3 * w * h * tokens, 2 * 2 * w * h * tokens))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ELEMENTS = 1 << 22  # scores that exist at a time, of one tensor
+_ELEMENTS = 1 << 21  # scores that exist at a time, of one tensor
 
 
 @dataclass(frozen=True)
