@@ -110,10 +110,10 @@ class Checkpoints:
         return Saved(self.folder / folder_name(step), size, time.perf_counter() - started)
 
     def _clear(self, partial: Path) -> None:
-        """What a save that was cut off has left."""
+        """Removes the folders of saves that were cut off."""
         if self.rank == 0:
-            for left in self.folder.glob(PARTIAL + "*"):
-                shutil.rmtree(left, ignore_errors=True)
+            for partial_save in self.folder.glob(PARTIAL + "*"):
+                shutil.rmtree(partial_save, ignore_errors=True)
             partial.mkdir()
 
     def _write(self, partial: Path, contents: Sequence[Piece]) -> None:

@@ -74,7 +74,7 @@ def _exchange(x: Tensor, group: Group, received: Sequence[int], sent: Sequence[i
     return group.all_to_all(out, x.contiguous(), received, sent)
 
 
-class _Spread(torch.autograd.Function):
+class _GatherOverEtp(torch.autograd.Function):
     """Rows that have arrived at each rank of an etp group -> those of all, in `order`; `inverse` of it leads back."""
 
     @staticmethod
@@ -89,8 +89,8 @@ class _Spread(torch.autograd.Function):
         return _summed(grads[0][inverse], ctx.etp, ctx.shares), None, None, None, None
 
 
-class _Collect(torch.autograd.Function):
-    """The way back of `_Spread`: the sums of what the ranks of the group have made of the rows of this one."""
+class _ReduceOverEtp(torch.autograd.Function):
+    """The way back of `_GatherOverEtp`: the sums of what the ranks of the group have made of the rows of this one."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
@@ -154,12 +154,12 @@ class Dispatch:
         """Tokens [n, h] by expert, out of all -> those that arrive here, by expert of this rank."""
         if self.group.ep.size > 1:
             tokens = _AllToAll.apply(tokens, self.group.ep, self.received, self.sent)  # type: ignore[no-untyped-call]
-        result: Tensor = _Spread.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
+        result: Tensor = _GatherOverEtp.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
         return result
 
     def back(self, out: Tensor) -> Tensor:
         """The way back of `there`; the parts of a result that the ranks of an etp group have are summed."""
-        result: Tensor = _Collect.apply(out, *self._ways)  # type: ignore[no-untyped-call]
+        result: Tensor = _ReduceOverEtp.apply(out, *self._ways)  # type: ignore[no-untyped-call]
         if self.group.ep.size > 1:
             result = _AllToAll.apply(result, self.group.ep, self.sent, self.received)  # type: ignore[no-untyped-call]
         return result

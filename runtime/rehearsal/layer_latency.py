@@ -1,5 +1,5 @@
-"""What the layers of this runtime take however little data they have, which `profile kernels` times: calls, autograd
-and Python. And both passes of a whole model, which it compares with the sum of the parts.
+"""Fixed seconds per layer of this runtime (calls, autograd, Python), which `profile kernels` times, and both passes of
+a whole model, which it compares with the sum of the parts.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class _Mirror(Group):
 
 
 def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
-    """Names of what `latencies` times."""
+    """The names in the result of `latencies`."""
     layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
-    dealt = ("ulysses",) if _has_even_heads(model) else ()
-    return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *dealt,
+    ulysses = ("ulysses",) if _has_even_heads(model) else ()
+    return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *ulysses,
             *(f"recompute {what}" for what in _dropped(model)))  # fmt: skip
 
 
@@ -142,7 +142,8 @@ def _chunk(
 ) -> DecoderChunk:  # fmt: skip
     """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it; deals:
     whether its heads are dealt out to two ranks, of sequences twice as long."""
-    attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM)
+    attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM,
+                        norm_parameters=kind.attention.norm_parameters * _HEAD_DIM // kind.attention.head_dim)
     if attention.is_mla:
         rank = _INNER if attention.q_lora_rank else None
         attention = replace(attention, rope_head_dim=_HEAD_DIM // 2, kv_lora_rank=_INNER, q_lora_rank=rank)

@@ -94,17 +94,17 @@ def gradients_stay_apart(trainer: Trainer, rank: int) -> None:
         (inverse,) = ctx.saved_tensors
         return torch.split(grads[0][inverse], ctx.shares)[ctx.etp.rank], None, None, None, None
 
-    dispatch._Spread.backward = staticmethod(backward)  # type: ignore[method-assign]
+    dispatch._GatherOverEtp.backward = staticmethod(backward)  # type: ignore[method-assign]
 
 
 def neighbours_rows(trainer: Trainer, rank: int) -> None:
     """Every result goes to the token after its own."""
-    before = dispatch._Collect.forward
+    before = dispatch._ReduceOverEtp.forward
 
     def forward(ctx: Any, out: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
         return before(ctx, out, etp, shares, order, inverse.roll(1))
 
-    dispatch._Collect.forward = staticmethod(forward)  # type: ignore[method-assign]
+    dispatch._ReduceOverEtp.forward = staticmethod(forward)  # type: ignore[method-assign]
 
 
 def swapped_parts(trainer: Trainer, rank: int) -> None:
