@@ -135,17 +135,8 @@ def _missed(
         return SearchInterrupted(f"stopped ({rounds.stopped}) before any number of GPUs met the deadline")
     least = min(best, key=lambda choice: (choice.step_s, choice.num_gpus))
     deadline, days = f"{deadline_s / _DAY_S:.3g} days", f"{least.days:.3g} days"
-    slowest_s, more = _step_limit_s(sizes[0], deadline_s), None
-
-    def within_deadline(resolved: Resolved) -> Task:
-        return Task.of(resolved, "step", limit=slowest_s, ends_s=rounds.ends_s)
-
-    for factor in _FURTHER:
-        resolved = tried.on(tried.numbers[-1] * factor)
-        for _, answer in rounds.run([resolved], within_deadline):
-            more = more or next((TradeoffChoice.of(resolved, row) for row in answer.rows if row[0] <= slowest_s), None)
-        if more or rounds.stopped:
-            break
+    slowest_s = _step_limit_s(sizes[0], deadline_s)
+    more = _enough(tried, rounds, slowest_s)
     tokens = f"{(sizes[0].workload.total_tokens or 0) / 1e9:,g} billion"
     hint = f"`--deadline {math.ceil(least.days or 0)}d`, fewer tokens, or a larger global batch (`--global-batch`)"
     if more is not None:
@@ -158,6 +149,21 @@ def _missed(
         details={"least_days": least.days, "num_gpus": least.num_gpus, "layout_id": least.layout_id,
                  "enough_gpus": more.num_gpus if more else None},
     )  # fmt: skip
+
+
+def _enough(tried: Counts, rounds: Rounds, slowest_s: float) -> TradeoffChoice | None:
+    """The best layout on a number of GPUs beyond the range whose step takes `slowest_s` at most."""
+
+    def within_deadline(resolved: Resolved) -> Task:
+        return Task.of(resolved, "step", limit=slowest_s, ends_s=rounds.ends_s)
+
+    for factor in _FURTHER:
+        for resolved, answer in rounds.run([tried.on(tried.numbers[-1] * factor)], within_deadline):
+            if answer.rows and answer.rows[0][0] <= slowest_s:
+                return TradeoffChoice.of(resolved, answer.rows[0])
+        if rounds.stopped:
+            break
+    return None
 
 
 def _step_limit_s(resolved: Resolved, deadline_s: float) -> float:
