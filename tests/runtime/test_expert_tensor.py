@@ -36,7 +36,7 @@ from .fork import TIMEOUT_S, Break, fork, run
 from .jobs import STACK, job, moe
 from .test_memory import rehearsal
 from .test_parity import layer_of, model_for, no_expert_reduction, parity_of
-from .test_scale import small
+from .test_scale import large, small
 
 ALONE = ["moe:dp2-etp2-mbs1-z0-rnone", "moe:dp4-etp4-mbs1-z1-rnone", "biased:dp2-etp2-mbs2-z0-rnone"]
 PAIRS = [
@@ -268,5 +268,5 @@ def test_the_target_supports_it_and_its_plans_are_jobs() -> None:
      ("tp8-dp1-ep2-etp4-mbs1-z0-rnone", (4, 1, 2, 2)), ("tp8-dp1-etp8-mbs1-z0-rnone", (2, 1, 1, 2))],
 )  # fmt: skip
 def test_a_rehearsal_keeps_both_axes(layout_id: str, shape: tuple[int, ...]) -> None:
-    found = small(layout_id, moe(8)).layout
+    found = small(layout_id, large(moe(8))).layout
     assert (found.tp, found.dp, found.ep, found.etp) == shape
