@@ -37,7 +37,7 @@ class Plan(DocumentPart):
     request_sha256: str
     request: dict[str, Any]  # in its canonical form
     # Given field of the request -> where its value came from; a field that is not here has its default.
-    origins: dict[str, str] = Field(default_factory=dict)
+    origins: dict[str, str] = Field(default_factory=dict)  # field of the request -> where its value came from
     profiles: tuple[Profile, ...]
     candidates: tuple[Candidate, ...] = Field(min_length=1)  # the list of the plan, best first
     ranking_lead: float | None = None  # layouts within this share of each other's time cannot be told apart
