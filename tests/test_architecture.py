@@ -19,6 +19,8 @@ from .import_graph import (
     breaks_of_privacy,
     breaks_of_table,
     circles,
+    long_files,
+    long_functions,
     package_imports,
 )
 from .snapshots import ROOT, environment
@@ -88,6 +90,8 @@ PRIVATE: dict[str, tuple[str, tuple[str, ...]]] = {
     "cli/explore": ("cli", ("cli/commands",)),
 }
 MOST_FILES_OF_A_CIRCLE = 14
+# Lines; of the function of a command only its body counts.
+MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 300, 40
 
 # Scripts that a framework's own Python runs; the package never imports them.
 SCRIPTS = set((ROOT / "planner" / "targets").glob("*/parser.py"))
@@ -170,6 +174,12 @@ def test_inside_the_package_imports_are_relative(path: Path) -> None:
 def test_errors_is_a_leaf() -> None:
     names = {name.split(".")[0] for name in imports(ROOT / "meshwright" / "errors.py")}
     assert names <= set(sys.stdlib_module_names)
+
+
+def test_files_and_functions_are_short() -> None:
+    others = [path for name in ("meshwright", "tools", "benchmarks") for path in (ROOT / name).rglob("*.py")]
+    files = [*SOURCES, *SCRIPTS, *others]
+    nothing_in([*long_files(ROOT, files, MOST_LINES_OF_A_FILE), *long_functions(ROOT, files, MOST_LINES_OF_A_FUNCTION)])
 
 
 def test_only_errors_suggests_names() -> None:
