@@ -70,8 +70,8 @@ def event_line(event: Event, job: Job) -> str:
     if event["event"] == "step":
         return _step_line(event, job)
     if event["event"] == "checkpoint":
-        said = f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
-        return said + (f", training waited {event['waited_s']:.2g} s" if "waited_s" in event else "")
+        line = f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
+        return line + (f", training waited {event['waited_s']:.2g} s" if "waited_s" in event else "")
     if event["event"] == "not_saved":
         return not_saved_line(event)
     if event["event"] == "terminated":

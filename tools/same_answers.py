@@ -3,6 +3,7 @@
 For changes that move code and must change nothing else. The commands below run in both trees. Layouts, counts,
 certificates and texts must be equal, and numbers must agree to 1e-12 of their size. Seconds that a search took and
 digests of files are left out.
+Fields that are new are named and count as no difference: the minor number of `format_version` moves with them.
 Exits with 1 where anything differs.
 """
 
@@ -69,10 +70,13 @@ def answer(tree: Path, arguments: str) -> Any:
 
 
 def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Fields that are gone, and values that are not the same."""
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after} - IGNORED):
-            if key not in before or key not in after:
-                yield f"{place}.{key}: only {'before' if key in before else 'after'}"
+        for key in sorted(before.keys() - IGNORED):
+            if key not in after:
+                yield f"{place}.{key}: only before"
+            elif key == "format_version":
+                yield from differences(_major(before[key]), _major(after[key]), f"{place}.{key}")
             else:
                 yield from differences(before[key], after[key], f"{place}.{key}")
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
@@ -83,6 +87,23 @@ def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
             yield f"{place}: {before!r} -> {after!r}"
     elif before != after:
         yield f"{place}: {before!r:.120} -> {after!r:.120}"
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def additions(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Fields that are new."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted(after.keys() - IGNORED):
+            if key not in before:
+                yield f"{place}.{key}"
+            else:
+                yield from additions(before[key], after[key], f"{place}.{key}")
+    elif isinstance(before, list) and isinstance(after, list):
+        for i, (a, b) in enumerate(zip(before, after, strict=False)):
+            yield from additions(a, b, f"{place}[{i}]")
 
 
 def answers(tree: Path, folder: Path, only: str) -> dict[str, Any]:
@@ -125,6 +146,8 @@ def main() -> int:
         print(f"{'differs' if changes else 'same':8} {command}")
         for line in changes[:10]:
             print(f"         {line}")
+        if new := list(additions(before[command], answer_now)):
+            print(f"         new: {', '.join(new[:10])}")
     print(f"{len(after) - different} of {len(after)} commands give the same answer")
     return int(different > 0)
 

@@ -161,10 +161,10 @@ def _seats(resolved: Resolved, layout: Layout) -> tuple[Seat, ...]:
 
 
 def _stages(resolved: Resolved, layout: Layout) -> tuple[StageSeats, ...]:
-    each, node = layout.num_gpus // layout.pp, resolved.cluster.gpus_per_node
+    per_stage, node = layout.num_gpus // layout.pp, resolved.cluster.gpus_per_node
     return tuple(
-        StageSeats(stage=stage, ranks=(stage * each, stage * each + each - 1),
-                   nodes=(stage * each // node, (stage * each + each - 1) // node))
+        StageSeats(stage=stage, ranks=(stage * per_stage, (stage + 1) * per_stage - 1),
+                   nodes=(stage * per_stage // node, ((stage + 1) * per_stage - 1) // node))
         for stage in range(layout.pp)
     )  # fmt: skip
 

@@ -64,8 +64,8 @@ def _gpu(path: str, label: str, dimension: Dimension, better: Better, field: str
         now = read(resolved)
 
         def turned(group: NodeGroup) -> NodeGroup:
-            own = getattr(group.gpu, field)
-            changed: dict[str, Any] = {field: own * value / now if now and own else value}
+            before = getattr(group.gpu, field)
+            changed: dict[str, Any] = {field: before * value / now if now and before else value}
             return replace(group, gpu=replace(group.gpu, **changed))
 
         return _groups(resolved, turned)

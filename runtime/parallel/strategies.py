@@ -75,8 +75,8 @@ class Strategies:
 
     def __str__(self) -> str:
         layers = ((*run.layers, run.strategy) for run in self.runs)
-        said = [f"layer{'' if a == b else 's'} {a if a == b else f'{a}-{b}'} {strategy}" for a, b, strategy in layers]
-        return ", ".join([f"embedding {self.embedding}", *said, f"head {self.head}"])
+        runs = [f"layer{'' if a == b else 's'} {a if a == b else f'{a}-{b}'} {strategy}" for a, b, strategy in layers]
+        return ", ".join([f"embedding {self.embedding}", *runs, f"head {self.head}"])
 
     @property
     def digest(self) -> str:
@@ -94,7 +94,7 @@ def strategies_of(
         return None
     plan, where = candidate.layerwise, f"candidates.{candidate.choice - 1}.layerwise"
     read = _read(plan, where, name)
-    problems = [(field, said) for field, strategy in read.items() for said in _problems(strategy, like, seq_len)]
+    problems = [(field, text) for field, strategy in read.items() for text in _problems(strategy, like, seq_len)]
     if model.tied_embeddings and _cut(read[EMBEDDING]) != _cut(read[HEAD]):
         problems.append((HEAD, f"{plan.head}: the head is the embedding, which has {plan.embedding}"))
     following = 0
@@ -117,10 +117,10 @@ def _cut(layout: Layout) -> tuple[int, int, int]:
 
 
 def _read(plan: LayerPlan, where: str, name: str) -> dict[str, Layout]:
-    said = {EMBEDDING: plan.embedding, HEAD: plan.head}
-    said |= {f"runs.{index}.strategy": run.strategy for index, run in enumerate(plan.runs)}
+    ids = {EMBEDDING: plan.embedding, HEAD: plan.head}
+    ids |= {f"runs.{index}.strategy": run.strategy for index, run in enumerate(plan.runs)}
     strategies, wrong = dict[str, Layout](), list[tuple[str, str]]()
-    for field, text in said.items():
+    for field, text in ids.items():
         try:
             strategies[field] = parse(text)
         except InputError as error:
@@ -147,5 +147,5 @@ def _raise(problems: Sequence[tuple[str, str]], where: str, name: str) -> None:
     if problems:
         hint = "the file was edited; plan again"
         raise InputError.of(
-            [FieldProblem(said, file=name, field=f"{where}.{field}", hint=hint) for field, said in problems]
+            [FieldProblem(text, file=name, field=f"{where}.{field}", hint=hint) for field, text in problems]
         )
