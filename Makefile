@@ -53,10 +53,10 @@ test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/planner/search/test_executors.py
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
-	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/parity_all.py
+	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/rehearsal/parity_all.py
 
 kill-test: $(VENV)/.test-installed  ## kill ranks 28 times, 15 times or more in a save (12 min)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/kill_all.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/checkpoint/kill_all.py
 
 lint: $(VENV)/.test-installed  ## ruff, check only
 	$(BIN)/python -m ruff check .

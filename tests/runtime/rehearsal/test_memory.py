@@ -12,8 +12,8 @@ from meshwright.runtime.rehearsal.parity import compare_memory
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 
-from .fork import run
-from .jobs import job, llama, moe
+from ..fork import run
+from ..jobs import job, llama, moe
 from .test_scale import large
 
 

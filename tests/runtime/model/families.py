@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +16,10 @@ from meshwright.runtime.model.decoder import DecoderChunk
 from meshwright.runtime.reference import whole_model
 from torch import Tensor
 
-from .jobs import job
+from ...snapshots import ROOT
+from ..jobs import job
 
-CONFIGS = Path(__file__).parents[1] / "data" / "configs"
+CONFIGS = ROOT / "tests" / "data" / "configs"
 # A published config of each family, its sizes shrunk: what is no size stays as published. Windows cut, and heads,
 # experts and layers are enough for each kind of layer, group and share of a head to be there twice.
 _SIZES: Mapping[str, Any] = {

@@ -32,12 +32,12 @@ from torch import Tensor
 
 from meshwright.errors import InputError
 
-from .fork import Break, run
-from .jobs import job, moe
-from .parity_all import middling
-from .test_expert_tensor import planned_exchanges, sent_exchanges
-from .test_memory import rehearsal
-from .test_parity import model_for, parity_of
+from ..fork import Break, run
+from ..jobs import job, moe
+from ..parallel.test_expert_tensor import planned_exchanges, sent_exchanges
+from ..rehearsal.parity_all import middling
+from ..rehearsal.test_memory import rehearsal
+from ..rehearsal.test_parity import model_for, parity_of
 
 LAYOUTS = [
     "moe:dp1-mbs2-z0-rnone", "moe:dp2-mbs1-z0-rnone", "moe:tp2-dp1-mbs2-z0-rnone", "moe:dp2-ep2-mbs1-z0-rnone",

@@ -23,11 +23,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from meshwright.errors import InputError, UnsupportedError
 
-from .fork import run
-from .jobs import deepseek, job, llama, mixed
-from .test_checkpoint import trained
-from .test_memory import rehearsal
-from .test_parity import MODELS, model_for, parity_of
+from ..checkpoint.test_checkpoint import trained
+from ..fork import run
+from ..jobs import deepseek, job, llama, mixed
+from ..rehearsal.test_memory import rehearsal
+from ..rehearsal.test_parity import MODELS, model_for, parity_of
 
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
 LORA = Lora(rank=4, targets=ALL)

@@ -32,11 +32,11 @@ from torch import Tensor
 
 from meshwright.errors import InputError
 
-from .fork import TIMEOUT_S, Break, fork, run
-from .jobs import job
-from .test_cuda import gpu
-from .test_memory import rehearsal
-from .test_parity import model_for, no_reduction, parity_of
+from ..fork import TIMEOUT_S, Break, fork, run
+from ..jobs import job
+from ..rehearsal.test_memory import rehearsal
+from ..rehearsal.test_parity import model_for, no_reduction, parity_of
+from ..test_cuda import gpu
 
 ALONE = ["llama:cp2r-dp1-mbs2-z0-rnone", "llama:cp2g-dp1-mbs2-z0-rnone", "llama:cp2u-dp1-mbs2-z0-rnone",
          "llama:cp4r-dp1-mbs1-z0-rnone", "gpt:cp4g-dp1-mbs1-z3-rnone", "gpt:cp4u-dp1-mbs1-z1-rnone"]  # fmt: skip

@@ -13,7 +13,7 @@ from meshwright.runtime.rehearsal.memory import PeakMemory
 from meshwright.runtime.status import Status
 from torch import Tensor
 
-from .fork import fork
+from ..fork import fork
 
 LENGTH, TIMES = 20_000, 200
 HALVES = [LENGTH // 2] * 2

@@ -16,7 +16,7 @@ from meshwright.runtime.settings import kept_axes
 
 from meshwright.errors import InputError
 
-from .jobs import attention, gpt, job, llama, moe
+from ..jobs import attention, gpt, job, llama, moe
 from .test_parity import parity_of
 
 

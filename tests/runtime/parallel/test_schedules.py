@@ -17,7 +17,7 @@ from meshwright.runtime.parallel.schedules import Action, actions, custom_order
 
 from meshwright.errors import InputError, UnsupportedError
 
-from .jobs import job, llama
+from ..jobs import job, llama
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 5), st.integers(2, 4), st.integers(2, 4))

@@ -25,8 +25,8 @@ from meshwright.runtime.rehearsal.pricing import ledger_of
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 
-from .fork import Break, fork, run
-from .jobs import deepseek, falcon, gemma, gpt, gpt_oss, job, llama, moe, olmo2, shared_experts
+from ..fork import Break, fork, run
+from ..jobs import deepseek, falcon, gemma, gpt, gpt_oss, job, llama, moe, olmo2, shared_experts
 
 MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek, "gemma": gemma,
           "gpt_oss": gpt_oss, "olmo2": olmo2, "falcon": falcon}  # fmt: skip

@@ -14,8 +14,8 @@ from meshwright.runtime.settings import Settings, check_balancing
 
 from meshwright.errors import InputError
 
-from ..cost_models.mtp_parameters import mtp_parameters
-from .jobs import attention, deepseek, gpt, job, llama, moe
+from ...cost_models.mtp_parameters import mtp_parameters
+from ..jobs import attention, deepseek, gpt, job, llama, moe
 
 
 def qwen3() -> ModelSpec:

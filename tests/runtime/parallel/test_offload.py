@@ -17,10 +17,10 @@ from meshwright.runtime.rehearsal.pricing import predicted_bytes
 
 from meshwright.errors import UnsupportedError
 
-from .fork import run
-from .jobs import job
-from .test_memory import rehearsal
-from .test_parity import model_for, parity_of
+from ..fork import run
+from ..jobs import job
+from ..rehearsal.test_memory import rehearsal
+from ..rehearsal.test_parity import model_for, parity_of
 
 
 @pytest.mark.parametrize(

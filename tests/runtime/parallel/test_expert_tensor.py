@@ -32,11 +32,11 @@ from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
 
-from .fork import TIMEOUT_S, Break, fork, run
-from .jobs import STACK, job, moe
-from .test_memory import rehearsal
-from .test_parity import layer_of, model_for, no_expert_reduction, parity_of
-from .test_scale import large, small
+from ..fork import TIMEOUT_S, Break, fork, run
+from ..jobs import STACK, job, moe
+from ..rehearsal.test_memory import rehearsal
+from ..rehearsal.test_parity import layer_of, model_for, no_expert_reduction, parity_of
+from ..rehearsal.test_scale import large, small
 
 ALONE = ["moe:dp2-etp2-mbs1-z0-rnone", "moe:dp4-etp4-mbs1-z1-rnone", "biased:dp2-etp2-mbs2-z0-rnone"]
 PAIRS = [

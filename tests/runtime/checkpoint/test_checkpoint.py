@@ -30,11 +30,11 @@ from meshwright.runtime.trainer import Step, Trainer
 
 from meshwright.errors import InputError
 
-from ..snapshots import ROOT, environment
-from .fork import TIMEOUT_S, fork
-from .jobs import gpt, job, llama, mixed, moe
+from ...snapshots import ROOT, environment
+from ..fork import TIMEOUT_S, fork
+from ..jobs import gpt, job, llama, mixed, moe
+from ..launched import finish, start
 from .kills import check, kill_run
-from .launched import finish, start
 
 MODELS: dict[str, Callable[[], ModelSpec]] = {"llama": llama, "gpt": gpt, "moe": moe}
 OWN = "dp2-mbs1-z3-rnone"  # among strategies of embedding, layers and head

@@ -21,10 +21,10 @@ from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 from meshwright.runtime.rehearsal.traced import TOLERANCE, distinct_stages
 
-from ..snapshots import run as run_command
-from ..snapshots import run_here
-from .fork import run
-from .jobs import job, llama, moe
+from ...snapshots import run as run_command
+from ...snapshots import run_here
+from ..fork import run
+from ..jobs import job, llama, moe
 from .test_scale import large
 
 REAL = ["dp2-mbs1-z0-rnone", "dp4-sh2-mbs1-z3-rnone", "dp2-mbs1-z3-rfull", "tp2-dp2-mbs1-z1-rsel(norm+act)",

@@ -16,8 +16,8 @@ from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 
-from .fork import run
-from .jobs import gpt, job, llama, mixed
+from ..fork import run
+from ..jobs import gpt, job, llama, mixed
 from .test_memory import rehearsal
 from .test_parity import MODELS as MODELS_BY_NAME
 from .test_parity import agreement, model_for, parity_of

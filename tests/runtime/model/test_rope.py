@@ -12,7 +12,7 @@ from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
 from meshwright.runtime.model.rope import Rotation, frequencies, rotate, rotated_width
 
-from .jobs import deepseek, llama
+from ..jobs import deepseek, llama
 
 SCALINGS: list[dict[str, Any]] = [
     {"rope_type": "default"},

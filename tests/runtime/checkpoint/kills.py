@@ -20,8 +20,8 @@ from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 
-from .fork import TIMEOUT_S, fork
-from .launched import start, workers
+from ..fork import TIMEOUT_S, fork
+from ..launched import start, workers
 
 EVERY = 4
 LIFE_S = 180.0  # longest wait: a loaded machine takes a minute to start ranks again

@@ -20,8 +20,8 @@ from meshwright.runtime.trainer import Trainer
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from .fork import run
-from .jobs import gpt, job, llama, moe
+from ..fork import run
+from ..jobs import gpt, job, llama, moe
 
 BATCH, LENGTH, HIDDEN, INNER, VOCAB = 1, 16, 32, 64, 61
 

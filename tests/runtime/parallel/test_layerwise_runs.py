@@ -13,10 +13,10 @@ from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 from meshwright.runtime.trainer import Trainer
 
-from .fork import Break
-from .jobs import gpt, llama, mixed
-from .test_parity import parity_of
-from .test_scale import large
+from ..fork import Break
+from ..jobs import gpt, llama, mixed
+from ..rehearsal.test_parity import parity_of
+from ..rehearsal.test_scale import large
 
 MODELS = {"llama": llama, "gpt": gpt}
 # Embedding, layers and head: degrees, ZeRO stages, recomputation; Ulysses and tied embeddings; a pipeline whose stages
