@@ -116,7 +116,8 @@ def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on
     check_torch()
     for attempt in range(PORT_ATTEMPTS):
         port = _port(nodes)
-        if nodes.nnodes > 1:
+        # Once: where torchrun finds the port taken, those of the other nodes are on their way to it already.
+        if nodes.nnodes > 1 and attempt == 0:
             rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port), settings.must_be_equal(),
                             settings.collective_timeout_s, on_wait)
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
@@ -230,7 +231,8 @@ class _Run:
                     self._pass_on_sigterm()
                 if failed_at is None and any(self._is_final(state) for state in read_all(self.folder).values()):
                     failed_at = time.monotonic()
-                if failed_at is not None and time.monotonic() > failed_at + GRACE_S:
+                # Ranks that torchrun starts again would overwrite what the first ones said.
+                if failed_at is not None and time.monotonic() > failed_at + (0.0 if self.restarts else GRACE_S):
                     break
                 time.sleep(0.05)
         finally:

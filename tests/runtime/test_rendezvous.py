@@ -7,10 +7,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from meshwright.runtime import rendezvous
+from meshwright.runtime import launcher, rendezvous
 from meshwright.runtime.failures import RunFailed
+from meshwright.runtime.launcher import Nodes
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError, MeshwrightError
 
@@ -130,3 +133,27 @@ def test_strangers_and_launchers_that_come_again(address: tuple[str, int]) -> No
     stranger.join()
     late.join()
     assert ends == [None, None]
+
+
+def test_nodes_meet_once_though_torchrun_finds_the_port_taken(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The other nodes have started torchrun by then, and come to no second meeting."""
+    meetings, runs = [], iter((True, False))
+
+    class Run:
+        tail: tuple[str, ...] = ()
+
+        def __init__(self, *_: object, restarts: bool) -> None:
+            self.terminating, self.port_was_taken = False, next(runs)
+
+        def follow(self) -> int:
+            return int(self.port_was_taken)
+
+    monkeypatch.setattr(launcher, "_Run", Run)
+    monkeypatch.setattr(launcher, "PORT_WAIT_S", 0.0)
+    monkeypatch.setattr(rendezvous, "meet", lambda *_: meetings.append(1))
+    (tmp_path / "plan.json").write_text("{}")
+    nodes = Nodes(nnodes=2, master_addr=address[0], master_port=address[1])
+    launcher.run(Settings(plan=str(tmp_path / "plan.json")), nodes, lambda event: None, print, print)
+    assert len(meetings) == 1

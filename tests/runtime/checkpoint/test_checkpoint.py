@@ -351,10 +351,10 @@ def test_launch_saves_and_resumes(two_ranks: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("behind", [[], ["--checkpoint-async"]])
-def test_a_last_checkpoint_that_is_lost_is_an_error(two_ranks: Path, tmp_path: Path, behind: list[str]) -> None:
+@pytest.mark.parametrize("flags", [[], ["--checkpoint-async"], ["--max-restarts", "2"]])
+def test_a_last_checkpoint_that_is_lost_is_an_error(two_ranks: Path, tmp_path: Path, flags: list[str]) -> None:
     """No file may grow over 20 kB: training runs to its end, but its weights are nowhere."""
-    words = ["launch", str(two_ranks), "--checkpoint", str(tmp_path / "ckpt"), "--steps", "2", *behind]
+    words = ["launch", str(two_ranks), "--checkpoint", str(tmp_path / "ckpt"), "--steps", "2", *flags]
     done = subprocess.run([sys.executable, "-m", "meshwright", *words], capture_output=True, text=True,
                           env=environment({"OMP_NUM_THREADS": "1"}),
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))  # fmt: skip
