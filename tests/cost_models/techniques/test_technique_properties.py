@@ -89,7 +89,8 @@ def test_a_neutral_technique_changes_nothing_beside_others(
     assert list(numbers(neutral)) == list(numbers(alone))
 
 
-def test_every_pair_that_is_not_refused_trains_some_layout() -> None:
+def test_every_pair_that_is_not_refused_trains_some_layout_and_shows_both() -> None:
+    """A technique whose rewrite the other replaces would go unseen."""
     for names in SETS:
         chosen: dict[str, dict[str, float]] = {name: {} for name in names}
         chosen |= {"three-level": {"weights_over": 1, "gradients_over": 2}} if "three-level" in names else {}
@@ -98,5 +99,15 @@ def test_every_pair_that_is_not_refused_trains_some_layout() -> None:
         except InputError:
             assert len(names) == 2  # that there is a reason, test_technique_choice.py says
             continue
-        priced = [evaluated(layout_id, frozen(chosen)) for layout_id in LAYOUTS]
-        assert any(isinstance(each, Candidate) for each in priced), (names, priced)
+        priced = {layout_id: evaluated(layout_id, frozen(chosen)) for layout_id in LAYOUTS}
+        trained = {layout_id: candidate for layout_id, candidate in priced.items() if isinstance(candidate, Candidate)}
+        assert trained, (names, priced)
+        for name in names if len(names) == 2 else ():
+            rest = frozen({other: knobs for other, knobs in chosen.items() if other != name})
+            assert any(differs(evaluated(layout_id, rest), candidate) for layout_id, candidate in trained.items()), (
+                f"{name} changes nothing beside the other of {names}: one of them must exclude the other"
+            )
+
+
+def differs(alone: Candidate | str, both: Candidate) -> bool:
+    return isinstance(alone, str) or list(numbers(alone)) != list(numbers(both))
