@@ -17,6 +17,7 @@ from ..rates.calibration import Calibration, load_yaml, shipped
 _FOLDER = CATALOGUE / "stacks"
 FAMILIES = _FOLDER / "families.yaml"
 _FIELDS = tuple(name for name in StackSpec.__dataclass_fields__ if name not in ("name", "sources"))
+SECONDS = tuple(name for name in _FIELDS if "s" in name.split("_"))  # their values have a unit in files
 
 
 @cache
@@ -121,10 +122,8 @@ def _own_facts(name: str) -> Mapping[str, Any]:
 def _in_base_units(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a file with quantities as numbers; the family of a version is no fact of it."""
     out = {key: fact for key, fact in facts.items() if key != "family"}
-    if "host_s_per_kernel" in out:
-        fact = out["host_s_per_kernel"]
-        out["host_s_per_kernel"] = {**fact, "value": units.parse(fact["value"], "s")}
-    return out
+    seconds = {key: {**out[key], "value": units.parse(out[key]["value"], "s")} for key in SECONDS if key in out}
+    return {**out, **seconds}
 
 
 def _with_fitted(facts: dict[str, Any], name: str, fitted: Calibration) -> dict[str, Any]:

@@ -21,10 +21,9 @@ from ...errors import InputError, did_you_mean, nearest
 from ..io.document import FieldPath
 from ..io.facts import Facts
 from ..io.reader import read_document
-from .load import is_stack, load_stack, stack_names
+from .load import SECONDS, is_stack, load_stack, stack_names
 
 _TYPES = {name: kind for name, kind in get_type_hints(StackSpec).items() if name not in ("name", "sources")}
-_SECONDS = ("host_s_per_kernel",)
 StackFacts = Mapping[str, tuple[float, str]]  # field -> (value in base units, source)
 
 
@@ -127,7 +126,7 @@ def _fact(facts: Facts, place: FieldPath) -> tuple[Any, str]:
 
 def _value(field: str, given: Any) -> Any:
     kind = _TYPES[field]
-    if field in _SECONDS:
+    if field in SECONDS:
         if not isinstance(given, str):
             raise InputError(f"must have a unit, is {given!r}", hint="as in `12 us`")
         return units.parse(given, "s")
@@ -155,6 +154,6 @@ def stack_text(families: Mapping[str, StackFacts], heading: str) -> str:
         lines.append(f"inherits: {family}\n" if flat else f"  {family}:\n")
         indent = "" if flat else "    "
         for field, (value, source) in facts.items():
-            shown = f'"{value * 1e6:.5g} us"' if field in _SECONDS else f"{value:.5g}"
+            shown = f'"{value * 1e6:.5g} us"' if field in SECONDS else f"{value:.5g}"
             lines.append(f'{indent}{field}: {{value: {shown}, source: "{source}"}}\n')
     return "".join(lines)
