@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import SCHEDULES
 from meshwright.cost_models.quantities.resident import in_flight, resident_bytes
+from meshwright.cost_models.schedule_kinds import CODE, KINDS
 from meshwright.cost_models.schedules.csv import from_csv, to_csv
 from meshwright.cost_models.schedules.orders import find_steady
 from meshwright.cost_models.schedules.simulator import ORDERS, Costs, Schedule, Timeline, make, simulate
@@ -22,6 +23,12 @@ from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, expos
 from meshwright.errors import InputError
 
 from ..even_pipeline import even_step_s
+
+SPLIT = [kind.name for kind in KINDS if kind.splits_backward]
+# How far the closed form of every schedule may be from the simulation, as a share: of messages that are slow, and of
+# messages that take turns on a link.
+SLOW_MESSAGES = {"gpipe": 1e-9, "1f1b": 0.1, "interleaved": 0.15, "zb-h1": 0.1, "zb-v": 0.1, "dualpipe-v": 0.1}
+TURNS = {"gpipe": 1e-9, "1f1b": 0.11, "interleaved": 0.14, "zb-h1": 0.16, "zb-v": 0.16, "dualpipe-v": 0.26}
 
 V_SHAPED = ("zb-v", "v-half", "v-min")
 EVERY = tuple(ORDERS)
@@ -71,9 +78,8 @@ def test_interleaved_with_latency_is_the_closed_form(p: int, v: int) -> None:
             assert even("interleaved", p, m, t=t, v=v).makespan_s == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "rel"), [("gpipe", 1e-9), ("1f1b", 0.1), ("zb-h1", 0.1), ("zb-v", 0.1),
-                                           ("dualpipe-v", 0.1), ("interleaved", 0.15)])  # fmt: skip
-def test_slow_messages_follow_one_another_in_the_closed_form_too(name: str, rel: float) -> None:
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_slow_messages_follow_one_another_in_the_closed_form_too(name: str) -> None:
     """From messages that hide to those that take longer than a micro-batch: without queues, up to 70 % too low. Those
     that hide behind the pass that sends the next one do not meet."""
     for p in (3, 4, 8):
@@ -81,21 +87,21 @@ def test_slow_messages_follow_one_another_in_the_closed_form_too(name: str, rel:
             for f, i, w in ((1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (1.3, 1.8, 0.8)):
                 for t in (0.05, 0.2, 0.5, 1.0, 2.0, 5.0):
                     found = even(name, p, m, (f, i, w), t, 2).makespan_s
-                    chunks = 1 if name in ("gpipe", "1f1b", "zb-h1") else 2
+                    chunks = KINDS[CODE[name]].chunks or 2
                     stated = even_step_s(name, p, m, chunks, f, i + w, w, t)
                     exact = name in ("1f1b", "zb-h1") and t <= min(f, i, w)
-                    assert stated == pytest.approx(found, rel=1e-9 if exact else rel), (p, m, (f, i, w), t)
+                    rel = 1e-9 if exact else SLOW_MESSAGES[name]
+                    assert stated == pytest.approx(found, rel=rel), (p, m, (f, i, w), t)
 
 
-@pytest.mark.parametrize(("name", "rel"), [("gpipe", 1e-9), ("1f1b", 0.11), ("zb-h1", 0.16), ("zb-v", 0.16),
-                                           ("dualpipe-v", 0.26), ("interleaved", 0.14)])  # fmt: skip
-def test_messages_that_take_turns_in_the_closed_form_too(name: str, rel: float) -> None:
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_messages_that_take_turns_in_the_closed_form_too(name: str) -> None:
     """A link that is busy for two and four messages while one passes; without it, up to 66 % too low."""
     code, one = np.array([SCHEDULES.index(name)]), np.ones(1)
     for p, m, turns, t in itertools.product((2, 4, 8), (1, 2, 4), (2, 4), (0.05, 0.2, 0.5, 1.0, 2.0)):
         if name == "dualpipe-v" and m == 1:
             continue
-        chunks = 1 if name in ("gpipe", "1f1b", "zb-h1") else 2
+        chunks = KINDS[CODE[name]].chunks or 2
         order = make(name, p, m * p, chunks)
         costs, busy = Costs.even(order, 1, 1, 1, t), (turns * t,) * order.num_chunks
         found = simulate(order, replace(costs, forward_link_s=busy, backward_link_s=busy)).makespan_s
@@ -104,7 +110,7 @@ def test_messages_that_take_turns_in_the_closed_form_too(name: str, rel: float) 
         bubble = bubble_s(code, fill)
         messages = Messages(pp, vpp, mm, t * one, turns * t * one, 3 * p * one, 3 * one, one, 2 * one, one)
         stated = 3 * m * p + float(bubble[0] + exposed_hop_s(code, messages)[0])
-        assert stated == pytest.approx(found, rel=rel), (p, m, turns, t)
+        assert stated == pytest.approx(found, rel=TURNS[name]), (p, m, turns, t)
 
 
 def test_messages_of_one_link_follow_one_another_but_latency_does_not() -> None:
@@ -226,7 +232,7 @@ def held(name: str, p: int, m: int, saved: tuple[float, float], waiting: tuple[f
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (2, 8), (4, 16), (4, 9), (5, 11), (7, 14), (8, 40), (4, 4), (8, 8)])
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "dualpipe-v"])
+@pytest.mark.parametrize("name", ["1f1b", *SPLIT])
 @pytest.mark.parametrize("waiting", [0.0, 0.5, 0.85, 1.0, 1.5, 20.0])
 def test_held_bytes_are_those_of_the_order(name: str, p: int, m: int, waiting: float) -> None:
     """What a micro-batch keeps changes at its I; the closed form finds the fullest moment of every device, with chunks
@@ -238,7 +244,7 @@ def test_held_bytes_are_those_of_the_order(name: str, p: int, m: int, waiting: f
         assert simulated == pytest.approx(stated, rel=1e-9), (there, back, late)
 
 
-@given(p=st.integers(1, 7), m=st.integers(1, 20), name=st.sampled_from(["zb-h1", "zb-v", "dualpipe-v"]),
+@given(p=st.integers(1, 7), m=st.integers(1, 20), name=st.sampled_from(SPLIT),
        chunks=st.tuples(*[st.floats(0.01, 1.0)] * 2, *[st.floats(0.0, 9.0)] * 2))  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_held_bytes_are_never_too_few(name: str, p: int, m: int, chunks: tuple[float, ...]) -> None:

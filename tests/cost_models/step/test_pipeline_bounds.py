@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import SCHEDULES
+from meshwright.cost_models.schedule_kinds import CODE, KINDS
 from meshwright.cost_models.schedules import simulator
 from meshwright.cost_models.schedules.critical_path import device_path, longest_paths
 from meshwright.cost_models.schedules.simulator import Costs, Schedule
@@ -77,6 +78,10 @@ def test_no_split_is_faster(name: str, p: int, m: int, v: int) -> None:
         assert found > m / p * 1.005 or m <= p
 
 
+def test_every_schedule_is_a_case() -> None:
+    assert {name for name, *_ in CASES} == set(SCHEDULES)
+
+
 @pytest.mark.parametrize("form", ["_interleaved_s", "_zb_h1_s", "_v_shaped_s"])
 def test_a_bound_too_high_is_seen(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = getattr(pipeline_bounds, form)
@@ -112,6 +117,7 @@ def test_random_splits(data: st.DataObject) -> None:
     exposed = np.array(data.draw(st.lists(amounts, min_size=p, max_size=p)))[order.device] / v
     parts[1] += exposed
     hop_s = data.draw(st.sampled_from([0.0, 0.05, 0.5]))
-    on_last = shares[3:] if name == "zb-h1" else []  # in a V the ends sit on the first device
+    kind = KINDS[CODE[name]]
+    on_last = shares[3:] if kind.splits_backward and not kind.folded else []  # in a V the ends sit on the first device
     found = bound(name, p, m, v, parts, shares[:2] + on_last, hop_s, float(exposed.sum()))
     assert found <= simulated(order, parts, hop_s).makespan_s * (1 + 1e-9)

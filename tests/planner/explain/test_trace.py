@@ -16,6 +16,7 @@ from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.stages import Partition, chunks_per_stage, is_folded, split_rows
 from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
+from meshwright.cost_models.schedule_kinds import CODE, KINDS
 from meshwright.cost_models.schedules.simulator import Costs, make, simulate
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain import trace
@@ -42,7 +43,9 @@ def random_layouts(name: str, count: int) -> list[tuple[Resolved, Layout]]:
     while len(out) < count:
         found = resolved(*rng.choice(CASES))
         tp, pp = rng.choice([1, 2, 4, 8]), rng.choice([2, 4, 8])
-        vpp = 2 if name in ("zb-v", "dualpipe-v") else rng.choice([2, 3, 4]) if name == "interleaved" else 1
+        vpp = KINDS[CODE[name]].chunks or rng.choice([2, 3, 4])
+        if tp * pp > found.problem.num_gpus:
+            continue
         layout = Layout.from_dict({
             "tp": tp, "pp": pp, "dp": found.problem.num_gpus // (tp * pp), "vpp": vpp, "schedule": name,
             "micro_batch": rng.choice([1, 2]), "zero": rng.choice([0, 1]),
