@@ -7,7 +7,7 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow test-upstream test-executors parity kill-test lint format types figures study-table docs check \
+.PHONY: help plan test test-slow test-upstream test-executors parity planted-faults kill-test lint format types figures study-table docs check \
 	clean search-table single-gpu closed-loop closed-loop-quick
 
 help:  ## this list
@@ -54,6 +54,9 @@ test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/rehearsal/parity_all.py
+
+planted-faults: $(VENV)/.test-installed  ## plant 35 mistakes in the runtime, print which check sees each (2 min)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 -s --tb=line tests/runtime/planted_all.py
 
 kill-test: $(VENV)/.test-installed  ## kill ranks 28 times, 15 times or more in a save (12 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/checkpoint/kill_all.py

@@ -119,9 +119,12 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
                   balances_experts=settings.balance_experts)  # fmt: skip
-    if settings.check_parity:
-        job = replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None)
-    return job, notes
+    return for_parity(job) if settings.check_parity else job, notes
+
+
+def for_parity(job: Job) -> Job:
+    """The job as the check trains it."""
+    return replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None)
 
 
 def kept_axes(text: str) -> dict[str, int]:
