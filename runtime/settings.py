@@ -74,15 +74,24 @@ class Settings:
                 out += [f"--{name.replace('_', '-')}", str(value)]
         return out + [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(self, name)]
 
-
     def must_be_equal(self) -> dict[str, str]:
-        """By flag, what the launchers of all nodes must have been given alike. Files may have another path on another
-        node; of the plan the content counts."""
-        digest = hashlib.sha256(Path(self.plan).read_bytes()).hexdigest()
+        """By flag, what the launchers of all nodes must have been given alike.
+
+        Files may have another path on another node. Of plan and order the content counts; of data and checkpoints,
+        which are too large to read here, whether there are any.
+        """
         names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "keep_axes",
-                 "balance_experts", "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
-        flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": str(getattr(self, name)) for name in names}
-        return {"the plan's SHA-256": digest[:16], **flags}
+                 "check_parity", "balance_experts", "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
+        values = {name: str(getattr(self, name)) for name in names}
+        values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
+        values["data"] = self.data if self.data == "synthetic" else "files"
+        values["checkpoint"] = str(self.checkpoint and "a folder")
+        flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": value for name, value in values.items()}
+        return {"the plan's SHA-256": _digest(self.plan), **flags}
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 _FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields that `launch` calls otherwise

@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from meshwright.runtime import launcher, rendezvous
@@ -133,6 +135,24 @@ def test_strangers_and_launchers_that_come_again(address: tuple[str, int]) -> No
     stranger.join()
     late.join()
     assert ends == [None, None]
+
+
+def test_settings_that_change_the_training_are_compared(tmp_path: Path) -> None:
+    plan, order = tmp_path / "plan.json", tmp_path / "order.csv"
+    plan.write_text("{}")
+    order.write_text("F0")
+    usual = Settings(plan=str(plan))
+    others: dict[str, Any] = {"data": "tokens", "order": str(order), "checkpoint": "ckpt"}
+    of_each_node = {"plan", "device", "timeout_s", "report", "keep", "run_dir", "events"}
+    for field in fields(Settings):
+        value = getattr(usual, field.name)
+        other: Any = not value if isinstance(value, bool) else others.get(field.name, 7)
+        changed = replace(usual, **{field.name: other}) if field.name not in of_each_node else usual
+        assert (changed.must_be_equal() != usual.must_be_equal()) == (field.name not in of_each_node), field.name
+    elsewhere = tmp_path / "elsewhere.csv"
+    elsewhere.write_text("F0")
+    same = [replace(usual, order=str(path)).must_be_equal() for path in (order, elsewhere)]
+    assert same[0] == same[1]
 
 
 def test_nodes_meet_once_though_torchrun_finds_the_port_taken(
