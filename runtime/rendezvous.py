@@ -101,9 +101,13 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
 
 
 def _listening(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        raise InputError(f"node 0 cannot listen on port {port}: {error.strerror}",
+                         hint="choose another `--master-port`") from None  # fmt: skip
 
 
 def _hello(connection: socket.socket) -> dict[str, Any] | None:
@@ -206,7 +210,7 @@ def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) 
             return _reply(connection, address, clock)
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         return "whoever listens there is not `meshwright launch` of this version"
 
 
@@ -226,7 +230,7 @@ def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -
             return "it closed the connection"
         data += piece
     reply = json.loads(data)
-    if reply.get("go"):
+    if reply == {"go": True}:
         return None
     kind = InputError if reply["input"] else RunFailed
     raise kind(str(reply["error"]), hint=str(reply["hint"]))

@@ -83,7 +83,15 @@ def test_a_node_0_that_does_not_answer(address: tuple[str, int], host: str, reas
         raise error
 
 
-def test_another_service_on_the_port(address: tuple[str, int]) -> None:
+def test_a_port_that_is_taken(address: tuple[str, int]) -> None:
+    with socket.create_server(address):
+        (error,) = meet(address, [(0, RUN)], num_nodes=2)
+    assert isinstance(error, InputError)
+    assert f"cannot listen on port {address[1]}" in error.message
+
+
+@pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.2\n", b"{}\n", b"[1]\n"])
+def test_another_service_on_the_port(address: tuple[str, int], words: bytes) -> None:
     with socket.create_server(address) as server:
 
         def greet() -> None:
@@ -91,7 +99,7 @@ def test_another_service_on_the_port(address: tuple[str, int]) -> None:
                 while True:
                     connection, _ = server.accept()
                     with connection:
-                        connection.sendall(b"SSH-2.0-OpenSSH_9.2\n")
+                        connection.sendall(words)
                         connection.recv(100)
 
         threading.Thread(target=greet, daemon=True).start()
