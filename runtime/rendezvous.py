@@ -76,6 +76,7 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
     num_nodes = int(own["num_nodes"])
     with ExitStack() as stack, _listening(address[1]) as server:
         while len(present) < num_nodes - 1:
+            present = _still_there(present)
             if clock.left_s <= 0:
                 late = RunFailed(_missing(present, num_nodes, address, clock.timeout_s), hint=_HINT_MISSING)
                 raise _answered(late, [connection for _, connection in present.values()])
@@ -84,7 +85,7 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
             with suppress(TimeoutError):
                 connection = stack.enter_context(server.accept()[0])
                 hello = _hello(connection)
-                present = {rank: node for rank, node in present.items() if not _has_gone(node[1])}
+                present = _still_there(present)
                 if hello is None:
                     continue
                 if problem := _refusal(own, hello, present):
@@ -158,6 +159,10 @@ def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket
     for connection in connections:
         _send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
     return error
+
+
+def _still_there(present: Mapping[int, tuple[str, socket.socket]]) -> dict[int, tuple[str, socket.socket]]:
+    return {rank: node for rank, node in present.items() if not _has_gone(node[1])}
 
 
 def _has_gone(connection: socket.socket) -> bool:

@@ -83,6 +83,20 @@ def test_a_node_0_that_does_not_answer(address: tuple[str, int], host: str, reas
         raise error
 
 
+def test_a_node_that_came_and_went_is_missing(address: tuple[str, int]) -> None:
+    def come_and_go() -> None:
+        time.sleep(0.5)
+        with socket.create_connection(address) as connection:
+            connection.sendall(b'{"node_rank": 1, "host": "a", "num_nodes": 3, "run": {"--seed": "0"}}\n')
+
+    visitor = threading.Thread(target=come_and_go)
+    visitor.start()
+    (error,) = meet(address, [(0, RUN)], num_nodes=3, timeout_s=2.5)
+    visitor.join()
+    assert isinstance(error, RunFailed)
+    assert "nodes 1, 2 of 3 did not come" in error.message
+
+
 def test_a_port_that_is_taken(address: tuple[str, int]) -> None:
     with socket.create_server(address):
         (error,) = meet(address, [(0, RUN)], num_nodes=2)
