@@ -87,11 +87,12 @@ def _latent_attention(f: Fields) -> Attention:
     )
 
 
-def _expert_groups(f: Fields) -> tuple[int, int]:
+def _expert_groups(f: Fields, family: str) -> tuple[int, int]:
     """Groups of experts, and how many of them a token may use (DeepSeek-V2, arXiv 2405.04434, 2.2.2)."""
     groups, experts = f.count("n_group", default=1), f.count("n_routed_experts")
     chosen = f.count("topk_group", default=groups)
-    if f.get("topk_method") == "greedy":  # out of all of them
+    # V2 takes experts out of all groups unless its config has another method. V3 has only one method.
+    if family == "deepseek_v2" and f.get("topk_method") in (None, "greedy"):
         return 1, 1
     if f.sound and experts % groups:
         f.problem("n_group", f"{groups} groups do not divide {experts} experts")
@@ -106,7 +107,7 @@ def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
     first = f.count("first_k_dense_replace", default=0, minimum=0)
     every = f.count("moe_layer_freq", default=1)
     inner = f.count("moe_intermediate_size")
-    groups, top_groups = _expert_groups(f)
+    groups, top_groups = _expert_groups(f, family)
     moe = MixtureOfExperts(
         experts=f.count("n_routed_experts"),
         top_k=f.count("num_experts_per_tok"),

@@ -41,6 +41,7 @@ class Case:
 
     config: str
     changes: Mapping[str, Any]
+    absent: tuple[str, ...] = ()  # fields that are left out
 
     def data(self) -> dict[str, Any]:
         published = json.loads((CONFIGS / f"{self.config}.json").read_text())
@@ -51,7 +52,7 @@ class Case:
             sizes["num_key_value_heads"] = 4 if groups == heads else 2 if groups > 1 else 1
         if published.get("q_lora_rank"):
             sizes["q_lora_rank"] = 16
-        kept = {name: value for name, value in published.items() if name not in _MARKS}
+        kept = {name: value for name, value in published.items() if name not in (*_MARKS, *self.absent)}
         return {**kept, **sizes, **_ALWAYS, **self.changes}
 
 

@@ -26,6 +26,10 @@ CASES = {
                                              "routed_scaling_factor": 1.7}),
     "deepseek_v2, lite": Case("deepseek-v2-lite", {"num_hidden_layers": 2}),
     "deepseek_v3": Case("deepseek-v3", {**_GROUPED, "num_nextn_predict_layers": 0}),
+    "deepseek_v2, groups without a method": Case("deepseek-v2-lite", {**_GROUPED, "num_hidden_layers": 2},
+                                                 absent=("topk_method",)),
+    "deepseek_v3, groups whatever the method": Case("deepseek-v3", {
+        **_GROUPED, "num_nextn_predict_layers": 0, "topk_method": "greedy"}),
     "deepseek_v3, three experts of a group": Case("deepseek-v3", {
         **_GROUPED, "num_nextn_predict_layers": 0, "num_experts_per_tok": 6}),
     "deepseek_v2, groups that are not used": Case("deepseek-v2-lite", {**_GROUPED, "topk_method": "greedy",
@@ -38,6 +42,8 @@ CASES = {
     "gemma": Case("gemma-2b", {}),
     "gemma2": Case("gemma-2-9b", {}),
     "gemma3": Case("gemma-3-1b", {"num_hidden_layers": 6, "sliding_window_pattern": 3}),
+    "gemma3, capped logits": Case("gemma-3-1b", {"num_hidden_layers": 2, "final_logit_softcapping": 2.0,
+                                                 "sliding_window_pattern": 2}),
     "gemma3, scaled positions": Case("gemma-3-4b", {"num_attention_heads": 4, "num_key_value_heads": 2,
                                                     "head_dim": 8, "query_pre_attn_scalar": 13, "vocab_size": 61,
                                                     "num_hidden_layers": 6, "rope_theta": 100.0}),
