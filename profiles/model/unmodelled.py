@@ -22,7 +22,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v3": {**_NO_NOISE, "moe_layer_freq": 1, "rope_interleave": True},
     "gemma": _CAUSAL,
     "gemma2": _CAUSAL,
-    "gemma3": _CAUSAL,
+    "gemma3": {**_CAUSAL, "attn_logit_softcapping": None},  # transformers caps no scores of Gemma 3
     "gpt2": {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
     "gpt_oss": {**_NO_NOISE, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
     "mixtral": _NO_NOISE,

@@ -22,6 +22,8 @@ LACKS = [
     ({"model": "gpt-j-6b", "seq_len": 2048}, "not been compared with those of the family gptj"),
     ({"model": "llama-4-scout"}, "not been compared with those of the family llama4"),
     ({"model": "opt-350m", "seq_len": 2048}, "no projected embedding"),
+    ({"model": {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 8192, "ffn_hidden": 128,
+                "gated_mlp": False, "activation": "clamped swiglu"}}, "clamped swiglu only in gated blocks"),
 ]  # fmt: skip
 # One per way of attention, positions, norms, experts; with few and many key/value heads.
 RUNS = [
@@ -32,7 +34,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-def planned(model: str, seq_len: int = 8192, **asked: Any) -> Plan:
+def planned(model: str | dict[str, Any], seq_len: int = 8192, **asked: Any) -> Plan:
     return api.plan(**{"cluster": "dgx-h100:2", "global_batch": 256, **asked}, model=model, seq_len=seq_len)
 
 

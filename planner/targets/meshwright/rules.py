@@ -25,7 +25,8 @@ COMPARED = frozenset({
 })  # fmt: skip
 
 
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "clamped swiglu")
+_GATES = ("clamped swiglu",)  # functions of a gate and its input together
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", *_GATES)
 
 
 _OPTIMIZERS = ("adamw", "sgd")
@@ -94,6 +95,8 @@ def _network(model: ModelSpec) -> dict[str, bool]:
     unread = [name for name in model.unmodelled if name not in DROPOUTS]
     return {
         f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
+        f"the runtime has {model.activation} only in gated blocks":
+            model.activation in _GATES and not all(kind.feed_forward.gated for kind in model.kinds),
         "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
         "the runtime has no longrope: plans do not hold its lists of factors":
             model.rope_scaling is not None and model.rope_scaling.kind == "longrope",

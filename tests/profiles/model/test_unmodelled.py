@@ -69,7 +69,7 @@ def test_published_configs_have_no_field_without_a_formula() -> None:
 @pytest.mark.parametrize("family", sorted(NEUTRAL))
 def test_a_value_that_is_not_the_neutral_one_is_named(family: str) -> None:
     for name, neutral in NEUTRAL[family].items():
-        other = not neutral if isinstance(neutral, bool) else "other" if isinstance(neutral, str) else neutral + 1
+        other = not neutral if isinstance(neutral, bool) else "other" if isinstance(neutral, str) else 50.0
         assert unmodelled(Fields({name: other}), family) == (name,)
         assert unmodelled(Fields({name: neutral}), family) == ()
         assert unmodelled(Fields({name: None}), family) == ()
