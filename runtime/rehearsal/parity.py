@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..job import Job
-from .scale import AXES
+from .scale_axes import AXES
 
 LOSS_TOLERANCE, NORM_TOLERANCE = 1e-12, 1e-10
 MEMORY_TOLERANCE = 0.10

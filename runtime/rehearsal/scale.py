@@ -10,7 +10,6 @@ Two ranks of an axis show most faults, and not those of a second hop of a ring o
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
@@ -24,12 +23,11 @@ from ...errors import InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
+from .scale_axes import MOST_MICRO_BATCH, shrunk_layout
 from .scale_layers import kept_layers, rehearsed, shrunk
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
-_FOLDED = ("shard", "cp", "tp")  # axes that experts are folded over
-AXES = ("tp", "cp", "pp", "dp", "ep", "etp")  # of which a rehearsal may keep more than 2 ranks
-MOST_EXPERTS, LEAST_LAYERS, MOST_MICRO_BATCH = 8, 4, 2
+MOST_EXPERTS, LEAST_LAYERS = 8, 4
 MOST_LORA_RANK = 8
 
 
@@ -47,8 +45,7 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
                                hint="leave out `--keep`")  # fmt: skip
     if job.strategies is not None:
         return _with_strategies(job, job.strategies)
-    _check_kept(job, keep)
-    layout = _layout(job.layout, keep)
+    layout = shrunk_layout(job.layout, keep)
     sizes, recomputed = _chunks(job, layout)
     parts = int(sequence_parts(asdict(layout))[1])
     seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # as many tokens on a rank
@@ -106,36 +103,6 @@ def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
 def _shape(layout: Layout) -> tuple[int, ...]:
     """Ranks of each axis, the slowest first."""
     return layout.pp, layout.dp, layout.cp, layout.tp
-
-
-def _check_kept(job: Job, keep: Mapping[str, int]) -> None:
-    """Raises InputError for ranks that are not there to be kept."""
-    for axis, ranks in keep.items():
-        if axis not in AXES:
-            raise InputError(f"--keep {axis}={ranks}: `{axis}` is no axis", hint=f"axes: {', '.join(AXES)}")
-        planned = getattr(job.layout, axis)
-        if not 2 <= ranks <= planned:
-            hint = f"from 2 to {planned}" if planned > 1 else f"leave out `--keep {axis}=...`"
-            raise InputError(f"--keep {axis}={ranks}: the layout has {axis} {planned}", hint=hint)
-
-
-def _layout(layout: Layout, keep: Mapping[str, int]) -> Layout:
-    axes = ("tp", "cp", "pp", "ep", "etp")
-    small = {name: min(getattr(layout, name), keep.get(name, 2)) for name in axes}
-    whole = layout.shard == layout.dp  # all dp ranks share one copy of the sharded states
-    small["shard"] = min(layout.shard, keep.get("dp", 2) if whole else 2)
-    # Experts need ep x etp ranks that share one copy of them: the first axis that has as many makes room.
-    if math.prod(small[name] for name in _FOLDED) % (small["ep"] * small["etp"]):
-        roomy = next((name for name in _FOLDED if name not in keep and getattr(layout, name) > 2), None)
-        small |= {} if roomy is None else {roomy: 4}
-    if math.prod(small[name] for name in _FOLDED) % (small["ep"] * small["etp"]):
-        shared = " x ".join(f"{name} {small[name]}" for name in _FOLDED)
-        raise InputError(f"--keep: ep {small['ep']} x etp {small['etp']} does not divide the ranks of {shared}",
-                         hint="keep more of dp, cp or tp")  # fmt: skip
-    replicas = min(layout.dp // layout.shard, max(keep["dp"] // small["shard"], 1) if "dp" in keep else 2)
-    micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
-    layers = min(layout.recompute_layers, 1)
-    return replace(layout, **small, dp=small["shard"] * replicas, micro_batch=micro_batch, recompute_layers=layers)
 
 
 def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:

@@ -71,6 +71,9 @@ def test_experts_stay_whole_on_request() -> None:
     ("cp4r-dp2-mbs1-z1-rnone", {"cp": 1}, "--keep cp=1: the layout has cp 4"),
     ("cp4r-dp2-mbs1-z1-rnone", {"vpp": 2}, "`vpp` is no axis"),
     ("tp2-cp8u-dp1-mbs1-z0-rnone", {"cp": 8}, "16 ranks need a key/value head each, and the model has 8"),
+    ("dp8-sh2-mbs1-z1-rnone", {"dp": 3}, "--keep dp=3: the rehearsal shards over 2 ranks, in at most 4 copies"),
+    ("dp8-sh4-mbs1-z1-rnone", {"dp": 8}, "--keep dp=8: the rehearsal shards over 2 ranks, in at most 2 copies"),
+    ("dp8-ep4-mbs1-z1-rnone", {"ep": 4, "dp": 2}, "ep 4 x etp 1 does not divide the ranks of shard 2 x cp 1 x tp 1"),
     ("dp16-ep8-mbs1-z1-rnone", {"ep": 3}, "ep 3 x etp 1 does not divide the ranks of shard 4 x cp 1 x tp 1"),
 ])  # fmt: skip
 def test_what_cannot_stay_is_refused(layout_id: str, keep: dict[str, int], message: str) -> None:
