@@ -27,6 +27,7 @@ from meshwright.planner.targets.registry import TARGETS, target_of
 from meshwright.planner.targets.setup import Setup
 
 from ...snapshots import ROOT
+from .emit_corruptions import CATALOGUE
 from .emit_plans import config_of, nondefault, random_plans
 
 WRITTEN = tuple(name for name, target in TARGETS.items() if target.config is not None)
@@ -58,6 +59,12 @@ def test_every_folder_of_a_target_is_registered_under_its_name() -> None:
 
 def test_every_target_has_an_import_format_of_its_own() -> None:
     assert [target.name for target, _ in FORMATS.values()] == list(WRITTEN)
+    helped = (ROOT / "tests" / "snapshots" / "help-import.txt").read_text(encoding="utf-8")
+    assert all(re.search(rf"FORMAT <str>.*\b{name}[,.]", helped, re.DOTALL) for name in FORMATS)
+
+
+def test_every_target_is_in_the_tables_of_these_tests() -> None:
+    assert set(ONLY_DEFAULT) == set(CATALOGUE) == set(WRITTEN)
 
 
 def test_every_field_is_in_the_table() -> None:
