@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from meshwright.cost_models.schedule_kinds import KINDS
+from meshwright.profiles.io.registry import gpu_names
+from meshwright.profiles.model.families import FAMILIES
+from meshwright.profiles.model.load import model_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,6 +40,13 @@ def test_screen_is_what_make_plan_prints(tmp_path: Path) -> None:
         return
 
     assert BLOCKS[1][1] == screen
+
+
+def test_numbers_are_those_of_the_catalogue() -> None:
+    schedules = ("six", "seven", "eight", "nine")[len(KINDS) - 6]
+    numbers = (f"# {len(gpu_names())} accelerators", f"catalogue ({len(model_names())} of them)",
+               f"of {len(set(FAMILIES.values()))} families", f"pp with {schedules} schedules")  # fmt: skip
+    assert [number for number in numbers if number not in README] == []
 
 
 def test_python_runs() -> None:
