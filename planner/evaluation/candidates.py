@@ -85,7 +85,7 @@ def _source(resolved: Resolved, layout: Layout, name: str) -> str:
     if name == "optimizer" and "opt" in OFFLOADS[layout.offload].split("+"):
         return "assumed"
     if name not in spans:
-        return sources.get(name, "formula")
+        return sources[name]
     hides = name != "pp" and getattr(resolved.stack, f"{name}_overlap") > 0
     inside = spans[name] <= resolved.cluster.levels[0].size
     depth = 0 if inside else len(resolved.cluster.levels) - 1

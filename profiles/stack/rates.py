@@ -112,7 +112,7 @@ def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
 
 
 def _term_sources(device: DeviceSurfaces, cluster: ClusterSpec) -> dict[str, str]:
-    """Where seconds come from: of compute, and of each level of the network (`level 0`, ...)."""
+    """Where seconds come from: of terms that are no collectives, and of each level of the network (`level 0`, ...)."""
     compute = "measured" if device.provenance == "measured" else "assumed"
     attention = "measured" if device.attention_provenance == "measured" else "assumed"
     fabric = with_measured(collective_rates(), cluster.collectives)
@@ -122,4 +122,5 @@ def _term_sources(device: DeviceSurfaces, cluster: ClusterSpec) -> dict[str, str
     on_gpu = {**dict.fromkeys(("matmul", "memory", "optimizer", "accumulate"), compute), "attention": attention}
     guesses = {**dict.fromkeys(("host", "offload", "stragglers"), "assumed"),
                **({"host": "measured"} if cluster.gpu.measured else {})}  # fmt: skip
-    return {**on_gpu, **guesses, "bubble": "formula", "imbalance": "formula", **network}
+    counted = dict.fromkeys(("bubble", "imbalance", "resharding", "vocabulary"), "formula")
+    return {**on_gpu, **guesses, **counted, **network}

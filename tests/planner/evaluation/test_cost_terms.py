@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.step import lower_bounds, step
+from meshwright.planner.document.candidate import Source
+from meshwright.planner.evaluation.candidates import _source
 from meshwright.planner.evaluation.staged import SIMULATED_TERMS, Staged
 from meshwright.planner.heterogeneous.islands import parts_of
 from meshwright.planner.heterogeneous.pipeline import CrossIslandPipeline
@@ -133,3 +135,9 @@ def test_every_term_is_priced_or_left_out() -> None:
     assert PROGRAM_TERMS | LEFT_OUT_TERMS | set(step.ONCE_TERMS) == set(step.TERMS)
     assert not PROGRAM_TERMS & LEFT_OUT_TERMS
     assert set(step.TERMS) >= SIMULATED_TERMS
+
+
+@pytest.mark.parametrize("name", step.TERMS)
+def test_every_term_has_a_source(name: str) -> None:
+    """A term that fails here: say where its seconds come from in `_term_sources` of profiles/stack/rates.py."""
+    assert _source(request(), PIPELINE, name) in get_args(Source)
