@@ -1,4 +1,8 @@
-"""torchrun, but it ends when the launcher does: `python -m meshwright.runtime.agent` takes torchrun's arguments."""
+"""torchrun, but it ends when the launcher does: `python -m meshwright.runtime.agent` takes torchrun's arguments.
+
+It takes no SIGTERM. A scheduler sends that to all processes at once: torchrun would stop ranks that are still saving
+after 30 seconds, and count the run as failed. The ranks start with SIGTERM held back, too, until they can take it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ def die_with_parent(parent: int | None = None) -> None:
 
 if __name__ == "__main__":
     die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # what it starts inherits that
     from torch.distributed.run import main
 
     main()

@@ -243,7 +243,7 @@ class _Run:
         return self.process.returncode or (1 if failed_at is not None else 0)
 
     def _pass_on_sigterm(self) -> None:
-        """To every rank of this node, once. torchrun gets none: it would kill them after 30 seconds."""
+        """To every rank of this node, once."""
         for state in read_all(self.folder).values():
             pid = int(state["pid"])
             if pid not in self._signalled:
@@ -261,7 +261,7 @@ class _Run:
     def stop(self) -> None:
         """Ends torchrun and kills ranks that are still there, stopped ones too."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGINT)
         for state in read_all(self.folder).values():
             _signal_rank(int(state["pid"]), signal.SIGKILL)
         try:

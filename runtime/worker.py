@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     terminated = threading.Event()
     # Before the status file names this process: from then on the launcher may pass a signal on.
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # held back since the start (agent.py)
     status = Status(Path(settings.run_dir) if settings.run_dir else None, rank)
     try:
         _run(settings, status, terminated)

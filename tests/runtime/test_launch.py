@@ -103,14 +103,18 @@ def test_ctrl_c_stops_all_and_keeps_the_report(plan: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["launcher", "rank 1"])
+@pytest.mark.parametrize("to", ["launcher", "rank 1", "all"])
 def test_sigterm_ends_after_a_step_and_a_save(to: str, plan: Path, tmp_path: Path) -> None:
     """As a scheduler sends it before it takes the machine away; one rank that gets it stops all."""
     report, folder = tmp_path / "run.json", tmp_path / "ckpt"
     words = (str(plan), "--scale-down", "--checkpoint", str(folder), "--checkpoint-every", "1000000")
     process = start(*words, "--steps", "1000000", "--report", str(report))
     rank_1 = after_steps(process, plan, rank=1)
-    os.kill(process.pid if to == "launcher" else rank_1, signal.SIGTERM)
+    torchrun = int(Path(f"/proc/{rank_1}/stat").read_text().rpartition(")")[2].split()[1])
+    processes = {"launcher": process.pid, "torchrun": torchrun, "rank 1": rank_1}
+    for name, number in processes.items():
+        if to in (name, "all"):
+            os.kill(number, signal.SIGTERM)
     code, _, err = finish(process)
     assert code == 143, err
     assert "SIGTERM ended the run before its last step" in err
