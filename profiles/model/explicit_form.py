@@ -15,6 +15,8 @@ from .numerics import explicit_numerics
 _MAX_LAYERS = 10_000
 # Notes on a model in published tables; no cost depends on them.
 _NOTES = ("name", "family", "seq_len", "source")
+# Families whose factors, norms or parallel blocks these fields do not describe.
+_NOT_DESCRIBED = frozenset({"falcon", "gemma", "gemma2", "gemma3", "gpt_neox", "gptj", "granite", "olmo2"})
 
 
 def read_explicit_form(
@@ -54,6 +56,7 @@ def _model(f: Fields) -> ModelSpec:
     norm_bias = f.flag("norm_bias", bias)
     layers = _layers(f, hidden, num_layers, bias, norm_bias)
     kinds = tuple(dict.fromkeys(layers))
+    family = str(f.data.get("family", "own"))
     learned = f.get("learned_positions")
     if isinstance(learned, bool):
         rows = positions if learned else 0
@@ -61,7 +64,7 @@ def _model(f: Fields) -> ModelSpec:
         rows = f.count("learned_positions", default=0, minimum=0)
     return ModelSpec(
         name="",
-        family=str(f.data.get("family", "own")),
+        family=family,
         hidden=hidden,
         vocab=f.count("vocab"),
         kinds=kinds,
@@ -75,6 +78,7 @@ def _model(f: Fields) -> ModelSpec:
         head_bias=f.flag("head_bias", False),
         mtp_layers=f.count("mtp_layers", default=0, minimum=0),
         dropout=f.flag("dropout", False),
+        unmodelled=(f"family {family}",) if family in _NOT_DESCRIBED else (),
     )
 
 

@@ -15,6 +15,7 @@ from meshwright.runtime.job import job_of, unsupported
 
 from meshwright.errors import NoFeasibleLayoutError, UnsupportedError
 
+EXPLICIT = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 8192, "ffn_hidden": 128}
 LACKS = [
     ({"model": "llama-3-8b", "optimizer": "adamw-8bit"}, "no optimizer adamw-8bit"),
     ({"model": "llama-3-8b", "train_layers": 2}, "all layers, or nothing but adapters"),
@@ -22,8 +23,8 @@ LACKS = [
     ({"model": "gpt-j-6b", "seq_len": 2048}, "not been compared with those of the family gptj"),
     ({"model": "llama-4-scout"}, "not been compared with those of the family llama4"),
     ({"model": "opt-350m", "seq_len": 2048}, "no projected embedding"),
-    ({"model": {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 8192, "ffn_hidden": 128,
-                "gated_mlp": False, "activation": "clamped swiglu"}}, "clamped swiglu only in gated blocks"),
+    ({"model": {**EXPLICIT, "gated_mlp": False, "activation": "clamped swiglu"}}, "clamped swiglu only in gated"),
+    ({"model": {**EXPLICIT, "family": "gemma2"}}, "does not know the model's family gemma2"),
 ]  # fmt: skip
 # One per way of attention, positions, norms, experts; with few and many key/value heads.
 RUNS = [
