@@ -1,6 +1,8 @@
 """The run that every layout must equal: one process, the whole model, no wrapper around it, torch's own optimizer.
 
 It shares the blocks of `model` with the parallel run (tests compare those with Hugging Face's models) and nothing else.
+What transformers has nothing to compare with is written here again: optimizer, clipping, capacity of experts, scale of
+adapters.
 An expert's capacity counts the tokens of a rank's micro-batch: so that the same ones are dropped, experts see here one
 rank's part of the sequences after the other.
 """
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,6 +21,7 @@ from ..cost_models.layouts import CP_ALGORITHMS
 from ..planner.document.candidate import Chunk
 from .data import open_source
 from .job import Job
+from .model.adapters import Adapters
 from .model.block import Context, Numerics
 from .model.decoder import DecoderChunk
 from .model.dispatch import ExpertGroup
@@ -27,14 +31,14 @@ from .parallel.comm import Group
 from .parallel.context_parallel import ContextParallel
 from .settings import Settings, prepare
 from .status import Status
-from .trainer import DTYPES, Step, build_optimizer, clip_
+from .trainer import DTYPES, Step
 
 
 def whole_model(job: Job) -> DecoderChunk:
     """The model on one CPU process."""
     alone = Group("world", [0], 0, None, Status())
     context = Context(alone, ExpertGroup(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
-                      Numerics.of(job.model), adapters=job.adapters)  # fmt: skip
+                      Numerics.of(job.model), adapters=_adapters(job))  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)
@@ -42,8 +46,31 @@ def whole_model(job: Job) -> DecoderChunk:
     if job.model.capacity_factor is not None:
         places = _places(job)
         for block in [module for module in model.modules() if isinstance(module, Experts)]:
+            _limit(block)
             block.forward = _part_by_part(block.forward, places)  # type: ignore[method-assign, assignment]
     return model
+
+
+def _limit(block: Experts) -> None:
+    """Experts that take every token, but with weight 0 those that are too many for their capacity."""
+    spec, routed = block.spec, block._routed
+    block.spec = replace(spec, capacity_factor=None)
+
+    def within(tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        taken = _taken(weights.detach().float(), chosen, spec.experts, int(spec.capacity(len(tokens))))
+        return routed(tokens, weights * taken, chosen)
+
+    block._routed = within  # type: ignore[method-assign]
+
+
+def _taken(weights: Tensor, chosen: Tensor, experts: int, capacity: int) -> Tensor:
+    """[n, k] whether an expert takes a token that chose it: those with the largest weights, equal ones by position."""
+    taken = torch.zeros_like(chosen, dtype=torch.bool)
+    for expert in range(experts):
+        rows, columns = (chosen == expert).nonzero(as_tuple=True)
+        first = weights[rows, columns].argsort(descending=True, stable=True)[:capacity]
+        taken[rows[first], columns[first]] = True
+    return taken
 
 
 def _places(job: Job) -> list[Tensor]:
@@ -67,7 +94,7 @@ def train(job: Job) -> list[Step]:
     """Losses and gradient norms of all steps, on one core and without a process group."""
     model = whole_model(job)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = build_optimizer(job, parameters)
+    optimizer = _optimizer(job, parameters)
     further = 1 + job.model.mtp_layers
     source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further)
     steps = []
@@ -82,10 +109,28 @@ def train(job: Job) -> list[Step]:
             total += float(loss.detach())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = float(torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt())
-        clip_(gradients, norm, job.clip)
+        if job.clip is not None and norm > job.clip:
+            for gradient in gradients:
+                gradient.mul_(job.clip / norm)
         optimizer.step()
         steps.append(Step(total, norm))
     return steps
+
+
+def _optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """As docs/reference/runtime.md has it, one parameter after the other."""
+    if job.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=0.9, foreach=False)
+    return torch.optim.AdamW(parameters, lr=job.learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1,
+                             foreach=False)  # fmt: skip
+
+
+def _adapters(job: Job) -> Adapters | None:
+    """Those of the job, which add (alpha / r) B A x; alpha is r where it is not given."""
+    if job.lora is None:
+        return None
+    rank = job.lora.rank
+    return Adapters(rank, (job.lora_alpha or rank) / rank, frozenset(job.lora.targets))
 
 
 def main(argv: Sequence[str]) -> int:
