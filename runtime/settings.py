@@ -19,6 +19,9 @@ from .rehearsal.scale import scale_down
 # The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
 # by more than 1 % per step, so that a wrong update shows in the next loss.
 PARITY_RATE = 1.0
+# With the plan's AdamW, a weight moves by about the rate in a step, whatever its gradient: here by half the deviation
+# of initial weights (0.02). The loss of small models then changes by 1 % and more per step; 3e-4 changes it by 0.1 %.
+AS_TRAINED_RATE = 0.01
 DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 
 
@@ -39,6 +42,7 @@ class Settings:
     scale_down: bool = False  # rehearse a small model on few ranks
     keep_axes: str = ""  # ranks that a rehearsal keeps of an axis, where 2 are too few: "cp=4,tp=3"
     check_parity: bool = False  # train in float64, to compare with one process
+    as_trained: bool = False  # with the plan's optimizer and clipping, where parity is checked
     report: str | None = None  # file; None: none is written
     checkpoint: str | None = None  # folder; None: nothing is saved
     checkpoint_every: int = 100  # steps between saves; the last step is always saved
@@ -99,7 +103,7 @@ _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate
            "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("scale_down", "check_parity", "balance_experts", "checkpoint_async", "resume", "events")
+_SWITCHES = ("scale_down", "check_parity", "as_trained", "balance_experts", "checkpoint_async", "resume", "events")
 
 
 def planned_job(settings: Settings) -> Job:
@@ -128,11 +132,14 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
                   balances_experts=settings.balance_experts)  # fmt: skip
-    return for_parity(job) if settings.check_parity else job, notes
+    return for_parity(job, as_trained=settings.as_trained) if settings.check_parity else job, notes
 
 
-def for_parity(job: Job) -> Job:
-    """The job as the check trains it."""
+def for_parity(job: Job, *, as_trained: bool) -> Job:
+    """The job as the check trains it. as_trained: with its optimizer and clipping."""
+    if as_trained:
+        rate = AS_TRAINED_RATE if job.optimizer == "adamw" else PARITY_RATE
+        return replace(job, dtype="fp64", learning_rate=rate)
     return replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None)
 
 

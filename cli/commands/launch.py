@@ -68,6 +68,10 @@ def command(
     check_parity: Annotated[
         bool, typer.Option("--check-parity", help="Compare with a single-process run.", show_default=False)
     ] = False,
+    as_trained: Annotated[
+        bool,
+        typer.Option("--as-trained", help="Check with the plan's optimizer and clipping.", show_default=False),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the torchrun command only.", show_default=False)
     ] = False,
@@ -115,14 +119,16 @@ def command(
         check_writable(report, force=force)
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
-    _check_numbers(steps=steps, device=device, check_parity=check_parity, scale_down=scale_down)
+    _check_numbers(steps=steps, device=device, check_parity=check_parity, as_trained=as_trained,
+                   scale_down=scale_down)  # fmt: skip
     keep_last, keep_axes = _checkpoints_and_axes(keep or (), scale_down=scale_down)
     saving = _saving(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last, resume=resume,
                      max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
-        scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, balance_experts=balance_experts,
+        scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
+        balance_experts=balance_experts,
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     loaded = load_plan(plan)
@@ -194,7 +200,7 @@ def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) ->
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 
 
-def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: bool) -> None:
+def _check_numbers(*, steps: int, device: str, check_parity: bool, as_trained: bool, scale_down: bool) -> None:
     from ...errors import InputError
 
     if steps < 1:
@@ -203,6 +209,8 @@ def _check_numbers(*, steps: int, device: str, check_parity: bool, scale_down: b
         raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
     if check_parity and not scale_down:
         raise InputError("--check-parity compares with one process: it needs a small model", hint="add `--scale-down`")
+    if as_trained and not check_parity:
+        raise InputError("--as-trained: nothing is checked", hint="add `--check-parity`")
 
 
 def _checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[int | None, str]:
@@ -277,7 +285,7 @@ def _checked(
         steps = [(float(step["loss"]), float(step["gradient_norm"])) for step in recorder.steps]
         # A run that was resumed is compared from there on.
         verdict = parity.compare(steps, reference[len(reference) - len(steps) :])
-        missing = parity.not_exercised(planned_job(settings), recorder.job)
+        missing = parity.not_exercised(planned_job(settings), recorder.job, verdict, as_trained=settings.as_trained)
         more["parity"] = {**verdict.as_dict(), "memory_agrees": all(row.within for row in memory),
                           "not_exercised": missing}  # fmt: skip
         terminal.show([screen.parity_table(verdict)])

@@ -201,6 +201,7 @@ def test_dry_run_prints_the_command(plan: Path) -> None:
         (["--nproc-per-node", "3"], "runs on 8"),
         (["--choice", "9"], "has no layout 9"),
         (["--check-parity"], "--scale-down"),
+        (["--as-trained"], "nothing is checked"),
         (["--steps", "0"], "nothing to train"),
         (["--device", "tpu"], "none of auto, cuda, cpu"),
     ],

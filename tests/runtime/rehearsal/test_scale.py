@@ -10,7 +10,7 @@ import pytest
 from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from meshwright.planner import api
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.rehearsal.parity import not_exercised
+from meshwright.runtime.rehearsal.parity import compare, not_exercised
 from meshwright.runtime.rehearsal.scale import scale_down
 from meshwright.runtime.settings import kept_axes
 
@@ -102,12 +102,19 @@ def test_axes_to_keep_are_read_from_words() -> None:
 def test_the_verdict_lists_parts_that_did_not_run() -> None:
     planned = job("tp8-pp4-dp16-mbs1-z1-rnone", large(llama()), seq_len=8192, dtype="bf16", optimizer="adamw")
     rehearsed = replace(scale_down(planned, {"pp": 4})[0], dtype="fp64", optimizer="sgd", steps=1)
-    missing = not_exercised(planned, rehearsed)
+    verdict = compare([(2.0, 0.5)], [(2.0, 0.5)])
+    missing = not_exercised(planned, rehearsed, verdict, as_trained=False)
     assert [part for part in missing if part.startswith(("tp of 8", "dp of 16", "pp of", "bf16", "adamw"))] == [
         "adamw and clipping (the check: sgd)", "bf16 (the check: fp64)", "tp of 8 (the check: 2)",
         "dp of 16 (the check: 2)",
     ]  # fmt: skip
     assert "updates of the weights (one step)" in missing
+    as_trained = replace(rehearsed, optimizer="adamw", clip=1.0)
+    assert not_exercised(planned, as_trained, verdict, as_trained=True)[:2] == [
+        "clipping (no gradient of the check has a norm over 1)", "bf16 (the check: fp64)",
+    ]  # fmt: skip
+    clipped = replace(as_trained, clip=0.4)
+    assert not_exercised(planned, clipped, verdict, as_trained=True)[0] == "bf16 (the check: fp64)"
 
 
 def test_schedule_and_chunks_stay() -> None:
