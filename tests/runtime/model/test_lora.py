@@ -97,8 +97,9 @@ def dense(model: nn.Module, weights: dict[str, Tensor], scale: float) -> dict[st
 @pytest.mark.parametrize("name", MODELS)
 def test_a_dense_model_whose_weights_are_put_together(name: str, targets: tuple[str, ...]) -> None:
     """Gradients of A and B by the chain rule out of those of W + (alpha / r) B A; momentum and norm by hand."""
+    # A rate of 1 throws a model with scaled embeddings about: rounding grows over 1e-10 in four steps.
     wanted = job("dp1-mbs2-z0-rnone", MODELS[name](2), lora=Lora(rank=4, targets=targets), lora_alpha=12.0,
-                 learning_rate=1.0)  # fmt: skip
+                 learning_rate=0.3)  # fmt: skip
     scale = 3.0
     weights = {key: value.detach().clone() for key, value in reference.whole_model(wanted).named_parameters()}
     thin = {key for key in weights if "_lora_" in key}
