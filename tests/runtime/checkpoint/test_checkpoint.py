@@ -32,11 +32,13 @@ from meshwright.errors import InputError
 
 from ...snapshots import ROOT, environment
 from ..fork import TIMEOUT_S, fork
-from ..jobs import gpt, job, llama, mixed, moe
+from ..jobs import gpt, gpt_oss, job, llama, mixed, moe, olmo2
 from ..launched import finish, start
 from .kills import check, kill_run
 
-MODELS: dict[str, Callable[[], ModelSpec]] = {"llama": llama, "gpt": gpt, "moe": moe}
+MODELS: dict[str, Callable[[], ModelSpec]] = {
+    "llama": llama, "gpt": gpt, "moe": moe, "gpt_oss": gpt_oss, "olmo2": olmo2
+}  # fmt: skip
 OWN = "dp2-mbs1-z3-rnone"  # among strategies of embedding, layers and head
 HOW: dict[str, Any] = {"global_batch": 8, "optimizer": "adamw", "learning_rate": 0.01,
                        "stack_changes": {"sharded_states": "zero"}}  # fmt: skip
@@ -93,6 +95,8 @@ def saved_twice(wanted: Job, folder: Path) -> None:
         ("gpt", "tp2-pp2-dp1-mbs1-z1-rnone", "dp4-sh2-mbs2-z2-rnone-oopt"),
         ("moe", "tp2-dp2-ep4-mbs1-z1-rnone", "pp2-dp2-ep2-mbs1-z3-rnone"),
         ("moe", "dp4-ep2-etp2-mbs1-z3-rnone", "tp2-dp1-etp2-mbs2-z0-rnone"),
+        ("gpt_oss", "tp2-dp1-ep2-mbs1-z0-rnone", "cp2u-dp2-mbs1-z3-rnone"),
+        ("olmo2", "tp2-pp2-dp1-mbs1-z1-rnone", "dp2-mbs1-z3-rnone"),
         ("llama", "cp2r-dp2-mbs1-z3-rnone", "tp2-cp2g-dp1-mbs2-z1-rnone"),
         ("gpt", "cp4u-dp1-mbs1-z1-rnone", "cp2r-pp2-dp1-mbs1-z0-rnone"),
         ("llama", f"{OWN} tp2-dp1-mbs2-z0-rnone cp2u-dp1-mbs2-z2-rfull {OWN} {OWN} tp2-dp1-mbs2-z1-rnone",
