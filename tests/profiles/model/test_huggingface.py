@@ -235,6 +235,12 @@ def test_norm_topk_prob_is_read(name: str) -> None:
         assert normalises(read_config(given, "m")[0]) is expected
 
 
+def test_qwen_3_vl_divides_the_scores_of_its_experts_whatever_the_config_has() -> None:
+    data = {**config("qwen3-30b-a3b"), "model_type": "qwen3_vl_moe_text", "norm_topk_prob": False}
+
+    assert normalises(read_config(data, "m")[0])
+
+
 def test_dense_layers_before_experts() -> None:
     spec, _ = read_config(config("deepseek-v3"), "m")
 
