@@ -91,30 +91,44 @@ def _part_by_part(function: Callable[[Tensor], Tensor], places: Sequence[Tensor]
 
 
 def train(job: Job) -> list[Step]:
-    """Losses and gradient norms of all steps, on one core and without a process group."""
+    """Losses and gradient norms of all steps, on one core and without a process group. Of weights in bf16 the optimizer
+    has copies in fp32, and their gradients are summed in fp32."""
     model = whole_model(job)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = _optimizer(job, parameters)
+    wide = torch.float64 if job.dtype == "fp64" else torch.float32
+    masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
+    optimizer = _optimizer(job, masters)
     further = 1 + job.model.mtp_layers
     source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further)
     steps = []
     for step in range(job.steps):
-        tokens = source.batch(step)
-        optimizer.zero_grad()
-        total = 0.0
+        tokens, total = source.batch(step), 0.0
+        sums = [torch.zeros_like(master) for master in masters]
         for rows in torch.split(tokens, job.layout.micro_batch):
             shifted = [rows[:, first : first + job.seq_len] for first in range(1 + further)]
             loss = model(*shifted) / job.tokens_per_step
             loss.backward()
             total += float(loss.detach())
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        norm = float(torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt())
-        if job.clip is not None and norm > job.clip:
-            for gradient in gradients:
-                gradient.mul_(job.clip / norm)
-        optimizer.step()
+            for gradient, parameter in zip(sums, parameters, strict=True):
+                gradient.add_(0.0 if parameter.grad is None else parameter.grad)
+                parameter.grad = None
+        norm = _update(optimizer, masters, sums, job.clip)
+        with torch.no_grad():
+            for parameter, master in zip(parameters, masters, strict=True):
+                parameter.copy_(master)
         steps.append(Step(total, norm))
     return steps
+
+
+def _update(
+    optimizer: torch.optim.Optimizer, masters: Sequence[Tensor], gradients: Sequence[Tensor], clip: float | None
+) -> float:
+    """A step of the optimizer. Returns the norm of all gradients, before they are clipped."""
+    norm = float(torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt())
+    for master, gradient in zip(masters, gradients, strict=True):
+        master.grad = gradient.mul_(clip / norm) if clip is not None and norm > clip else gradient
+    optimizer.step()
+    return norm
 
 
 def _optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
