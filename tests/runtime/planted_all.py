@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
-from meshwright.runtime import reference
 from meshwright.runtime.job import Job
-from meshwright.runtime.rehearsal.parity import Parity, compare
-from meshwright.runtime.settings import for_parity
+from meshwright.runtime.rehearsal.parity import Parity, StepComparison
+from meshwright.runtime.settings import AS_TRAINED_RATE, for_parity
 
 from .fork import run
 from .model.test_families import CASES, differences
 from .planted_faults import FAULTS, Fault
+from .rehearsal.test_parity import agreement, differs_in_bf16, has_the_products_of_one_process
+
+Check = tuple[Job, Callable[[Parity], StepComparison | None]]
 
 FAMILY_TOLERANCE = 1e-5  # as in test_families
 
@@ -29,46 +33,51 @@ def printed() -> Iterator[None]:
 
 
 def checked(job: Job) -> Parity:
-    """`--check-parity` of a job; what is planted is in both runs."""
-    steps, _ = run(job)
-    pairs = ([(step.loss, step.gradient_norm) for step in side] for side in (steps, reference.train(job)))
-    return compare(*pairs)
+    """The check of a job; what is planted is in both runs."""
+    return agreement(job, run(job)[0])
 
 
-def difference_of(verdict: Parity) -> str:
+def difference_of(step: StepComparison | None) -> str:
     """What a user reads of a run that differs; empty where it does not."""
-    first = verdict.first_difference
-    if first is None:
+    if step is None:
         return ""
-    return f"step {first.step}: loss by {first.loss_difference:.1e}, norm by {first.norm_difference:.1e}"
+    return f"step {step.step}: loss by {step.loss_difference:.1e}, norm by {step.norm_difference:.1e}"
 
 
-def seen_in_parity(fault: Fault, patch: pytest.MonkeyPatch) -> str:
-    """By the plain check, or else by the one that trains as the plan does."""
-    checks = {"--check-parity": for_parity(fault.job, as_trained=False),
-              "--as-trained": for_parity(fault.job, as_trained=True)}  # fmt: skip
-    for name, job in checks.items():
-        assert checked(job).agrees, f"{name} differs without a fault"
-    fault.plant(patch)
-    for name, job in checks.items():
-        if difference := difference_of(checked(job)):
+def seen_in_parity(fault: Fault) -> str:
+    """By the plain check, else by the one that trains as the plan does, else by the test of runs in bf16."""
+    checks: dict[str, Check] = {
+        "--check-parity": (for_parity(fault.job, as_trained=False), lambda verdict: verdict.first_difference),
+        "--as-trained": (for_parity(fault.job, as_trained=True), lambda verdict: verdict.first_difference),
+    }
+    if has_the_products_of_one_process(fault.job):
+        checks["bf16 (tests only)"] = replace(fault.job, learning_rate=AS_TRAINED_RATE), differs_in_bf16
+    for name, (job, different) in checks.items():
+        assert different(checked(job)) is None, f"{name} differs without a fault"
+        with planted(fault):
+            difference = difference_of(different(checked(job)))
+        if difference:
             return f"{name}, {difference}"
     return ""
 
 
-def seen_in_family(family: str, fault: Fault, patch: pytest.MonkeyPatch) -> str:
+def seen_in_family(family: str, fault: Fault) -> str:
     assert max(differences(CASES[family]).values()) < FAMILY_TOLERANCE, "differs without a fault"
-    fault.plant(patch)
-    name, largest = max(differences(CASES[family]).items(), key=lambda item: item[1])
+    with planted(fault):
+        name, largest = max(differences(CASES[family]).items(), key=lambda item: item[1])
     return "" if largest < FAMILY_TOLERANCE else f"transformers' {family}, {name} by {largest:.1e}"
+
+
+@contextmanager
+def planted(fault: Fault) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        fault.plant(patch)
+        yield
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "_"))
-def test_a_planted_fault_is_seen(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fault.family is None:
-        seen = seen_in_parity(fault, monkeypatch)
-    else:
-        seen = seen_in_family(fault.family, fault, monkeypatch)
+def test_a_planted_fault_is_seen(fault: Fault) -> None:
+    seen = seen_in_parity(fault) if fault.family is None else seen_in_family(fault.family, fault)
     ROWS.append((fault.name, seen))
     assert seen, fault.plant.__doc__
