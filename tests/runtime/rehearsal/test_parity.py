@@ -22,11 +22,13 @@ from meshwright.runtime.parallel.recompute import _Recipe
 from meshwright.runtime.parallel.schedules import custom_order
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, Parity, StepComparison, compare
 from meshwright.runtime.rehearsal.pricing import ledger_of
+from meshwright.runtime.settings import for_parity
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 
 from ..fork import Break, fork, run
 from ..jobs import deepseek, falcon, gemma, gpt, gpt_oss, job, llama, moe, olmo2, shared_experts
+from ..planted_faults import Fault, Plant, clipped_too_far, no_weight_decay, not_clipped
 
 MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek, "gemma": gemma,
           "gpt_oss": gpt_oss, "olmo2": olmo2, "falcon": falcon}  # fmt: skip
@@ -364,3 +366,16 @@ def test_planted_faults_are_noticed(text: str, broken: Break) -> None:
     wanted = job(layout_id, model_for(name, layout_id), stack_changes={"sharded_states": "zero"})
     verdict = parity_of(wanted, broken)
     assert not verdict.agrees
+
+
+@pytest.mark.parametrize("plant", [not_clipped, clipped_too_far, no_weight_decay])
+def test_faults_of_the_update_need_the_check_as_trained(plant: Plant) -> None:
+    """All others are in `make planted-faults`."""
+    planned = Fault(plant, "dp2-mbs1-z1-rnone").job
+    plain, as_trained = (for_parity(planned, as_trained=flag) for flag in (False, True))
+    assert (as_trained.optimizer, as_trained.clip, as_trained.dtype) == ("adamw", planned.clip, "fp64")
+    assert parity_of(as_trained).agrees
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        assert parity_of(plain).agrees
+        assert not parity_of(as_trained).agrees
