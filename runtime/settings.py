@@ -85,7 +85,8 @@ class Settings:
         which are too large to read here, whether there are any.
         """
         names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "keep_axes",
-                 "check_parity", "balance_experts", "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
+                 "check_parity", "as_trained", "balance_experts", "checkpoint_every", "checkpoint_async",
+                 "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
         values["data"] = self.data if self.data == "synthetic" else "files"
