@@ -255,7 +255,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "qwen2_5_vl": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": moe.qwen3_moe,
-    "qwen3_vl_moe_text": moe.qwen3_vl_moe,
+    "qwen3_vl_moe_text": moe.qwen3_moe,
     "qwen3_vl_text": _qwen3,
     "starcoder2": _starcoder2,
 }

@@ -50,20 +50,17 @@ def qwen2_moe(f: Fields) -> ModelSpec:
     return expert_model(f, "qwen2_moe", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)
 
 
-def qwen3_vl_moe(f: Fields) -> ModelSpec:
-    """The text model of Qwen 3 VL. Its router knows no `norm_topk_prob` (Qwen3VLMoeTextTopKRouter in transformers)."""
-    return qwen3_moe(f, always_normalised=True)
-
-
-def qwen3_moe(f: Fields, *, always_normalised: bool = False) -> ModelSpec:
-    """always_normalised: whether the weights of a token's experts sum to 1 whatever the config has."""
+def qwen3_moe(f: Fields) -> ModelSpec:
+    """Also the text model of Qwen 3 VL, whose router normalises the weights of a token's experts whatever
+    `norm_topk_prob` is (Qwen3VLMoeTextTopKRouter in transformers)."""
+    of_vision = f.get("model_type") == "qwen3_vl_moe_text"
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
     pattern = _sparse_pattern(f, layers)
     moe = MixtureOfExperts(
         experts=f.count("num_experts", "num_local_experts"),
         top_k=f.count("num_experts_per_tok"),
         expert_inner=f.count("moe_intermediate_size"),
-        router_normalised=f.flag("norm_topk_prob", False) or always_normalised,
+        router_normalised=f.flag("norm_topk_prob", False) or of_vision,
     )
     dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
     size = window_size(f, "sliding_window", 4096) if f.flag("use_sliding_window", False) else None
