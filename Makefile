@@ -34,7 +34,7 @@ plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100: plan.json, and in 
 test: $(VENV)/.test-installed  ## all tests but the slow ones (12 min)
 	$(PYTEST) -m 'not slow'
 
-test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew, frameworks fetched to read what is emitted (5 min)
+test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew, frameworks fetched to read what is emitted (8 min)
 	$(PYTEST) -m slow
 
 # The frameworks, in an environment of their own (git-ignored; 2.7 GB). Megatron's argument parser and Bridge's recipes are

@@ -318,6 +318,7 @@ def run(*words: str, timeout: float = 240.0) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=timeout, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_two_ranks_here_write_a_file_and_resume(tmp_path: Path) -> None:
     out = tmp_path / "links.yaml"
     words = ("--ranks", "2", "--largest", "64 KiB", "--gpu", "h100", "-o", str(out))

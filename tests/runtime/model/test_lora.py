@@ -270,6 +270,7 @@ def planned(lora: str, folder: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_plan_is_rehearsed(tmp_path: Path) -> None:
     """As `launch --scale-down --check-parity --lora-alpha 32` does it: rank 64 of a model of 2,048 becomes 8."""
     path = planned("64:q,v,down", tmp_path)

@@ -52,7 +52,7 @@ PAIRS = [
 EIGHT = ["gpt:tp2-cp2u-pp2-dp1-mbs1-z1-rsel", "moe:tp2-cp2r-dp2-ep4-mbs1-z3-rfull"]
 
 
-@pytest.mark.parametrize("text", ALONE + PAIRS + EIGHT)
+@pytest.mark.parametrize("text", [*ALONE, *PAIRS, *(pytest.param(text, marks=pytest.mark.slow) for text in EIGHT)])
 def test_trains_the_same_model(text: str) -> None:
     name, _, layout_id = text.partition(":")
     verdict = parity_of(job(layout_id, model_for(name, layout_id), stack_changes={"sharded_states": "zero"}))

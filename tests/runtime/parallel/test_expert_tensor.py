@@ -68,7 +68,7 @@ def wanted_by(text: str, **changes: Any) -> Job:
     return job(layout_id, model, stack_changes=stack, **changes)
 
 
-@pytest.mark.parametrize("text", ALONE + PAIRS + EIGHT)
+@pytest.mark.parametrize("text", [*ALONE, *PAIRS, *(pytest.param(text, marks=pytest.mark.slow) for text in EIGHT)])
 def test_trains_the_same_model(text: str) -> None:
     verdict = parity_of(wanted_by(text))
     assert verdict.agrees, verdict.as_dict()

@@ -174,6 +174,7 @@ def agrees(plan: Plan) -> None:
         assert traced.allocated_bytes == pytest.approx(known.allocated_bytes, rel=TOLERANCE), traced.buffers
 
 
+@pytest.mark.slow
 def test_micro_batches_beyond_a_full_pipeline_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for layout_id in ("pp3-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "pp2-zbh1-dp1-mbs1-z0-rfull",
                       "pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "pp2-dpv-vpp2-dp1-mbs1-z0-rnone"):  # fmt: skip
@@ -229,6 +230,7 @@ def test_experts_are_traced_without_values(layout_id: str, tolerance: float) -> 
     assert dry_run.trace(wanted, 0, gpu=False).allocated_bytes == pytest.approx(peaks[0], rel=tolerance)
 
 
+@pytest.mark.slow
 def test_equals_what_four_processes_of_torchrun_report(tmp_path: Path) -> None:
     plan = planned("tp2-pp4-dp1-mbs1-z1-rsel(norm)", "llama-3.1-8b", "dgx-h100:1", 16)
     (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
