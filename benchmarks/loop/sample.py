@@ -22,7 +22,7 @@ class Step:
     """One measured step."""
 
     seconds: float
-    # Of the core that was disturbed most (`core_speed`); 1 is undisturbed.
+    # Slowness of the most disturbed core (`core_speed`); 1 is undisturbed.
     slowness: float
 
 

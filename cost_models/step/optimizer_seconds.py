@@ -30,7 +30,7 @@ def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     updated = np.max(ledger.updated, axis=0)
     cast = np.max([cast_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
     extra = _extra_s(ledger, rates) + _reductions_s(ledger, rates)
-    # Adam does a few FLOPs per byte, far below what a GPU can do: its time is that of moving the states.
+    # Adam does a few FLOPs per byte, far below the ratio of a GPU: moving the states takes the time.
     on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
     # The update starts when the gradient is in host memory, and the next step when the weights are back: nothing hides
     # either way.

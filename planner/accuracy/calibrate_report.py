@@ -69,7 +69,7 @@ class CalibrationReport:
     constants: dict[str, int]  # numbers of fitted constants: `total`, and by scope
     errors: dict[str, StageErrors]  # by set of runs
     values: tuple[JudgedConstant, ...]
-    problems: tuple[str, ...]  # what is wrong in the files, where the rest was fitted nevertheless
+    problems: tuple[str, ...]  # faults of runs that were left out; the rest was fitted
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

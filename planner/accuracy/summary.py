@@ -45,7 +45,7 @@ class RunCounts:
     refused: int
     without_step_time: int
     quality_c: int
-    memory_with_unknown_recompute: int  # its memory cannot be predicted: what is recomputed is not published
+    memory_with_unknown_recompute: int  # runs whose memory cannot be predicted: their recomputation is not published
     with_assumptions: int
 
     @classmethod
@@ -101,7 +101,7 @@ class Validation:
     rows: tuple[RunOutcome, ...]
     groups: tuple[Sweep, ...]
     summary: Summary
-    problems: tuple[str, ...]  # what is wrong in the files, where the rest was judged nevertheless
+    problems: tuple[str, ...]  # faults of runs that were left out; the rest was judged
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
