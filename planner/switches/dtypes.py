@@ -1,0 +1,53 @@
+"""Switches of numerics: what gradients are reduced in, and how tensors are quantised.
+
+A search never chooses them, because they change what is trained: they are as the stack has them unless requested.
+"""
+
+from __future__ import annotations
+
+from ...cost_models.problem import Problem
+from ...cost_models.specs.stack import StackSpec
+from .base import Changes, Switch
+
+_GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+# Bytes to quantise an element, both layouts. Delayed scaling needs no maximum, and is written by the norm or activation
+# before it: two fp8 layouts instead of one in bf16. MXFP8 and blocks: read (2), written twice (2). A maximum of the
+# whole tensor is read for first (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
+_CAST_DELAYED = 2.0
+_CAST_BLOCKS = 4.0
+_CAST_CURRENT = 6.0
+_CASTS = {"delayed": _CAST_DELAYED, "mxfp8": _CAST_BLOCKS, "blockwise": _CAST_BLOCKS, "current": _CAST_CURRENT}
+_CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), _CAST_CURRENT)
+
+
+def _is_quantised(problem: Problem) -> bool:
+    return problem.workload.precision in ("fp8", "fp4")
+
+
+def _gather(stack: StackSpec, value: str) -> Changes:
+    return {"fp8_gather": value == "on"}
+
+
+GRAD_REDUCE_DTYPE = Switch(
+    name="grad_reduce_dtype",
+    meaning="dtype in which gradients are accumulated and reduced",
+    values=tuple(_GRADIENT_BYTES),
+    changes=lambda stack, value: {"gradient_bytes": _GRADIENT_BYTES[value]},
+    source="bytes of the dtype",
+)
+FP8_RECIPE = Switch(
+    name="fp8_recipe",
+    meaning="how the scale of a quantised tensor is found",
+    values=tuple(_CASTS),
+    changes=lambda stack, value: {"cast_bytes": _CASTS[value]},
+    source="TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao",
+    concerns=_is_quantised,
+)
+FP8_PARAM_GATHER = Switch(
+    name="fp8_param_gather",
+    meaning="weights are quantised before they are gathered",
+    values=("off", "on"),
+    changes=_gather,
+    source="torchao, enable_fsdp_float8_all_gather; Megatron-LM, --fp8-param-gather",
+    concerns=_is_quantised,
+)

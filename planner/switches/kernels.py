@@ -1,0 +1,73 @@
+"""Switches of kernels: attention, loss, norms, compilation, accumulation of gradients."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from ...cost_models.specs.stack import AttentionKernel, StackSpec
+from .base import Changes, Switch
+
+# Kernels of a decoder layer, forward, once torch.compile has fused its element-wise chains: as many as with
+# TransformerEngine's own fusions (stacks/megatron-core.yaml; assumed).
+COMPILED_KERNELS = 14
+COMPILED_TRAFFIC = 1.0  # over perfectly fused: by definition, what torch.compile reads and writes once
+# Bytes moved per logit and held at the loss. Moved: FIDELITY 3. Held: fused in place of the logits (2 and an fp32
+# softmax of 4), torch as stacks/torch-fsdp.yaml counts it; None: as the stack does it.
+_LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None)}
+
+
+def _loss(stack: StackSpec, value: str) -> Changes:
+    # torch's own takes all logits: a loss that splits the vocabulary is called `parallel` or `fused`.
+    whole = {"split_logits": False} if value == "plain" else {}
+    traffic_bytes, logit_bytes = _LOSS[value]
+    if value == "plain" and stack.loss_traffic_bytes == traffic_bytes:  # else it is the stack's own, as that says
+        return whole
+    held_bytes = stack.logit_bytes if logit_bytes is None else logit_bytes
+    return {**whole, "loss_traffic_bytes": traffic_bytes, "logit_bytes": held_bytes}
+
+
+def _compiled(stack: StackSpec, value: str) -> Changes:
+    """Element-wise chains become one kernel each."""
+    if value == "off":
+        return {}
+    fused = dict.fromkeys(("fused_norms", "fused_positions", "fused_activation"), True)
+    kernels = min(stack.kernels_per_layer, COMPILED_KERNELS)
+    return {**fused, "elementwise_traffic": COMPILED_TRAFFIC, "kernels_per_projection": 0.0,
+            "kernels_per_layer": kernels}  # fmt: skip
+
+
+ATTENTION = Switch(
+    name="attention",
+    meaning="kernel of core attention",
+    values=get_args(AttentionKernel),
+    changes=lambda stack, value: {"attention": value},
+    source="docs/reference/efficiencies.md: each kernel has its own efficiencies",
+)
+CROSS_ENTROPY = Switch(
+    name="cross_entropy",
+    meaning="kernel of the loss: torch's on all logits, one over tensor-parallel ranks, or that fused",
+    values=tuple(_LOSS),
+    changes=_loss,
+    source="FIDELITY 3 (bytes moved per logit); stacks/torch-fsdp.yaml (bytes held)",
+)
+NORMS = Switch(
+    name="norms",
+    meaning="whether a norm is one kernel",
+    values=("eager", "fused", "compiled"),
+    changes=lambda stack, value: {"fused_norms": value != "eager"},
+    source="torchtitan of 2024, norm_type: fused_rmsnorm, compiled_rmsnorm, rmsnorm",
+)
+GRADIENT_ACCUMULATION_FUSION = Switch(
+    name="gradient_accumulation_fusion",
+    meaning="products of weight gradients add to the sum themselves",
+    values=("off", "on"),
+    changes=lambda stack, value: {"fused_accumulation": value == "on"},
+    source="Megatron-LM, --no-gradient-accumulation-fusion",
+)
+TORCH_COMPILE = Switch(
+    name="torch_compile",
+    meaning="blocks are compiled: chains of element-wise operations become one kernel",
+    values=("off", "on"),
+    changes=_compiled,
+    source="by definition of a perfectly fused chain; kernels as with TransformerEngine (assumed)",
+)

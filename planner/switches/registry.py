@@ -1,0 +1,37 @@
+"""All switches, and what settings of them change in a stack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...cost_models.specs.stack import StackSpec
+from .base import Settings, Switch
+from .dtypes import FP8_PARAM_GATHER, FP8_RECIPE, GRAD_REDUCE_DTYPE
+from .experts import EP_OVERLAP, MOE_DISPATCHER
+from .graphs import CUDA_GRAPHS
+from .kernels import ATTENTION, CROSS_ENTROPY, GRADIENT_ACCUMULATION_FUSION, NORMS, TORCH_COMPILE
+from .overlaps import OVERLAP_GRAD_REDUCE, OVERLAP_PARAM_GATHER, TP_COMM_OVERLAP
+
+# In the order of screens. Changes apply in this order, too: compilation knows whether norms are fused already.
+SWITCHES: dict[str, Switch] = {
+    switch.name: switch
+    for switch in (
+        MOE_DISPATCHER, EP_OVERLAP, CUDA_GRAPHS, TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE, OVERLAP_PARAM_GATHER,
+        GRAD_REDUCE_DTYPE, FP8_RECIPE, FP8_PARAM_GATHER, GRADIENT_ACCUMULATION_FUSION, ATTENTION, CROSS_ENTROPY,
+        NORMS, TORCH_COMPILE,
+    )
+}  # fmt: skip
+
+
+def with_switches(stack: StackSpec, settings: Settings) -> StackSpec:
+    """`stack` with its switches set; what `settings` does not name stays as the stack has it.
+
+    Raises KeyError for a switch that there is not.
+    """
+    unknown = set(settings) - set(SWITCHES)
+    if unknown:
+        raise KeyError(f"no such switch: {', '.join(sorted(unknown))}")
+    for name, switch in SWITCHES.items():
+        if name in settings:
+            stack = replace(stack, **switch.changes(stack, settings[name]))
+    return stack
