@@ -1,8 +1,7 @@
 """The run that every layout must equal: one process, the whole model, no wrapper around it, torch's own optimizer.
 
 It shares the blocks of `model` with the parallel run (tests compare those with Hugging Face's models) and nothing else.
-What transformers has nothing to compare with is written here again: optimizer, clipping, capacity of experts, scale of
-adapters.
+What transformers has nothing to compare with is written here again: optimizer, clipping, capacity of experts, adapters.
 An expert's capacity counts the tokens of a rank's micro-batch: so that the same ones are dropped, experts see here one
 rank's part of the sequences after the other.
 """
@@ -15,14 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..cost_models.layouts import CP_ALGORITHMS
 from ..planner.document.candidate import Chunk
 from .data import open_source
 from .job import Job
-from .model.adapters import Adapters
-from .model.block import Context, Numerics
+from .model.adapters import Adapters, of_input, of_output
+from .model.block import Block, Context, Numerics
 from .model.decoder import DecoderChunk
 from .model.dispatch import ExpertGroup
 from .model.experts import Experts
@@ -43,12 +43,28 @@ def whole_model(job: Job) -> DecoderChunk:
                        recompute_layers=0)  # fmt: skip
     model = DecoderChunk(context, job.model, everything, job.seq_len)
     materialise(model, job.seed)
+    if context.adapters is not None:
+        for adapted in [module for module in model.modules() if isinstance(module, Block)]:
+            _adapt(adapted, context.adapters.scale)
     if job.model.capacity_factor is not None:
         places = _places(job)
         for block in [module for module in model.modules() if isinstance(module, Experts)]:
             _limit(block)
             block.forward = _part_by_part(block.forward, places)  # type: ignore[method-assign, assignment]
     return model
+
+
+def _adapt(block: Block, scale: float) -> None:
+    """A block whose products are W x + bias + scale B (A x), without B (A x) where they have no adapter."""
+
+    def product(x: Tensor, name: str) -> Tensor:
+        out = F.linear(x, block.tensor(name), block.maybe(f"{name}_bias"))
+        if of_input(name) not in block.splits:
+            return out
+        return out + scale * F.linear(F.linear(x, block.tensor(of_input(name))), block.tensor(of_output(name)))
+
+    block.columns = lambda x, *names: [product(x, name) for name in names]  # type: ignore[method-assign]
+    block.row = product  # type: ignore[method-assign]
 
 
 def _limit(block: Experts) -> None:

@@ -426,6 +426,12 @@ def adapters_not_scaled(patch: Patch) -> None:
     patch.setattr(Adapters, "of", classmethod(of))
 
 
+def adapters_added_twice(patch: Patch) -> None:
+    """The product of B that is added to a weight's product is twice as large."""
+    before = Block._widened
+    patch.setattr(Block, "_widened", lambda self, *arguments: 2 * before(self, *arguments))
+
+
 # ---- what single families have
 
 
@@ -518,6 +524,7 @@ FAULTS = (
     Fault(results_in_wrong_rows, "dp2-ep2-mbs1-z0-rnone", moe),
     Fault(other_tokens_dropped, "tp2-dp1-mbs1-z0-rnone", capped),
     Fault(adapters_not_scaled, "tp2-dp1-mbs1-z0-rnone", changes=_LORA),
+    Fault(adapters_added_twice, "tp2-dp1-mbs1-z0-rnone", changes=_LORA),
     Fault(router_bias_ignored, family="gpt_oss"),
     Fault(ties_of_the_router, family="deepseek_v3"),
     Fault(window_ignored, family="mistral"),
