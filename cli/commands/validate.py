@@ -1,4 +1,4 @@
-"""`meshwright validate`: predictions beside published runs."""
+"""`meshwright validate`: predictions beside published runs, and beside plans that experts tuned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ...errors import InputError
+from .. import options
 from ..console import FORMAT_VERSION, Terminal, check_writable
+from ..screens import tuned_plans as plans_screen
 from ..screens import validate as validate_screen
 
 Files = Annotated[
@@ -25,45 +28,83 @@ Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw predicted against measured here.", show_default=False),
 ]
-KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="Leave out runs that are wrong and judge the rest.", show_default=False)
+Plans = Annotated[
+    list[Path] | None,
+    typer.Option("--plans", metavar="FILE", help="Judge tuned plans instead of runs; repeatable.", show_default=False),
 ]
-Rows = Annotated[bool, typer.Option("--rows/--no-rows", help="Print every run [--rows].", show_default=False)]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Leave out rows that are wrong and judge the rest.", show_default=False)
+]
+Rows = Annotated[
+    bool | None,
+    typer.Option("--rows/--no-rows", help="Print every row [of runs: yes; of plans: the worst].", show_default=False),
+]
 Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the picture.", show_default=False)]
 
 
 def command(
     context: typer.Context,
     files: Files = None,
+    plans: Plans = None,
     core: Core = False,
     stack: Stack = None,
     plot: Plot = None,
     keep_going: KeepGoing = False,
-    rows: Rows = True,
+    rows: Rows = None,
+    jobs: options.Jobs = 1,
     force: Overwrite = False,
 ) -> None:
     """Predict published runs from their configuration and show the errors.
 
     Step time and peak memory, by source, hardware, regime and stack; for sweeps
-    also what choosing by the prediction would have cost.
+    also what choosing by the prediction would have cost. Of tuned plans: whether
+    the space has them, whether they fit, and how much faster the search is.
 
     \b
     Examples:
       meshwright validate --no-rows
       meshwright validate runs.yaml --core --plot errors.png
+      meshwright validate --plans tuned.yaml --jobs 2
     """
+    terminal: Terminal = context.obj
+    if plans:
+        given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot}
+        if clash := [name for name, value in given.items() if value]:
+            hint = "leave one of them out"
+            raise InputError(f"--plans and {', '.join(clash)}: plans have no measurements", hint=hint)
+        _judge_plans(terminal, plans, jobs=jobs, keep_going=keep_going, rows=bool(rows))
+    else:
+        _predict_runs(terminal, files or [], core=core, stack=stack, plot=plot, keep_going=keep_going,
+                      rows=rows is not False, force=force)  # fmt: skip
+
+
+def _predict_runs(
+    terminal: Terminal, files: list[Path], *, core: bool, stack: str | None, plot: Path | None, keep_going: bool,
+    rows: bool, force: bool,
+) -> None:  # fmt: skip
     from ...planner.accuracy.validate import validate
 
-    terminal: Terminal = context.obj
     if plot is not None:
         check_writable(plot, force=force)
         validate_screen.check_plot()
     with terminal.progress("predicting") as progress:
-        validation = validate(files or (), stack=stack, keep_going=keep_going, core=core, progress=progress)
+        validation = validate(files, stack=stack, keep_going=keep_going, core=core, progress=progress)
     if plot is not None:
         validate_screen.draw(validation.rows, plot)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation", **validation.to_dict()})
     terminal.show(validate_screen.screen(validation, rows=rows))
+    for problem in validation.problems:
+        terminal.warn(problem)
+
+
+def _judge_plans(terminal: Terminal, files: list[Path], *, jobs: int, keep_going: bool, rows: bool) -> None:
+    from ...planner.accuracy.tuned_plans import validate_plans
+
+    with terminal.progress("searching") as progress:
+        validation = validate_plans(files, jobs=jobs, keep_going=keep_going, progress=progress)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "plan-validation", **validation.to_dict()})
+    terminal.show(plans_screen.screen(validation, rows=rows))
     for problem in validation.problems:
         terminal.warn(problem)

@@ -1,4 +1,4 @@
-"""Reads published training runs, one at a time: files in the validation schema (docs/concepts/trust.md).
+"""Reads files of rows, one row at a time: published training runs and tuned plans (docs/concepts/trust.md).
 
 A file is a YAML list, a JSON array or JSON lines, plain or gzipped. Rows are cut out of the text and parsed one by
 one, so that memory does not grow with the file; each row knows the line it starts in.
@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from ...errors import FieldProblem, InputError
 from ...profiles.io.folders import PUBLISHED
@@ -23,6 +23,7 @@ from .row import Case, RowReader
 _MOST_PROBLEMS = 200  # shown; beyond that a file is of another kind altogether
 _LARGEST_ROW = 1 << 24  # characters
 Progress = Callable[[float, float], None]
+Row = TypeVar("Row")
 
 
 def shipped_files() -> list[Path]:
@@ -59,6 +60,14 @@ class Problems:
 
 def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | None = None) -> Iterator[Case]:
     """The runs of all files; what is wrong goes to `problems` and the row is left out."""
+    return read_rows(paths, read_case, problems, progress)
+
+
+def read_rows(
+    paths: Sequence[Path], read: Callable[[RowReader], Row | None], problems: Problems,
+    progress: Progress | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """The rows of all files, each as `read` makes it; what is wrong goes to `problems` and the row is left out."""
     seen: dict[str, tuple[str, int]] = {}
     total = float(sum(path.stat().st_size for path in paths if path.is_file()))
     before = 0.0
@@ -66,34 +75,37 @@ def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | N
         any_row = False
         for chunk, position in _chunks(path, problems):
             any_row = True
-            case = _case(path, chunk, seen, problems)
+            row = _row(path, chunk, read, seen, problems)
             if progress is not None:
                 progress(before + position, total)
-            if case is not None:
-                yield case
+            if row is not None:
+                yield row
         if not any_row and not any(problem.file == str(path) for problem in problems.first):
-            hint = "a file of runs is a list, one item per run"
+            hint = "it is a list, one item per row"
             problems.add([FieldProblem("the file is empty", file=str(path), hint=hint)])
         before += path.stat().st_size if path.is_file() else 0.0
 
 
-def _case(path: Path, chunk: Chunk, seen: dict[str, tuple[str, int]], problems: Problems) -> Case | None:
+def _row(
+    path: Path, chunk: Chunk, read: Callable[[RowReader], Row | None], seen: dict[str, tuple[str, int]],
+    problems: Problems,
+) -> Row | None:  # fmt: skip
     try:
         document = read_document("row.yaml", chunk.text)
     except InputError:
         problems.add([_syntax(path, chunk)])
         return None
     row = RowReader(replace(document, name=str(path)), chunk.line - 1)
-    case = read_case(row)
+    result = read(row)
     name = document.data.get("id") if isinstance(document.data, dict) else None
     if isinstance(name, str) and name in seen:
         where, line = seen[name]
         first = f"line {line}" if where == str(path) else f"{where}, line {line}"
-        row.fail(("id",), f"`{name}` is used twice, first in {first}", "give every run an id of its own")
+        row.fail(("id",), f"`{name}` is used twice, first in {first}", "give every row an id of its own")
     elif isinstance(name, str):
         seen[name] = (str(path), chunk.line)
     problems.add(row.problems)
-    return case if not row.problems else None
+    return result if not row.problems else None
 
 
 def _syntax(path: Path, chunk: Chunk) -> FieldProblem:
@@ -136,8 +148,8 @@ def _split(path: Path, lines: IO[str], problems: Problems) -> Iterator[Chunk]:
         elif content.startswith("["):
             yield from _json_array(path, lines, line, number, problems)
         else:
-            hint = "one run per item: `- id: ...`; the fields are in docs/concepts/trust.md"
-            problems.add([FieldProblem("not a list of runs", file=str(path), line=number, hint=hint)])
+            hint = "one row per item: `- id: ...`; the fields are in docs/concepts/trust.md"
+            problems.add([FieldProblem("not a list of rows", file=str(path), line=number, hint=hint)])
         return
 
 
@@ -184,7 +196,7 @@ def _json_array(path: Path, lines: IO[str], first: str, number: int, problems: P
         more = lines.readline(1 << 16)
         if not more or len(text) > _LARGEST_ROW:
             hint = "JSON takes no comments, no trailing commas and double quotes only; YAML takes all three"
-            problems.add([FieldProblem("not valid JSON: a run that never ends", file=str(path), line=start, hint=hint)])
+            problems.add([FieldProblem("not valid JSON: a row that never ends", file=str(path), line=start, hint=hint)])
             return
         text += more
 

@@ -57,9 +57,12 @@ class Table:
             out.update(written)
         return out
 
-    def read(self, settings: Mapping[str, Any]) -> Facts:
-        """The facts that `settings` state; what they leave open has the target's own default."""
-        facts: Facts = {}
+    def read(self, settings: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> Facts:
+        """The facts that `settings` state; what they leave open has the target's own default.
+
+        known: facts of entries that the table lacks.
+        """
+        facts: Facts = dict(known or {})
         for entry in self.entries:
             facts.update(entry.read(dict(settings), facts))
         return facts

@@ -211,7 +211,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
         (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
     for name_there, config in (("train.sh", "imports/llama3_70b_megatron.sh"), ("ds.json", "imports/ds_zero3.json"),
                                ("all_reduce.log", "profile_imports/nccl_tests_two_nodes.log"),
-                               ("nodes.txt", "profile_imports/scontrol_nodes.txt")):  # fmt: skip
+                               ("nodes.txt", "profile_imports/scontrol_nodes.txt"),
+                               ("tuned.yaml", "tuned_plans.yaml")):  # fmt: skip
         (plans / name_there).write_bytes((ROOT / "tests" / "data" / config).read_bytes())
     for file in ("before.json", "after.json"):
         (plans / file).write_bytes((plans / "plan.json").read_bytes())

@@ -1,0 +1,138 @@
+"""A row of tuned plans as arguments of Megatron, which `planner/targets/megatron/options.py` reads, and as switches.
+
+The fields of a row are those of Megatron-Bridge's recipes (docs/concepts/trust.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..targets.options import Settings
+from .row import RowReader
+
+# Field of a row -> argument.
+_NUMBERS = {
+    "tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "cp": "--context-parallel-size",
+    "vpp": "--num-virtual-stages-per-pipeline-rank", "ep": "--expert-model-parallel-size",
+    "etp": "--expert-tensor-parallel-size", "micro_batch": "--micro-batch-size",
+    "global_batch": "--global-batch-size", "seq_len": "--seq-length",
+    "first_stage_layers": "--decoder-first-pipeline-num-layers",
+    "last_stage_layers": "--decoder-last-pipeline-num-layers",
+}  # fmt: skip
+_REQUIRED = ("tp", "pp", "micro_batch", "global_batch", "seq_len")
+_FLAGS = {
+    "sp": "--sequence-parallel", "account_embedding": "--account-for-embedding-in-pipeline-split",
+    "account_loss": "--account-for-loss-in-pipeline-split", "fsdp": "--use-megatron-fsdp",
+    "overlap_grad_reduce": "--overlap-grad-reduce", "overlap_param_gather": "--overlap-param-gather",
+    "tp_comm_overlap": "--tp-comm-overlap", "precision_aware_opt": "--use-precision-aware-optimizer",
+}  # fmt: skip
+# Precision of a recipe -> the arguments that its MixedPrecisionConfig of Megatron-Bridge stands for.
+PRECISIONS: Mapping[str, Settings] = {
+    "bf16": {"--bf16": True},
+    "fp16": {"--fp16": True},
+    "fp8_delayed": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
+    "fp8_current": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"},
+    "fp8_subchannel_blockwise": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "blockwise"},
+    "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
+    "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
+}
+# Argument --fp8-recipe -> feature `fp8_recipe` of published runs.
+_CASTS = {"tensorwise": "current", "delayed": "delayed", "blockwise": "blockwise", "mxfp8": "mxfp8"}
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_CP_COMM = {"allgather": "all_gather"}  # other types are spelled as the argument
+
+
+def arguments_of(row: RowReader) -> Settings:
+    """The arguments that say what the row's recipe sets; wrong fields are among the row's problems."""
+    out: Settings = {}
+    for name, option in _NUMBERS.items():
+        if row.get(name) is not None or name in _REQUIRED:
+            out[option] = row.whole(name)
+    out |= {option: True for name, option in _FLAGS.items() if row.flag(name)}
+    out |= _precision(row) | _states(row) | _recompute(row) | _offload(row)
+    if layout := row.text("pipeline_layout", default=""):
+        out["--pipeline-model-parallel-layout"] = layout
+    if comm := row.text("cp_comm_type", default=""):
+        out["--cp-comm-type"] = [_CP_COMM.get(comm, comm)]
+    return out
+
+
+def _precision(row: RowReader) -> Settings:
+    name = row.text("precision")
+    if name not in PRECISIONS:
+        row.fail(("precision",), f"`{name}` is none of {', '.join(PRECISIONS)}")
+    return dict(PRECISIONS.get(name, {}))
+
+
+def _states(row: RowReader) -> Settings:
+    """How states are sharded, and in which dtype the optimizer holds them."""
+    out: Settings = {}
+    if (sharded := row.flag("dist_opt")) is None and not row.flag("fsdp"):
+        row.assume("distributed optimizer (not stated)")
+    if sharded is not False:
+        out["--use-distributed-optimizer"] = True
+    if row.flag("fsdp"):
+        out["--data-parallel-sharding-strategy"] = row.text("fsdp_strategy", default="no_shard")
+    if row.flag("precision_aware_opt"):
+        stated = row.text("exp_avg_dtype", default="float32")
+        out["--exp-avg-dtype"] = _DTYPES.get(stated, stated)
+    return out
+
+
+def _recompute(row: RowReader) -> Settings:
+    """Modules without a granularity are inactive, and so is an empty list of modules."""
+    part = row.part("recompute")
+    granularity, modules = part.get("granularity"), part.get("modules")
+    if granularity is None and modules:
+        row.assume("recompute modules without a granularity: nothing is recomputed")
+    if granularity is None or (granularity == "selective" and modules == []):
+        return {}
+    out: Settings = {"--recompute-granularity": row.text("recompute", "granularity")}
+    if granularity == "selective" and modules is not None:
+        out["--recompute-modules"] = [str(name) for name in modules]
+    if granularity == "full":
+        out["--recompute-method"] = row.text("recompute", "method", default="uniform")
+        out["--recompute-num-layers"] = row.whole("recompute", "num_layers", default=1)
+    return out
+
+
+def _offload(row: RowReader) -> Settings:
+    """Activations that go to host memory: of named modules, or of the first layers."""
+    out: Settings = {}
+    if row.flag("act_offload", "fine_grained"):
+        out["--offload-modules"] = [str(name) for name in row.get("act_offload", "modules") or ()]
+    if row.get("act_offload", "cpu_layers") is not None:
+        out["--cpu-offloading-num-layers"] = row.whole("act_offload", "cpu_layers")
+    return out
+
+
+def features_of(row: RowReader) -> dict[str, Any]:
+    """The switches of the software that the recipe sets, as features of a published run (`stack_features.py`)."""
+    fp32 = row.flag("grad_reduce_fp32")
+    dispatcher = row.text("dispatcher", default="")
+    if dispatcher == "flex":
+        dispatcher = row.text("dispatcher_backend")
+    stated = {
+        "grad_reduce": None if fp32 is None else "fp32" if fp32 else "bf16",
+        "tp_comm_overlap": row.flag("tp_comm_overlap"),
+        "dp_overlap_grad": row.flag("overlap_grad_reduce"),
+        "dp_overlap_param": row.flag("overlap_param_gather"),
+        "fp8_recipe": _CASTS.get(PRECISIONS.get(row.text("precision"), {}).get("--fp8-recipe", "")),
+        "fp8_param_gather": row.flag("nvfp4_or_fp8_param_gather"),
+        "moe_dispatcher": dispatcher or None,
+        "moe_a2a_overlap": row.flag("ep_overlap"),
+        "delay_wgrad": row.flag("delay_wgrad"),
+    }
+    return {name: value for name, value in stated.items() if value is not None} | _graphs(row)
+
+
+def _graphs(row: RowReader) -> dict[str, Any]:
+    """CUDA graphs: Transformer Engine's hold the modules of their scope, without one whole layers; the local ones hold
+    layers, or the iteration (`cuda_graph_impl` and `cuda_graph_scope` of Megatron Core's TransformerConfig)."""
+    kind, scope = row.text("cuda_graph", "impl", default="none"), row.get("cuda_graph", "scope") or []
+    if kind == "none":
+        return {"cuda_graphs": "none"}
+    if kind == "full_iteration" or "full_iteration" in scope:
+        return {"cuda_graphs": "full_iteration"}
+    return {"cuda_graphs": "partial", "cuda_graph_modules": list(scope)} if scope else {"cuda_graphs": "layer"}

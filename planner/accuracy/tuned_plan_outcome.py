@@ -1,0 +1,152 @@
+"""A tuned plan, priced by the path of `plan`, beside the layout that the search chooses for the same request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.quantities.stages import Partition
+from ..evaluation.staged import Staged
+from ..request.resolve import Resolved, resolve
+from ..search.run import search_of
+from ..space.rules import WELL_FORMED, Rule, legality
+from .stack_features import NoNotes, with_features
+from .tuned_plan import Refusal, TunedPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutcome:
+    """A tuned plan as meshwright sees it; None where there is no such number."""
+
+    id: str
+    # Name of the model as the file has it.
+    model: str
+    task: str
+    # Name of the accelerator in the catalogue.
+    gpu: str
+    num_gpus: int
+    # As the recipe names it.
+    precision: str
+    # Whether it can be launched as written.
+    launchable: bool
+    # Whether the model can be described.
+    described: bool
+    # Whether the model has experts.
+    moe: bool | None = None
+    # Why it is not in the space; None if it is.
+    refused: str | None = None
+    # The name of that rule.
+    rule: str | None = None
+    # Id of its layout.
+    layout: str | None = None
+    # Whether the memory model says that it fits.
+    fits: bool | None = None
+    # Of the fullest GPU, bytes.
+    peak_memory_bytes: float | None = None
+    # That a plan may use of a GPU, bytes.
+    memory_limit_bytes: float | None = None
+    # Seconds of a step.
+    step_s: float | None = None
+    # The least seconds of a step: of the search, or of the plan itself if that fits and is faster.
+    best_step_s: float | None = None
+    best_layout: str | None = None
+    # step_s / best_step_s: over 1 where the search has a faster layout.
+    ratio: float | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: a row of `validate --plans --json`."""
+        return asdict(self)
+
+
+def outcomes_of(plans: Sequence[TunedPlan]) -> list[PlanOutcome]:
+    """Outcomes of plans for one request (`request_key`), for which one search is enough."""
+    priced = [_priced(plan) for plan in plans]
+    in_space = [outcome for outcome in priced if outcome.step_s is not None]
+    if not in_space:
+        return priced
+    # Only a layout that beats the slowest of them matters, unless one does not fit and takes whatever fits.
+    limit_s = max(o.step_s or np.inf if o.fits else np.inf for o in in_space)
+    best = _best(_resolved(plans[0]), limit_s)
+    return [_beside(outcome, best) for outcome in priced]
+
+
+def request_key(plan: TunedPlan) -> str:
+    """Equal for plans that train the same on the same machines with the same software."""
+    return repr((plan.request, plan.seq_len, plan.mtp_layers, sorted(plan.features.items())))
+
+
+def _resolved(plan: TunedPlan) -> Resolved:
+    """The request of a plan, with the software switched as its recipe has it."""
+    if plan.request is None:
+        raise RuntimeError(f"{plan.id} has no request")
+    resolved = resolve(plan.request)
+    model = replace(
+        resolved.model,
+        mtp_layers=resolved.model.mtp_layers if plan.mtp_layers is None else plan.mtp_layers,
+        # Rotary positions have no end: a recipe may train on sequences that are longer than those of config.json.
+        max_positions=max(resolved.model.max_positions, plan.seq_len),
+    )
+    workload = replace(resolved.workload, seq_len=plan.seq_len)
+    return replace(resolved, model=model, workload=workload,
+                   stack=with_features(resolved.stack, plan.features, NoNotes()))  # fmt: skip
+
+
+def _priced(plan: TunedPlan) -> PlanOutcome:
+    """The plan by itself: whether it is in the space, its step and its memory."""
+    blank = PlanOutcome(
+        id=plan.id, model=plan.model, task=plan.task, gpu=plan.gpu, num_gpus=plan.num_gpus, precision=plan.precision,
+        launchable=not plan.checks, described=plan.undescribed is None, assumptions=plan.assumptions,
+    )  # fmt: skip
+    if plan.checks:
+        return replace(blank, rule="checks", refused=f"cannot be launched as written: {'; '.join(plan.checks)}")
+    if plan.undescribed is not None:
+        return replace(blank, rule="model", refused=plan.undescribed)
+    if plan.layout is None:
+        refusal = plan.refusal or Refusal(rule="layout", text="it has no layout")
+        return replace(blank, rule=refusal.rule, refused=refusal.text)
+    resolved = _resolved(plan)
+    blank = replace(blank, layout=str(plan.layout), moe=resolved.model.is_moe)
+    if broken := _broken(plan.layout, resolved):
+        texts = "; ".join(rule.explain(plan.layout, resolved.problem) for rule in broken)
+        return replace(blank, rule=broken[0].name, refused=texts)
+    staged = Staged.of(resolved, plan.layout, Partition(plan.chunks) if plan.chunks else None)
+    fits = staged.device_bytes <= resolved.memory_bytes and staged.host_bytes <= resolved.host_bytes
+    return replace(
+        blank, layout=staged.id, step_s=_rounded(staged.closed_s), peak_memory_bytes=staged.device_bytes, fits=fits,
+        memory_limit_bytes=resolved.memory_bytes,
+    )  # fmt: skip
+
+
+def _rounded(seconds: float) -> float:
+    """As searches round what they compare."""
+    return float(f"{seconds:.9g}")
+
+
+def _broken(layout: Layout, resolved: Resolved) -> list[Rule]:
+    """The rules that keep a layout out of the space of the target."""
+    columns = Layouts.of([layout])
+    rules = (*WELL_FORMED, *legality(resolved.problem), *resolved.target.rules)
+    return [rule for rule in rules if not bool(rule.allows(columns, resolved.problem)[0])]
+
+
+def _best(resolved: Resolved, limit_s: float) -> tuple[float, str] | None:
+    """Seconds and id of the fastest layout that fits, of those that beat `limit_s`; None if none does."""
+    rows = search_of(resolved, resolved.space, incumbent=limit_s).run().top.rows
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def _beside(outcome: PlanOutcome, best: tuple[float, str] | None) -> PlanOutcome:
+    """The outcome of a plan with the best layout for its request."""
+    if outcome.step_s is None:
+        return outcome
+    best_s, name = best if best is not None else (np.inf, None)
+    if outcome.fits and outcome.step_s <= best_s:
+        best_s, name = outcome.step_s, outcome.layout
+    if name is None:
+        return outcome
+    return replace(outcome, best_step_s=best_s, best_layout=name, ratio=outcome.step_s / best_s)

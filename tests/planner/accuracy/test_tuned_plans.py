@@ -1,0 +1,246 @@
+"""Tuned plans: reading them, their layouts, what is wrong in them, and how they compare with the search."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cost_models.layouts import parse
+from meshwright.planner.accuracy.runs import Problems, read_rows
+from meshwright.planner.accuracy.tuned_plan import TunedPlan, read_tuned_plan
+from meshwright.planner.accuracy.tuned_plan_outcome import PlanOutcome, outcomes_of, request_key
+from meshwright.planner.accuracy.tuned_plans import summary_of, validate_plans
+from meshwright.profiles.io.reader import read_document
+
+from ...snapshots import check, run_here
+
+DENSE: dict[str, Any]
+EXPERTS: dict[str, Any]
+DENSE, EXPERTS = read_document(Path(__file__).parents[2] / "data" / "tuned_plans.yaml").data
+
+
+def write(tmp_path: Path, *rows: dict[str, Any]) -> Path:
+    path = tmp_path / "plans.yaml"
+    path.write_text("".join(f"- {json.dumps({k: v for k, v in row.items() if v is not None})}\n" for row in rows))
+    return path
+
+
+def read(tmp_path: Path, *rows: dict[str, Any]) -> tuple[list[TunedPlan], list[str]]:
+    path, problems = write(tmp_path, *rows), Problems([])
+    plans = list(read_rows([path], read_tuned_plan, problems))
+    return plans, [str(problem).replace(f"{path}, ", "") for problem in problems.first]
+
+
+def one(tmp_path: Path, row: dict[str, Any], **changed: Any) -> TunedPlan:
+    (plan,), problems = read(tmp_path, {**row, **changed})
+    assert not problems
+    return plan
+
+
+# --- reading
+
+
+def test_a_row_is_a_layout_its_stages_and_the_request(tmp_path: Path) -> None:
+    plan = one(tmp_path, EXPERTS)
+    assert str(plan.layout) == "pp4-vpp4-dp64-ep64-mbs1-z1-rsel(mla)-fp8"
+    assert plan.chunks == (4,) * 15 + (1,)
+    assert plan.request is not None
+    workload = plan.request.workload
+    assert (plan.request.model, plan.request.cluster, plan.request.gpus) == ("deepseek-v3", "gb200-nvl72", 256)
+    assert (workload.precision, workload.optimizer, workload.global_batch) == ("fp8", "adamw-bf16", 4096)
+    assert plan.features["moe_dispatcher"] == "hybridep"
+    assert plan.features["cuda_graph_modules"] == ["attn", "moe_router", "moe_preprocess"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "chunks"),
+    [
+        ({"pipeline_layout": None, "account_embedding": True, "account_loss": True, "vpp": None}, None),
+        ({"pipeline_layout": None, "first_stage_layers": 16, "last_stage_layers": 13, "vpp": None}, (16, 16, 16, 13)),
+        ({"pipeline_layout": "Et|" + "t*4|" * 14 + "t*4mL"}, (1, *(4,) * 15)),
+    ],
+)  # fmt: skip
+def test_stages_are_those_of_the_recipe(
+    tmp_path: Path, changed: dict[str, Any], chunks: tuple[int, ...] | None
+) -> None:
+    plans, problems = read(tmp_path, {**EXPERTS, **changed})
+    if chunks is None:  # 61 layers, embedding and loss are 63 parts
+        assert "61 layers do not split over pp 4 x vpp 1" in problems[0]
+    else:
+        assert plans[0].chunks == chunks
+
+
+def test_graphs_are_of_modules_layers_or_the_iteration(tmp_path: Path) -> None:
+    graphs = {
+        "layer": {"impl": "transformer_engine", "scope": []},
+        "full_iteration": {"impl": "local", "scope": ["full_iteration"]},
+        "none": {"impl": "none", "scope": ["attn"]},
+        "partial": {"impl": "transformer_engine", "scope": ["attn"]},
+    }
+    for name, stated in graphs.items():
+        assert one(tmp_path, EXPERTS, cuda_graph=stated).features["cuda_graphs"] == name
+
+
+def test_modules_without_a_granularity_are_inactive(tmp_path: Path) -> None:
+    plan = one(tmp_path, EXPERTS, recompute={"modules": ["mla_up_proj"]})
+    assert "rnone" in str(plan.layout)
+    assert plan.assumptions == ("recompute modules without a granularity: nothing is recomputed",)
+
+
+def test_sharded_states_are_those_of_the_recipe(tmp_path: Path) -> None:
+    changed = {"pp": 1, "vpp": None, "dp": 256, "num_microbatches": 16, "pipeline_layout": None, "fsdp": True,
+               "fsdp_strategy": "optim_grads_params"}  # fmt: skip
+    assert "-dp256-ep64-mbs1-z3-" in f"-{one(tmp_path, EXPERTS, **changed).layout}"
+    sharded = one(tmp_path, EXPERTS, **changed, variant="hsdp")
+    assert "-dp256-sh64-ep64-" in f"-{sharded.layout}"
+    assert "HSDP shards within a domain of the fast link (its size is not stated)" in sharded.assumptions
+    assert "-z0-" in str(one(tmp_path, EXPERTS, dist_opt=False, exp_avg_dtype="float32").layout)
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    rows = (
+        {**DENSE, "id": "product", "dp": 3},
+        {**DENSE, "id": "batches", "num_microbatches": 31},
+        {**DENSE, "id": "missing", "micro_batch": None, "tp": None},
+        {**DENSE, "id": "gpu", "gpu": "h1000"},
+        {**DENSE, "id": "precision", "precision": "fp7"},
+        {**DENSE, "id": "task", "task": "dream"},
+        {**DENSE, "id": "layers", "layers": 31},
+        {**EXPERTS, "id": "string", "pipeline_layout": "Et*4|(t*4|)*13tmL"},
+        {**EXPERTS, "id": "letters", "pipeline_layout": "Ex*4|(t*4|)*14tmL"},
+        {**EXPERTS, "id": "chunks", "vpp": 2},
+        {**EXPERTS, "id": "stages", "stage_layers": [4] * 15},
+        {**DENSE, "id": "nodes", "num_gpus": 12, "dp": 6},
+        {**DENSE, "id": "product"},
+    )
+    plans, problems = read(tmp_path, *rows)
+    assert not plans
+    check("plans-bad", "".join(f"{problem}\n" for problem in problems))
+
+
+# --- judging
+
+
+def test_a_plan_in_the_space_is_priced_beside_the_best_layout(tmp_path: Path) -> None:
+    validation = validate_plans([write(tmp_path, DENSE, {**DENSE, "id": "again", "micro_batch": 2, "cp": 1, "dp": 8,
+                                                         "num_microbatches": 8})])  # fmt: skip
+    for plan in validation.rows:
+        assert plan.refused is None
+        assert plan.step_s is not None
+        assert plan.best_step_s is not None
+        assert plan.peak_memory_bytes is not None
+        assert plan.ratio == pytest.approx(plan.step_s / plan.best_step_s)
+        assert plan.fits is (plan.peak_memory_bytes <= (plan.memory_limit_bytes or 0))
+    bests = {plan.best_layout for plan in validation.rows}
+    assert len(bests) == 1  # one request
+    assert validation.summary.ratio_dense is not None
+    assert validation.summary.ratio_dense.count == 2
+    assert validation.summary.ratio_moe is None
+
+
+def test_a_plan_that_is_the_best_is_its_own_best(tmp_path: Path) -> None:
+    """The best layout, written as a row, is not slower than anything."""
+    (plan,), _ = read(tmp_path, {**DENSE, "num_gpus": 8, "cp": 1, "dp": 8, "num_microbatches": 16})
+    (outcome,) = outcomes_of([plan])
+    assert outcome.best_layout is not None
+    (again,) = outcomes_of([replace(plan, layout=parse(outcome.best_layout), chunks=None)])
+    assert (again.ratio, again.best_layout) == (1.0, outcome.best_layout)
+    assert again.step_s == pytest.approx(outcome.best_step_s)
+
+
+def test_what_is_not_in_the_space_is_refused_by_its_rule(tmp_path: Path) -> None:
+    rows = (
+        {**EXPERTS, "id": "modules", "recompute": {"granularity": "selective", "modules": ["dreams"]}},
+        {**EXPERTS, "id": "offload", "act_offload": {"fine_grained": True, "modules": ["dreams"]}},
+        {**DENSE, "id": "heads", "tp": 3, "cp": 1, "dp": 8, "num_gpus": 24, "num_microbatches": 16, "sp": True},
+    )
+    validation = validate_plans([write(tmp_path, *rows)])
+    assert [plan.rule for plan in validation.rows] == [
+        "model.recompute_modules dreams has no counterpart in a plan",
+        "--offload-modules dreams has no counterpart in a plan",
+        "heads",
+    ]
+    assert all(plan.step_s is None and plan.refused for plan in validation.rows)
+    assert validation.summary.counts.in_space == 0
+    assert validation.summary.in_space_share == 0.0
+
+
+def test_rows_that_cannot_be_launched_or_described_are_counted_apart(tmp_path: Path) -> None:
+    rows = (
+        {**EXPERTS, "id": "broken", "vpp": 2, "checks": ["layout has 16 stages, pp*vpp=8"]},
+        {"id": "film", "model": "film_14b", "task": "sft", "gpu": "h100", "num_gpus": 16, "precision": "bf16"},
+    )
+    validation = validate_plans([write(tmp_path, *rows)])
+    broken, film = validation.rows
+    assert (broken.launchable, broken.described) == (False, True)
+    assert broken.refused == "cannot be launched as written: layout has 16 stages, pp*vpp=8"
+    assert (film.launchable, film.described, film.refused) == (True, False, "the catalogue has no film_14b")
+    counts = validation.summary.counts
+    assert (counts.rows, counts.described, counts.launchable, counts.in_space) == (2, 1, 0, 0)
+    assert validation.summary.in_space_share is None
+
+
+def test_plans_for_one_request_share_a_search(tmp_path: Path) -> None:
+    plan, other = one(tmp_path, DENSE), one(tmp_path, DENSE, id="other", cp=1, dp=8, num_microbatches=16)
+    assert request_key(plan) == request_key(other)
+    assert request_key(plan) != request_key(one(tmp_path, DENSE, grad_reduce_fp32=True))
+
+
+def test_a_sequence_may_be_longer_than_the_positions_of_the_model(tmp_path: Path) -> None:
+    longer = one(tmp_path, DENSE, task="sft", packed=True, seq_len=16384)
+    (outcome,) = outcomes_of([longer])
+    (short,) = outcomes_of([one(tmp_path, DENSE)])
+    assert outcome.step_s is not None
+    assert short.step_s is not None
+    assert outcome.step_s > 2 * short.step_s
+    assert outcome.assumptions == ("packed documents are as long as the sequence (their lengths are not stated)",)
+
+
+def test_the_summary_counts_and_divides() -> None:
+    def outcome(name: str, **values: Any) -> PlanOutcome:
+        known = {"model": "m", "task": "sft", "gpu": "g", "num_gpus": 8, "precision": "bf16", "launchable": True,
+                 "described": True}  # fmt: skip
+        return PlanOutcome(**{"id": name, **known, **values})
+
+    plans = [
+        outcome("a", moe=True, fits=True, step_s=2.0, ratio=1.0),
+        outcome("b", moe=True, fits=False, step_s=2.0, ratio=2.0),
+        outcome("c", moe=False, fits=True, step_s=2.0, ratio=3.0, task="pretrain"),
+        outcome("d", refused="no", rule="heads"),
+        outcome("e", refused="no", rule="checks", launchable=False),
+    ]
+    summary = summary_of(plans)
+    assert (summary.in_space_share, summary.fit_share) == (3 / 4, 2 / 4)
+    assert summary.ratio_moe is not None
+    assert (summary.ratio_moe.median, summary.ratio_moe.max) == (1.5, 2.0)
+    assert summary.ratio_dense is not None
+    assert summary.ratio_dense.median == 3.0
+    assert summary.refused == {"heads": ("d",)}
+    assert summary.too_large == ("b",)
+    assert {task: counts.rows for task, counts in summary.by_task.items()} == {"pretrain": 1, "sft": 4}
+
+
+# --- the command
+
+
+def test_the_command_judges_plans(tmp_path: Path) -> None:
+    write(tmp_path, DENSE, {**DENSE, "id": "heads", "tp": 3, "cp": 1, "dp": 8, "num_gpus": 24, "num_microbatches": 16})
+    result = run_here("validate", "--plans", "plans.yaml", cwd=tmp_path)
+    assert result.code == 0
+    assert "2 plans, 2 of models that can be described, 2 of these can be launched as written" in result.out
+    assert "in the space: 1 (50.0 %), said to fit: 1 (50.0 %)" in result.out
+    document = json.loads(run_here("validate", "--plans", "plans.yaml", "--json", cwd=tmp_path).out)
+    assert document["kind"] == "plan-validation"
+    wanted = {"id", "refused", "fits", "peak_memory_bytes", "step_s", "best_step_s", "best_layout", "ratio"}
+    assert wanted <= set(document["rows"][0])
+    assert "refused: " in run_here("validate", "--plans", "plans.yaml", "--rows", cwd=tmp_path).out
+
+
+def test_the_command_says_what_is_wrong_in_plans(tmp_path: Path) -> None:
+    write(tmp_path, {**DENSE, "id": "product", "dp": 3}, DENSE)
+    check("plans-error", run_here("validate", "--plans", "plans.yaml", cwd=tmp_path))
+    assert run_here("validate", "--plans", "plans.yaml", "--keep-going", cwd=tmp_path).code == 0
+    assert run_here("validate", "runs.yaml", "--plans", "plans.yaml", cwd=tmp_path).code == 2
