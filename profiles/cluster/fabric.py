@@ -18,7 +18,7 @@ from ...cost_models.specs.notice import Notice
 _NCCL = "NCCL tuning.cc, ring, Simple"
 _LIKE = "assumed as of the nearest link that NCCL lists"
 LATENCY: dict[str, tuple[float, str]] = {
-    **{f"nvlink{generation}": (3.4e-6, _NCCL) for generation in (2, 3, 4, 5)},
+    **{f"nvlink{generation}": (3.4e-6, _NCCL) for generation in (2, 3, 4, 5, 6)},
     **{f"pcie{generation}": (5.7e-6, _NCCL) for generation in (3, 4, 5)},
     "xgmi": (2.1e-6, "RCCL tuning model, ring, Simple"),
     "ici": (1e-6, "assumed, about 1 us per hop"),
