@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-upstream test-executors parity planted-faults kill-test lint format types figures study-table docs check \
-	clean search-table single-gpu closed-loop closed-loop-quick
+	clean search-table single-gpu closed-loop closed-loop-quick tuned-plans
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,10 @@ closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan
 
 closed-loop-quick: $(VENV)/.test-installed  ## one of these clusters, 8 layouts (6 min); its results are printed alone
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py --quick
+
+PLANS ?= tuned_plans.yaml
+tuned-plans: $(VENV)/.test-installed  ## judge tuned plans (PLANS=FILE) into benchmarks/tuned_plans.json (5 min)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tuned_plans.py $(PLANS)
 
 study-table: $(VENV)/.test-installed  ## seconds of sweeps, re-pricing and the studies of examples/studies, size of a report
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/study_table.py

@@ -1,6 +1,7 @@
-"""A row of tuned plans as arguments of Megatron, which `planner/targets/megatron/options.py` reads, and as switches.
+"""A row of tuned plans in two parts: its layout as arguments of Megatron, and the switches of its software.
 
-The fields of a row are those of Megatron-Bridge's recipes (docs/concepts/trust.md).
+`planner/targets/megatron/options.py` reads the arguments, `stack_features.py` the switches. The fields of a row are
+those of Megatron-Bridge's recipes (docs/concepts/trust.md).
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _REQUIRED = ("tp", "pp", "micro_batch", "global_batch", "seq_len")
 _FLAGS = {
     "sp": "--sequence-parallel", "account_embedding": "--account-for-embedding-in-pipeline-split",
     "account_loss": "--account-for-loss-in-pipeline-split", "fsdp": "--use-megatron-fsdp",
-    "overlap_grad_reduce": "--overlap-grad-reduce", "overlap_param_gather": "--overlap-param-gather",
-    "tp_comm_overlap": "--tp-comm-overlap", "precision_aware_opt": "--use-precision-aware-optimizer",
+    "precision_aware_opt": "--use-precision-aware-optimizer",
 }  # fmt: skip
 # Precision of a recipe -> the arguments that its MixedPrecisionConfig of Megatron-Bridge stands for.
 PRECISIONS: Mapping[str, Settings] = {
     "bf16": {"--bf16": True},
     "fp16": {"--fp16": True},
-    "fp8_delayed": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "delayed"},
-    "fp8_current": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"},
-    "fp8_subchannel_blockwise": {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": "blockwise"},
-    "mxfp8": {"--bf16": True, "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
+    "fp8_delayed": {"--bf16": True, "--fp8-format": "hybrid"},
+    "fp8_current": {"--bf16": True, "--fp8-format": "hybrid"},
+    "fp8_subchannel_blockwise": {"--bf16": True, "--fp8-format": "hybrid"},
+    "mxfp8": {"--bf16": True, "--fp8-format": "e4m3"},
     "nvfp4": {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"},
 }
-# Argument --fp8-recipe -> feature `fp8_recipe` of published runs.
-_CASTS = {"tensorwise": "current", "delayed": "delayed", "blockwise": "blockwise", "mxfp8": "mxfp8"}
+# Precision of a recipe -> how it finds the scales of a tensor: feature `fp8_recipe` of published runs.
+_SCALES = {"fp8_delayed": "delayed", "fp8_current": "current", "fp8_subchannel_blockwise": "blockwise",
+           "mxfp8": "mxfp8"}  # fmt: skip
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _CP_COMM = {"allgather": "all_gather"}  # other types are spelled as the argument
 
@@ -118,7 +119,7 @@ def features_of(row: RowReader) -> dict[str, Any]:
         "tp_comm_overlap": row.flag("tp_comm_overlap"),
         "dp_overlap_grad": row.flag("overlap_grad_reduce"),
         "dp_overlap_param": row.flag("overlap_param_gather"),
-        "fp8_recipe": _CASTS.get(PRECISIONS.get(row.text("precision"), {}).get("--fp8-recipe", "")),
+        "fp8_recipe": _SCALES.get(row.text("precision")),
         "fp8_param_gather": row.flag("nvfp4_or_fp8_param_gather"),
         "moe_dispatcher": dispatcher or None,
         "moe_a2a_overlap": row.flag("ep_overlap"),

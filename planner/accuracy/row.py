@@ -79,6 +79,8 @@ class RowReader:
     document: Document
     # Number of lines of the file above the row.
     before: int = 0
+    # Whether problems begin with the id of the row.
+    names_row: bool = False
     problems: list[FieldProblem] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
 
@@ -87,6 +89,8 @@ class RowReader:
         if any(problem.field == dotted(path) for problem in self.problems):
             return
         line = self.document.line(path) + self.before
+        if self.names_row and isinstance(name := self.get("id"), str):
+            message = f"{name}: {message}"
         self.problems.append(FieldProblem(message, dotted(path), self.document.name, line, hint))
 
     def assume(self, label: str) -> None:

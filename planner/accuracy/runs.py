@@ -65,9 +65,12 @@ def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | N
 
 def read_rows(
     paths: Sequence[Path], read: Callable[[RowReader], Row | None], problems: Problems,
-    progress: Progress | None = None,
+    progress: Progress | None = None, *, names_rows: bool = False,
 ) -> Iterator[Row]:  # fmt: skip
-    """The rows of all files, each as `read` makes it; what is wrong goes to `problems` and the row is left out."""
+    """The rows of all files, each as `read` makes it; what is wrong goes to `problems` and the row is left out.
+
+    names_rows: problems begin with the id of their row.
+    """
     seen: dict[str, tuple[str, int]] = {}
     total = float(sum(path.stat().st_size for path in paths if path.is_file()))
     before = 0.0
@@ -75,7 +78,7 @@ def read_rows(
         any_row = False
         for chunk, position in _chunks(path, problems):
             any_row = True
-            row = _row(path, chunk, read, seen, problems)
+            row = _row(path, chunk, read, seen, problems, names_rows)
             if progress is not None:
                 progress(before + position, total)
             if row is not None:
@@ -88,14 +91,14 @@ def read_rows(
 
 def _row(
     path: Path, chunk: Chunk, read: Callable[[RowReader], Row | None], seen: dict[str, tuple[str, int]],
-    problems: Problems,
+    problems: Problems, names_row: bool,
 ) -> Row | None:  # fmt: skip
     try:
         document = read_document("row.yaml", chunk.text)
     except InputError:
         problems.add([_syntax(path, chunk)])
         return None
-    row = RowReader(replace(document, name=str(path)), chunk.line - 1)
+    row = RowReader(replace(document, name=str(path)), chunk.line - 1, names_row)
     result = read(row)
     name = document.data.get("id") if isinstance(document.data, dict) else None
     if isinstance(name, str) and name in seen:

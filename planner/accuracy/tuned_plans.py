@@ -105,7 +105,7 @@ def validate_plans(
     some rows are right.
     """
     problems = Problems([])
-    plans = list(read_rows(paths, read_tuned_plan, problems))
+    plans = list(read_rows(paths, read_tuned_plan, problems, names_rows=True))
     if problems.count and not (keep_going and plans):
         raise problems.error()
     outcomes = _outcomes(plans, jobs, progress)

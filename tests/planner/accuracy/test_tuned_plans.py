@@ -30,7 +30,7 @@ def write(tmp_path: Path, *rows: dict[str, Any]) -> Path:
 
 def read(tmp_path: Path, *rows: dict[str, Any]) -> tuple[list[TunedPlan], list[str]]:
     path, problems = write(tmp_path, *rows), Problems([])
-    plans = list(read_rows([path], read_tuned_plan, problems))
+    plans = list(read_rows([path], read_tuned_plan, problems, names_rows=True))
     return plans, [str(problem).replace(f"{path}, ", "") for problem in problems.first]
 
 
