@@ -72,7 +72,7 @@ def outcomes_of(plans: Sequence[TunedPlan]) -> list[PlanOutcome]:
     # Only a layout that beats the slowest of them matters, unless one does not fit and takes whatever fits.
     limit_s = max(o.step_s or np.inf if o.fits else np.inf for o in in_space)
     best = _best(_resolved(plans[0]), limit_s)
-    return [_beside(outcome, best) for outcome in priced]
+    return [beside(outcome, best) for outcome in priced]
 
 
 def request_key(plan: TunedPlan) -> str:
@@ -140,7 +140,7 @@ def _best(resolved: Resolved, limit_s: float) -> tuple[float, str] | None:
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-def _beside(outcome: PlanOutcome, best: tuple[float, str] | None) -> PlanOutcome:
+def beside(outcome: PlanOutcome, best: tuple[float, str] | None) -> PlanOutcome:
     """The outcome of a plan with the best layout for its request."""
     if outcome.step_s is None:
         return outcome

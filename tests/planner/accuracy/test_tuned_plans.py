@@ -11,7 +11,7 @@ import pytest
 from meshwright.cost_models.layouts import parse
 from meshwright.planner.accuracy.runs import Problems, read_rows
 from meshwright.planner.accuracy.tuned_plan import TunedPlan, read_tuned_plan
-from meshwright.planner.accuracy.tuned_plan_outcome import PlanOutcome, outcomes_of, request_key
+from meshwright.planner.accuracy.tuned_plan_outcome import PlanOutcome, beside, outcomes_of, request_key
 from meshwright.planner.accuracy.tuned_plans import summary_of, validate_plans
 from meshwright.profiles.io.reader import read_document
 
@@ -144,11 +144,11 @@ def test_a_plan_in_the_space_is_priced_beside_the_best_layout(tmp_path: Path) ->
 def test_a_plan_that_is_the_best_is_its_own_best(tmp_path: Path) -> None:
     """The best layout, written as a row, is not slower than anything."""
     (plan,), _ = read(tmp_path, {**DENSE, "num_gpus": 8, "cp": 1, "dp": 8, "num_microbatches": 16})
-    (outcome,) = outcomes_of([plan])
-    assert outcome.best_layout is not None
-    (again,) = outcomes_of([replace(plan, layout=parse(outcome.best_layout), chunks=None)])
-    assert (again.ratio, again.best_layout) == (1.0, outcome.best_layout)
-    assert again.step_s == pytest.approx(outcome.best_step_s)
+    (first,) = outcomes_of([plan])
+    assert first.best_layout is not None
+    (again,) = outcomes_of([replace(plan, layout=parse(first.best_layout), chunks=None)])
+    assert (again.ratio, again.best_layout) == (1.0, first.best_layout)
+    assert again.step_s == pytest.approx(first.best_step_s)
 
 
 def test_what_is_not_in_the_space_is_refused_by_its_rule(tmp_path: Path) -> None:
@@ -191,20 +191,38 @@ def test_plans_for_one_request_share_a_search(tmp_path: Path) -> None:
 
 def test_a_sequence_may_be_longer_than_the_positions_of_the_model(tmp_path: Path) -> None:
     longer = one(tmp_path, DENSE, task="sft", packed=True, seq_len=16384)
-    (outcome,) = outcomes_of([longer])
+    (long,) = outcomes_of([longer])
     (short,) = outcomes_of([one(tmp_path, DENSE)])
-    assert outcome.step_s is not None
+    assert long.step_s is not None
     assert short.step_s is not None
-    assert outcome.step_s > 2 * short.step_s
-    assert outcome.assumptions == ("packed documents are as long as the sequence (their lengths are not stated)",)
+    assert long.step_s > 2 * short.step_s
+    assert long.assumptions == ("packed documents are as long as the sequence (their lengths are not stated)",)
+
+
+def outcome(name: str, **values: Any) -> PlanOutcome:
+    known = {"model": "m", "task": "sft", "gpu": "g", "num_gpus": 8, "precision": "bf16", "launchable": True,
+             "described": True}  # fmt: skip
+    return PlanOutcome(**{"id": name, **known, **values})
+
+
+@pytest.mark.parametrize(
+    ("fits", "found", "best"),
+    [
+        (True, None, (2.0, "itself", 1.0)),  # nothing beats it
+        (True, (2.5, "slower"), (2.0, "itself", 1.0)),
+        (True, (1.0, "faster"), (1.0, "faster", 2.0)),
+        (False, (4.0, "slower"), (4.0, "slower", 0.5)),  # the best that fits
+        (False, None, (None, None, None)),  # nothing fits
+    ],
+)
+def test_the_best_is_the_plan_itself_where_it_fits_and_nothing_is_faster(
+    fits: bool, found: tuple[float, str] | None, best: tuple[float | None, str | None, float | None]
+) -> None:
+    judged = beside(outcome("a", step_s=2.0, fits=fits, layout="itself"), found)
+    assert (judged.best_step_s, judged.best_layout, judged.ratio) == best
 
 
 def test_the_summary_counts_and_divides() -> None:
-    def outcome(name: str, **values: Any) -> PlanOutcome:
-        known = {"model": "m", "task": "sft", "gpu": "g", "num_gpus": 8, "precision": "bf16", "launchable": True,
-                 "described": True}  # fmt: skip
-        return PlanOutcome(**{"id": name, **known, **values})
-
     plans = [
         outcome("a", moe=True, fits=True, step_s=2.0, ratio=1.0),
         outcome("b", moe=True, fits=False, step_s=2.0, ratio=2.0),
