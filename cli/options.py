@@ -31,6 +31,7 @@ class RequestFlags(TypedDict, total=False):
     fix: list[str] | None  # fields of the layout
     target: str | None  # framework
     stack: str | None  # name or file
+    stages: str | None  # even, own, or the chunks
     top: int | None  # layouts to list
 
 

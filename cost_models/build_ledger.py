@@ -43,7 +43,7 @@ def build(
     if partition is not None:
         splits = custom_splits(*ends, *keys[0], partition)
     else:
-        splits = (mean_splits if mean else build_splits)(*ends, keys)
+        splits = mean_splits(*ends, keys) if mean else build_splits(*ends, keys, problem.stages)
     if not mean:
         splits = replace(splits, stalls=interleaving_stalls.of_keys(problem, keys, partition))
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]

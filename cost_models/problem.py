@@ -15,7 +15,7 @@ from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
 from .quantities.shards import KEY_FIELDS, Shard
-from .quantities.stages import Edges
+from .quantities.stages import Edges, chunk_sizes
 from .specs.model import ModelSpec, with_capacity
 from .specs.stack import StackSpec
 from .specs.workload import Workload
@@ -39,6 +39,7 @@ class Problem:
     num_gpus: int  # of the whole cluster
     gpus_per_node: int  # that groups of neighbours fill
     on_host: bool = False  # the devices are CPU ranks, whose memory is that of the host
+    stages: tuple[int, ...] | None = None  # [chunk] layers in the order of the model; None: as even as possible
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
@@ -94,6 +95,12 @@ class Problem:
     @cached_property
     def state_bytes(self) -> StateBytes:
         return StateBytes.of(self.workload, self.stack)
+
+    def chunk_sizes(self, num_chunks: int) -> tuple[int, ...]:
+        """Layers of each chunk of a pipeline: those given, where there are as many, else as even as possible."""
+        if self.stages is not None and len(self.stages) == num_chunks:
+            return self.stages
+        return tuple(chunk_sizes(self.model.num_layers, num_chunks))
 
     @property
     def num_kinds(self) -> int:

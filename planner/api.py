@@ -36,7 +36,6 @@ def plan(
     *,
     progress: Progress | None = None,
     time_limit_s: float | None = None,
-    stages: Literal["even", "own"] | None = None,
     layers: Literal["alike", "own"] = "alike",
     seed: int = 0,
     jobs: int = 1,
@@ -50,9 +49,6 @@ def plan(
         `RequestFields` (planner/request/keywords.py); beside a file they replace its fields.
     progress: called with (layouts accounted for, all layouts, a note) while searches run.
     time_limit_s: seconds after which the best plan so far is returned, as after Ctrl-C: see `certificate.stopped`.
-    stages: `even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best
-        pipelines stages of their own (slower); None: `even`, but groups of nodes that differ are planned one by one,
-        where `even` takes all for the weakest.
     layers: `own` also looks for a plan that gives every layer a strategy of its own (planner/layerwise/candidate.py).
     seed: of the random orders of nodes that are tried where links between nodes differ.
     jobs, executor: processes, or the cluster (`dask://host:port`), that compare other targets; the plan is the same.
@@ -66,11 +62,11 @@ def plan(
         watch = Watch(progress, time_limit_s, pool)
         checked = _request(request, request_fields)
         if layers == "own":
-            beside = {"custom_stages": stages == "own", "techniques": bool(allow_techniques)}
+            beside = {"custom_stages": checked.stages not in (None, "even"), "techniques": bool(allow_techniques)}
             return plan_custom_layers(resolve(checked), watch, **beside)
         if allow_techniques:
-            return _plan_with_techniques(checked, allow_techniques, watch, stages, seed)
-        return _plan_resolved(resolve(checked), watch, stages, seed)
+            return _plan_with_techniques(checked, allow_techniques, watch, seed)
+        return _plan_resolved(resolve(checked), watch, seed)
 
 
 def evaluate(
@@ -92,8 +88,9 @@ def _request(request: Request | Path | str | None, fields: Mapping[str, Any]) ->
     return request
 
 
-def _plan_resolved(resolved: Resolved, watch: Watch, stages: str | None, seed: int) -> Plan:
+def _plan_resolved(resolved: Resolved, watch: Watch, seed: int) -> Plan:
     """The plan of the driver that fits the cluster and the requested stages."""
+    stages = resolved.request.stages
     if stages is None and applies(resolved):
         return plan_islands(resolved, watch)
     if stages == "own":
@@ -104,15 +101,15 @@ def _plan_resolved(resolved: Resolved, watch: Watch, stages: str | None, seed: i
 
 
 def _plan_with_techniques(
-    request: Request, allowed: Sequence[str], watch: Watch, stages: str | None, seed: int
-) -> Plan:  # fmt: skip
+    request: Request, allowed: Sequence[str], watch: Watch, seed: int
+) -> Plan:
     """The plan under the best set of the allowed techniques: each set is searched, the best is planned in full."""
-    if stages == "own":
+    if request.stages == "own":
         text = "stages of their own are simulated, and no simulation knows techniques"
         raise InputError(text, hint="leave out `--stages own`")
     return with_techniques(
         request,
         allowed,
         lambda resolved: search(resolved, watch, top=1),
-        lambda chosen: _plan_resolved(resolve(chosen), watch, stages, seed),
+        lambda chosen: _plan_resolved(resolve(chosen), watch, seed),
     )

@@ -47,10 +47,12 @@ class Imported:
     warnings: tuple[str, ...] = ()
     # Option that `emit` would set otherwise -> features of the software stack and the state that it puts them in.
     switched: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Layers of each chunk of the pipeline, in the order of the model; None: the config leaves them open.
+    stages: tuple[int, ...] | None = None
 
     def price(self) -> Plan:
         """The plan that has the layout of the config, with the software switched as the config has it."""
-        resolved = resolve(self.request)
+        resolved = resolve(self.request.model_copy(update={"stages": self.stages}))
         features = {name: state for states in self.switched.values() for name, state in states.items()}
         stack = with_features(resolved.stack, features, NoNotes())
         return evaluate_resolved(replace(resolved, stack=stack), str(self.layout))
@@ -83,9 +85,6 @@ def import_config(
     if "batch_per_rank" in facts and "global_batch" not in given:
         # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
         request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
-    stages = facts.get("stages")
-    if stages and max(stages) - min(stages) > 1:
-        assumed.append(f"stages of {', '.join(map(str, stages))} layers are priced as even as possible")
     switched = request_part(facts, "switched")
     if layout.dp * layout.cp == 1:  # no gradients are reduced, so their overlap has no effect
         switched = {option: states for option, states in switched.items() if not any("dp_" in name for name in states)}
@@ -94,6 +93,7 @@ def import_config(
         request=request, layout=layout, framework=f"{target.framework} {options}", read=read,
         unknown=arguments.unknown, unread=len(arguments.settings) - read, assumed=tuple(assumed),
         warnings=(warning,) if warning else (), switched=switched,
+        stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
 
 

@@ -45,9 +45,11 @@ def command(
     pareto: options.Pareto = None,
     deadline: options.Deadline = None,
     stages: Annotated[
-        Literal["even", "own"] | None,
-        typer.Option("--stages", help="Divide the layers evenly, or place them best in the best pipelines (slower) "
-                     "[even; over unlike groups of nodes by speed].", show_default=False),
+        str | None,
+        typer.Option("--stages", metavar="even|own|CHUNKS", show_default=False,
+                     help="Divide the layers evenly, place them best in the best pipelines (slower), or as given: "
+                     "layers of each chunk (3,4,4,3) or its parts (Et*3|(t*4|)*2t*3L) [even; over unlike groups of "
+                     "nodes by speed]."),
     ] = None,
     layers: Annotated[
         Literal["alike", "own"],
@@ -93,7 +95,7 @@ def command(
         model=model, gpu=gpu, gpus=None if gpus is None or numbers is not None else int(gpus.replace("_", "")),
         cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed, global_batch=global_batch, dtype=dtype,
         optimizer=optimizer, lora=lora, train_layers=train_layers, technique=technique, total_tokens=total_tokens,
-        objective=objective, max_memory=max_memory, fix=fix, target=target, stack=stack, top=top,
+        objective=objective, max_memory=max_memory, fix=fix, target=target, stack=stack, stages=stages, top=top,
     )  # fmt: skip
     requested = _request(request, set_, flags, numbers)
     for path in (output, trace):
@@ -105,7 +107,7 @@ def command(
         check_drawn(requested, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
-        single = {"--trace": trace, "--stages own": stages == "own", "--layers own": layers == "own",
+        single = {"--trace": trace, "--stages own": requested.stages == "own", "--layers own": layers == "own",
                   "--allow-technique": allow_technique}  # fmt: skip
         tradeoffs.refuse(single, output, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
@@ -113,8 +115,8 @@ def command(
                       executor=executor, time_limit_s=limit_s)  # fmt: skip
         return
     with terminal.progress("searching") as progress:
-        plan = api.plan(requested, progress=progress, time_limit_s=limit_s, stages=stages, layers=layers, seed=seed,
-                        jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
+        plan = api.plan(requested, progress=progress, time_limit_s=limit_s, layers=layers, seed=seed, jobs=jobs,
+                        executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
     if output is not None:
         write_file(output, plan.to_json(), force=force)
     if trace is not None:

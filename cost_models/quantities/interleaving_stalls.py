@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import Array, Ints
-from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, recomputed_rows
+from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, most_chunks, recomputed_rows
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -37,7 +37,10 @@ def of_keys(problem: Problem, keys: Sequence[SplitKey], partition: Partition | N
     stalls = np.zeros((len(keys), 3))
     for i in several:
         pp, vpp, _ = keys[i]
-        stalls[i] = _of_even_splits(*of_model, pp)[vpp]
+        if problem.stages is not None and len(problem.stages) == pp * vpp:
+            stalls[i] = _of_given_split(*of_model, pp, problem.stages)
+        else:
+            stalls[i] = _of_even_splits(*of_model, pp)[vpp]
     return stalls
 
 
@@ -47,14 +50,22 @@ def _even(num_layers: int, num_chunks: int) -> Partition:
 
 @lru_cache(maxsize=256)
 def _of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int) -> Array:
-    """[v, 3] `stall_shares` of the most even splits into v chunks on each of pp devices, for every v that leaves a
-    chunk a layer; none for v of 0 and 1. Chunks are taken to last as long as they have FLOPs."""
-    most = len(pattern) // pp
+    """[v, 3] `stall_shares` of the most even splits into v chunks on each of pp devices, for every v that leaves an
+    inner chunk a layer; none for v of 0 and 1. Chunks are taken to last as long as they have FLOPs."""
+    most = most_chunks(len(pattern)) // pp
     stalls = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
         splits = [_even(len(pattern), pp * v) for v in range(2, most + 1)]
         stalls[2:] = _of_splits(pattern, num_kinds, edges, flops, pp, splits)
     return stalls
+
+
+@lru_cache(maxsize=256)
+def _of_given_split(
+    pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int, sizes: tuple[int, ...]
+) -> Array:
+    """[3] `stall_shares` of chunks of these sizes."""
+    return np.asarray(_of_splits(pattern, num_kinds, edges, flops, pp, [Partition(sizes)])[0])
 
 
 def _of_splits(

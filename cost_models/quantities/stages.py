@@ -30,6 +30,13 @@ def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
     return [base + (i in longer) for i in range(num_chunks)]
 
 
+def most_chunks(num_layers: int) -> int:
+    """Chunks at most of an even split. Each inner chunk holds a layer; the first may hold the embedding alone, and the
+    last the head. Megatron Core accepts it: `account_for_embedding_in_pipeline_split` and
+    `account_for_loss_in_pipeline_split` of its TransformerConfig count each end as a layer (core_v0.16.1)."""
+    return num_layers + 2
+
+
 SplitKey = tuple[int, int, bool]  # (pp, vpp, whether the chunks are folded in a V): all that a split depends on
 
 
@@ -95,12 +102,13 @@ class Edges:
 
 @lru_cache(maxsize=4096)
 def _profiles(
-    pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool
+    pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool,
+    sizes: tuple[int, ...] | None,
 ) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Array]:
     """Distinct rows of a split and what of them comes back through a V, the first and last device of each, how many
     have it, and the sum over devices."""
-    rows = split_rows(pattern, num_kinds, edges, pp, vpp, folded)
-    back = back_rows(pattern, num_kinds, edges, pp, folded)
+    rows = split_rows(pattern, num_kinds, edges, pp, vpp, folded, sizes)
+    back = back_rows(pattern, num_kinds, edges, pp, folded, sizes)
     both = np.hstack([rows, back])
     distinct, first, devices = np.unique(both, axis=0, return_index=True, return_counts=True)
     _, from_the_end = np.unique(both[::-1], axis=0, return_index=True)
@@ -136,9 +144,12 @@ def split_rows(
     return rows
 
 
-def build_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey]) -> Splits:
-    """Splits for each of `keys`."""
-    splits = [_profiles(tuple(pattern), num_kinds, edges, *key) for key in keys]
+def build_splits(
+    pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey],
+    given: tuple[int, ...] | None = None,
+) -> Splits:  # fmt: skip
+    """Splits for each of `keys`. given: layers of each chunk, for keys of as many chunks."""
+    splits = [_profiles(tuple(pattern), num_kinds, edges, *key, given if _fits(given, key) else None) for key in keys]
     profiles, coming_back, firsts, lasts, shared_by, totals = zip(*splits, strict=True)
     width = max(len(rows) for rows in profiles)
     counts, back = np.zeros((2, len(keys), width, num_kinds + EXTRA_KINDS))
@@ -154,6 +165,11 @@ def build_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Seq
         last_device[i, len(rows) :] = last[-1]
         devices[i, : len(rows)] = number
     return Splits(counts, first_device, devices, np.array(totals), last=last_device, back=back if back.any() else None)
+
+
+def _fits(given: tuple[int, ...] | None, key: SplitKey) -> bool:
+    pp, vpp, folded = key
+    return given is not None and len(given) == pp * (2 if folded else vpp)
 
 
 def mean_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequence[SplitKey]) -> Splits:

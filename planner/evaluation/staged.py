@@ -16,7 +16,6 @@ from ...cost_models.quantities.stages import (
     EXTRA_KINDS,
     Partition,
     chunk_rows,
-    chunk_sizes,
     chunks_per_stage,
     devices_of,
     is_folded,
@@ -44,8 +43,8 @@ SIMULATED_TERMS = frozenset({*COMPONENTS, "accumulate", "fsdp", "resharding", "v
 
 
 def even_partition(resolved: Resolved, layout: Layout) -> Partition:
-    """The stages of a layout that names no others: as even as possible."""
-    return Partition(tuple(chunk_sizes(resolved.model.num_layers, len(devices_of(layout)))))
+    """The stages of a layout that names no others: those of the request, else as even as possible."""
+    return Partition(resolved.problem.chunk_sizes(len(devices_of(layout))))
 
 
 @dataclass(frozen=True)

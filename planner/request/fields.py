@@ -20,7 +20,9 @@ from ...cost_models.techniques import registry as techniques
 from ...cost_models.units import Dimension, parse
 from ...errors import InputError
 from ...profiles.io.reader import read_document
+from ..space.stage_string import GRAMMAR, read_stages
 
+STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
 
 
@@ -76,8 +78,15 @@ def parse_batch(value: Any) -> int | dict[str, int]:
     return number
 
 
-def whole(value: Any, example: str) -> int:
-    """A whole number, as a number or as text."""
+def whole(value: Any, example: str, *, least: int | None = None) -> int:
+    """A whole number, as a number or as text; `least`: the smallest allowed."""
+    number = _whole(value, example)
+    if least is not None and number < least:
+        raise InputError(f"{number} is less than {least}", hint=f"write `{example}`")
+    return number
+
+
+def _whole(value: Any, example: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9][0-9_,]*", value.strip()):
@@ -139,6 +148,22 @@ def _pairs(text: str) -> list[tuple[Any, Any]]:
     if rows and not rows[0][0].isdigit():
         rows = rows[1:]  # a header
     return [(row[0], row[1] if len(row) > 1 else 1) for row in rows]
+
+
+def parse_stages(value: Any) -> str | tuple[int, ...]:
+    """`even`, `own`, the parts of each chunk (`Et*4|t*5L`), or its number of layers (`4,5` or a list)."""
+    if isinstance(value, str) and value in STAGES:
+        return value
+    if isinstance(value, str) and not re.fullmatch(r"[\d\s,]+", value):
+        read_stages(value)
+        return value
+    numbers = value.split(",") if isinstance(value, str) else value
+    if not isinstance(numbers, list | tuple):
+        raise InputError(f"`{value}` is no stages", hint=f"{' or '.join(STAGES)}, `4,5`, or `Et*4|t*5L`: {GRAMMAR}")
+    sizes = tuple(whole(number, "4,5", least=0) for number in numbers)
+    if not sizes:
+        raise InputError("stages: an empty list", hint="the layers of each chunk: `4,5`")
+    return sizes
 
 
 def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
@@ -253,6 +278,14 @@ Fix = Annotated[
     BeforeValidator(checked(parse_fix)),
     WithJsonSchema({"type": "object", "propertyNames": {"enum": ["recompute", *layouts.FIELD_NAMES]}}),
 ]
+Stages = Annotated[
+    str | tuple[int, ...],
+    BeforeValidator(checked(parse_stages)),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}],
+         "examples": ["own", "Et*4|(t*4|)*14tmL", [3, 4, 4, 3]]}
+    ),
+]  # fmt: skip
 Techniques = Annotated[
     dict[str, dict[str, float]],
     BeforeValidator(checked(parse_techniques)),

@@ -28,6 +28,11 @@ class RequestFields(TypedDict, total=False):
     """The software versions, by name or as a file [those of the target]."""
     fix: str | Sequence[str] | Mapping[str, Any] | None
     """Fields of the layout that are given: `{"tp": 8}` or `["tp=8"]`."""
+    stages: str | Sequence[int] | None
+    """`even` divides the layers evenly, by the closed form; `own` simulates the finalists and gives the best pipelines
+    stages of their own (slower); else the chunks in the order of the model: their layers, `[3, 4, 4, 3]`, or their
+    parts, `Et*3|(t*4|)*2t*3L` [`even`, but groups of nodes that differ are planned one by one, where `even` takes all
+    for the weakest]."""
     top: int | None
     """How many layouts the plan lists [5]."""
     workload: Mapping[str, Any] | None
@@ -67,7 +72,8 @@ class RequestFields(TypedDict, total=False):
 
 # Flat name -> place in the request. A test compares the names with those of RequestFields.
 FLAT: dict[str, FieldPath] = {
-    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "top", "workload")},
+    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "stages", "top",
+                                     "workload")},
     **{
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",

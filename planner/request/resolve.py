@@ -36,6 +36,7 @@ from ..targets.base import Target
 from ..targets.registry import able_to_train, who_builds
 from ..targets.registry import target as load_target
 from .load import Request
+from .stages import given_stages
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,15 @@ class Resolved:
     network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (placement/place.py)
     nodes: tuple[int, ...] | None = None  # in the order that was chosen to hold the ranks, where links differ
     links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
+    stages: tuple[int, ...] | None = None  # [chunk] layers that the request gives; None: it gives none
     job_gpus: int | None = None  # GPUs of the job, of which `cluster` is one island (islands.py); None: its own
 
     @cached_property
     def problem(self) -> Problem:
         num_gpus = self.job_gpus or self.cluster.num_gpus
         on_host = any(group.gpu.is_host for group in self.cluster.groups)
-        return Problem(self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node, on_host)
+        sizes = (num_gpus, self.cluster.gpus_per_node)
+        return Problem(self.model, self.workload, self.stack, *sizes, on_host, self.stages)
 
     @cached_property
     def rates(self) -> Rates:
@@ -125,8 +128,9 @@ def resolve(request: Request) -> Resolved:
     target = load_target(request.target)
     stack = _fitting(_stack(request.stack, target), workload, cluster)
     resolved = Resolved(
-        request=request, model=model, cluster=cluster, workload=workload, stack=stack, target=target, warnings=()
-    )
+        request=request, model=model, cluster=cluster, workload=workload, stack=stack, target=target, warnings=(),
+        stages=given_stages(request, model, target),
+    )  # fmt: skip
     of_model = [Notice("model", text) for text in model_warnings]
     return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
 

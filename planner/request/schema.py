@@ -13,7 +13,20 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from ...cost_models.specs.workload import Lora, LoraTarget, OptimizerName, Precision, Workload
 from ...cost_models.techniques import registry as techniques
 from ...errors import InputError
-from .fields import LORA_DEFAULT, Batch, Bytes, Factor, Fix, Lengths, Positive, Techniques, Tokens, checked, parse_lora
+from .fields import (
+    LORA_DEFAULT,
+    Batch,
+    Bytes,
+    Factor,
+    Fix,
+    Lengths,
+    Positive,
+    Stages,
+    Techniques,
+    Tokens,
+    checked,
+    parse_lora,
+)
 
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
@@ -80,6 +93,8 @@ class Request(_Model):
     target: str = "meshwright"
     stack: str | dict[str, Any] | None = None
     fix: Fix = Field(default_factory=dict)
+    # None: even, but groups of nodes that differ are planned one by one. Else a way of STAGES, or the given chunks.
+    stages: Stages | None = None
     top: Positive = 5
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -154,6 +169,8 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     data = request.model_dump(mode="json", by_alias=True)
     if data["workload"]["expert_capacity_factor"] is None:
         del data["workload"]["expert_capacity_factor"]
+    if data["stages"] is None:
+        del data["stages"]
     return data
 
 

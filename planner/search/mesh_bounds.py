@@ -14,7 +14,7 @@ import numpy as np
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.stages import EXTRA_KINDS
+from ...cost_models.quantities.stages import EXTRA_KINDS, most_chunks
 from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
@@ -74,13 +74,16 @@ class MeshBounds:
         once more by the part of a micro-batch on the other devices, in chunks no shorter than those of the deepest
         interleaving. There is no such part where a schedule that splits the backward pass is legal (its W may fill all
         of it), or where stages may be of any size (those that fill may be empty). All other terms only add.
+        Given stages are of any size.
         """
         pp = meshes["pp"].astype(np.float64)
         m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
         passing = self.counts.num_schedules[self.counts.signature]
-        without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1) | self.any_split
+        any_size = self.any_split or self._problem.stages is not None
+        without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1) | any_size
         interleaves = passing[:, INTERLEAVED].any(axis=1)
-        chunks = np.where(interleaves, self._problem.model.num_layers // meshes["pp"], 1)
+        deepest = np.maximum(most_chunks(self._problem.model.num_layers) // meshes["pp"], 1)
+        chunks = np.where(interleaves, deepest, 1)
         fill_s = np.where(without_bubble, 0.0, 1.0 / chunks) * (filling_s - filling_s / pp)
         return np.asarray(m * work_s / pp + fill_s)
 

@@ -17,6 +17,7 @@ from ...cost_models.degrees import sequence_parts
 from ...cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, PRECISIONS, SCHEDULES, Layout, Layouts, encode
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
+from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ...cost_models.techniques import registry as techniques
@@ -52,6 +53,7 @@ class Rule:
             experts=block.experts if block else 0,
             expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
             m=workload.global_batch / (layout.dp * layout.micro_batch), ranks=layout.tp * layout.cp * layout.dp,
+            per_stage=2 if FOLDED[layout.schedule] else layout.vpp, num_stages=len(problem.stages or ()),
         )  # fmt: skip
 
 
@@ -127,9 +129,20 @@ def _expert_shards(x: Columns, problem: Problem) -> Mask:
     return np.asarray((x["zero"] == 0) | (ranks % (x["ep"] * x["etp"]) == 0))
 
 
+def _num_chunks(x: Columns) -> NDArray[np.int64]:
+    return np.asarray(x["pp"] * np.where(FOLDED[x["schedule"]], 2, x["vpp"]))
+
+
+def _layers(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["pp"] <= most_chunks(problem.model.num_layers)) | (problem.stages is not None))
+
+
 def _chunks(x: Columns, problem: Problem) -> Mask:
-    per_stage = np.where(FOLDED[x["schedule"]], 2, x["vpp"])
-    return np.asarray(x["pp"] * per_stage <= problem.model.num_layers)
+    return np.asarray((_num_chunks(x) <= most_chunks(problem.model.num_layers)) | (problem.stages is not None))
+
+
+def _stages(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((problem.stages is None) | (_num_chunks(x) == len(problem.stages or ())))
 
 
 def _batch(x: Columns, problem: Problem) -> Mask:
@@ -158,8 +171,8 @@ RULES: tuple[Rule, ...] = (
          "{chunks} chunks x {split} parts of each = {parts} does not divide them"),
     Rule("ulysses", ("tp", "cp", "cp_algorithm"), _ulysses,
          "{algorithm} with cp {cp} x tp {tp} does not divide the {kv_heads} key/value heads"),
-    Rule("layers", ("pp",), lambda x, p: np.asarray(x["pp"] <= p.model.num_layers),
-         "pp {pp} is more than the {layers} layers"),
+    Rule("layers", ("pp",), _layers,
+         "pp {pp} is more than the {layers} layers, a stage for the embedding and one for the head"),
     Rule("batch", ("dp", "micro_batch"), _batch,
          "global batch {global_batch} is not a multiple of dp {dp} x micro batch {micro_batch}"),
     Rule("experts", ("ep", "etp"), _experts,
@@ -169,7 +182,9 @@ RULES: tuple[Rule, ...] = (
     Rule("expert sequence", ("tp", "sequence_parallel"), _expert_sequence,
          "experts with tp {tp} need sequence parallelism"),
     Rule("chunks", ("pp", "schedule", "vpp"), _chunks,
-         "pp {pp} x vpp {vpp} is more chunks than the {layers} layers"),
+         "pp {pp} x {per_stage} chunks are more than the {layers} layers, one for the embedding and one for the head"),
+    Rule("stages", ("pp", "schedule", "vpp"), _stages,
+         "pp {pp} x {per_stage} chunks, and the stages of the request are {num_stages}"),
     Rule("interleaving", ("pp", "dp", "micro_batch", "schedule"), _interleaved_batch,
          "interleaved needs a multiple of pp {pp} micro-batches, and there are {m:g}"),
     Rule("dualpipe", ("pp", "dp", "micro_batch", "schedule"), _dualpipe_batch,

@@ -17,6 +17,7 @@ from ...cost_models.arrays import Ints, Mask
 from ...cost_models.degrees import divisors, shard_sizes
 from ...cost_models.layouts import CP_ALGORITHMS, FIELD_NAMES, MODULES, OFFLOADS, PRECISIONS, RECOMPUTE_MODES
 from ...cost_models.problem import Problem
+from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ..document.certificate import SpaceCount
@@ -128,7 +129,7 @@ class Space:
         degrees = len(divisors(self.problem.num_gpus))
         sizes = {"tp": degrees, "cp": degrees, "pp": degrees, "dp": degrees, "shard": degrees}
         sizes.update({name: len(options) for name, options, _ in self.mesh_steps})
-        sizes["schedule"], sizes["vpp"] = len(KINDS), max(self.problem.model.num_layers // 2, 1)
+        sizes["schedule"], sizes["vpp"] = len(KINDS), self.deepest(2)
         sizes["recompute"] = len(self.recomputes(1)["recompute"])
         sizes["zero"], sizes["offload"] = 4, len(OFFLOADS)
         return sizes
@@ -145,11 +146,16 @@ class Space:
         zeros = set(self.states(dp * cp)["zero"].tolist())
         return len(OFFLOADS) * sum(len(self.shards(dp, cp, zero)) for zero in zeros)
 
+    def deepest(self, pp: int) -> int:
+        """Chunks per stage at most: an even split leaves each inner one a layer, given stages may leave any empty."""
+        given = self.problem.stages
+        return max((most_chunks(self.problem.model.num_layers) if given is None else len(given)) // pp, 1)
+
     def schedules(self, pp: int) -> Columns:
-        """Schedule and chunks per stage; interleaved with every number of chunks that leaves each a layer."""
+        """Schedule and chunks per stage; interleaved with every number of chunks from 2 to the deepest."""
         if pp == 1:
             return {"schedule": np.array([CODE["1f1b"]]), "vpp": np.array([1])}
-        deepest = self.problem.model.num_layers // pp
+        deepest = self.deepest(pp)
         rows = [(code, kind.chunks) for code, kind in enumerate(KINDS) if kind.chunks is not None]
         rows += [(code, vpp) for code in np.flatnonzero(INTERLEAVED).tolist() for vpp in range(2, deepest + 1)]
         options = np.array(rows, dtype=np.int64)

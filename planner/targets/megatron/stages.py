@@ -5,34 +5,10 @@ Source: Megatron-LM core_v0.16.1 to d98e8a64, core/transformer/pipeline_parallel
 
 from __future__ import annotations
 
-import re
-
 from ....errors import InputError
+from ...space.stage_string import GRAMMAR, misplaced, read_stages, write_stages
 from ..options import Facts, Settings
 from ..setup import Setup
-
-_LAYER = {"E": "embedding", "t": "layer", "m": "mtp", "L": "loss"}
-
-
-def layer_string(sizes: list[int], mtp_layers: int) -> str:
-    """`Et*19|t*20|t*20|t*19L`: layers of each chunk, in the order of the model."""
-    parts = [f"t*{size}" if size > 1 else "t" * size for size in sizes]
-    parts[0] = "E" + parts[0]
-    parts[-1] += "m" * mtp_layers + "L"
-    return "|".join(parts)
-
-
-def read_layer_string(text: str) -> list[list[str]]:
-    """The layers (embedding, layer, mtp, loss) of each chunk. Raises InputError for a character that means none."""
-    flat = text.replace(",", "")
-    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        flat = re.sub(pattern, lambda match: match[1] * int(match[2]), flat)
-    if unknown := sorted(set(flat) - {*_LAYER, "|"}):
-        raise InputError(
-            f"--pipeline-model-parallel-layout `{text}`: `{unknown[0]}` is no layer",
-            hint="E embedding, t layer, m multi-token prediction, L loss, | next stage",
-        )
-    return [[_LAYER[letter] for letter in chunk] for chunk in flat.split("|")]
 
 
 def pipeline_write(setup: Setup) -> Settings:
@@ -40,7 +16,7 @@ def pipeline_write(setup: Setup) -> Settings:
     if layout.pp == 1:
         return {}
     if len(set(sizes)) > 1:
-        return {"--pipeline-model-parallel-layout": layer_string(sizes, setup.model.mtp_layers)}
+        return {"--pipeline-model-parallel-layout": write_stages(sizes, setup.model.mtp_layers)}
     return {"--num-layers-per-virtual-pipeline-stage": sizes[0]} if layout.vpp > 1 else {}
 
 
@@ -72,18 +48,16 @@ def _positive(settings: Settings, *options: str) -> None:
 
 
 def _custom_stages(text: str, pp: int, layers: int, mtp_layers: int) -> Facts:
-    chunks = read_layer_string(text)
-    flat = [kind for chunk in chunks for kind in chunk]
-    counted = {kind: flat.count(kind) for kind in _LAYER.values()}
-    expected = {"embedding": 1, "loss": 1, "layer": layers, "mtp": mtp_layers}
-    wrong = [f"{counted[kind]} x {kind} instead of {n}" for kind, n in expected.items() if counted[kind] != n]
+    option = "--pipeline-model-parallel-layout"
+    try:
+        chunks = read_stages(text)
+    except InputError as error:
+        raise InputError(f"{option}: {error.message}", hint=error.hint) from None
+    wrong = misplaced(chunks, layers, mtp_layers)
     if len(chunks) % pp:
-        wrong.append(f"{len(chunks)} stages are no multiple of pp {pp}")
-    if flat[:1] != ["embedding"] or flat[-1:] != ["loss"]:
-        wrong.append("the first layer must be E and the last L")
+        wrong.append(f"{len(chunks)} chunks are no multiple of pp {pp}")
     if wrong:
-        message = f"--pipeline-model-parallel-layout {text}: {'; '.join(wrong)}"
-        raise InputError(message, hint="every layer once, in order")
+        raise InputError(f"{option} {text}: {'; '.join(wrong)}", hint=f"every part once, in order: {GRAMMAR}")
     return {"vpp": len(chunks) // pp, "stages": [chunk.count("layer") for chunk in chunks]}
 
 

@@ -80,7 +80,8 @@ def random_request(seed: int) -> dict[str, Any]:
             precision=rng.choice(["bf16", "bf16", "fp32"]), objective=rng.choice(["step", "step", "step", "memory"]),
             techniques=techniques(seed),
         )  # fmt: skip
-        problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node)
+        problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node,
+                          stages=given_stages(seed, model.num_layers))  # fmt: skip
         space = Space(problem, legality(problem) + target.rules + random_fixes(rng))
         count = Count()
         meshes = space.meshes(count)
@@ -97,6 +98,15 @@ def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
     if draw < 0.1:
         return {"lora": Lora(rank=8, targets=("q", "v"), base_dtype=rng.choice(["bf16", "nf4"]))}
     return {"trains_layers": rng.randint(1, model.num_layers)} if draw < 0.2 else {}
+
+
+def given_stages(seed: int, layers: int) -> tuple[int, ...] | None:
+    """One request in eight gives its stages: any division of the layers over 2 to 8 chunks, empty ones among them."""
+    rng = random.Random(seed)
+    if seed % 8 != 5:
+        return None
+    edges = sorted(rng.randint(0, layers) for _ in range(rng.choice([2, 4, 6, 8]) - 1))
+    return tuple(np.diff([0, *edges, layers]).tolist())
 
 
 def techniques(seed: int) -> Applied:

@@ -97,7 +97,7 @@ def rows_below(problem: Problem, pp: int, dp: int, cp: int) -> list[Row]:
     if pp > 1:
         schedules += [(SCHEDULES.index("gpipe"), 1), (SCHEDULES.index("zb-h1"), 1)]
         schedules += [(SCHEDULES.index("zb-v"), 2), (SCHEDULES.index("dualpipe-v"), 2)]
-        schedules += [(SCHEDULES.index("interleaved"), v) for v in range(2, layers + 1) if v * pp <= layers]
+        schedules += [(SCHEDULES.index("interleaved"), v) for v in range(2, layers + 3) if v * pp <= layers + 2]
     present = ["attn", "norm", "act"] + ["moe"] * problem.model.is_moe
     present += ["mla"] * any(kind.attention.is_mla for kind in problem.model.kinds)
     masks = range(1, 1 << len(MODULES))
@@ -252,8 +252,8 @@ def test_axis_sizes(seed: int) -> None:
     assert set(sizes) <= set(FIELD_NAMES)
     if space.problem.num_gpus == 1:  # leaves most axes at one value
         return
-    chunks = {"schedule", "vpp"}  # stated for stages of two layers and more: pp 2 and four layers
-    if space.problem.num_gpus % 2 == 0 and space.problem.model.num_layers >= 4:
+    chunks = {"schedule", "vpp"}  # stated for pp 2 and two chunks per stage: two layers, and the ends alone
+    if space.problem.num_gpus % 2 == 0 and space.problem.model.num_layers >= 2:
         chunks = set()
     assert {k: v for k, v in sizes.items() if k not in chunks} == {k: formed.distinct[k] for k in set(sizes) - chunks}
 

@@ -22,6 +22,7 @@ from meshwright.planner.document.placement import Placement
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.nearest import nearest, nearest_hint
 from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.space.stage_string import read_stages, write_stages
 from meshwright.planner.targets.argv import read_arguments
 from meshwright.planner.targets.emit import LayoutRefusedError, emit, refusals
 from meshwright.planner.targets.facts import layout_of, request_part
@@ -29,7 +30,6 @@ from meshwright.planner.targets.megatron.cannot_build import cannot_build
 from meshwright.planner.targets.megatron.layer_patterns import read_pattern
 from meshwright.planner.targets.megatron.model import MODEL
 from meshwright.planner.targets.megatron.options import TABLE
-from meshwright.planner.targets.megatron.stages import layer_string, read_layer_string
 from meshwright.planner.targets.option_lists import OptionList, option_list, versions
 from meshwright.planner.targets.options import Table
 from meshwright.planner.targets.registry import TARGETS
@@ -191,10 +191,10 @@ def test_uneven_stages_are_written_out() -> None:
 
 
 def test_layer_strings_as_megatron_writes_them() -> None:
-    assert layer_string([2, 1, 0, 3], 1) == "Et*2|t||t*3mL"
-    assert [len(chunk) for chunk in read_layer_string("Ettt|(tt|)*29,m|L")] == [4, *[2] * 29, 1, 1]
-    with pytest.raises(InputError, match="`x` is no layer"):
-        read_layer_string("Et|xL")
+    assert write_stages([2, 1, 0, 3], 1) == "Et*2|t||t*3mL"
+    assert [len(chunk) for chunk in read_stages("Ettt|(tt|)*29,m|L")] == [4, *[2] * 29, 1, 1]
+    with pytest.raises(InputError, match="`x` is no part of a model"):
+        read_stages("Et|xL")
 
 
 def test_patterns_of_layers_as_megatron_writes_them() -> None:

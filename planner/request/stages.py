@@ -1,0 +1,36 @@
+"""The stages that a request gives, held against its model and its target."""
+
+from __future__ import annotations
+
+from ...cost_models.quantities.stages import chunk_sizes
+from ...cost_models.specs.model import ModelSpec
+from ...errors import InputError, UnsupportedError
+from ..space.stage_string import GRAMMAR, misplaced, read_stages
+from ..targets.base import Target
+from .fields import STAGES
+from .load import Request
+
+
+def given_stages(request: Request, model: ModelSpec, target: Target) -> tuple[int, ...] | None:
+    """[chunk] layers in the order of the model; None where the request gives none.
+
+    Raises InputError where they do not add up to the model, UnsupportedError where the target divides layers itself.
+    """
+    given = request.stages
+    if given is None or given in STAGES:
+        return None
+    if isinstance(given, str):
+        chunks = read_stages(given)
+        sizes = tuple(chunk.count("layer") for chunk in chunks)
+        wrong = misplaced(chunks, model.num_layers, model.mtp_layers)
+    else:
+        sizes, total = given, sum(given)
+        wrong = [f"{total} layers instead of {model.num_layers}"] if total != model.num_layers else []
+    if wrong:
+        text = given if isinstance(given, str) else ",".join(map(str, given))
+        raise InputError(f"stages `{text}` do not add up to {model.name}: {'; '.join(wrong)}",
+                         hint=f"every part once, in order: {GRAMMAR}")  # fmt: skip
+    if target.stages == "even" and sizes != tuple(chunk_sizes(model.num_layers, len(sizes))):
+        raise UnsupportedError(f"{target.name} cannot run the stages of the request: it divides the layers itself",
+                               hint="leave out `stages`, or choose another target")  # fmt: skip
+    return sizes
