@@ -58,7 +58,7 @@ parity: $(VENV)/.test-installed  ## every layout of the runtime against one proc
 planted-faults: $(VENV)/.test-installed  ## plant 36 mistakes in the runtime, print which check sees each (1 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 -s --tb=line tests/runtime/planted_all.py
 
-kill-test: $(VENV)/.test-installed  ## kill ranks 28 times, 15 times or more in a save (12 min)
+kill-test: $(VENV)/.test-installed  ## faults of a run as a table: SIGKILL, SIGTERM, full disks, missing nodes (17 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/checkpoint/kill_all.py
 
 lint: $(VENV)/.test-installed  ## ruff, check only

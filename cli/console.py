@@ -226,7 +226,7 @@ def check_writable(path: Path, *, force: bool) -> None:
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}", hint=f"`mkdir -p {path.parent}`")
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: no permission in {path.parent}", hint="choose another `-o`")
+        raise InputError(f"cannot write {path}: folder {path.parent} is not writable", hint="choose another folder")
 
 
 def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
@@ -238,12 +238,12 @@ def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
             with open(path, "wb", buffering=0) as device:
                 device.write(content)
         except OSError as error:
-            raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
+            raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another folder") from error
         return
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
+        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another folder") from error
     try:
         with open(handle, "wb") as file:
             file.write(content)
@@ -251,7 +251,7 @@ def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
         os.replace(temporary, path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another `-o`") from error
+        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another folder") from error
 
 
 def _reason(error: OSError) -> str:

@@ -28,8 +28,11 @@ class RunTerminated(MeshwrightError):
     exit_code = 128 + signal.SIGTERM
 
 
-def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int) -> MeshwrightError:
-    """The error of a run that failed, out of the ranks' last states and torchrun's last lines."""
+def diagnose(
+    states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int, num_nodes: int = 1
+) -> MeshwrightError:
+    """The error of a run that failed, out of the last states of this node's `num_ranks` ranks and torchrun's last
+    lines. num_nodes: of the run."""
     refused = [state for state in states.values() if state["code"] in REFUSED]
     if refused:
         message, _, hint = str(refused[0]["failed"]).rpartition("\n")  # as the worker writes it: the hint is one line
@@ -48,12 +51,14 @@ def diagnose(states: Mapping[int, State], tail: Sequence[str], exit_code: int, n
     elif killed:
         message = "\n".join(_died(rank, name, states) for rank, name in killed.items())
     elif waiting:
-        message = _hung(states, waiting)
+        message = _hung(states, num_nodes)
     else:
         last = next((line for line in reversed(tail) if line.strip()), "no message")
         message = f"torchrun ended with exit code {exit_code}: {last.strip()}"
     lines = [message, *(f"rank {s['rank']} was in {s['failed']}" for s in waiting)]
     hint = f"all {num_ranks} ranks were stopped; `--verbose` shows what they printed"
+    if num_nodes > 1:
+        hint = "the ranks of this node were stopped; the launcher of another node may name the one that failed first"
     return RunFailed("\n".join(lines), hint=hint, details=details)
 
 
@@ -74,13 +79,13 @@ def _died(rank: int, name: str, states: Mapping[int, State]) -> str:
     return f"rank {rank} was killed by {name}{memory}{where}"
 
 
-def _hung(states: Mapping[int, State], waiting: Sequence[State]) -> str:
+def _hung(states: Mapping[int, State], num_nodes: int) -> str:
     """Ranks that did not give up were not waiting in vain: one of them did not come."""
     silent = [state for rank, state in sorted(states.items()) if not state["failed"]]
     # Those that still wait are victims, too, of one that is not in a collective.
     suspects = [state for state in silent if " over " not in str(state["doing"])] or silent
     if not suspects:
-        return f"a collective did not end: {waiting[0]['failed']}"
+        return "a rank of another node ended or did not answer" if num_nodes > 1 else "a collective did not end"
     return "\n".join(
         f"rank {state['rank']} did not answer; it was last seen in step {state['step'] + 1}: {state['doing']}"
         for state in suspects

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +115,7 @@ def planned_job(settings: Settings) -> Job:
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:
     """The job that the flags ask for, and what was shrunk."""
+    check_numbers(settings)
     job = planned_job(settings)
     notes: list[str] = []
     if settings.resume and settings.checkpoint is not None:
@@ -123,8 +125,6 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.order is not None:
         job = replace(job, custom_order=custom_order(settings.order, job), predicted_step_s=None)
         job.check_states()
-    if settings.lora_alpha is not None and settings.lora_alpha <= 0:
-        raise InputError(f"--lora-alpha {settings.lora_alpha:g} is not above 0", hint="leave it out: the rank")
     if settings.lora_alpha is not None and job.lora is None:
         raise InputError(f"--lora-alpha {settings.lora_alpha:g}: this plan trains no adapters",
                          hint="plan with `--lora RANK`, or leave it out")  # fmt: skip
@@ -134,6 +134,19 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
                   clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
                   balances_experts=settings.balance_experts)  # fmt: skip
     return for_parity(job, as_trained=settings.as_trained) if settings.check_parity else job, notes
+
+
+def check_numbers(settings: Settings) -> None:
+    """Raises InputError for values of flags with which no run can train."""
+    rules = (("--timeout", settings.timeout_s, "above 0", "leave it out for 600 s, 60 s in a rehearsal"),
+             ("--lr", settings.learning_rate, "0 or more", "`--lr 3e-4`"),
+             ("--clip", settings.clip, "0 or more", "`--clip 0` clips nothing"),
+             ("--lora-alpha", settings.lora_alpha, "above 0", "leave it out for the rank"))  # fmt: skip
+    for name, value, bounds, hint in rules:
+        if value is not None and not (value > 0 if bounds == "above 0" else value >= 0):
+            raise InputError(f"{name} {value:g}: must be {bounds}", hint=hint)
+        if value is not None and math.isinf(value):
+            raise InputError(f"{name} {value:g}: must be finite", hint=hint)
 
 
 def for_parity(job: Job, *, as_trained: bool) -> Job:

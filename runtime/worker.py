@@ -31,7 +31,7 @@ from .checkpoint.checkpoint import Checkpoints
 from .checkpoint.saver import Saver
 from .failures import TERMINATED, RunFailed
 from .job import Job
-from .parallel.comm import CommunicationError
+from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import Mesh, build_mesh
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
 from .report import PEAKS, Event, Recorder, event_line, not_saved_line
@@ -137,7 +137,7 @@ def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=fresh, rank=logical,
                                 world_size=job.world_size, timeout=wait)  # fmt: skip
     except RuntimeError as error:
-        raise CommunicationError(f"connecting to the other ranks: {str(error).splitlines()[0]}") from error
+        raise CommunicationError(f"connecting to the other ranks: {backend_reason(error)}") from error
 
 
 def _restarts() -> int:

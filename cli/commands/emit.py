@@ -86,7 +86,8 @@ def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make {directory}: {(error.strerror or str(error)).lower()}") from error
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot make {directory}: {reason}", hint="choose another `-d`") from error
     if not os.access(directory, os.W_OK):
         raise InputError(f"cannot write in {directory}: no permission", hint="choose another `-d`")
     width = max(map(len, texts))

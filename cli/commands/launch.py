@@ -13,7 +13,7 @@ from ..console import Terminal, check_writable, to_json, write_file
 
 if TYPE_CHECKING:
     from ...runtime.job import Job
-    from ...runtime.launcher import Nodes
+    from ...runtime.nodes import Nodes
     from ...runtime.report import Event, Recorder
     from ...runtime.settings import Settings
 
@@ -111,6 +111,7 @@ def command(
     from ...planner.document.reading import load_plan
     from ...planner.targets.emit import check_trained
     from ...runtime import launcher
+    from ...runtime.nodes import nodes_for, shell_line
     from ...runtime.report import Recorder
     from ...runtime.settings import Settings, prepare
 
@@ -134,11 +135,11 @@ def command(
     loaded = load_plan(plan)
     check_trained(loaded, "meshwright")
     job, notes = prepare(settings)
-    nodes = launcher.nodes_for(loaded, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
-                               node_rank=node_rank, master_addr=master_addr, master_port=master_port,
-                               max_restarts=max_restarts, dry=dry_run)  # fmt: skip
+    nodes = nodes_for(loaded, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
+                      node_rank=node_rank, master_addr=master_addr, master_port=master_port,
+                      max_restarts=max_restarts, dry=dry_run)  # fmt: skip
     if dry_run:
-        terminal.write(launcher.shell_line(settings, nodes) + "\n")
+        terminal.write(shell_line(settings, nodes) + "\n")
         return
     launcher.check_torch()
     show_line = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])

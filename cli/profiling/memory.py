@@ -98,13 +98,14 @@ def _trained(
     """Where one layout was trained, and the bytes of its fullest rank; a CPU knows those of tensors alone."""
     from ...planner.document.reading import load_plan
     from ...runtime import launcher
+    from ...runtime.nodes import nodes_for
     from ...runtime.report import PEAKS, Recorder
     from ...runtime.settings import Settings, prepare
 
     settings = Settings(plan=str(path), choice=choice, steps=steps, device=device)
     job, notes = prepare(settings)
-    nodes = launcher.nodes_for(load_plan(path), job, scaled=False, nnodes=1, nproc_per_node=None, node_rank=0,
-                               master_addr=None, master_port=None)  # fmt: skip
+    nodes = nodes_for(load_plan(path), job, scaled=False, nnodes=1, nproc_per_node=None, node_rank=0,
+                      master_addr=None, master_port=None)  # fmt: skip
     recorder = Recorder(job, notes)
     launcher.run(settings, nodes, recorder.add, terminal.verbose, terminal.talk)
     sizes = {size: max(peaks) for size, name in zip(SIZES, PEAKS, strict=True) if (peaks := recorder.peaks(name))}

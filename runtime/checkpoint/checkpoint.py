@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from ...errors import InputError
 from ..model.initial_weights import same_weight
-from ..parallel.comm import CommunicationError
+from ..parallel.comm import CommunicationError, backend_reason
 from ..parallel.sharding import Unit
 from ..status import Status
 from ..trainer import Named, Trainer
@@ -79,7 +79,8 @@ class Checkpoints:
             probe.write_bytes(b"x")
             probe.unlink()
         except OSError as error:
-            raise InputError(f"{self.folder}: cannot save checkpoints: {error.strerror or error}",
+            reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
+            raise InputError(f"{self.folder}: cannot save checkpoints: {reason}",
                              hint="choose a folder that all ranks can write to") from None  # fmt: skip
 
     # ---- saving
@@ -226,7 +227,7 @@ class Checkpoints:
         return [value for _, value in results]
 
     def _cut_off(self, error: RuntimeError) -> CommunicationError:
-        message = f"{self.status.doing}: {str(error).splitlines()[0]}"
+        message = f"{self.status.doing}: {backend_reason(error)}"
         self.status.fail(message)
         return CommunicationError(message)
 

@@ -112,8 +112,11 @@ def check_resumable(folder: Path) -> None:
 
     An empty folder passes: a job that is always started with `--resume` has nothing there the first time.
     """
-    if not folder.is_dir():
+    if not folder.exists():
         raise InputError(f"{folder}: no such folder", hint="without `--resume` a run starts anew and makes it")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file, not the folder of a run's checkpoints",
+                         hint="give the folder that holds `step-00000100` and the like")  # fmt: skip
     if (folder / NAME).exists():
         raise InputError(f"{folder} is one checkpoint, not the folder of a run's checkpoints",
                          hint=f"`--checkpoint {folder.parent}`")  # fmt: skip

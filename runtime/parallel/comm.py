@@ -5,6 +5,7 @@ A `Group` of one rank communicates nothing, so that callers need no case of thei
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,12 @@ class CommunicationError(RuntimeError):
     """A collective that did not end: names it, its axis and ranks, and what the back end said."""
 
 
+def backend_reason(error: RuntimeError) -> str:
+    """What a back end said, in one line: without the place in its source, and without advice that fits every error."""
+    first = str(error).splitlines()[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", first).partition(" This is typically caused")[0]
+
+
 def _holders(tensor: torch.Tensor) -> int:
     """References to a tensor and to its storage, also those that Python does not see."""
     of_tensor: int = tensor._use_count()  # type: ignore[attr-defined]
@@ -49,7 +56,7 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            message = f"{self.status.doing}, step {self.status.step + 1}: {str(error).splitlines()[0]}"
+            message = f"{self.status.doing}, step {self.status.step + 1}: {backend_reason(error)}"
             self.status.fail(message)
             raise CommunicationError(message) from error
         self.status.set(before)

@@ -46,7 +46,7 @@ def _check_kept(layout: Layout, keep: Mapping[str, int]) -> None:
             raise InputError(f"--keep {axis}={ranks}: `{axis}` is no axis", hint=f"axes: {', '.join(AXES)}")
         planned = getattr(layout, axis)
         if not 2 <= ranks <= planned:
-            hint = f"from 2 to {planned}" if planned > 1 else f"leave out `--keep {axis}=...`"
+            hint = f"`--keep {axis}={planned}`" if planned > 1 else f"leave out `--keep {axis}={ranks}`"
             raise InputError(f"--keep {axis}={ranks}: the layout has {axis} {planned}", hint=hint)
 
 

@@ -55,6 +55,14 @@ def test_a_folder_with_other_files_is_left_alone(
     assert main([*words, "--force"]) == 0
 
 
+def test_a_folder_that_cannot_be_made(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["emit", str(plan_file), "-d", str(tmp_path / "file" / "job")]) == 2
+    said = capsys.readouterr().err
+    assert "not a directory" in said
+    assert "hint: choose another `-d`" in said
+
+
 def test_without_a_folder_it_prints(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["emit", str(plan_file), "--launcher", "slurm"]) == 0
     assert "#SBATCH --nodes=1" in capsys.readouterr().out

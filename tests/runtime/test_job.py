@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from meshwright.planner.document.placement import Placement
 from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.document.specs import model_of
 from meshwright.profiles.model.load import load_model
-from meshwright.runtime import launcher
 from meshwright.runtime.agent import PARENT
 from meshwright.runtime.failures import RunFailed, diagnose
 from meshwright.runtime.job import job_of
+from meshwright.runtime.nodes import Nodes, nodes_for, shell_line
+from meshwright.runtime.parallel.comm import backend_reason
 from meshwright.runtime.parallel.mesh import rank_lists
 from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.status import Status, read_all
@@ -196,11 +199,11 @@ def test_settings_survive_the_command_line(plan_file: Path) -> None:
     assert notes
 
 
-def nodes(plan_file: Path, **given: Any) -> launcher.Nodes:
+def nodes(plan_file: Path, **given: Any) -> Nodes:
     asked = {"scaled": False, "nnodes": None, "nproc_per_node": None, "node_rank": 0, "master_addr": None,
              "master_port": None, **given}  # fmt: skip
     plan = load_plan(plan_file)
-    return launcher.nodes_for(plan, job_of(plan, 1), **asked)
+    return nodes_for(plan, job_of(plan, 1), **asked)
 
 
 def test_the_world_is_that_of_the_plan(plan_file: Path) -> None:
@@ -212,8 +215,11 @@ def test_the_world_is_that_of_the_plan(plan_file: Path) -> None:
         nodes(plan_file, nproc_per_node=4, nnodes=2)
     with pytest.raises(InputError, match="is not one of 2 nodes"):
         nodes(plan_file, nnodes=2, master_addr="n0", node_rank=2)
+    for name, value in (("nnodes", 0), ("nproc_per_node", -1), ("master_port", 0), ("master_port", 65536)):
+        with pytest.raises(InputError, match=rf"--{name.replace('_', '-')} {value}: "):
+            nodes(plan_file, **{name: value})
     two = nodes(plan_file, nnodes=2, node_rank=1, master_addr="n0")
-    line = launcher.shell_line(Settings("plan.json"), two)
+    line = shell_line(Settings("plan.json"), two)
     assert "--nnodes 2 --nproc-per-node 4 --node-rank 1 --master-addr n0 --master-port 29500" in line
 
 
@@ -247,6 +253,32 @@ def test_a_killed_rank_is_named() -> None:
     tail = ["[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 17)"]
     found = diagnose(STATES, tail, 1, 2)
     assert "rank 1 was killed by SIGKILL (as when memory runs out) in step 3: forward pass" in found.message
+
+
+def test_a_rank_of_another_node_is_not_blamed_on_this_one() -> None:
+    """Each launcher sees the states of its own ranks."""
+    found = diagnose({0: STATES[0]}, [], 1, 1, num_nodes=2)
+    assert found.message.startswith("a rank of another node ended or did not answer\nrank 0 was in receive from rank 1")
+    assert "another node" in found.hint
+
+
+@pytest.mark.parametrize("words", [
+    "[/src/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:35504: Connection reset by peer. "
+    "This is typically caused by a remote worker hanging.\nmore",
+    "Read error [127.0.0.1]:35504: Connection reset by peer.",
+])  # fmt: skip
+def test_a_back_end_says_its_reason_in_a_line(words: str) -> None:
+    assert backend_reason(RuntimeError(words)) == "Read error [127.0.0.1]:35504: Connection reset by peer."
+
+
+@pytest.mark.parametrize(("flag", "value"), [
+    ("timeout_s", 0.0), ("timeout_s", -5.0), ("timeout_s", math.inf), ("learning_rate", math.nan),
+    ("learning_rate", -1.0), ("clip", -1.0), ("clip", math.nan), ("lora_alpha", 0.0),
+])  # fmt: skip
+def test_numbers_with_which_no_run_can_train(plan_file: Path, flag: str, value: float) -> None:
+    names = {"timeout_s": "--timeout", "learning_rate": "--lr", "clip": "--clip", "lora_alpha": "--lora-alpha"}
+    with pytest.raises(InputError, match=f"{names[flag]} {value:g}: must be "):
+        prepare(replace(Settings(str(plan_file)), **{flag: value}))
 
 
 def test_bad_data_is_the_users_input() -> None:

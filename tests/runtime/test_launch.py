@@ -8,13 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from ..snapshots import environment
-from .launched import finish, start, workers
+from .launched import all_gone, finish, parent_of, start, workers
 
 
 def after_steps(process: subprocess.Popen[str], plan: Path, rank: int) -> int:
@@ -25,15 +24,6 @@ def after_steps(process: subprocess.Popen[str], plan: Path, rank: int) -> int:
             return next(pid for pid, which in workers(plan) if which == rank)
     process.kill()
     raise AssertionError(process.communicate()[1])
-
-
-def all_gone(plan: Path) -> bool:
-    deadline = time.monotonic() + 5.0
-    while time.monotonic() < deadline:
-        if not list(workers(plan)):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 @pytest.fixture
@@ -110,8 +100,7 @@ def test_sigterm_ends_after_a_step_and_a_save(to: str, plan: Path, tmp_path: Pat
     words = (str(plan), "--scale-down", "--checkpoint", str(folder), "--checkpoint-every", "1000000")
     process = start(*words, "--steps", "1000000", "--report", str(report))
     rank_1 = after_steps(process, plan, rank=1)
-    torchrun = int(Path(f"/proc/{rank_1}/stat").read_text().rpartition(")")[2].split()[1])
-    processes = {"launcher": process.pid, "torchrun": torchrun, "rank 1": rank_1}
+    processes = {"launcher": process.pid, "torchrun": parent_of(rank_1), "rank 1": rank_1}
     for name, number in processes.items():
         if to in (name, "all"):
             os.kill(number, signal.SIGTERM)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from meshwright.runtime import launcher, rendezvous
 from meshwright.runtime.failures import RunFailed
-from meshwright.runtime.launcher import Nodes
+from meshwright.runtime.nodes import Nodes
 from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError, MeshwrightError

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,80 +18,46 @@ from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 
 from ..fork import TIMEOUT_S, fork
-from ..launched import start, workers
+from ..launched import LiveRun, all_gone, workers
 
-EVERY = 4
-LIFE_S = 180.0  # longest wait: a loaded machine takes a minute to start ranks again
-
-
-@dataclass
-class Killed:
-    """What a run that was killed said: (step, loss) in the order of printing, and where each life began."""
-
-    steps: list[tuple[int, float]] = field(default_factory=list)
-    saved: list[int] = field(default_factory=list)
-    lives: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)  # steps since the last checkpoint, at each kill
-    in_save: int = 0
-    text: list[str] = field(default_factory=list)
+EVERY = 4  # steps between checkpoints
 
 
-def kill_run(plan: Path, folder: Path, num_kills: int, seed: int, *, behind: bool = False) -> Killed:
-    """Every third kill comes in the middle of a save, the others at random times after a life's second step. behind:
-    saves go on while it trains, and every kill comes in one that follows a good one of that life."""
-    chance, found = random.Random(seed), Killed()
-    process = start(str(plan), "--steps", "1000000", "--checkpoint", str(folder), "--checkpoint-every", str(EVERY),
-                    "--max-restarts", str(num_kills), *(["--checkpoint-async"] if behind else []))  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    readers = [threading.Thread(target=_read, args=(process.stdout, found)),
-               threading.Thread(target=found.text.extend, args=(process.stderr,))]  # fmt: skip
-    for reader in readers:
-        reader.start()
-    since = 0.0
-    try:
+def words_of(folder: Path, *more: str) -> list[str]:
+    """Flags of a run without end that saves into `folder`."""
+    return ["--steps", "1000000", "--checkpoint", str(folder), "--checkpoint-every", str(EVERY), *more]
+
+
+def kill_run(plan: Path, folder: Path, num_kills: int, seed: int, *, behind: bool = False) -> tuple[LiveRun, int]:
+    """A run that ended by Ctrl-C after `num_kills` kills, and how many of them came in the middle of a save.
+
+    Every third kill comes in the middle of a save, the others at random times after a life's second step. behind: saves
+    go on while it trains, and every kill comes in one that follows a good one of that life.
+    """
+    chance, in_save, since = random.Random(seed), 0, 0.0
+    words = words_of(folder, "--max-restarts", str(num_kills), *(["--checkpoint-async"] if behind else []))
+    with LiveRun(plan, *words) as run:
         for kill in range(num_kills):
-            _wait(lambda: _steps_of_this_life(found) >= 2, found)
+            run.wait(lambda: run.steps_of_this_life >= 2)
             if behind:
-                _wait(partial(_has_saved, found, len(found.saved)), found)
+                run.wait(partial(_more_than, len(run.saved), run.saved))
                 since = time.time()
             pids = dict((rank, pid) for pid, rank in workers(plan))
             if behind or kill % 3 == 0:
-                _wait(partial(_saving, folder, since), found, pause_s=0.0005)
+                run.wait(partial(saving, folder, since), pause_s=0.0005)
             else:
                 time.sleep(chance.uniform(0.0, 1.5))
             os.kill(pids[chance.randrange(2)], signal.SIGKILL)
-            found.in_save += _saving(folder, since)
+            in_save += saving(folder, since)
             since = time.time()
-            _wait(partial(_has_lived, found, kill + 1), found)
-        _wait(lambda: _steps_of_this_life(found) > EVERY, found)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(LIFE_S) == 130, "".join(found.text)
-    finally:
-        process.kill()
-        for reader in readers:
-            reader.join()
-        process.communicate()
-    return found
+            run.wait(partial(_more_than, kill, run.lives))
+        run.wait(lambda: run.steps_of_this_life > EVERY)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130, "".join(run.text)
+    return run, in_save
 
 
-def _read(lines: Iterator[str], found: Killed) -> None:
-    for line in lines:
-        found.text.append(line)
-        if step := re.match(r"step (\d+)/\d+  loss ([\d.]+)", line):
-            found.steps.append((int(step[1]), float(step[2])))
-        elif saved := re.match(r"checkpoint .*step-(\d+)", line):
-            found.saved.append(int(saved[1]))
-        elif line.startswith("resumed after step "):
-            begun = int(line.split()[3])
-            found.lost.append(found.steps[-1][0] - begun)
-            found.lives.append(begun)
-        elif line.startswith("no checkpoint yet"):
-            found.lost.append(found.steps[-1][0])
-            found.lives.append(0)
-
-
-def _saving(folder: Path, since: float) -> bool:
+def saving(folder: Path, since: float) -> bool:
     """Whether a save has begun since then, and not ended: the life before may have left half of one."""
     for path in folder.glob(PARTIAL + "step*"):
         try:
@@ -105,24 +68,8 @@ def _saving(folder: Path, since: float) -> bool:
     return False
 
 
-def _has_saved(found: Killed, before: int) -> bool:
-    return len(found.saved) > before
-
-
-def _has_lived(found: Killed, times: int) -> bool:
-    return len(found.lives) == times
-
-
-def _steps_of_this_life(found: Killed) -> int:
-    begun = found.lives[-1] if found.lives else 0
-    return found.steps[-1][0] - begun if found.steps else 0
-
-
-def _wait(until: Callable[[], bool], found: Killed, pause_s: float = 0.02) -> None:
-    deadline = time.monotonic() + LIFE_S
-    while not until():
-        assert time.monotonic() < deadline, "the run did not go on\n" + "".join(found.text[-40:])
-        time.sleep(pause_s)
+def _more_than(number: int, items: Sequence[int]) -> bool:
+    return len(items) > number
 
 
 def uninterrupted(plan: Path, steps: int) -> list[float]:
@@ -137,13 +84,16 @@ def uninterrupted(plan: Path, steps: int) -> list[float]:
     return losses
 
 
-def check(found: Killed, plan: Path, *, behind: bool = False) -> None:
-    """Every life began at a checkpoint, none was torn, at most the steps since the last one were lost, and what was
-    trained is what an uninterrupted run trains. behind: a save may have taken all steps until the next one."""
-    text = "".join(found.text)
-    assert "damaged" not in text, text
-    assert "not saved" not in text, text
-    most = 2 * EVERY if behind else EVERY
-    assert all(0 <= lost <= most for lost in found.lost), found
-    expected = uninterrupted(plan, max(step for step, _ in found.steps))
-    assert all(f"{expected[step - 1]:.4f}" == f"{loss:.4f}" for step, loss in found.steps)
+def wrong(run: LiveRun, *, most_lost: int) -> list[str]:
+    """What a run that met a fault did wrong: more steps lost at once than `most_lost`, a torn checkpoint, an error of
+    ours, a rank that is left, or losses that an uninterrupted run does not have."""
+    text = "".join(run.text)
+    problems = [f"printed `{word}`" for word in ("damaged", "Traceback", "our bug") if word in text]
+    if not all(0 <= lost <= most_lost for lost in run.lost):
+        problems.append(f"lost {max(run.lost)} steps, at most {most_lost} are allowed")
+    if not all_gone(run.plan):
+        problems.append("ranks are left running")
+    expected = uninterrupted(run.plan, max((step for step, _ in run.steps), default=0))
+    if others := [step for step, loss in run.steps if f"{expected[step - 1]:.4f}" != f"{loss:.4f}"]:
+        problems.append(f"other losses than without the fault, from step {others[0]}")
+    return problems

@@ -57,6 +57,15 @@ def test_axes_stay_on_request(layout_id: str, keep: dict[str, int], shown: str) 
     assert rehearsal.seq_len % (chunks * rehearsal.layout.tp) == 0
 
 
+@pytest.mark.parametrize(("layout_id", "keep", "hint"), [
+    ("cp4r-dp2-mbs1-z1-rnone", {"cp": 8}, "`--keep cp=4`"), ("dp2-mbs1-z1-rnone", {"cp": 4}, "leave out `--keep cp=4`"),
+])  # fmt: skip
+def test_the_hint_is_a_number_of_ranks_that_can_stay(layout_id: str, keep: dict[str, int], hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        scale_down(job(layout_id, large(llama()), seq_len=8192), keep)
+    assert caught.value.hint == hint
+
+
 def test_experts_stay_whole_on_request() -> None:
     rehearsal = scale_down(job("dp16-ep8-mbs1-z1-rnone", large(moe()), seq_len=8192), {"ep": 3, "dp": 3})[0]
     assert str(rehearsal.layout) == "dp3-ep3-mbs1-z1-rnone"
