@@ -49,6 +49,7 @@ class Terminal:
         self.settings = settings
         # Whether the user was told of Ctrl-C already: Typer reports it a second time, as an exit code.
         self.interruption_shown = False
+        self._outlives_streams = False
 
     @cached_property
     def out(self) -> Console:
@@ -63,8 +64,16 @@ class Terminal:
         """Prints the parts of a screen; nothing under --json, where only the document may stand on stdout."""
         if self.settings.json or self.settings.quiet:
             return
-        for part in screen:
-            print_part(self.out, part)
+        with self._writing(sys.stdout):
+            for part in screen:
+                print_part(self.out, part)
+
+    def show_line(self, text: str) -> None:
+        """A line of what is under way: on stdout, but on stderr under --json, where stdout has the document only."""
+        if self.settings.json:
+            self.talk(text)
+        else:
+            self.show([text])
 
     def write_json(self, document: Mapping[str, Any]) -> None:
         """One JSON document on stdout."""
@@ -72,12 +81,14 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Text on stdout, as it is."""
-        sys.stdout.write(text)
+        with self._writing(sys.stdout):
+            sys.stdout.write(text)
 
     def talk(self, text: str) -> None:
         """A line on stderr that is not an error."""
         if not self.settings.quiet:
-            sys.stderr.write(f"{text}\n")
+            with self._writing(sys.stderr):
+                sys.stderr.write(f"{text}\n")
 
     def verbose(self, text: str) -> None:
         if self.settings.verbose:
@@ -107,8 +118,27 @@ class Terminal:
         lines += [f"  {line}" if line and not line.startswith("  ") else line for line in more]
         if hint:
             lines += ["", f"{self._styled('hint', '36')}: {hint}"]
-        sys.stderr.write("\n".join(lines) + "\n")
-        sys.stderr.flush()
+        with self._writing(sys.stderr):
+            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.flush()
+
+    def outlive_streams(self) -> None:
+        """From now on, a stream that takes no more (its reader is gone, its disk is full) is left out: for commands
+        whose work is worth more than their lines."""
+        self._outlives_streams = True
+
+    @contextmanager
+    def _writing(self, stream: IO[str]) -> Iterator[None]:
+        try:
+            yield
+            if self._outlives_streams:
+                stream.flush()  # else it may fail later, elsewhere
+        except OSError as error:
+            if not self._outlives_streams:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if stream is sys.stdout:
+                self.warn(f"cannot write to standard output: {_reason(error)}; going on without it")
 
     def _styled(self, text: str, color: str) -> str:
         return f"\x1b[1;{color}m{text}\x1b[0m" if use_color(self.settings.color, sys.stderr) else text

@@ -52,8 +52,10 @@ class Stored:
             first = index % self.num_sequences * self.seq_len
             rows.append(np.asarray(self.tokens[first : first + self.seq_len + self.ahead], dtype=np.int64))
         tokens = torch.from_numpy(np.stack(rows))
-        if int(tokens.max()) >= self.vocab:
-            raise InputError(f"the data has token {int(tokens.max())}, the model knows 0 to {self.vocab - 1}",
+        least, most = int(tokens.min()), int(tokens.max())
+        if least < 0 or most >= self.vocab:
+            wrong = most if most >= self.vocab else least
+            raise InputError(f"the data has token {wrong}, the model knows 0 to {self.vocab - 1}",
                              hint="use the model's own tokenizer")  # fmt: skip
         return tokens
 
@@ -78,12 +80,17 @@ def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: in
 
 
 def _shard(path: Path, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
+    """Raises InputError for a file that does not hold tokens."""
+    width = np.uint16 if vocab <= 1 << 16 else np.uint32
+    hint = "save tokens with numpy.save, one row of integers"
     if path.suffix == ".bin":
-        return np.memmap(path, dtype=np.uint16 if vocab <= 1 << 16 else np.uint32, mode="r")
+        hint = f"write tokens as {width.__name__}, with numpy's tofile: the model has {vocab:,} of them"
     try:
+        if path.suffix == ".bin":
+            return np.memmap(path, dtype=width, mode="r")
         tokens = np.load(path, mmap_mode="r")
-    except ValueError as error:
-        raise InputError(f"{path}: {error}", hint="save tokens with numpy.save, one row of integers") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}", hint=hint) from None
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise InputError(f"{path}: not one row of integers", hint="save tokens with numpy.save, one row of integers")
+        raise InputError(f"{path}: not one row of integers", hint=hint)
     return np.asarray(tokens)

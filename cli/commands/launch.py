@@ -141,20 +141,18 @@ def command(
     if dry_run:
         terminal.write(shell_line(settings, nodes) + "\n")
         return
-    launcher.check_torch()
-    show_line = terminal.talk if terminal.settings.json else lambda text: terminal.show([text])
-    _show_notes(job, notes, show_line)
+    terminal.outlive_streams()
+    _show_notes(job, notes, terminal.show_line)
     recorder = Recorder(job, notes)
     reference = launcher.reference_steps(settings) if check_parity else []
-    _train(terminal, recorder, settings, nodes, show_line, report, force=force)
+    _train(terminal, recorder, settings, nodes, report, force=force)
     if node_rank == 0:  # the others have no report of the whole run
-        _finish(terminal, recorder, settings, reference, show_line, report, force=force)
+        _finish(terminal, recorder, settings, reference, report, force=force)
 
 
 def _train(
-    terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, show_line: Callable[[str], None],
-    report: Path | None, *, force: bool,
-) -> None:  # fmt: skip
+    terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, report: Path | None, *, force: bool
+) -> None:
     """Runs all ranks of this node and shows their events. A run that stops early keeps its report all the same."""
     from ...runtime import launcher
     from ...runtime.report import event_line
@@ -162,7 +160,7 @@ def _train(
     def on_event(event: Event) -> None:
         recorder.add(event)
         if line := event_line(event, recorder.job):
-            (terminal.warn if event["event"] == "not_saved" else show_line)(line)
+            (terminal.warn if event["event"] == "not_saved" else terminal.show_line)(line)
 
     try:
         launcher.run(settings, nodes, on_event, terminal.verbose, terminal.talk)
@@ -180,10 +178,10 @@ def _train(
 
 def _finish(
     terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]],
-    show_line: Callable[[str], None], report: Path | None, *, force: bool,
+    report: Path | None, *, force: bool,
 ) -> None:  # fmt: skip
     """Shows the checks of a complete run and writes its report; exits with 1 where parity fails."""
-    more = _checked(terminal, recorder, settings, reference, show_line)
+    more = _checked(terminal, recorder, settings, reference)
     _write(terminal, recorder.document(**more), report, force=force)
     if terminal.settings.json:
         terminal.write(to_json(recorder.document(**more)))
@@ -267,7 +265,6 @@ def _checked(
     recorder: Recorder,
     settings: Settings,
     reference: list[tuple[float, float]],
-    show_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
     from ...runtime.rehearsal import parity, pricing
@@ -290,8 +287,8 @@ def _checked(
         more["parity"] = {**verdict.as_dict(), "memory_agrees": all(row.within for row in memory),
                           "not_exercised": missing}  # fmt: skip
         terminal.show([screen.parity_table(verdict)])
-        show_line(screen.verdict_line(verdict))
-        show_line(f"not exercised: {', '.join(missing)}")
+        terminal.show_line(screen.verdict_line(verdict))
+        terminal.show_line(f"not exercised: {', '.join(missing)}")
     terminal.show([screen.memory_table(memory)])
     if settings.check_parity and not all(row.within for row in memory):
         terminal.warn(f"NOT the planned memory: it is off by more than {parity.MEMORY_TOLERANCE:.0%}")

@@ -26,13 +26,13 @@ TIMEOUT_S = 60.0
 Break = Callable[[Trainer, int], None]
 
 
-def fork(num_ranks: int, function: Callable[[int], Any]) -> list[Any]:
+def fork(num_ranks: int, function: Callable[[int], Any], timeout_s: float = TIMEOUT_S) -> list[Any]:
     """What `function(rank)` returns on every rank, with torch.distributed at hand. Raises the failures of all ranks:
-    one that fails closes connections of others, which may notice before they fail themselves."""
+    one that fails closes connections of others, which may notice before they fail themselves. timeout_s: of all."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         pids = {_start(rank, num_ranks, Path(folder), function): rank for rank in range(num_ranks)}
-        _wait(pids)
+        _wait(pids, timeout_s)
         results = [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(num_ranks)
                    if (Path(folder) / str(rank)).exists()]  # fmt: skip
     failures = [each for each in results if isinstance(each, str)]
@@ -57,9 +57,9 @@ def _start(rank: int, num_ranks: int, folder: Path, function: Callable[[int], An
     os._exit(isinstance(result, str))
 
 
-def _wait(pids: dict[int, int]) -> None:
+def _wait(pids: dict[int, int], timeout_s: float) -> None:
     """Until all have ended; 3 s after one has failed, or at the time-out, the others are killed."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while pids:
         pid, state = _any(pids)
         if pid:

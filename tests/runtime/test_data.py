@@ -65,3 +65,13 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "large.npy", np.full(30, 300))
     with pytest.raises(InputError, match="token 300"):
         open_source(str(tmp_path / "large.npy"), 256, 8, 1, seed=0).batch(0)
+    np.save(tmp_path / "negative.npy", np.full(30, -1))
+    with pytest.raises(InputError, match="token -1, the model knows 0 to 255"):
+        open_source(str(tmp_path / "negative.npy"), 256, 8, 1, seed=0).batch(0)
+    (tmp_path / "odd.bin").write_bytes(b"abc" * 33)
+    with pytest.raises(InputError, match=r"odd\.bin: .* not a multiple") as caught:
+        open_source(str(tmp_path / "odd.bin"), 256, 8, 1, seed=0)
+    assert caught.value.hint.startswith("write tokens as uint16")
+    (tmp_path / "empty.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"empty\.bin: cannot mmap an empty file"):
+        open_source(str(tmp_path / "empty.bin"), 256, 8, 1, seed=0)

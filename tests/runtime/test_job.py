@@ -277,8 +277,9 @@ def test_a_back_end_says_its_reason_in_a_line(words: str) -> None:
 ])  # fmt: skip
 def test_numbers_with_which_no_run_can_train(plan_file: Path, flag: str, value: float) -> None:
     names = {"timeout_s": "--timeout", "learning_rate": "--lr", "clip": "--clip", "lora_alpha": "--lora-alpha"}
+    changed: dict[str, Any] = {flag: value}
     with pytest.raises(InputError, match=f"{names[flag]} {value:g}: must be "):
-        prepare(replace(Settings(str(plan_file)), **{flag: value}))
+        prepare(replace(Settings(str(plan_file)), **changed))
 
 
 def test_bad_data_is_the_users_input() -> None:

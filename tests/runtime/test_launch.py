@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..snapshots import environment
-from .launched import all_gone, finish, parent_of, start, workers
+from .launched import WAIT_S, all_gone, finish, parent_of, start, workers
 
 
 def after_steps(process: subprocess.Popen[str], plan: Path, rank: int) -> int:
@@ -90,6 +90,33 @@ def test_ctrl_c_stops_all_and_keeps_the_report(plan: Path, tmp_path: Path) -> No
     assert found["stopped"] == "interrupted"
     assert len(found["steps"]) >= 2
     assert all_gone(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_for_its_lines_ends_no_training(plan: Path, tmp_path: Path) -> None:
+    report = tmp_path / "run.json"
+    words = ["launch", str(plan), "--scale-down", "--steps", "3", "--report", str(report)]
+    command = [sys.executable, "-m", "meshwright", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot write to standard output: no space left on device; going on without it") == 1
+    assert len(json.loads(report.read_text(encoding="utf-8"))["steps"]) == 3
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_ends_no_training(plan: Path, tmp_path: Path) -> None:
+    """As `launch ... 2>&1 | tee log` where tee is killed."""
+    report = tmp_path / "run.json"
+    words = ["launch", str(plan), "--scale-down", "--steps", "3", "--report", str(report)]
+    command = [sys.executable, "-m", "meshwright", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(WAIT_S) == 0
+    assert len(json.loads(report.read_text(encoding="utf-8"))["steps"]) == 3
 
 
 @pytest.mark.slow

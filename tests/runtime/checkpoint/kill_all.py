@@ -22,7 +22,7 @@ from .kills import EVERY, kill_run, saving, words_of, wrong
 from .small_disk import SmallDisk
 
 TIMEOUT_S = 10.0  # `--timeout` where other nodes are missing: time for those that come
-SLACK_S = 20.0  # to start Python, to end, on a loaded machine
+SLACK_S = 60.0  # to start Python, to end, on a loaded machine; no default time-out of torch is as short
 
 ROWS: list[tuple[str, ...]] = [("fault", "exit code", "on disk", "lost", "verdict")]
 
@@ -45,18 +45,21 @@ def plan(two_ranks: Path, tmp_path: Path) -> Path:
 
 def judge(
     fault: str, runs: Sequence[LiveRun], folder: Path, *, exit_code: int, most_lost: int, says: str = "",
-    good: str = "good", inside: Sequence[str] = (), seen: Path | None = None,
+    good: str = "good", inside: Sequence[str] = (), seen: Path | None = None, took_s: float = 0.0,
 ) -> None:  # fmt: skip
     """Adds the row of a fault that has happened, and fails if it is not as it should be.
 
     runs: launches of all nodes, which must end with exit_code; most_lost: steps; says: words that all must print; good:
-    the verdict, unless something is wrong; inside, seen: of a disk that only processes inside see.
+    the verdict, unless something is wrong; inside, seen: of a disk that only processes inside see; took_s: how long
+    they waited for others.
     """
     codes, seen = [run.end() for run in runs], seen or folder
     problems = [problem for run in runs for problem in wrong(run, most_lost=most_lost)]
     if any(code != exit_code for code in codes):
         problems.append(f"exit code is not {exit_code}")
     problems += [f"does not print `{says}`" for run in runs if says not in "".join(run.text)]
+    if took_s > TIMEOUT_S + SLACK_S:
+        problems.append(f"ended after {took_s:.0f} s, --timeout is {TIMEOUT_S:g}")
     on_disk = [Manifest.read(path).step for path in saved_in(seen)][:1]
     done = max((step for run in runs for step, _ in run.steps[-1:]), default=on_disk[0] if on_disk else 0)
     lost = max([done - sum(on_disk), *(lost for run in runs for lost in run.lost)])
@@ -226,8 +229,7 @@ def wait_in_vain(
         with run:
             run.end()
     took_s = time.monotonic() - started
-    judge(fault, runs, folder, exit_code=1, most_lost=0, says=says)
-    assert took_s < TIMEOUT_S + SLACK_S
+    judge(fault, runs, folder, exit_code=1, most_lost=0, says=says, took_s=took_s)
 
 
 def test_a_master_that_refuses(plan: Path, saved: Path, tmp_path: Path) -> None:
