@@ -15,6 +15,7 @@ from typing import Self
 from ..snapshots import environment
 
 WAIT_S = 120.0
+GONE_S = 20.0  # longest wait for the end of ranks that are killed
 LIFE_S = 180.0  # longest wait for a line: a loaded machine takes a minute to start ranks again
 
 
@@ -107,7 +108,7 @@ def workers(plan: Path) -> Iterator[tuple[int, int]]:
 
 def all_gone(plan: Path) -> bool:
     """Whether no worker that trains `plan` is left, after a moment."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
         if not list(workers(plan)):
             return True

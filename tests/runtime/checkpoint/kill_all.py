@@ -61,7 +61,8 @@ def judge(
     if took_s > TIMEOUT_S + SLACK_S:
         problems.append(f"ended after {took_s:.0f} s, --timeout is {TIMEOUT_S:g}")
     on_disk = [Manifest.read(path).step for path in saved_in(seen)][:1]
-    done = max((step for run in runs for step, _ in run.steps[-1:]), default=on_disk[0] if on_disk else 0)
+    # A launcher that is killed may not have printed the last step that is on disk.
+    done = max([*(step for run in runs for step, _ in run.steps[-1:]), *on_disk], default=0)
     lost = max([done - sum(on_disk), *(lost for run in runs for lost in run.lost)])
     if not 0 <= lost <= most_lost:
         problems.append(f"{lost} steps lost")
