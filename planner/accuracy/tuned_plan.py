@@ -174,8 +174,8 @@ def _stages(row: RowReader, settings: Settings, facts: Facts) -> tuple[int, ...]
         row.fail(place, renamed(error.message), renamed(error.hint or ""))
         return None
     if read["vpp"] != vpp:
-        text = f"{pp * read['vpp']} stages for pp {pp} x vpp {vpp} = {pp * vpp}"
-        row.fail(place, text, "a stage of the string is one chunk of layers of one GPU")
+        text = f"{pp * read['vpp']} chunks for pp {pp} x vpp {vpp} = {pp * vpp}"
+        row.fail(place, text, "parts between two `|` are one chunk")
     stated = row.get("stage_layers")
     if stated is not None and stated != read["stages"]:
         row.fail(("stage_layers",), f"is {stated}, but pipeline_layout has {read['stages']}", "leave one of them out")
