@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-upstream test-executors parity planted-faults kill-test lint format types figures study-table docs check \
-	clean search-table single-gpu closed-loop closed-loop-quick tuned-plans
+	clean search-table memory-table single-gpu closed-loop closed-loop-quick tuned-plans
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,9 @@ figures: $(VENV)/.test-installed  ## measure the speed figures into benchmarks/f
 
 search-table: $(VENV)/.test-installed  ## print what the search has to reach, and what it takes here
 	$(BIN)/python benchmarks/search_table.py
+
+memory-table: $(VENV)/.test-installed  ## train 40 random stages on the CPU, predicted memory beside measured (10 to 30 min)
+	$(BIN)/python benchmarks/memory_table.py
 
 single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
