@@ -157,13 +157,18 @@ class Group:
 
         return arrived
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Work:
-        """Starts sending to the global rank `to`; the tensor must live until the work is done."""
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> tuple[Work, torch.Tensor]:
+        """Starts sending to the global rank `to`. Returns the work and what must live until it is done.
+
+        gloo never says that a message has left before somebody waits for it. It sends a copy in host memory, so that a
+        rank on CPUs holds no more on its device than one with NCCL.
+        """
+        tensor = host.copy(tensor, tensor.dtype) if tensor.device.type == "cpu" else tensor.contiguous()
         with self._named(f"send to rank {to}"):
             work = dist.isend(tensor, to, group=self.handle, tag=tag)
         if work is None:
             raise CommunicationError(f"send to rank {to}: this rank is not in the group")
-        return work
+        return work, tensor
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Work:
         """Starts to fill `tensor` with what the global rank `source` sends."""

@@ -98,7 +98,7 @@ class Pipeline:
         self._flights: dict[tuple[int, int], _Flight] = {}
         self._late: dict[tuple[int, int], split_backward.Late] = {}
         self._here: dict[_Message, Tensor] = {}  # between two chunks of this stage
-        self._sending: list[tuple[Work, Tensor]] = []
+        self._sending: list[tuple[Work, Tensor]] = []  # each with what must live until it has left
         self._posted: deque[_Posted] = deque()
         self._to_post: Iterator[_Message] = iter(())
 
@@ -213,9 +213,7 @@ class Pipeline:
         # What has arrived need not be kept.
         self._sending = [sending for sending in self._sending if not sending[0].is_completed()]
         edge = self.mesh.edges[direction, self.mesh.coords.stage, to]
-        tensor = tensor.contiguous()  # what the back ends send
-        # The tensor beside its work: it must live until it has left.
-        self._sending.append((edge.send(tensor, pp.ranks[to], self._tag(message)), tensor))
+        self._sending.append(edge.send(tensor, pp.ranks[to], self._tag(message)))
 
     def _receive(self, action: Action) -> Tensor:
         message = self._before(action)

@@ -27,8 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from ..job import Job
 from ..model.decoder import DecoderChunk
 from ..parallel import host
-from ..parallel.comm import Group
-from ..parallel.mesh import Mesh, build_mesh
+from ..parallel.mesh import build_mesh
 from ..parallel.pipeline import AHEAD
 from ..parallel.strategies import HEAD
 from ..status import Status
@@ -41,8 +40,7 @@ ANY_NUMBER = 2.0
 
 
 def trace(job: Job, stage: int, *, gpu: bool = True) -> Trace:
-    """The second step of the first rank of `stage`. gpu: with the kernels and messages of a GPU, else those of a run on
-    CPUs over gloo."""
+    """The second step of the first rank of `stage`. gpu: with the kernels of a GPU, else those of a CPU."""
     rank = stage * (job.world_size // job.layout.pp)
     dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
@@ -68,7 +66,6 @@ def _shortened(job: Job, stage: int) -> Job:
 def _trace(job: Job, rank: int, gpu: bool) -> Trace:
     status = Status(rank=rank)
     mesh = build_mesh(job.layout, rank, status, timeout_s=60.0)
-    mesh = _with_sent(mesh) if gpu else mesh
     with FakeTensorMode(), _gpu_kernels() if gpu else nullcontext():
         trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
         tracer = _Tracer(job, trainer, status)
@@ -157,31 +154,6 @@ class _NoData:
 
     def batch(self, step: int) -> Tensor:
         return torch.zeros(self.shape, dtype=torch.int64)
-
-
-class _SentAtOnce(Group):
-    """A message is done before the next one is sent. Torch's fake work never says so, nor does gloo's: there a stage
-    keeps what it sent until the end of the step."""
-
-    def send(self, tensor: Tensor, to: int, tag: int) -> Any:
-        super().send(tensor, to, tag)
-        return _Done()
-
-
-class _Done:
-    def is_completed(self) -> bool:
-        return True
-
-    def wait(self) -> bool:
-        return True
-
-
-def _with_sent(mesh: Mesh) -> Mesh:
-    edges: dict[tuple[str, int, int], Group] = {
-        key: _SentAtOnce(group.axis, group.ranks, mesh.rank, group.handle, group.status)
-        for key, group in mesh.edges.items()
-    }
-    return replace(mesh, edges=edges)
 
 
 @contextmanager

@@ -158,7 +158,7 @@ def test_peak_memory_is_within_five_percent(layout_id: str) -> None:
 
 @pytest.mark.parametrize("recompute", ["rnone", "rfull"])
 def test_traced_memory_of_a_pipeline_is_within_five_percent(recompute: str) -> None:
-    """Traced with messages that are gone when they are sent, as on a GPU."""
+    """Traced, with the kernels of a GPU."""
     wanted = rehearsal(f"tp2-pp2-dp2-ep2-etp2-mbs1-z1-{recompute}", "moe")
     for stage, planned in enumerate(predicted_bytes(wanted)):
         assert planned["allocated"] == pytest.approx(dry_run.trace(wanted, stage).allocated_bytes, rel=0.05), stage

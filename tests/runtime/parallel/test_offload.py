@@ -71,7 +71,7 @@ def test_what_does_not_come_back_whole_is_noticed(kept: str, monkeypatch: pytest
     ],
 )  # fmt: skip
 def test_memory_within_five_percent(text: str) -> None:
-    """Traced with messages and collectives of a GPU: gloo keeps copies of both."""
+    """Traced, with the kernels of a GPU."""
     kind, _, layout_id = text.rpartition(":")
     wanted = rehearsal(layout_id, kind or "llama")
     for stage, planned in enumerate(predicted_bytes(wanted)):
