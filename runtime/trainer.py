@@ -69,7 +69,7 @@ class Trainer:
             chunk.run = Gatherer(self._shard(chunk))
         if self.parts.offload is not None:
             self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
-        self.optimizer = build_optimizer(job, [unit.master for unit in self.units], fused=fused)
+        self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
                                  job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
 
@@ -223,17 +223,16 @@ class _MicroBatches:
         return tuple(rows[:, shift : shift + length] for shift in shifts)
 
 
-def build_optimizer(job: Job, parameters: Iterable[Tensor], *, fused: bool = False) -> torch.optim.Optimizer:
+def build_optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     """AdamW (0.9, 0.95, weight decay 0.1 on everything) or SGD with momentum 0.9; element-wise both, so that any slice
     of a parameter is updated as the whole is."""
-    return optimizer_of(job.optimizer, parameters, job.learning_rate, fused=fused)
+    return optimizer_of(job.optimizer, parameters, job.learning_rate)
 
 
-def optimizer_of(
-    name: str, parameters: Iterable[Tensor], learning_rate: float, *, fused: bool
-) -> torch.optim.Optimizer:  # fmt: skip
-    """That of a job, by its name."""
-    how: dict[str, Any] = {"lr": learning_rate, "foreach": False, "fused": fused}
+def optimizer_of(name: str, parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+    """That of a job, by its name. One kernel on GPU and CPU: step by step, AdamW makes two more tensors of a weight's
+    size."""
+    how: dict[str, Any] = {"lr": learning_rate, "foreach": False, "fused": True}
     groups = [{"params": list(parameters)}]  # a stage without layers has no adapters, either
     if name == "sgd":
         return torch.optim.SGD(groups, momentum=MOMENTUM, **how)

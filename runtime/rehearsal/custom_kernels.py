@@ -91,7 +91,7 @@ def _update(optimizer: str) -> ActionFactory:
         master = torch.nn.Parameter(torch.randn(kernel["parameters"], device=device))
         gradient = torch.randn(kernel["parameters"], device=device)
         weights = torch.empty(kernel["parameters"], dtype=dtype, device=device)
-        stepped = optimizer_of(optimizer, [master], 1e-4, fused=device.type == "cuda")
+        stepped = optimizer_of(optimizer, [master], 1e-4)
 
         @torch.no_grad()
         def update() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from meshwright.cost_models.specs.model import FeedForward
 from meshwright.planner import api
 from meshwright.runtime.job import Job, job_of
 from meshwright.runtime.rehearsal import dry_run
@@ -54,6 +55,14 @@ def test_messages_that_were_sent_are_not_kept(layout_id: str) -> None:
     for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
         assert abs(row.difference) <= 0.05, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 
+
+def test_adamw_makes_no_tensors_of_the_size_of_weights() -> None:
+    """Traced as on a CPU: of layers that are large beside what few tokens leave behind."""
+    small = rehearsal("dp1-mbs1-z1-rfull")
+    layer = replace(small.model.kinds[0], feed_forward=FeedForward(inner=4096))
+    wanted = replace(small, model=replace(small.model, kinds=(layer,)), optimizer="adamw")
+    (planned,), traced = predicted_bytes(wanted), dry_run.trace(wanted, 0, gpu=False)
+    assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.03), traced
 
 
 
