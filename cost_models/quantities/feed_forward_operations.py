@@ -63,6 +63,8 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
     ops.traffic.append(MemoryTraffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
     ops.kernels = ops.kernels + builder.stack.kernels_per_expert_block + builder.stack.kernels_per_expert * num_local
+    # Rows come rank by rank, and leave so; experts take them one after another.
+    ops.reordered_bytes = np.where(shard.ep * shard.etp > 1, 2 * w * rows * h, 0.0)
     ops.host_waits = builder.stack.dropless and block.capacity_factor is None
     _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
     if (shard.etp > 1).any():

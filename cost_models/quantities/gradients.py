@@ -25,9 +25,8 @@ def reductions(ledger: Ledger) -> tuple[Array, Array]:
         return buckets, buckets
     moe = [k for k, variant in enumerate(ledger.problem.variants) if ledger.problem.model.kinds[variant.kind].is_moe]
     experts = _most_parts(ledger, moe)
-    # Experts that every rank has whole are reduced with the other weights of their layer.
-    separate = (x["tp"] > 1) | (x["ep"] * x["etp"] > 1)
-    return _most_parts(ledger) + np.where(x["tp"] > 1, whole_parts(ledger), 0.0), np.where(separate, experts, 0.0)
+    dense = _most_parts(ledger) + np.where(x["tp"] > 1, whole_parts(ledger), 0.0)
+    return dense, np.where(ledger.states.separate_experts, experts, 0.0)
 
 
 def _most_parts(ledger: Ledger, kinds: Collection[int] | None = None) -> Array:

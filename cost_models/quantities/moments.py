@@ -155,15 +155,18 @@ def _of_head(ledger: Ledger, rows: Array) -> Array:
 def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
     """[head, layer, projection of a prediction; n] bytes: weights while they are whole (ZeRO-3), of a layer with those
     of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), also those of the
-    embedding, and of a layer those of its experts or the others: the experts' are scattered before the others come."""
-    x, key, parameters = ledger.layouts, ledger.key, ledger.tables.parameters
-    num_kinds, problem = ledger.problem.num_kinds, ledger.problem
-    weights = parameters["dense_gathered_bytes"] + parameters["experts_gathered_bytes"]
-    trained = problem.state_bytes.gradient * np.maximum(parameters["trained_dense"], parameters["trained_experts"])
-    layer = ledger.largest(j, weights[:num_kinds, key]) * (2 if problem.stack.fsdp_overlap > 0 else 1)
-    gradients = ledger.largest(j, trained[:num_kinds, key])
+    embedding, and of a layer those of its experts or the others where they are scattered apart: the experts' are gone
+    before the others come."""
+    x, num_kinds, problem = ledger.layouts, ledger.problem.num_kinds, ledger.problem
+    of_rows = {name: rows[:, ledger.key] for name, rows in ledger.tables.parameters.items()}
+    weights = of_rows["dense_gathered_bytes"] + of_rows["experts_gathered_bytes"]
+    dense, experts = of_rows["trained_dense"], of_rows["trained_experts"]
+    at_once = np.where(ledger.states.separate_experts, np.maximum(dense, experts), dense + experts)
+    trained = problem.state_bytes.gradient * at_once
+    layer = ledger.largest(j, weights[:num_kinds]) * (2 if problem.stack.fsdp_overlap > 0 else 1)
+    gradients = ledger.largest(j, trained[:num_kinds])
     whole = ((x["zero"] == 3) & ~ledger.states.whole_in_pipeline).astype(np.float64)
     scattered = ((x["zero"] >= 2) & ~ledger.states.whole_gradients).astype(np.float64)
-    return (whole * np.array([_of_head(ledger, weights)[key], layer, weights[MTP][key]]),
-            scattered * np.array([_of_head(ledger, trained)[key], gradients, trained[MTP][key],
-                                  _embeddings(ledger, j) * trained[EMBEDDING][key]]))  # fmt: skip
+    return (whole * np.array([_of_head(ledger, weights), layer, weights[MTP]]),
+            scattered * np.array([_of_head(ledger, trained), gradients, trained[MTP],
+                                  _embeddings(ledger, j) * trained[EMBEDDING]]))  # fmt: skip

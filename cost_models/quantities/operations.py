@@ -95,6 +95,7 @@ class LayerOperations:
     exchanges: list[Exchange] = field(default_factory=list)  # collectives
     saved: list[Saved] = field(default_factory=list)  # tensors kept for the backward pass
     wgrad_stash: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
+    reordered_bytes: Array | float = 0.0  # [key] of experts' rows as they came and as they are needed, for a while both
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     kernels: Array | float = 0.0  # launched per forward pass

@@ -61,3 +61,10 @@ class StatePlacement:
         """[n] weights are gathered once per step, after the update."""
         zero, zero_2 = self.layouts["zero"], not self.problem.stack.is_fsdp2
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_in_pipeline) | ((zero == 2) & zero_2))
+
+    @cached_property
+    def separate_experts(self) -> Mask:
+        """[n] whether other ranks share the states of routed experts than those of the other weights: they then have
+        buffers and collectives of their own. Experts that every rank has whole are among the weights of their layer."""
+        x = self.layouts
+        return np.asarray((x["tp"] > 1) | (x["ep"] * x["etp"] > 1))

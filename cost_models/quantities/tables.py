@@ -107,11 +107,13 @@ class Tables:
         backward pass. That of an activation's output is alive beside those of its inputs; where the output itself was
         kept, it is gone by then, and is as large. The product that the backward pass meets first has that of its
         weight, too, and its output's is what a collective has brought. Those of other weights are left out: by then the
-        layer has let go of about as much, but of less where a rank has few tokens beside the width of its experts."""
+        layer has let go of about as much, but of less where a rank has few tokens beside the width of its experts.
+        Experts' rows in two orders may be more."""
         w = activation_bytes(self.problem.workload)
         widest = np.zeros((self.problem.num_kinds, self.num_keys))
         for kind, row in enumerate(widest):
             ops = self.operations[kind]
+            row[:] = ops.reordered_bytes
             for gemm in ops.gemms:
                 made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
                 row[:] = np.maximum(row, w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output)

@@ -42,10 +42,12 @@ class _Clamped(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         gate, up, activated = ctx.saved_tensors
         limited = gate.clamp(max=_LIMIT)
-        sigmoid = torch.sigmoid(_ALPHA * limited)
-        slope = sigmoid * (1 + _ALPHA * limited * (1 - sigmoid))
-        of_gate = grads[0] * (up.clamp(-_LIMIT, _LIMIT) + 1) * slope
-        return of_gate * (gate <= _LIMIT), grads[0] * activated * (up.abs() <= _LIMIT)
+        sigmoid = (_ALPHA * limited).sigmoid_()
+        # In place: step by step there would be seven tensors of this size.
+        slope = limited.mul_(1 - sigmoid).mul_(_ALPHA).add_(1).mul_(sigmoid)
+        del sigmoid
+        of_gate = slope.mul_(up.clamp(-_LIMIT, _LIMIT).add_(1)).mul_(grads[0])
+        return of_gate.masked_fill_(gate > _LIMIT, 0), (grads[0] * activated).masked_fill_(up.abs() > _LIMIT, 0)
 
 
 class _Gated(torch.autograd.Function):

@@ -59,7 +59,8 @@ class _Combine(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         out, weights, source = ctx.saved_tensors
         grad = grads[0][source]
-        grad_weights = torch.linalg.vecdot(grad, out)
+        # Nothing else has kept the experts' outputs: the products that are summed need no tensor of their own.
+        grad_weights = out.mul_(grad).sum(-1)
         return grad.mul_(weights[:, None]), grad_weights, None, None
 
 

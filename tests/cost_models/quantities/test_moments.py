@@ -253,6 +253,24 @@ def test_without_a_pipeline_nothing_is_left_beside_the_gradient_of_the_embedding
     assert not memory_moments(memory, 0)["workspace"][IN_EMBEDDING].any()
 
 
+@pytest.mark.parametrize(("layout_id", "at_once"), [("dp8-mbs1-z2-rnone", sum), ("dp8-ep2-mbs1-z2-rnone", max)])
+def test_experts_that_every_rank_has_are_scattered_with_their_layer(layout_id: str, at_once: Any) -> None:
+    """Mixtral 8x7B: h 4096, f 14336, a router, two norms, 4096 x (4096 + 1024) twice."""
+    ledger = built(layout_id, "generic", 64, "mixtral-8x7b")
+    parts = 8 * 3 * H * F / parse(layout_id).ep, 2 * H * (H + 1024) + 8 * H + 2 * H
+    assert memory_moments(DeviceMemory(ledger), 0)["gathered"][IN_LAYER, 0] == 4 * at_once(parts)
+
+
+@pytest.mark.parametrize(("layout_id", "rows"), [("dp8-mbs1-z1-rnone", 0), ("dp8-ep8-mbs1-z1-rnone", SEQ * 8 * 1.1),
+                                                 ("dp8-ep2-etp4-mbs1-z1-rnone", SEQ * 8 * 1.1 * 4)])  # fmt: skip
+def test_rows_of_experts_are_there_in_two_orders(layout_id: str, rows: float) -> None:
+    """Qwen3 30B-A3B: h 2048, experts of 768, which take 8 of 128: more than any product of theirs."""
+    ledger = built(layout_id, "generic", 64, "qwen3-30b-a3b")
+    found = float(memory_moments(DeviceMemory(ledger), 0)["workspace"][IN_LAYER, 0])
+    down = 2 * SEQ * 8 * (768 + 2048) + 2 * 128 * 768 * 2048  # with the gradient of its weight
+    assert found == pytest.approx(2 * 2 * rows * 2048 or down)
+
+
 def test_a_gradient_of_the_embedding_that_is_scattered_is_whole_before() -> None:
     ledger = built("pp2-dp4-mbs1-z2-rfull", "generic", 64)
     first = int(np.argmin(ledger.splits.first[0]))
