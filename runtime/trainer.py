@@ -84,7 +84,7 @@ class Trainer:
             units_of[part] = [(self._unit if trains else self._frozen)(name, kind, named)
                            for (trains, kind), named in kinds.items()]  # fmt: skip
         heads = [] if chunk.head is None else units_of[chunk.head]
-        tables = [unit for unit in (*self.units, *self.frozen) if unit.name == "embedding tied"]
+        tables = [unit for unit in (*self.units, *self.frozen) if unit.is_token_table]
         if self.job.model.tied_embeddings:
             heads += tables
         for module in chunk.predictions:

@@ -87,7 +87,7 @@ def _gathered(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     # The whole gradient of the head is made when that of the logits is freed, unless the product accumulates into it.
     fused = ledger.problem.stack.fused_accumulation
     freed = 0.0 if fused else activation_bytes(ledger.problem.workload) * ledger.tables.logits[ledger.key]
-    head = weights[0] + np.maximum(gradients[0] - freed, 0.0)
+    head = weights[0] + np.where(_joins_gradients(ledger), 0.0, np.maximum(gradients[0] - freed, 0.0))
     prediction = np.where(losses.predictions > 0, layer + projection + weights[0], 0.0)  # with the head that it calls
     zero = np.zeros(len(ledger.layouts))
     return [losses.any_head * weights[0], losses.any_head * head, layer, zero, gradients[3], prediction]
@@ -114,7 +114,9 @@ def _workspaces(memory: DeviceMemory, j: int, losses: _Losses) -> list[Array]:
     layer, weight = memory.workspace(j), ledger.largest(j, ledger.tables.made_gradient[:, key])
     in_w = np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], weight, 0.0)
     in_prediction = np.where(losses.predictions > 0, layer, 0.0)
-    return [cached, head + cached, layer + cached, in_w + cached, embedding + cached, in_prediction + cached]
+    tied = np.where(_joins_gradients(ledger), w * _of_head(ledger, trained)[key], 0.0)
+    return [cached, head + cached, layer + tied + cached, in_w + cached, embedding + tied + cached,
+            in_prediction + cached]  # fmt: skip
 
 
 def number_of_moments(problem: Problem) -> int:
@@ -141,10 +143,17 @@ def unusable(ledger: Ledger, j: int) -> Array:
 
 
 def _embeddings(ledger: Ledger, j: int) -> Array:
-    """[n] embeddings on the device of profile j whose gradient is made beside other micro-batches; none without a
-    pipeline: there the last activations are gone by then."""
-    x = ledger.layouts
-    return ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(x))) * (x["pp"] > 1)
+    """[n] embeddings on the device of profile j."""
+    return ledger.counts[j].get(ledger.splits.counts.shape[2] + EMBEDDING, np.zeros(len(ledger.layouts)))
+
+
+def _joins_gradients(ledger: Ledger) -> Mask:
+    """[n] whether the head's part of the gradient of tied embeddings waits for the embedding's: autograd adds up all
+    parts of a weight's gradient before it hands it on. Not between the chunks of a pipeline, each of which has a graph
+    of its own, nor where products add to the sum by themselves."""
+    problem = ledger.problem
+    joins = problem.model.tied_embeddings and not problem.stack.fused_accumulation
+    return np.asarray((ledger.layouts["pp"] == 1) & joins)
 
 
 def _of_head(ledger: Ledger, rows: Array) -> Array:

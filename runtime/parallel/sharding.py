@@ -54,6 +54,11 @@ class Weights:
         self.weights = mine.clone() if zero == 3 else mine  # stage 3 frees the buffer, and its part has to outlive it
         self.release()
 
+    @property
+    def is_token_table(self) -> bool:
+        """Whether the embedding, and perhaps a head or predictions, read this unit."""
+        return self.name == "embedding tied"
+
     def _adopt(self) -> None:
         start = 0
         for parameter, size in zip(self.parameters, self.sizes, strict=True):
@@ -166,17 +171,17 @@ class Unit(Weights):
 
 
 class _Input(torch.autograd.Function):
-    """The input of a part whose frozen weights are gathered: its gradient is the last thing that the backward pass of
-    the part makes, and nothing else tells that it has ended."""
+    """The input of a part with gathered weights whose gradient does not come in its backward pass: that of the input is
+    the last thing that this makes, and nothing else tells that it has ended."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, frozen: list[Weights]) -> Tensor:
-        ctx.frozen = frozen
+    def forward(ctx: Any, x: Tensor, units: list[Weights]) -> Tensor:
+        ctx.units = units
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        for unit in ctx.frozen:
+        for unit in ctx.units:
             unit.release()
         return grads[0], None
 
@@ -191,9 +196,11 @@ class Gatherer:
         units = [unit for unit in self.units_of[module] if unit.zero == 3]
         for unit in units:
             unit.gather()
-        frozen = [unit for unit in units if not isinstance(unit, Unit)]
-        if frozen and x.requires_grad:
-            x = _Input.apply(x, frozen)  # type: ignore[no-untyped-call]
+        # Frozen ones have no gradient. That of tied embeddings is complete with the embedding's part of it, which needs
+        # no row: the head's weights need not wait for it.
+        without = [unit for unit in units if not isinstance(unit, Unit) or unit.is_token_table]
+        if without and x.requires_grad:
+            x = _Input.apply(x, without)  # type: ignore[no-untyped-call]
         out = function(x)
         for unit in units:
             unit.release()

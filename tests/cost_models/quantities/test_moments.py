@@ -248,9 +248,36 @@ def test_the_gradient_of_the_embedding_is_made_beside_other_micro_batches(
     assert not any(memory_moments(DeviceMemory(ledger), j)["workspace"][IN_EMBEDDING].any() for j in others)
 
 
-def test_without_a_pipeline_nothing_is_left_beside_the_gradient_of_the_embedding() -> None:
+def test_without_a_pipeline_the_gradient_of_the_embedding_is_made_when_all_activations_are_gone() -> None:
     memory = DeviceMemory(built("dp8-mbs1-z0-rfull", "generic", 64))
-    assert not memory_moments(memory, 0)["workspace"][IN_EMBEDDING].any()
+    assert memory_moments(memory, 0)["workspace"][IN_EMBEDDING, 0] == 2 * V * H
+    assert memory.activations(0)[0] == pytest.approx(memory.of_micro_batch.saved[0])  # of one micro-batch
+
+
+def tied(layout_id: str, moment: int, name: str = "workspace", **changes: Any) -> float:
+    """Bytes of a buffer on the stage of the head by which a model with tied embeddings has more than another one."""
+    untied = load_model("llama-3.1-8b")[0]
+    rows = [built(layout_id, "generic", 64, replace(untied, tied_embeddings=ties), **changes) for ties in (True, False)]
+    found = [memory_moments(DeviceMemory(ledger), int(np.argmax(ledger.splits.first[0])))[name] for ledger in rows]
+    return float((found[0] - found[1])[moment, 0])
+
+
+@pytest.mark.parametrize(("layout_id", "changes", "waits"), [
+    ("dp8-mbs1-z0-rnone", {}, True), ("tp2-dp4-mbs1-z3-rfull", {}, True),
+    ("pp2-dp4-mbs1-z0-rnone", {}, False),  # the head has a graph of its own
+    ("dp8-mbs1-z0-rnone", {"fused_accumulation": True}, False),
+])  # fmt: skip
+def test_the_head_s_gradient_of_tied_embeddings_waits_for_the_embedding_s(
+    layout_id: str, changes: dict[str, Any], waits: bool
+) -> None:
+    expected = 2 * V * H / parse(layout_id).tp if waits else 0
+    assert tied(layout_id, IN_LAYER, **changes) == expected
+    assert tied(layout_id, IN_HEAD, **changes) == pytest.approx(0, abs=2 * H)  # the gradient of the final norm
+
+
+def test_a_gradient_that_waits_for_another_part_of_it_is_not_in_the_buffer_to_scatter() -> None:
+    assert tied("cp2g-dp4-mbs1-z2-rnone", IN_HEAD, "gathered") == pytest.approx(-(4 * V * H - V * SEQ), rel=1e-4)
+    assert tied("cp2g-dp4-mbs1-z2-rnone", IN_EMBEDDING, "gathered") == 0
 
 
 @pytest.mark.parametrize(("layout_id", "at_once"), [("dp8-mbs1-z2-rnone", sum), ("dp8-ep2-mbs1-z2-rnone", max)])
@@ -269,6 +296,7 @@ def test_rows_of_experts_are_there_in_two_orders(layout_id: str, rows: float) ->
     found = float(memory_moments(DeviceMemory(ledger), 0)["workspace"][IN_LAYER, 0])
     down = 2 * SEQ * 8 * (768 + 2048) + 2 * 128 * 768 * 2048  # with the gradient of its weight
     assert found == pytest.approx(2 * 2 * rows * 2048 or down)
+
 
 
 def test_a_gradient_of_the_embedding_that_is_scattered_is_whole_before() -> None:
