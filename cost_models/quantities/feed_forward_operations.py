@@ -26,11 +26,18 @@ def _add_activation(
     # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
     outer = tags & ~tag("act")
     input_bytes = 1.0 if builder.stack.saves_fp8_activations and builder.workload.is_quantised else w
-    ops.saved.append(Saved("activation input", parts * input_bytes * elements, outer))
-    if keeps_output:
-        ops.saved.append(Saved("activation output", builder.kept_input * elements, tags))
+    if builder.model.activation == "relu" and not gated:
+        # Its backward pass reads the result (torch derivatives.yaml, threshold_backward), which the next product keeps
+        # anyway. Made again, it would need its input, which is as large.
+        ops.saved.append(Saved("activation output", w * elements, outer))
+        keeps_more = keeps_output and builder.kept_input < w
     else:
-        ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
+        ops.saved.append(Saved("activation input", parts * input_bytes * elements, outer))
+        keeps_more = keeps_output
+        if not keeps_output:
+            ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
+    if keeps_more:
+        ops.saved.append(Saved("activation output", builder.kept_input * elements, tags))
     passes, fused = (parts + 1, 2 * parts + 1), not gated or builder.stack.fused_activation
     if not fused:  # activation 2 and product 3; backward: two products 3 each, activation 3
         ops.saved.append(Saved("activation of the gate", w * elements, tags))

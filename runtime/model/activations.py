@@ -76,6 +76,9 @@ def lean_gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
 
 def activated(recompute: Recompute, name: str, *inputs: Tensor) -> Tensor:
     """The activation of one input, or that of the first times the second."""
+    if name == "relu" and len(inputs) == 1:
+        # Its backward pass reads the result, which the next product keeps: made again, it would leave the input, too.
+        return ACTIVATIONS[name](inputs[0])
     if len(inputs) == 1:
         return recompute.output("act", ACTIVATIONS[name], *inputs)
     return recompute.output("act", partial(lean_gated if "act" in recompute.modules else gated, name), *inputs)

@@ -298,6 +298,14 @@ def test_rows_of_experts_are_there_in_two_orders(layout_id: str, rows: float) ->
     assert found == pytest.approx(2 * 2 * rows * 2048 or down)
 
 
+@pytest.mark.parametrize(("recompute", "more"), [("rnone", 1), ("rsel(act)", 0)])
+def test_relu_keeps_what_the_next_product_keeps(recompute: str, more: int) -> None:
+    """OPT-1.3B, 24 layers of f 8192: GELU keeps its input, and the product its output unless that is made again."""
+    opt = load_model("opt-1.3b")[0]
+    relu, gelu = (float(Activations(built(f"dp8-mbs1-z1-{recompute}", "generic", 64, replace(opt, activation=name)))
+                        .saved[0][0]) for name in ("relu", "gelu"))  # fmt: skip
+    assert gelu - relu == pytest.approx(more * 24 * 2 * SEQ * 8192)
+
 
 def test_a_gradient_of_the_embedding_that_is_scattered_is_whole_before() -> None:
     ledger = built("pp2-dp4-mbs1-z2-rfull", "generic", 64)

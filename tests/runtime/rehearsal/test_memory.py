@@ -87,6 +87,16 @@ def test_narrow_experts_within_five_percent(axes: str, recompute: str) -> None:
     assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.05), traced
 
 
+@pytest.mark.parametrize("recompute", ["rnone", "rsel(act)"])
+@pytest.mark.parametrize("schedule", ["dp1", "pp2-zbh1-dp1"])
+def test_relu_within_three_percent(schedule: str, recompute: str) -> None:
+    wanted = rehearsal(f"{schedule}-mbs1-z0-{recompute}")
+    block = replace(wanted.model.kinds[0], feed_forward=FeedForward(inner=512, gated=False))
+    wanted = replace(wanted, model=replace(wanted.model, kinds=(block,), activation="relu"))
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        traced = dry_run.trace(wanted, stage)
+        assert planned["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.03), traced
+
 
 @pytest.mark.parametrize("recompute", ["rnone", "rfull", "rsel(norm+act)"])
 @pytest.mark.parametrize("schedule", ["-zbh1", "-zbv-vpp2", "-dpv-vpp2"])
