@@ -36,7 +36,8 @@ def attention_of(
         f.problem("num_key_value_heads", f"{heads} heads are not divisible by {groups} key/value heads")
     width = f.count("head_dim", default=head_dim or max(1, hidden // heads))
     if f.sound and head_dim is None and not f.has("head_dim") and hidden % heads:
-        f.problem("num_attention_heads", f"hidden size {hidden} is not divisible by {heads} heads, and no head_dim")
+        f.problem("num_attention_heads", f"hidden size {hidden} is not divisible by {heads} heads, and no head_dim",
+                  hint="give `head_dim`, or a number of heads that divides it")  # fmt: skip
     return Attention(
         heads=heads,
         kv_heads=groups,

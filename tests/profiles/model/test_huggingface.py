@@ -125,6 +125,12 @@ def test_wrong_values(field: str, value: object, words: str) -> None:
     assert field in message or field == "num_attention_heads"
 
 
+def test_heads_that_do_not_divide_the_width_have_a_way_out() -> None:
+    with pytest.raises(InputError) as caught:
+        read_config({**LLAMA, "num_attention_heads": 7, "num_key_value_heads": 7}, "m")
+    assert caught.value.hint == "give `head_dim`, or a number of heads that divides it"
+
+
 def test_several_problems_come_together_with_their_lines(tmp_path: Path) -> None:
     text = json.dumps({**LLAMA, "hidden_size": 0, "vocab_size": "x"}, indent=1)
     path = tmp_path / "bad.json"
