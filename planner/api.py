@@ -24,6 +24,7 @@ from .heterogeneous.candidates import applies
 from .request.keywords import RequestFields
 from .request.load import Request, load_request
 from .request.resolve import Resolved, resolve
+from .request.target_choice import for_able_target
 from .search.executors import opened
 from .search.tasks import check_time_limit
 from .search.techniques import with_techniques
@@ -55,7 +56,8 @@ def plan(
     allow_techniques: names, with knobs as in `technique`, or `all`; the search uses those that make the best layout,
         perhaps none.
 
-    Raises InputError (exit 2) for a wrong request and NoFeasibleLayoutError (exit 1) if nothing is legal or fits.
+    Raises InputError (exit 2) for a wrong request, UnsupportedError (exit 2) if its target cannot train it or none can,
+    and NoFeasibleLayoutError (exit 1) if nothing is legal or fits.
     """
     check_time_limit(time_limit_s)
     with opened(jobs, executor) as pool:
@@ -63,10 +65,10 @@ def plan(
         checked = _request(request, request_fields)
         if layers == "own":
             beside = {"custom_stages": checked.stages not in (None, "even"), "techniques": bool(allow_techniques)}
-            return plan_custom_layers(resolve(checked), watch, **beside)
+            return plan_custom_layers(for_able_target(resolve(checked)), watch, **beside)
         if allow_techniques:
             return _plan_with_techniques(checked, allow_techniques, watch, seed)
-        return _plan_resolved(resolve(checked), watch, seed)
+        return _plan_resolved(for_able_target(resolve(checked)), watch, seed)
 
 
 def evaluate(
@@ -111,5 +113,5 @@ def _plan_with_techniques(
         request,
         allowed,
         lambda resolved: search(resolved, watch, top=1),
-        lambda chosen: _plan_resolved(resolve(chosen), watch, seed),
+        lambda chosen: _plan_resolved(for_able_target(resolve(chosen)), watch, seed),
     )

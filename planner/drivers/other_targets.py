@@ -10,7 +10,7 @@ from ..document.certificate import Outside
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.tasks import Task, in_order
-from ..targets.registry import able_to_build
+from ..targets.registry import able_to_train
 from .watch import Watch
 
 _WORTH_SAYING = 0.005  # relative: a smaller difference is not worth a line
@@ -27,7 +27,7 @@ def fastest_outside(
     workload = resolved.workload
     if resolved.target.name == "any" or workload.objective == "memory" or resolved.cluster.gpu.plan_only or watch.cuts:
         return None
-    names = [name for name in able_to_build(resolved.model, workload) if name != resolved.target.name]
+    names = [name for name in able_to_train(resolved.problem) if name != resolved.target.name]
     incumbent_s = min(closed_s, best_s) * (1 - _WORTH_SAYING)
     ends_s = time.time() + watch.left_s()
     tasks = [Task.of(resolved, "step", limit=incumbent_s, target=name, ends_s=ends_s) for name in names]

@@ -27,7 +27,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items() if name != "any"}
     if resolved.cluster.gpu.plan_only:
         runs = {name: [f"no target runs on {resolved.cluster.gpu.name}"] * len(staged) for name in runs}
-    trains = {name: TARGETS[name].cannot_train(resolved.model, resolved.workload) for name in runs}
+    trains = {name: next(iter(TARGETS[name].cannot_train(resolved.problem)), None) for name in runs}
     runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
     out = []
     for row, choice in enumerate(staged):

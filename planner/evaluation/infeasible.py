@@ -14,20 +14,15 @@ from ...errors import NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..request.resolve import Resolved
 from ..search.run import search_of
-from ..space.counting import LayoutCounts
+from ..space.counting import LayoutCounts, num_legal
 from ..space.rules import MESH, Rule
 from ..space.tree import Count, Space
+from ..targets.registry import able_to_train
 from .candidates import candidates
 from .staged import Staged
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-
-
-def num_legal(space: Space) -> int:
-    """Layouts of `space` that pass every rule."""
-    meshes = space.meshes(Count())
-    return int(LayoutCounts(space, meshes).weight.sum()) if len(meshes["tp"]) else 0
 
 
 def no_legal_layout(resolved: Resolved, count: Count) -> NoFeasibleLayoutError:
@@ -69,6 +64,10 @@ def _why(resolved: Resolved, conflict: Sequence[Rule]) -> str:
 
 
 def _legal_hint(resolved: Resolved) -> str:
+    able = [name for name in able_to_train(resolved.problem) if num_legal(resolved.for_target(name).space)]
+    if able:
+        has = "has" if len(able) == 1 else "have"
+        return f"{' and '.join(able)} {has} legal layouts: plan with `--target {able[0]}`"
     if resolved.target.name != "any" and num_legal(resolved.space_under(resolved.fixes)):
         return f"`--target any` has layouts that {resolved.target.name} cannot run"
     batch = resolved.workload.global_batch

@@ -14,6 +14,7 @@ from ...profiles.io import registry
 from ...profiles.io.reader import read_document
 from .load import Request
 from .resolve import Resolved, resolve
+from .target_choice import for_able_target
 
 MOST_COUNTS = 4096
 _EXAMPLE = "write `--gpus 64..1024`, or `--gpus 64,128,256`"
@@ -99,7 +100,7 @@ def counts(request: Request, gpus: GpuRange) -> Counts:
         near = gpus.first // per_node * per_node
         raise InputError(f"{gpus.text} GPUs: no whole number of nodes of {per_node} lies between",
                          hint=f"`--gpus {near}..{near + per_node}`")  # fmt: skip
-    return Counts(gpus, per_node, numbers, resolve(_sized(request, numbers[0], per_node)))
+    return Counts(gpus, per_node, numbers, for_able_target(resolve(_sized(request, numbers[0], per_node))))
 
 
 def _gpus_per_node(request: Request) -> int:

@@ -33,8 +33,8 @@ from ...profiles.stack.stack_file import load_stacks
 from ..space.rules import Rule, fixed, legality
 from ..space.tree import Space
 from ..targets.base import Target
-from ..targets.registry import able_to_train, who_builds
 from ..targets.registry import target as load_target
+from ..targets.registry import who_trains, with_techniques
 from .load import Request
 from .stages import given_stages
 
@@ -238,7 +238,7 @@ def _untrained(resolved: Resolved) -> list[Notice]:
     lacks = target.cannot_build(model, resolved.workload) if target.trainer is not None else []
     if not lacks:
         return []
-    hint = who_builds(model, resolved.workload)
+    hint = who_trains(resolved.problem)
     if target.runs_plans and "target" in resolved.request.origins:
         raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
     refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
@@ -250,7 +250,7 @@ def _about(technique: Technique, target: Target) -> str:
     """Who trains by a technique, where the target does not, and what it costs that no price shows."""
     if target.trainer is not None and technique.name in target.trainer.techniques:
         return f"{technique.name}: {technique.caveat}"
-    others = " and ".join(able_to_train([technique.name]))
+    others = " and ".join(with_techniques([technique.name]))
     if not others:
         who = "no target trains by it: `emit` and `launch` refuse"
     elif target.name == "any":

@@ -105,6 +105,17 @@ class Request(_Model):
         return self._origins
 
     @property
+    def names_target(self) -> bool:
+        """Whether the target was asked for, so that no other one may take its place."""
+        return "target" in self._origins or self.target != Request.model_fields["target"].default
+
+    def for_target(self, name: str, why: str) -> Request:
+        """This request for another target; `why` is the origin of the field."""
+        changed = self.model_copy(update={"target": name})
+        changed._origins = {**self._origins, "target": why}
+        return changed
+
+    @property
     def sha256(self) -> str:
         """Digest of the canonical form: equal requests have equal digests, wherever their values came from."""
         return hashlib.sha256(json.dumps(request_to_dict(self), sort_keys=True).encode()).hexdigest()

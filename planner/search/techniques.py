@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ...cost_models.techniques.registry import TECHNIQUES
-from ...errors import InputError
+from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
 from ..document.certificate import Certificate, TechniqueChoice
 from ..document.plan import Plan
 from ..request.fields import parse_techniques
 from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve
+from ..request.target_choice import for_able_target
 from ..space.tree import Count
 from .exhaustive import SearchOutcome
 
@@ -94,9 +95,12 @@ def _try(
         return _Tried(names, why=reason)
     try:
         wanted = changed_request(request, {("workload", "techniques"): given}) if chosen else request
-        resolved = resolve(wanted)
+        resolved = for_able_target(resolve(wanted))
     except InputError as error:
         return _Tried(names, why=error.message)
+    except UnsupportedError:
+        who = f"{request.target} does not train" if request.names_target else "no target trains"
+        return _Tried(names, why=f"{who} by all of it")
     if resolved.cluster.links is not None:
         raise InputError("the choice of techniques where links differ is not planned yet",
                          hint="name them: `--technique`")  # fmt: skip

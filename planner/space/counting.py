@@ -251,3 +251,9 @@ def _level_size(counts: LayoutCounts, level: str) -> Counts:
     if level == "recompute":
         return np.asarray((counts.num_recomputes + counts._num_dominated).sum(axis=1))
     return np.asarray(counts.num_shards.sum(axis=1) * len(OFFLOADS))
+
+
+def num_legal(space: Space) -> int:
+    """Layouts of `space` that pass every rule."""
+    meshes = space.meshes(Count())
+    return int(LayoutCounts(space, meshes).weight.sum()) if len(meshes["tp"]) else 0

@@ -19,6 +19,7 @@ from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..request.gpu_counts import GpuRange, counts
 from ..request.load import Request, request_to_dict
 from ..request.resolve import Resolved, resolve
+from ..request.target_choice import for_able_target
 from ..search.executors import opened
 from ..search.tasks import Aim, Progress, Rounds, Task
 from ..space.counting import LayoutCounts
@@ -134,7 +135,7 @@ def frontier(
 def sizes_of(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], int]:
     """The request on every number of GPUs, and the GPUs of a node."""
     if gpus is None:
-        resolved = resolve(request)
+        resolved = for_able_target(resolve(request))
         return [resolved], resolved.cluster.gpus_per_node
     tried = counts(request, gpus)
     return [tried.on(number) for number in tried.numbers], tried.per_node

@@ -33,10 +33,8 @@ class Trainer:
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
     # A sentence for each part of a model and its training that a release cannot express in any layout.
     cannot_build: Callable[[ModelSpec, Workload, OptionList | None], list[str]] = lambda model, workload, options: []
-    # A sentence for each part of a setup that it cannot express and that is neither model nor layout.
-    cannot: Callable[[Setup], list[str]] = lambda setup: []
-    # Technique -> why it cannot train by it with the knobs of a plan, None where it can.
-    techniques: Mapping[str, Callable[[Setup, Mapping[str, float]], str | None]] = field(default_factory=dict)
+    # Technique -> why it cannot train by it with these knobs in any layout, None where it can.
+    techniques: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,16 +95,20 @@ class Target:
         options = option_list(self.name)[0] if self.trainer.config is not None else None
         return self.trainer.cannot_build(model, workload, options)
 
-    def cannot_train(self, model: ModelSpec, workload: Workload) -> str | None:
-        """Why it trains a model in no layout, None if it trains it in some.
+    def cannot_train(self, problem: Problem) -> list[str]:
+        """A sentence for each reason why it trains a model in no layout: techniques, knobs, parts of the model.
 
-        Either it lacks a technique of the workload (knobs are checked when its files are made), or it runs the plan
-        itself and cannot build the model.
+        Empty for a target without software: its plans are priced, and nobody trains by them.
         """
-        able = self.trainer.techniques if self.trainer is not None else {}
-        if missing := [name for name, _ in workload.techniques if name not in able]:
-            return f"it does not train by {', '.join(missing)}"
-        return next(iter(self.cannot_build(model, workload)), None) if self.runs_plans else None
+        if self.trainer is None:
+            return []
+        able, chosen = self.trainer.techniques, problem.workload.techniques
+        missing = [name for name, _ in chosen if name not in able]
+        out = [f"it does not train by {', '.join(missing)}"] if missing else []
+        for name, knobs in chosen:
+            if name in able and (why := able[name](problem, dict(knobs))):
+                out.append(f"{name}: {why}")
+        return out + self.cannot_build(problem.model, problem.workload)
 
     def cannot_split(self, partition: Partition | None) -> str | None:
         """Why it cannot run stages of one's own; None where it can, and for the stages of a layout (None)."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ...cost_models.problem import Problem
 from ...errors import UnsupportedError
 from ..document.island_use import UNEVEN_SHARES
 from ..document.plan import Plan
-from ..document.specs import model_of, workload_of
+from ..document.specs import model_of, stack_of, workload_of
 from .base import Target
 from .launchers.base import node_script
 from .launchers.registry import launcher as load_launcher
 from .option_lists import OptionList, option_list
 from .placement import place
-from .registry import TARGETS, able_to_train, who_builds
+from .registry import TARGETS, who_trains, with_techniques
 from .registry import target as load_target
 from .setup import Setup
 
@@ -61,7 +62,7 @@ def emit(
         fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
         lines = "\n".join(f"{'' if not names else ', '.join(names) + ': '}{text}" for names, text in reasons)
         lacks = target.trainer.cannot_build(setup.model, setup.workload, options)
-        hint = who_builds(setup.model, setup.workload) if lacks else ""
+        hint = who_trains(setup.problem) if lacks else ""
         subject = f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}"
         raise LayoutRefusedError(f"{subject}\n{lines}", fields, hint=hint)
     job = target.trainer.job(setup, _header(setup, framework, options), options)
@@ -78,9 +79,11 @@ def emit(
 
 def check_trained(plan: Plan, name: str) -> None:
     """Raises UnsupportedError where target `name` trains the model of a plan in no layout; names targets that do."""
-    model, workload = model_of(plan.resolved, "plan"), workload_of(plan.resolved, "plan")
-    if reason := load_target(name).cannot_train(model, workload):
-        raise UnsupportedError(f"{name} cannot train {model.name}: {reason}", hint=who_builds(model, workload))
+    resolved, gpus_per_node = plan.resolved, plan.resolved["cluster"]["groups"][0]["gpus_per_node"]
+    problem = Problem(model_of(resolved, "plan"), workload_of(resolved, "plan"), stack_of(resolved, "plan"),
+                      plan.best.to_layout().num_gpus, gpus_per_node)  # fmt: skip
+    if reasons := load_target(name).cannot_train(problem):
+        raise UnsupportedError(f"{name} cannot train {problem.model.name}: {reasons[0]}", hint=who_trains(problem))
 
 
 def _train_by(target: Target, setup: Setup) -> None:
@@ -88,14 +91,14 @@ def _train_by(target: Target, setup: Setup) -> None:
     chosen = setup.workload.techniques
     able = target.trainer.techniques if target.trainer is not None else {}
     if missing := [name for name, _ in chosen if name not in able]:
-        others = able_to_train(missing)
+        others = with_techniques(missing)
         if not others:
             raise UnsupportedError(f"no target trains by {', '.join(missing)} yet: such a plan is only priced",
                                    hint="plan again without `--technique`")  # fmt: skip
         raise UnsupportedError(f"{target.name} does not train by {', '.join(missing)}",
                                hint=f"{' and '.join(others)} would: plan with `--target {others[0]}`")  # fmt: skip
     for name, knobs in chosen:
-        if why := able[name](setup, dict(knobs)):
+        if why := able[name](setup.problem, dict(knobs)):
             raise UnsupportedError(f"{target.name} does not train by this {name}: {why}",
                                    hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
 
@@ -111,7 +114,6 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
         out.append((("stages",), split))
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))
-    out += [((), text) for text in target.trainer.cannot(setup)]
     out += [((), text) for text in target.trainer.cannot_build(setup.model, setup.workload, options)]
     config = target.trainer.config
     if config is None or options is None or out:

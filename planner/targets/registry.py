@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...cost_models.specs.model import ModelSpec
-from ...cost_models.specs.workload import Workload
+from ...cost_models.problem import Problem
 from ...errors import InputError, UnknownNameError
 from . import any_target
 from .accelerate import target as accelerate
@@ -22,22 +21,20 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def able_to_train(techniques: Sequence[str]) -> list[str]:
+def with_techniques(techniques: Sequence[str]) -> list[str]:
     """The targets that train by all these techniques, perhaps not with all knobs."""
     return [known.name for known in TARGETS.values()
             if known.trainer is not None and set(techniques) <= set(known.trainer.techniques)]  # fmt: skip
 
 
-def able_to_build(model: ModelSpec, workload: Workload) -> list[str]:
+def able_to_train(problem: Problem) -> list[str]:
     """The targets that can train a model in this way, in their newest releases."""
-    return [known.name for known in TARGETS.values()
-            if known.trainer is not None and known.cannot_train(model, workload) is None
-            and not known.cannot_build(model, workload)]  # fmt: skip
+    return [known.name for known in TARGETS.values() if known.trainer is not None and not known.cannot_train(problem)]
 
 
-def who_builds(model: ModelSpec, workload: Workload) -> str:
-    """A hint at the targets that can build a model and train it in this way."""
-    able = able_to_build(model, workload)
+def who_trains(problem: Problem) -> str:
+    """A hint at the targets that can train a model in this way."""
+    able = able_to_train(problem)
     if not able:
         return "no target has all of it: `--target any` plans it all the same"
     return f"{' and '.join(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"

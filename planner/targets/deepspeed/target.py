@@ -127,12 +127,15 @@ def _notes(setup: Setup) -> tuple[str, ...]:
     return (*out, *techniques.notes(setup))
 
 
-def _stages(setup: Setup) -> list[str]:
-    """Stages that its partition does not make."""
-    uneven = len(set(setup.chunk_sizes)) > 1 and setup.candidate.partition is None  # else `Target.cannot_split` says it
-    sizes = ", ".join(map(str, setup.chunk_sizes))
-    even_only = f"stages: layers of {sizes}; its partition by type gives every stage the same"
-    return [even_only] if setup.layout.pp > 1 and uneven else []
+def _even_stages(columns: Columns, problem: Problem) -> Mask:
+    """Its partition by type gives every stage the same number of layers."""
+    return np.asarray(problem.model.num_layers % columns["pp"] == 0)
+
+
+def _ranks_of_one_replica(columns: Columns, problem: Problem) -> Mask:
+    """The groups of neighbours of ZeRO++ count ranks of one replica each."""
+    free = not any(name == "zero++" for name, _ in problem.workload.techniques)
+    return np.asarray(free | (columns["tp"] * columns["cp"] == 1))
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
@@ -176,6 +179,10 @@ TARGET = Target(
              "PipelineEngine refuses ZeRO-2 and 3 (z{zero} with pp {pp})"),
         Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _no_sequence_parallel,
              "AutoTP keeps activations whole: no sequence parallelism with tp {tp}"),
+        Rule(f"{_N}: stages", ("pp",), _even_stages,
+             "its partition by type gives every stage the same number of layers: pp {pp} does not divide them"),
+        Rule(f"{_N}: zero++", ("tp", "cp"), _ranks_of_one_replica,
+             "the groups of neighbours of ZeRO++ count ranks of one replica each (tp {tp}, cp {cp})"),
         only(_N, "schedule", ("1f1b",), "DeepSpeed's pipeline has only 1f1b, not {schedule_name}"),
         Rule(f"{_N}: context", ("cp", "pp"), _ulysses_alone, "Ulysses does not combine with the pipeline engine"),
         Rule(f"{_N}: cp_algorithm", ("cp", "cp_algorithm"),
@@ -191,6 +198,6 @@ TARGET = Target(
         only(_N, "offload", ("none", "opt"), "activation offload needs cpu_checkpointing of its own model code"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
     ),
-    trainer=Trainer(framework="DeepSpeed", config=CONFIG, job=job, cannot_build=cannot, cannot=_stages,
+    trainer=Trainer(framework="DeepSpeed", config=CONFIG, job=job, cannot_build=cannot,
                     techniques=techniques.CAN),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ....cost_models.problem import Problem
 from ..options import Facts, Settings
 from ..setup import Setup
 
@@ -68,35 +69,34 @@ def optimizer_read(settings: Settings, facts: Facts) -> Facts:
     return out | ({FACT: {**facts.get(FACT, {}), "1-bit-adam": {}}} if name == "onebitadam" else {})
 
 
-def _zero_plus_plus(setup: Setup, knobs: Knobs) -> str | None:
-    secondary = int(knobs["secondary"]) or setup.gpus_per_node
+def _zero_plus_plus(problem: Problem, knobs: Knobs) -> str | None:
+    secondary = int(knobs["secondary"]) or problem.gpus_per_node
     if knobs["weight_bits"] not in (8, 16):
         return f"zero_quantized_weights sends 8 bits, not {knobs['weight_bits']:g}"
     if knobs["gradient_bits"] not in (4, 16):
         return f"zero_quantized_gradients sends 4 bits, not {knobs['gradient_bits']:g}"
-    if setup.layout.tp * setup.layout.cp > 1:
-        return f"its groups of neighbours count ranks of one replica each (tp {setup.layout.tp}, cp {setup.layout.cp})"
-    if setup.layout.num_gpus % secondary:
-        return f"zero_hpz_partition_size {secondary} does not divide {setup.layout.num_gpus} ranks"
+    if problem.num_gpus % secondary:
+        return f"zero_hpz_partition_size {secondary} does not divide {problem.num_gpus} ranks"
     return None
 
 
-def _zero_infinity(setup: Setup, knobs: Knobs) -> str | None:
+def _zero_infinity(problem: Problem, knobs: Knobs) -> str | None:
+    optimizer = problem.workload.optimizer
     if knobs["weights"] and not knobs["optimizer"]:
         return "weights go to drives only together with the optimizer's states"
-    return None if setup.workload.optimizer == "adamw" else f"its Adam on the host is no {setup.workload.optimizer}"
+    return None if optimizer == "adamw" else f"its Adam on the host is no {optimizer}"
 
 
-def _one_bit_adam(setup: Setup, knobs: Knobs) -> str | None:
-    if setup.workload.optimizer != "adamw":
-        return f"OneBitAdam is no {setup.workload.optimizer}"
-    if not setup.workload.total_tokens:
+def _one_bit_adam(problem: Problem, knobs: Knobs) -> str | None:
+    if problem.workload.optimizer != "adamw":
+        return f"OneBitAdam is no {problem.workload.optimizer}"
+    if not problem.workload.total_tokens:
         return "freeze_step counts steps, and the run has no length: plan with `--total-tokens`"
     return None
 
 
-# Technique -> why DeepSpeed cannot train by it with these knobs, None where it can.
-CAN: Mapping[str, Callable[[Setup, Knobs], str | None]] = {
+# Technique -> why DeepSpeed cannot train by it with these knobs in any layout, None where it can.
+CAN: Mapping[str, Callable[[Problem, Knobs], str | None]] = {
     "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam,
 }  # fmt: skip
 

@@ -93,7 +93,7 @@ def test_an_edit_is_seen() -> None:
         (SHARDED, "zero++:weight_bits=4", {}, "deepspeed", "zero_quantized_weights sends 8 bits, not 4", "its knobs"),
         (SHARDED, "zero++:gradient_bits=8", {}, "deepspeed", "sends 4 bits, not 8", "its knobs"),
         (SHARDED, "zero++:secondary=3", {}, "deepspeed", "3 does not divide 16 ranks", "its knobs"),
-        ("tp2-nosp-dp8-mbs1-z3-rnone", "zero++", {}, "deepspeed", "groups of neighbours count ranks", "its knobs"),
+        ("tp2-nosp-dp8-mbs1-z3-rnone", "zero++", {}, "deepspeed", "neighbours of ZeRO\\+\\+ count ranks", ""),
         (REPLICAS, "1-bit-adam", {}, "deepspeed", "plan with `--total-tokens`", "its knobs"),
         (SHARDED, "zero-infinity:optimizer=0", {}, "deepspeed", "only together with the optimizer", "its knobs"),
     ],
