@@ -56,8 +56,7 @@ def plan(
     allow_techniques: names, with knobs as in `technique`, or `all`; the search uses those that make the best layout,
         perhaps none.
 
-    Raises InputError (exit 2) for a wrong request, UnsupportedError (exit 2) if its target cannot train it or none can,
-    and NoFeasibleLayoutError (exit 1) if nothing is legal or fits.
+    Raises InputError, UnsupportedError (exit 2: wrong, or nobody trains it), NoFeasibleLayoutError (1: nothing fits).
     """
     check_time_limit(time_limit_s)
     with opened(jobs, executor) as pool:

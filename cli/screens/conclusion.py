@@ -18,7 +18,8 @@ def closing_lines(plan: Plan) -> list[Part]:
     """Share of the time that rests on measurements, layouts that the model cannot tell apart, proof of the search."""
     best = plan.best
     lines = [sources_line(best), *interval_lines(best), *tie_lines(plan), certificate_line(plan)]
-    return [*lines, *outside_lines(plan), *technique_lines(plan), *run_lines(plan, best), ""]
+    outside = [] if plan.by_target else outside_lines(plan)
+    return [*lines, *outside, *technique_lines(plan), *run_lines(plan, best), ""]
 
 
 def outside_lines(plan: Plan) -> list[str]:

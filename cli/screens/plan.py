@@ -38,6 +38,7 @@ def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> li
         "",
         candidates_table(plan.candidates, Facts.of(plan).work.objective),
         "",
+        *target_parts(plan),
         *([stages_line(best), ""] if "-x" in best.layout_id and not best.layerwise else []),
         *([*layer_lines(plan.candidates, capacity(plan)), ""] if layered(plan) else []),
         *([*groups, ""] if (groups := group_parts(plan, best)) else []),
@@ -74,6 +75,24 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
     ]  # fmt: skip
     columns = ("#", "layout", "step s", "MFU %", "USD/Mtoken" if by_cost else "tok/s/GPU", "mem GiB")
     return table(*columns, "", rows=rows, right=columns[2:])
+
+
+def target_parts(plan: Plan) -> list[Part]:
+    """The best layout of each target, that of the plan first; then the targets without one, with the reason."""
+    if plan.by_target is None:
+        return []
+    own, *others = plan.by_target.best
+    places = text.decimals([best.step_s for best in plan.by_target.best])
+    cells = {best.target: text.more(best.step_s / own.step_s - 1) for best in others}
+    rows = [
+        (best.target, best.layout_id, text.fixed(best.step_s, places), text.gib(best.device_bytes),
+         cells.get(best.target, "this plan"))
+        for best in plan.by_target.best
+    ]  # fmt: skip
+    columns = ("--target", "its best layout", "step s", "mem GiB", "")
+    refused = {target: why.partition("; ")[0] for target, why in plan.by_target.without.items()}
+    reasons = [text.wrapped(f"Not {target}: {why}") for target, why in refused.items()]
+    return [table(*columns, rows=rows, right=columns[2:4]), *reasons, ""]
 
 
 def terms_table(candidate: Candidate, *, unicode: bool) -> Table:

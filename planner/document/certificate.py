@@ -37,6 +37,22 @@ class Outside(DocumentPart):
     targets: tuple[str, ...]
 
 
+class TargetBest(DocumentPart):
+    """The fastest layout that a target runs by its own software."""
+
+    target: str
+    layout_id: str
+    step_s: float
+    device_bytes: float  # of the fullest GPU
+
+
+class TargetComparison(DocumentPart):
+    """All targets beside one another."""
+
+    best: tuple[TargetBest, ...]  # that of the plan first, then in the order of `show targets`
+    without: dict[str, str]  # target -> why it has no layout
+
+
 class TechniqueChoice(DocumentPart):
     """A set of techniques that the search might have chosen: its best layout and that layout's value (seconds, or bytes
     where those are minimised), or why there is none."""

@@ -15,10 +15,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from .base import DocumentPart, without_none
 from .candidate import Candidate
-from .certificate import Certificate, Outside, TechniqueChoice
+from .certificate import Certificate, Outside, TargetComparison, TechniqueChoice
 from .island_use import Strategy
 
-FORMAT_VERSION = "1.3"
+FORMAT_VERSION = "1.4"
 
 
 class Profile(DocumentPart):
@@ -43,6 +43,7 @@ class Plan(DocumentPart):
     ranking_lead: float | None = None  # layouts within this share of each other's time cannot be told apart
     certificate: Certificate
     outside: Outside | None = None
+    by_target: TargetComparison | None = None  # only where targets were compared
     resolved: dict[str, Any]  # model, cluster, workload, stack, target and memory limit
     rejected: dict[str, int]  # layouts by the rule that they break, or by `memory`
     warnings: tuple[str, ...] = ()  # for people
@@ -54,7 +55,7 @@ class Plan(DocumentPart):
     @model_serializer(mode="wrap")
     def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans that had nothing to choose look as they always did."""
-        fields: dict[str, Any] = without_none(handler(self), "ways")
+        fields: dict[str, Any] = without_none(without_none(handler(self), "ways"), "by_target")
         optional = ("technique_choices", "cut_short", "origins")
         return {name: value for name, value in fields.items() if value or name not in optional}
 

@@ -12,7 +12,7 @@ from ...cost_models.specs.documents import spec_to_dict
 from ...profiles.cluster.build import cluster_to_dict
 from ..document.base import rounded
 from ..document.candidate import Candidate
-from ..document.certificate import Certificate, Outside, SpaceCount
+from ..document.certificate import Certificate, SpaceCount, TargetComparison
 from ..document.plan import Plan, Profile
 from ..evaluation import intervals
 from ..request.load import request_to_dict
@@ -20,12 +20,15 @@ from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome
 from ..space.tree import Count
 from ..stages.ilp import GAP
+from .other_targets import fastest_outside
 
 
 def build_plan(
-    resolved: Resolved, listed: tuple[Candidate, ...], certificate: Certificate, outside: Outside | None, count: Count
-) -> Plan:
-    """The document of a plan. listed: its layouts, best first; count: what became of all others."""
+    resolved: Resolved, listed: tuple[Candidate, ...], certificate: Certificate, count: Count,
+    by_target: TargetComparison | None = None,
+) -> Plan:  # fmt: skip
+    """The document of a plan. listed: its layouts, best first; count: what became of all others; by_target: the best of
+    each target, where they were compared."""
     return Plan(
         tool={"name": "meshwright", "version": __version__},
         request_sha256=resolved.request.sha256,
@@ -35,7 +38,8 @@ def build_plan(
         candidates=listed,
         ranking_lead=rounded(intervals.ranking_lead()),
         certificate=certificate,
-        outside=outside,
+        outside=fastest_outside(by_target),
+        by_target=by_target,
         resolved=resolved_part(resolved),
         rejected={"memory": count.out_of_memory, **count.ruled_out},
         warnings=tuple(warning.text for warning in resolved.warnings),

@@ -11,7 +11,7 @@ from ..search.exhaustive import SearchOutcome
 from ..stages.finalists import Finalists
 from .assembly import build_plan, certify_to_gap
 from .families import best_of_families
-from .other_targets import fastest_outside
+from .other_targets import compare_targets
 from .watch import Watch
 
 _FINALISTS = 12  # families whose best layout is simulated and split
@@ -26,10 +26,9 @@ def plan_custom_stages(resolved: Resolved, watch: Watch) -> Plan:
     finalists.run([layout for _, _, layout in outcome.top.rows], split=not outcome.stopped)
     listed = candidates(resolved, finalists.listed)
     best_s, stopped = listed[0].step_s, outcome.stopped or finalists.stopped
-    closed_s = outcome.top.rows[0][0]
-    outside = None if stopped else fastest_outside(resolved, closed_s, best_s, watch, simulate=True)
+    by_target = None if stopped else compare_targets(resolved, listed[0], watch, simulate=True)
     certificate = _certify(resolved, outcome, finalists, best_s)
-    plan = build_plan(resolved, listed, certificate, outside, outcome.count)
+    plan = build_plan(resolved, listed, certificate, outcome.count, by_target)
     return watch.warn(plan.with_warnings(finalists.notes))
 
 

@@ -13,7 +13,7 @@ from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from .assembly import build_plan, certify
 from .families import best_of_families
-from .other_targets import fastest_outside
+from .other_targets import compare_targets
 from .watch import Watch
 
 _SIMULATED_DIFFERS = 0.02  # relative: from here on the simulated step of the best layout is worth a warning
@@ -24,9 +24,8 @@ def plan_even_stages(resolved: Resolved, watch: Watch) -> Plan:
     outcome = best_of_families(resolved, watch)
     staged = [Staged.of(resolved, layout) for _, _, layout in outcome.top.rows]
     listed = candidates(resolved, staged)
-    best_s = outcome.top.rows[0][0]
-    outside = None if outcome.stopped else fastest_outside(resolved, best_s, best_s, watch)
-    plan = build_plan(resolved, listed, certify(resolved, outcome), outside, outcome.count)
+    by_target = None if outcome.stopped else compare_targets(resolved, listed[0], watch)
+    plan = build_plan(resolved, listed, certify(resolved, outcome), outcome.count, by_target)
     doubts = [] if resolved.workload.objective == "memory" else where_the_simulator_differs(staged)
     return watch.warn(plan.with_warnings(doubts))
 

@@ -30,7 +30,7 @@ def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
         listed = (placed_alone(resolved, layout),)
     count = Count(total=1, priced=1)
     certificate = Certificate(space=count.to_space_count(), lower_bound_s=None, gap=None, proven=False)
-    plan = build_plan(resolved, listed, certificate, None, count)
+    plan = build_plan(resolved, listed, certificate, count)
     return plan.with_warnings(overflows(resolved, listed[0]))
 
 

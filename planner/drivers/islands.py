@@ -24,6 +24,6 @@ def plan_islands(resolved: Resolved, watch: Watch) -> Plan:
     certificate = certify_to_gap(space, best_s, min(search.lower_bound_s, best_s), search.stopped)
     # Nothing here is planned as if all groups were alike, so no loss of such a plan is worth a warning.
     warnings = tuple(warning for warning in resolved.warnings if warning.code != "uniform-plan")
-    plan = build_plan(replace(resolved, warnings=warnings), listed, certificate, None, search.count)
+    plan = build_plan(replace(resolved, warnings=warnings), listed, certificate, search.count)
     plan = plan.with_warnings((*unusable, *search.notes), search.cut_short)
     return plan.model_copy(update={"ways": heterogeneous.strategies(search, even)})

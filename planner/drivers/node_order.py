@@ -31,7 +31,7 @@ def plan_node_order(resolved: Resolved, watch: Watch, seed: int) -> Plan:
         gap = max(0.0, 1.0 - certificate.lower_bound_s / listed[0].step_s)
         update = {"gap": rounded(gap), "proven": certificate.proven and gap < _EQUAL}
         certificate = certificate.model_copy(update=update)
-    return watch.warn(build_plan(resolved, listed, certificate, None, outcome.count))
+    return watch.warn(build_plan(resolved, listed, certificate, outcome.count))
 
 
 def placed_alone(resolved: Resolved, layout: Layout) -> Candidate:

@@ -1,4 +1,4 @@
-"""The comparison with other targets: whether one of them runs a faster layout with its own software."""
+"""The comparison with other targets: the fastest layout that each runs with its own software."""
 
 from __future__ import annotations
 
@@ -6,41 +6,57 @@ import time
 
 from ...cost_models.layouts import parse
 from ..document.base import rounded
-from ..document.certificate import Outside
+from ..document.candidate import Candidate
+from ..document.certificate import Outside, TargetBest, TargetComparison
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
-from ..search.tasks import Task, in_order
-from ..targets.registry import able_to_train
+from ..search.tasks import Answer, Task, in_order
+from ..targets.registry import TARGETS
 from .watch import Watch
 
 _WORTH_SAYING = 0.005  # relative: a smaller difference is not worth a line
 
 
-def fastest_outside(
-    resolved: Resolved, closed_s: float, best_s: float, watch: Watch, *, simulate: bool = False
-) -> Outside | None:
-    """The fastest layout that another target runs with its own software, if it beats the plan by enough.
+def compare_targets(
+    resolved: Resolved, own: Candidate, watch: Watch, *, simulate: bool = False
+) -> TargetComparison | None:  # fmt: skip
+    """The fastest layout of every target beside `own`, the best one of the plan. simulate: as that was priced.
 
-    closed_s: the plan's best seconds by the closed form, which searches compare with; best_s: as the plan prices it,
-    simulated or not. None too where nobody asks: any target will do, bytes are minimised, or no target has the GPU.
+    None where nobody asks (any target will do, bytes are minimised, no target has the GPU) and where it was cut.
     """
-    workload = resolved.workload
-    if resolved.target.name == "any" or workload.objective == "memory" or resolved.cluster.gpu.plan_only or watch.cuts:
+    target, workload = resolved.target, resolved.workload
+    if target.name == "any" or workload.objective == "memory" or resolved.cluster.gpu.plan_only or watch.cuts:
         return None
-    names = [name for name in able_to_train(resolved.problem) if name != resolved.target.name]
-    incumbent_s = min(closed_s, best_s) * (1 - _WORTH_SAYING)
+    others = [known for known in TARGETS.values() if known.trainer is not None and known.name != target.name]
+    without = {known.name: reasons[0] for known in others if (reasons := known.cannot_train(resolved.problem))}
+    able = [known.name for known in others if known.name not in without]
     ends_s = time.time() + watch.left_s()
-    tasks = [Task.of(resolved, "step", limit=incumbent_s, target=name, ends_s=ends_s) for name in names]
-    winner = None
-    for name, answer in zip(names, in_order(watch.pool, tasks, watch.report), strict=True):
-        if answer.stopped:
-            watch.cuts.append((answer.stopped, "other targets were compared"))
-            return None
-        if not answer.rows or answer.rows[0][0] >= incumbent_s:
-            continue
-        layout = parse(answer.rows[0][2])
-        step_s = Staged.of(resolved.for_target(name), layout, simulate=simulate).step_s
-        if step_s < best_s * (1 - _WORTH_SAYING):
-            incumbent_s = answer.rows[0][0]
-            winner = Outside(layout_id=str(layout), step_s=rounded(step_s), targets=(name,))
-    return winner
+    tasks = [Task.of(resolved, "step", target=name, ends_s=ends_s) for name in able]
+    answers = dict(zip(able, in_order(watch.pool, tasks, watch.report), strict=True))
+    if stopped := next((answer.stopped for answer in answers.values() if answer.stopped), None):
+        watch.cuts.append((stopped, "other targets were compared"))
+        return None
+    for name, answer in answers.items():
+        if not answer.rows:
+            without[name] = "no layout fits" if answer.legal else "no legal layout"
+    first = TargetBest(target=target.name, layout_id=own.layout_id, step_s=own.step_s,
+                       device_bytes=rounded(own.device_bytes))  # fmt: skip
+    rest = (_best(resolved, name, answer, simulate=simulate) for name, answer in answers.items() if answer.rows)
+    return TargetComparison(best=(first, *rest), without=without)
+
+
+def _best(resolved: Resolved, target: str, answer: Answer, *, simulate: bool) -> TargetBest:
+    step_s, device_bytes, layout_id = answer.rows[0]
+    if simulate:
+        step_s = rounded(Staged.of(resolved.for_target(target), parse(layout_id), simulate=True).step_s)
+    return TargetBest(target=target, layout_id=layout_id, step_s=step_s, device_bytes=device_bytes)
+
+
+def fastest_outside(comparison: TargetComparison | None) -> Outside | None:
+    """The fastest of the other targets, if it beats the plan by enough."""
+    if comparison is None:
+        return None
+    own, fastest = comparison.best[0], min(comparison.best, key=lambda best: best.step_s)
+    if fastest.step_s >= own.step_s * (1 - _WORTH_SAYING):
+        return None
+    return Outside(layout_id=fastest.layout_id, step_s=fastest.step_s, targets=(fastest.target,))

@@ -59,7 +59,13 @@ def with_uncertainty() -> Plan:
     plan["certificate"].update(proven=False, gap=0.021)
     plan["resolved"]["workload"].update(lora={"rank": 16, "base_dtype": "nf4"}, total_tokens=15e12)
     plan["candidates"][0].update(days=710.3, gpu_hours=4.364e6, cost_usd=17.1e6)
-    plan["outside"] = {"layout_id": "tp8-pp4-zbv-vpp2-dp8-mbs1-z1-rsel", "step_s": 32.1, "targets": ["torchtitan"]}
+    own, other = plan["candidates"][0]["layout_id"], "tp8-pp4-zbv-vpp2-dp8-mbs1-z1-rsel"
+    plan["outside"] = {"layout_id": other, "step_s": 32.1, "targets": ["torchtitan"]}
+    plan["by_target"] = {
+        "best": [{"target": "meshwright", "layout_id": own, "step_s": 33.4, "device_bytes": 60e9},
+                 {"target": "torchtitan", "layout_id": other, "step_s": 32.1, "device_bytes": 55e9}],
+        "without": {"accelerate": "workload.lora: adapters belong to your script (peft)"},
+    }
     return Plan.model_validate(plan)
 
 

@@ -1,4 +1,4 @@
-"""The line that names a faster layout of other software: it is what that software, planned for, gives."""
+"""The best layouts of other software: each is what that software, planned for, gives."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def test_a_faster_target_gives_what_it_is_said_to(target: str) -> None:
     assert there.step_s < plan.candidates[0].step_s
 
 
+def test_the_best_of_every_target_is_that_of_its_plan() -> None:
+    plan = planned("meshwright")
+    assert plan.by_target is not None
+    first, *others = plan.by_target.best
+    own = plan.best
+    assert (first.target, first.layout_id, first.step_s) == ("meshwright", own.layout_id, own.step_s)
+    assert {best.target for best in others} | set(plan.by_target.without) == set(own.targets) - {"meshwright"}
+    for best in others:
+        there = planned(best.target).best
+        assert (best.layout_id, best.step_s, best.device_bytes) == (there.layout_id, there.step_s, there.device_bytes)
+
+
 def test_the_fastest_target_names_no_other() -> None:
     plans = [planned(target) for target in ("accelerate", "deepspeed", "megatron", "torchtitan")]
     fastest = min(plans, key=lambda plan: plan.candidates[0].step_s)
@@ -46,6 +58,9 @@ def test_a_target_that_cannot_build_the_model_is_not_named() -> None:
     """Megatron would be the fastest, and `emit` refuses Gemma for it: scaled embeddings, GeGLU."""
     plan = api.plan(model="gemma-2-2b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target="accelerate")
     assert plan.outside is None or plan.outside.targets == ("deepspeed",)
+    assert plan.by_target is not None
+    assert "gemma2" in plan.by_target.without["megatron"]
+    assert "megatron" not in {best.target for best in plan.by_target.best}
 
 
 def test_ctrl_c_while_others_are_compared_keeps_the_proven_plan(
