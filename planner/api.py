@@ -38,23 +38,24 @@ def plan(
     progress: Progress | None = None,
     time_limit_s: float | None = None,
     layers: Literal["alike", "own"] = "alike",
+    fastest: bool = False,
     seed: int = 0,
     jobs: int = 1,
     executor: str | None = None,
     allow_techniques: Sequence[str] = (),
     **request_fields: Unpack[RequestFields],
 ) -> Plan:
-    """The fastest layout that fits, the runners-up, and the proof.
+    """The layout to train by, the runners-up, and the proof.
 
     request: a Request or a request file. request_fields: fields of the request by their flat names, each described in
         `RequestFields` (planner/request/keywords.py); beside a file they replace its fields.
     progress: called with (layouts accounted for, all layouts, a note) while searches run.
     time_limit_s: seconds after which the best plan so far is returned, as after Ctrl-C: see `certificate.stopped`.
     layers: `own` also looks for a plan that gives every layer a strategy of its own (planner/layerwise/candidate.py).
+    fastest: take no roomier or simpler layout that the model does not tell from the fastest (docs/concepts/choice.md).
     seed: of the random orders of nodes that are tried where links between nodes differ.
     jobs, executor: processes, or the cluster (`dask://host:port`), that compare other targets; the plan is the same.
-    allow_techniques: names, with knobs as in `technique`, or `all`; the search uses those that make the best layout,
-        perhaps none.
+    allow_techniques: names, with knobs as in `technique`, or `all`: the search uses those of the best layout, if any.
 
     Raises InputError, UnsupportedError (exit 2: wrong, or nobody trains it), NoFeasibleLayoutError (1: nothing fits).
     """
@@ -66,8 +67,8 @@ def plan(
             beside = {"custom_stages": checked.stages not in (None, "even"), "techniques": bool(allow_techniques)}
             return plan_custom_layers(for_able_target(resolve(checked)), watch, **beside)
         if allow_techniques:
-            return _plan_with_techniques(checked, allow_techniques, watch, seed)
-        return _plan_resolved(for_able_target(resolve(checked)), watch, seed)
+            return _plan_with_techniques(checked, allow_techniques, watch, seed, fastest=fastest)
+        return _plan_resolved(for_able_target(resolve(checked)), watch, seed, fastest=fastest)
 
 
 def evaluate(
@@ -89,7 +90,7 @@ def _request(request: Request | Path | str | None, fields: Mapping[str, Any]) ->
     return request
 
 
-def _plan_resolved(resolved: Resolved, watch: Watch, seed: int) -> Plan:
+def _plan_resolved(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) -> Plan:
     """The plan of the driver that fits the cluster and the requested stages."""
     stages = resolved.request.stages
     if stages is None and applies(resolved):
@@ -98,12 +99,12 @@ def _plan_resolved(resolved: Resolved, watch: Watch, seed: int) -> Plan:
         return plan_custom_stages(resolved, watch)
     if resolved.cluster.links is not None:
         return plan_node_order(resolved, watch, seed)
-    return plan_even_stages(resolved, watch)
+    return plan_even_stages(resolved, watch, fastest=fastest)
 
 
 def _plan_with_techniques(
-    request: Request, allowed: Sequence[str], watch: Watch, seed: int
-) -> Plan:
+    request: Request, allowed: Sequence[str], watch: Watch, seed: int, *, fastest: bool
+) -> Plan:  # fmt: skip
     """The plan under the best set of the allowed techniques: each set is searched, the best is planned in full."""
     if request.stages == "own":
         text = "stages of their own are simulated, and no simulation knows techniques"
@@ -112,5 +113,5 @@ def _plan_with_techniques(
         request,
         allowed,
         lambda resolved: search(resolved, watch, top=1),
-        lambda chosen: _plan_resolved(for_able_target(resolve(chosen)), watch, seed),
+        lambda chosen: _plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
     )

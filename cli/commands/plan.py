@@ -59,6 +59,11 @@ def command(
         str | None,
         typer.Option("--time-limit", metavar="TIME", help="Stop with the best so far, as in 30s.", show_default=False),
     ] = None,
+    fastest: Annotated[
+        bool,
+        typer.Option("--fastest", help="Choose the fastest layout, even if a roomier or simpler one is as fast within "
+                     "the error.", show_default=False),
+    ] = False,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Of the orders of nodes tried where links differ [0].",
                           show_default=False)
@@ -115,8 +120,9 @@ def command(
                       executor=executor, time_limit_s=limit_s)  # fmt: skip
         return
     with terminal.progress("searching") as progress:
-        plan = api.plan(requested, progress=progress, time_limit_s=limit_s, layers=layers, seed=seed, jobs=jobs,
-                        executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
+        plan = api.plan(requested, progress=progress, time_limit_s=limit_s, layers=layers, seed=seed, fastest=fastest,
+                        jobs=jobs, executor=executor,
+                        allow_techniques=allow_technique or ())  # fmt: skip
     if output is not None:
         write_file(output, plan.to_json(), force=force)
     if trace is not None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def closing_lines(plan: Plan) -> list[Part]:
     """Share of the time that rests on measurements, layouts that the model cannot tell apart, proof of the search."""
     best = plan.best
-    lines = [sources_line(best), *interval_lines(best), *tie_lines(plan), certificate_line(plan)]
+    lines = [sources_line(best), *interval_lines(best), *overflow_lines(best), *preference_lines(plan),
+             *tie_lines(plan), certificate_line(plan)]  # fmt: skip
     outside = [] if plan.by_target else outside_lines(plan)
     return [*lines, *outside, *technique_lines(plan), *run_lines(plan, best), ""]
 
@@ -90,6 +91,38 @@ def interval_lines(candidate: Candidate) -> list[str]:
     return [f"90 % interval of its step: {text.significant(low)} to {text.significant(high)} s"]
 
 
+def overflow_lines(candidate: Candidate) -> list[str]:
+    """The chance that a run needs more memory than there is."""
+    if candidate.overflow_chance is None:
+        return []
+    return [f"Chance of running out of memory, by published runs: {text.share(candidate.overflow_chance)}"]
+
+
+_REASONS = {
+    "memory": "leaves room for what nine in ten published runs needed",
+    "offload": "offloads nothing",
+    "axes": "has fewer parallel axes",
+}
+
+
+def preference_lines(plan: Plan) -> list[str]:
+    """Why the first layout is not the fastest."""
+    preference = plan.preference
+    if preference is None:
+        return []
+    why = text.listed([_REASONS[reason] for reason in preference.reasons])
+    line = (f"Layout 1 {why}. The fastest, {_fastest(plan)}, leads by less than the model tells apart in six of ten "
+            f"pairs ({text.percent(preference.indifference)} %): `--fastest` chooses it.")  # fmt: skip
+    return [text.wrapped(line)]
+
+
+def _fastest(plan: Plan) -> str:
+    """The fastest layout, by its number where it is listed."""
+    name = plan.preference.fastest if plan.preference else plan.best.layout_id
+    number = next((candidate.choice for candidate in plan.candidates if candidate.layout_id == name), None)
+    return name if number is None else f"layout {number}"
+
+
 def tie_lines(plan: Plan) -> list[str]:
     """Layouts that the model cannot tell apart from the first."""
     best, lead = plan.best, plan.ranking_lead
@@ -109,6 +142,8 @@ def certificate_line(plan: Plan) -> str:
     better = {"memory": "smaller", "cost": "cheaper"}.get(Facts.of(plan).work.objective, "faster")
     if certificate.stopped:
         return f"The search was stopped ({certificate.stopped}): a {better} layout may exist."
+    if certificate.proven and plan.preference is not None:
+        return text.wrapped(f"Proven: {_fastest(plan)} is the fastest of this space by this model.")
     if certificate.proven:
         return f"Proven: no other layout of this space is {better} by this model."
     if certificate.gap is None:

@@ -60,6 +60,7 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
         return candidate.device_bytes if objective == "memory" else candidate.step_s
 
     best = candidates[0]
+    first = "best" if aim(best) == min(map(aim, candidates)) else "choice"
     rows = [
         (
             str(candidate.choice),
@@ -69,7 +70,7 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
             text.significant(candidate.cost_usd_per_mtoken) if by_cost
             else text.fixed(candidate.tokens_per_s_per_gpu, 0),
             text.gib(candidate.device_bytes),
-            "best" if candidate is best else text.more(aim(candidate) / aim(best) - 1),
+            first if candidate is best else text.more(aim(candidate) / aim(best) - 1),
         )
         for candidate in candidates
     ]  # fmt: skip
@@ -78,7 +79,7 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
 
 
 def target_parts(plan: Plan) -> list[Part]:
-    """The best layout of each target, that of the plan first; then the targets without one, with the reason."""
+    """The fastest layout of each target, that of the plan first; then the targets without one, with the reason."""
     if plan.by_target is None:
         return []
     own, *others = plan.by_target.best
@@ -86,10 +87,10 @@ def target_parts(plan: Plan) -> list[Part]:
     cells = {best.target: text.more(best.step_s / own.step_s - 1) for best in others}
     rows = [
         (best.target, best.layout_id, text.fixed(best.step_s, places), text.gib(best.device_bytes),
-         cells.get(best.target, "this plan"))
+         cells.get(best.target, "this target"))
         for best in plan.by_target.best
     ]  # fmt: skip
-    columns = ("--target", "its best layout", "step s", "mem GiB", "")
+    columns = ("--target", "its fastest layout", "step s", "mem GiB", "")
     refused = {target: why.partition("; ")[0] for target, why in plan.by_target.without.items()}
     reasons = [text.wrapped(f"Not {target}: {why}") for target, why in refused.items()]
     return [table(*columns, rows=rows, right=columns[2:4]), *reasons, ""]

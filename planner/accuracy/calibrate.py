@@ -1,6 +1,7 @@
 """`meshwright calibrate`: constants of a stack from runs of one's own.
 
-`python -m meshwright.planner.accuracy.calibrate`: those that ship, from the shipped runs.
+`python -m meshwright.planner.accuracy.calibrate`: those that ship, from the shipped runs; with `--intervals` only the
+file of intervals, from the predictions of runs left out that an earlier fit wrote.
 
 A user's runs move the numbers of their stack family only: devices and links rest on many more runs. The shipped
 calibration moves every constant of profiles/rates/constants.py, from its prior.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +30,10 @@ from ..evaluation import intervals
 from . import interval_fit
 from .batch_pricing import rates_of
 from .calibrate_report import CalibrationReport, report
-from .cross_validation import Progress, Study, study
+from .cross_validation import Progress, Runs, Study, study
 from .row import Case
 from .runs import Problems, read_cases, shipped_files
+from .validate import outcome
 
 LEAST_RUNS = 3  # a scalar from fewer says more about the run than about the stack
 LEFT_OUT_FILE = PUBLISHED / "left_out.json"
@@ -191,26 +194,30 @@ def left_out_text(studied: Study) -> str:
     return f"{{\n{lines}\n}}\n"
 
 
-def interval_text(studied: Study) -> str:
-    """intervals.yaml."""
-    runs = studied.runs
+def interval_text(left_out: Mapping[str, Sequence[float]]) -> str:
+    """intervals.yaml, from the table of left_out.json and the shipped runs."""
+    shipped = list(read_cases(shipped_files(), Problems([])))
+    runs = Runs.of([case for case in shipped if case.id in left_out])
+    across_groups, across_sources = np.array([left_out[case.id] for case in runs.cases]).T
     weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
     known, new = (
         interval_fit.measured_factors(runs.cases, runs.log_measured - np.log(predicted), weight)
-        for predicted in (studied.across_groups, studied.across_sources)
+        for predicted in (across_groups, across_sources)
     )
-    lead = interval_fit.measured_lead(runs.cases, np.log(studied.across_groups), runs.log_measured)
-    return interval_fit.text(
-        known, new, lead, sorted({v for case in runs.cases if (v := family_of(case.stack_name)[1])})
-    )
+    ranking = interval_fit.measured_ranking(runs.cases, np.log(across_groups), runs.log_measured)
+    memory = interval_fit.measured_memory([outcome(case) for case in shipped if case.memory_scored])
+    versions = sorted({v for case in runs.cases if (v := family_of(case.stack_name)[1])})
+    return interval_fit.text(known, new, ranking, memory, versions)
 
 
 def main() -> None:
     """Fits, and writes calibrated.yaml, the predictions of runs left out, and the intervals."""
-    shipped = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
-    calibration.SHIPPED_FILE.write_text(shipped_text(shipped), encoding="utf-8")
-    LEFT_OUT_FILE.write_text(left_out_text(shipped), encoding="utf-8")
-    intervals.FILE.write_text(interval_text(shipped), encoding="utf-8")
+    if "--intervals" not in sys.argv:
+        shipped = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
+        calibration.SHIPPED_FILE.write_text(shipped_text(shipped), encoding="utf-8")
+        LEFT_OUT_FILE.write_text(left_out_text(shipped), encoding="utf-8")
+    left_out = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
+    intervals.FILE.write_text(interval_text(left_out), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ class Candidate(DocumentPart):
     days: float | None = None  # of the whole run, as the next two; None: its tokens are not given
     gpu_hours: float | None = None
     cost_usd: float | None = None
+    overflow_chance: float | None = None  # of running out of memory, by published runs; None: not known
     targets: dict[str, str | None]  # target -> why it cannot run the layout; None: it can
     spread: IslandAssignment | None = None  # only where the cluster has islands
     layerwise: LayerPlan | None = None  # only where layers have strategies of their own
@@ -87,7 +88,10 @@ class Candidate(DocumentPart):
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans of one strategy, on a uniform cluster, look as they always did."""
-        return without_none(without_none(handler(self), "spread"), "layerwise")
+        fields: dict[str, Any] = handler(self)
+        for name in ("spread", "layerwise", "overflow_chance"):
+            fields = without_none(fields, name)
+        return fields
 
     @property
     def device_bytes(self) -> float:

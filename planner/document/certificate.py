@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .base import DocumentPart
+
+Reason = Literal["memory", "offload", "axes"]
 
 
 class SpaceCount(DocumentPart):
@@ -51,6 +55,15 @@ class TargetComparison(DocumentPart):
 
     best: tuple[TargetBest, ...]  # that of the plan first, then in the order of `show targets`
     without: dict[str, str]  # target -> why it has no layout
+
+
+class Preference(DocumentPart):
+    """Why the choice of the plan is not the fastest layout, which the model does not tell from it."""
+
+    fastest: str  # id of the fastest layout
+    fastest_s: float  # its seconds per step
+    indifference: float  # layouts within this share of the fastest one's time were compared
+    reasons: tuple[Reason, ...]  # more room, nothing offloaded, fewer parallel axes
 
 
 class TechniqueChoice(DocumentPart):

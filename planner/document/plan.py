@@ -15,7 +15,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from .base import DocumentPart, without_none
 from .candidate import Candidate
-from .certificate import Certificate, Outside, TargetComparison, TechniqueChoice
+from .certificate import Certificate, Outside, Preference, TargetComparison, TechniqueChoice
 from .island_use import Strategy
 
 FORMAT_VERSION = "1.4"
@@ -39,9 +39,10 @@ class Plan(DocumentPart):
     # Given field of the request -> where its value came from; a field that is not here has its default.
     origins: dict[str, str] = Field(default_factory=dict)  # field of the request -> where its value came from
     profiles: tuple[Profile, ...]
-    candidates: tuple[Candidate, ...] = Field(min_length=1)  # the list of the plan, best first
+    candidates: tuple[Candidate, ...] = Field(min_length=1)  # the list of the plan, the choice first
     ranking_lead: float | None = None  # layouts within this share of each other's time cannot be told apart
     certificate: Certificate
+    preference: Preference | None = None  # only where the first candidate is not the fastest
     outside: Outside | None = None
     by_target: TargetComparison | None = None  # only where targets were compared
     resolved: dict[str, Any]  # model, cluster, workload, stack, target and memory limit
@@ -55,7 +56,9 @@ class Plan(DocumentPart):
     @model_serializer(mode="wrap")
     def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans that had nothing to choose look as they always did."""
-        fields: dict[str, Any] = without_none(without_none(handler(self), "ways"), "by_target")
+        fields: dict[str, Any] = handler(self)
+        for name in ("ways", "by_target", "preference"):
+            fields = without_none(fields, name)
         optional = ("technique_choices", "cut_short", "origins")
         return {name: value for name, value in fields.items() if value or name not in optional}
 

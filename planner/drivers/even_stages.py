@@ -14,18 +14,26 @@ from ..request.resolve import Resolved
 from .assembly import build_plan, certify
 from .families import best_of_families
 from .other_targets import compare_targets
+from .preference import prefer
 from .watch import Watch
 
 _SIMULATED_DIFFERS = 0.02  # relative: from here on the simulated step of the best layout is worth a warning
 
 
-def plan_even_stages(resolved: Resolved, watch: Watch) -> Plan:
-    """The plan of the exhaustive search, by the closed form."""
+def plan_even_stages(resolved: Resolved, watch: Watch, *, fastest: bool = False) -> Plan:
+    """The plan of the exhaustive search, by the closed form. fastest: put the fastest layout first, also where the
+    model does not tell a roomier or simpler one from it."""
     outcome = best_of_families(resolved, watch)
-    staged = [Staged.of(resolved, layout) for _, _, layout in outcome.top.rows]
+    rows, preference = outcome.top.rows, None
+    own = candidates(resolved, [Staged.of(resolved, rows[0][2])])[0]
+    if not (fastest or outcome.stopped or resolved.workload.objective == "memory"):
+        choice, preference = prefer(resolved, outcome, watch)
+        rows = [choice, *(row for row in rows if row[1] != choice[1])][: resolved.request.top]
+    staged = [Staged.of(resolved, layout) for _, _, layout in rows]
     listed = candidates(resolved, staged)
-    by_target = None if outcome.stopped else compare_targets(resolved, listed[0], watch)
+    by_target = None if outcome.stopped else compare_targets(resolved, own, watch)
     plan = build_plan(resolved, listed, certify(resolved, outcome), outcome.count, by_target)
+    plan = plan.model_copy(update={"preference": preference})
     doubts = [] if resolved.workload.objective == "memory" else where_the_simulator_differs(staged)
     return watch.warn(plan.with_warnings(doubts))
 

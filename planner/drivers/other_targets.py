@@ -20,7 +20,7 @@ _WORTH_SAYING = 0.005  # relative: a smaller difference is not worth a line
 def compare_targets(
     resolved: Resolved, own: Candidate, watch: Watch, *, simulate: bool = False
 ) -> TargetComparison | None:  # fmt: skip
-    """The fastest layout of every target beside `own`, the best one of the plan. simulate: as that was priced.
+    """The fastest layout of every target beside `own`, that of the plan's target. simulate: as that was priced.
 
     None where nobody asks (any target will do, bytes are minimised, no target has the GPU) and where it was cut.
     """

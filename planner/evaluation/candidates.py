@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
@@ -44,13 +44,18 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
             "closed_form_s": choice.closed_s if choice.is_simulated else None,
             "terms": _terms(choice), "memory": _memory(choice), "mfu": model / peak_flops,
             "hfu": (model + recomputed_flops(resolved.problem, layout, recomputed)) / peak_flops,
-            **_interval(resolved, layout, step_s),
+            **_interval(resolved, layout, step_s), "overflow_chance": _overflow_chance(resolved, _memory(choice)),
             "tokens_per_s_per_gpu": resolved.workload.tokens_per_step / step_s / resolved.cluster.num_gpus,
             "targets": {name: reasons[row] or TARGETS[name].cannot_split(partition) for name, reasons in runs.items()},
         }  # fmt: skip
         fields.update(money(resolved, step_s))
         out.append(Candidate.model_validate(rounded(fields)))
     return tuple(out)
+
+
+def _overflow_chance(resolved: Resolved, memory: Sequence[Mapping[str, Any]]) -> float:
+    """The share of published runs that needed more, over their prediction, than the fullest GPU leaves."""
+    return intervals.overflow_chance(max(stage["device_bytes"] for stage in memory), resolved.cluster.memory_bytes)
 
 
 def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -305,7 +306,8 @@ def test_the_fit_reproduces_what_ships() -> None:
     found = ship()
     assert shipped_text(found) == calibration.SHIPPED_FILE.read_text(encoding="utf-8")
     assert left_out_text(found) == LEFT_OUT_FILE.read_text(encoding="utf-8")
-    assert interval_text(found) == intervals.FILE.read_text(encoding="utf-8")
+    left_out = json.loads(left_out_text(found))
+    assert interval_text(left_out) == intervals.FILE.read_text(encoding="utf-8")
 
 
 def test_intervals_cover_what_they_claim() -> None:
@@ -320,3 +322,10 @@ def test_a_lead_by_hand() -> None:
     assert interval_fit.weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5) == 2.0
     assert interval_fit.weighted_quantile(np.array([1.0, 2.0]), np.array([3.0, 1.0]), 0.5) == pytest.approx(1.25)
     assert intervals.ranking_lead() > 0
+
+
+def test_the_intervals_are_those_of_the_runs_left_out() -> None:
+    """The quick half of the test above: the file follows from the stored predictions and the shipped runs."""
+    left_out = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
+    assert interval_text(left_out) == intervals.FILE.read_text(encoding="utf-8")
+    assert 0 < intervals.indifference() < intervals.ranking_lead()

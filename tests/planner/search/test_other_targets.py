@@ -21,7 +21,8 @@ from ...snapshots import run_here
 
 
 def planned(target: str) -> Plan:
-    return api.plan(model="llama-3.1-8b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target=target)
+    return api.plan(model="llama-3.1-8b", cluster="dgx-h100:1", seq_len=8192, global_batch=64, target=target,
+                    fastest=True)  # fmt: skip
 
 
 @pytest.mark.parametrize("target", ["accelerate", "deepspeed", "meshwright"])
