@@ -15,6 +15,7 @@ from ..planner.document.reading import load_plan
 from .checkpoint.manifest import check_resumable
 from .job import Job, job_of
 from .parallel.schedules import custom_order
+from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
 
 # The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
@@ -44,6 +45,7 @@ class Settings:
     keep_axes: str = ""  # ranks that a rehearsal keeps of an axis, where 2 are too few: "cp=4,tp=3"
     check_parity: bool = False  # train in float64, to compare with one process
     as_trained: bool = False  # with the plan's optimizer and clipping, where parity is checked
+    planned_dtype: bool = False  # and in the plan's dtype, not in float64
     report: str | None = None  # file; None: none is written
     checkpoint: str | None = None  # folder; None: nothing is saved
     checkpoint_every: int = 100  # steps between saves; the last step is always saved
@@ -86,8 +88,8 @@ class Settings:
         which are too large to read here, whether there are any.
         """
         names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "keep_axes",
-                 "check_parity", "as_trained", "balance_experts", "checkpoint_every", "checkpoint_async",
-                 "resume")  # fmt: skip
+                 "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_every",
+                 "checkpoint_async", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
         values["data"] = self.data if self.data == "synthetic" else "files"
@@ -105,7 +107,8 @@ _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate
            "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("scale_down", "check_parity", "as_trained", "balance_experts", "checkpoint_async", "resume", "events")
+_SWITCHES = ("scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_async",
+             "resume", "events")  # fmt: skip
 
 
 def planned_job(settings: Settings) -> Job:
@@ -133,7 +136,9 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
                   balances_experts=settings.balance_experts)  # fmt: skip
-    return for_parity(job, as_trained=settings.as_trained) if settings.check_parity else job, notes
+    if not settings.check_parity:
+        return job, notes
+    return for_parity(job, as_trained=settings.as_trained, planned_dtype=settings.planned_dtype), notes
 
 
 def check_numbers(settings: Settings) -> None:
@@ -149,11 +154,19 @@ def check_numbers(settings: Settings) -> None:
             raise InputError(f"{name} {value:g}: must be finite", hint=hint)
 
 
-def for_parity(job: Job, *, as_trained: bool) -> Job:
-    """The job as the check trains it. as_trained: with its optimizer and clipping."""
+def for_parity(job: Job, *, as_trained: bool, planned_dtype: bool = False) -> Job:
+    """The job as the check trains it. as_trained: with its optimizer and clipping; planned_dtype: and in its dtype.
+
+    Raises InputError where that dtype cannot be compared.
+    """
+    if planned_dtype and not makes_products_of_one_process(job):
+        raise InputError(
+            f"--planned-dtype: {job.layout_id} has products in {job.dtype} that one process sums in another order",
+            hint="rehearse the other axes: `--keep tp=1`, and likewise cp, ep, etp, and pp where embeddings are tied",
+        )
     if as_trained:
         rate = AS_TRAINED_RATE if job.optimizer == "adamw" else PARITY_RATE
-        return replace(job, dtype="fp64", learning_rate=rate)
+        return replace(job, dtype=job.dtype if planned_dtype else "fp64", learning_rate=rate)
     return replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None)
 
 

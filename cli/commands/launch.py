@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import options
+from .. import launch_flags, options
 from ..console import Terminal, check_writable, to_json, write_file
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ def command(
         bool,
         typer.Option("--as-trained", help="Check with the plan's optimizer and clipping.", show_default=False),
     ] = False,
+    planned_dtype: Annotated[
+        bool,
+        typer.Option("--planned-dtype", help="Check as trained, in the plan's dtype [float64].", show_default=False),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the torchrun command only.", show_default=False)
     ] = False,
@@ -120,16 +124,16 @@ def command(
         check_writable(report, force=force)
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
-    _check_numbers(steps=steps, device=device, check_parity=check_parity, as_trained=as_trained,
-                   scale_down=scale_down)  # fmt: skip
-    keep_last, keep_axes = _checkpoints_and_axes(keep or (), scale_down=scale_down)
-    saving = _saving(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last, resume=resume,
-                     max_restarts=max_restarts)  # fmt: skip
+    launch_flags.check_flags(steps=steps, device=device, check_parity=check_parity, as_trained=as_trained,
+                             planned_dtype=planned_dtype, scale_down=scale_down)  # fmt: skip
+    keep_last, keep_axes = launch_flags.checkpoints_and_axes(keep or (), scale_down=scale_down)
+    saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last,
+                                          resume=resume, max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
         scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
-        balance_experts=balance_experts,
+        planned_dtype=planned_dtype, balance_experts=balance_experts,
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     loaded = load_plan(plan)
@@ -199,56 +203,6 @@ def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) ->
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 
 
-def _check_numbers(*, steps: int, device: str, check_parity: bool, as_trained: bool, scale_down: bool) -> None:
-    from ...errors import InputError
-
-    if steps < 1:
-        raise InputError(f"--steps {steps}: nothing to train", hint="`--steps 4` trains four steps")
-    if device not in ("auto", "cuda", "cpu"):
-        raise InputError(f"--device `{device}` is none of auto, cuda, cpu", hint="`--device auto`")
-    if check_parity and not scale_down:
-        raise InputError("--check-parity compares with one process: it needs a small model", hint="add `--scale-down`")
-    if as_trained and not check_parity:
-        raise InputError("--as-trained: nothing is checked", hint="add `--check-parity`")
-
-
-def _checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[int | None, str]:
-    """The two meanings of `--keep`: number of checkpoints (None: the default), and ranks as in `Settings.keep_axes`."""
-    from ...errors import InputError
-
-    axes = ",".join(value for value in values if "=" in value)
-    if axes and not scale_down:
-        raise InputError(f"--keep {axes}: only a rehearsal has fewer ranks than the plan", hint="add `--scale-down`")
-    numbers = [value for value in values if "=" not in value]
-    if len(numbers) > 1 or not all(value.removeprefix("-").isdecimal() for value in numbers):
-        raise InputError(f"--keep {' '.join(numbers)}: neither a number of checkpoints nor AXIS=N",
-                         hint="`--keep 3`, or `--keep cp=4` with `--scale-down`")  # fmt: skip
-    return int(numbers[0]) if numbers else None, axes
-
-
-def _saving(
-    folder: Path | None, *, every: int | None, behind: bool, keep: int | None, resume: bool, max_restarts: int
-) -> dict[str, Any]:
-    """The settings of checkpoints that were given."""
-    from ...errors import InputError
-
-    given = {"--checkpoint-every": every is not None, "--checkpoint-async": behind, "--keep": keep is not None,
-             "--resume": resume, "--max-restarts": max_restarts != 0}  # fmt: skip
-    if folder is None:
-        if alone := next((name for name, there in given.items() if there), None):
-            raise InputError(f"{alone}: checkpoints are not saved anywhere", hint="add `--checkpoint DIR`")
-        return {}
-    numbers = (("--checkpoint-every", every, 1), ("--keep", keep, 2), ("--max-restarts", max_restarts, 0))
-    for name, value, least in numbers:
-        if value is not None and value < least:
-            raise InputError(f"{name} {value}: must be {least} or more",
-                             hint="the last two stay, so that one is left if the other is damaged" if name == "--keep"
-                             else f"`{name} {least}`")  # fmt: skip
-    settings: dict[str, Any] = {"checkpoint": str(folder.resolve()), "checkpoint_async": behind, "resume": resume}
-    optional = {"checkpoint_every": every, "keep": keep}
-    return settings | {name: value for name, value in optional.items() if value is not None}
-
-
 def _absolute(data: str) -> str:
     """Workers may start elsewhere."""
     return data if data == "synthetic" else str(Path(data).resolve())
@@ -282,9 +236,11 @@ def _checked(
     if settings.check_parity:
         steps = [(float(step["loss"]), float(step["gradient_norm"])) for step in recorder.steps]
         # A run that was resumed is compared from there on.
-        verdict = parity.compare(steps, reference[len(reference) - len(steps) :])
+        verdict = parity.compare(steps, reference[len(reference) - len(steps) :],
+                                 planned_dtype=settings.planned_dtype)  # fmt: skip
         missing = parity.not_exercised(planned_job(settings), recorder.job, verdict, as_trained=settings.as_trained)
-        more["parity"] = {**verdict.as_dict(), "memory_agrees": all(row.within for row in memory),
+        more["parity"] = {**verdict.as_dict(), "as_trained": settings.as_trained,
+                          "planned_dtype": settings.planned_dtype, "memory_agrees": all(row.within for row in memory),
                           "not_exercised": missing}  # fmt: skip
         terminal.show([screen.parity_table(verdict)])
         terminal.show_line(screen.verdict_line(verdict))

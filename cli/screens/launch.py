@@ -27,7 +27,7 @@ def verdict_line(verdict: parity.Parity) -> str:
     """Whether the run trained the same model."""
     first = verdict.first_difference
     if first is None:
-        limits = f"relative {parity.LOSS_TOLERANCE:g} and {parity.NORM_TOLERANCE:g}"
+        limits = f"relative {verdict.tolerances.loss:g} and {verdict.tolerances.norm:g}"
         return (f"losses and gradient norms agree with the single-process run ({limits}); "
                 f"the loss moves by at least {verdict.least_change:.1%} a step")  # fmt: skip
     return (f"NOT the same training: step {first.step} differs from the single-process run, loss by a relative "

@@ -1,4 +1,4 @@
-"""How many ranks of each axis a rehearsal has: two, or as many as the user keeps."""
+"""How many ranks of each axis a rehearsal has: two, or as many as the user keeps, one to leave the axis out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...cost_models.layouts import Layout
+from ...cost_models.layouts import Layout, default_schedule
 from ...errors import InputError
 
 AXES = ("tp", "cp", "pp", "dp", "ep", "etp")  # of which a rehearsal may keep more than 2 ranks
@@ -33,10 +33,23 @@ def shrunk_layout(layout: Layout, keep: Mapping[str, int]) -> Layout:
         shared = " x ".join(f"{name} {small[name]}" for name in _FOLDED)
         raise InputError(f"--keep: ep {small['ep']} x etp {small['etp']} does not divide the ranks of {shared}",
                          hint="keep more of dp, cp or tp")  # fmt: skip
+    small |= _without_single_ranks(small)
     replicas = _replicas(layout, small["shard"], keep.get("dp"))
     micro_batch = min(layout.micro_batch, MOST_MICRO_BATCH)
     layers = min(layout.recompute_layers, 1)
     return replace(layout, **small, dp=small["shard"] * replicas, micro_batch=micro_batch, recompute_layers=layers)
+
+
+def _without_single_ranks(small: Mapping[str, int]) -> dict[str, int]:
+    """Fields that say nothing where an axis has one rank, at their defaults."""
+    fields: dict[str, int] = {}
+    if small["tp"] == 1:
+        fields["sequence_parallel"] = 0
+    if small["cp"] == 1:
+        fields["cp_algorithm"] = 0
+    if small["pp"] == 1:
+        fields |= {"vpp": 1, "schedule": default_schedule(1, 1)}
+    return fields
 
 
 def _check_kept(layout: Layout, keep: Mapping[str, int]) -> None:
@@ -45,7 +58,7 @@ def _check_kept(layout: Layout, keep: Mapping[str, int]) -> None:
         if axis not in AXES:
             raise InputError(f"--keep {axis}={ranks}: `{axis}` is no axis", hint=f"axes: {', '.join(AXES)}")
         planned = getattr(layout, axis)
-        if not 2 <= ranks <= planned:
+        if not 1 <= ranks <= planned or planned == 1:
             hint = f"`--keep {axis}={planned}`" if planned > 1 else f"leave out `--keep {axis}={ranks}`"
             raise InputError(f"--keep {axis}={ranks}: the layout has {axis} {planned}", hint=hint)
 

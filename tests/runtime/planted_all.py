@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from meshwright.runtime.job import Job
-from meshwright.runtime.rehearsal.parity import Parity, StepComparison
-from meshwright.runtime.settings import AS_TRAINED_RATE, for_parity
+from meshwright.runtime.rehearsal.parity import Parity, StepComparison, makes_products_of_one_process
+from meshwright.runtime.settings import for_parity
 
 from .fork import run
 from .model.test_families import CASES, differences
 from .planted_faults import FAULTS, Fault
-from .rehearsal.test_parity import agreement, differs_in_bf16, has_the_products_of_one_process
-
-Check = tuple[Job, Callable[[Parity], StepComparison | None]]
+from .rehearsal.test_parity import agreement
 
 FAMILY_TOLERANCE = 1e-5  # as in test_families
 
@@ -45,17 +42,15 @@ def difference_of(step: StepComparison | None) -> str:
 
 
 def seen_in_parity(fault: Fault) -> str:
-    """By the plain check, else by the one that trains as the plan does, else by the test of runs in bf16."""
-    checks: dict[str, Check] = {
-        "--check-parity": (for_parity(fault.job, as_trained=False), lambda verdict: verdict.first_difference),
-        "--as-trained": (for_parity(fault.job, as_trained=True), lambda verdict: verdict.first_difference),
-    }
-    if has_the_products_of_one_process(fault.job):
-        checks["bf16 (tests only)"] = replace(fault.job, learning_rate=AS_TRAINED_RATE), differs_in_bf16
-    for name, (job, different) in checks.items():
-        assert different(checked(job)) is None, f"{name} differs without a fault"
+    """By the plain check, else by the one that trains as the plan does, else by that in the plan's dtype."""
+    checks = {"--check-parity": for_parity(fault.job, as_trained=False),
+              "--as-trained": for_parity(fault.job, as_trained=True)}  # fmt: skip
+    if makes_products_of_one_process(fault.job):
+        checks["--planned-dtype"] = for_parity(fault.job, as_trained=True, planned_dtype=True)
+    for name, job in checks.items():
+        assert checked(job).first_difference is None, f"{name} differs without a fault"
         with planted(fault):
-            difference = difference_of(different(checked(job)))
+            difference = difference_of(checked(job).first_difference)
         if difference:
             return f"{name}, {difference}"
     return ""

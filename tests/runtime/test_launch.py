@@ -48,6 +48,7 @@ def test_a_rehearsal_agrees_and_reports(plan: Path, tmp_path: Path) -> None:
     assert "losses and gradient norms agree" in out
     found = json.loads(report.read_text(encoding="utf-8"))
     assert found["parity"]["agrees"]
+    assert not found["parity"]["as_trained"]
     assert found["parity"]["largest_loss_difference"] <= 1e-12
     assert len(found["steps"]) == 4
     assert len(found["peak_memory_bytes"]) == 4
@@ -218,6 +219,7 @@ def test_dry_run_prints_the_command(plan: Path) -> None:
         (["--choice", "9"], "has no layout 9"),
         (["--check-parity"], "--scale-down"),
         (["--as-trained"], "nothing is checked"),
+        (["--scale-down", "--check-parity", "--planned-dtype"], "compares the training as planned"),
         (["--steps", "0"], "nothing to train"),
         (["--device", "tpu"], "none of auto, cuda, cpu"),
     ],

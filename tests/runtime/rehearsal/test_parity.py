@@ -20,11 +20,13 @@ from meshwright.runtime.parallel import split_backward, tensor_parallel
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.recompute import _Recipe
 from meshwright.runtime.parallel.schedules import custom_order
-from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, Parity, StepComparison, compare
+from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, Parity, compare
 from meshwright.runtime.rehearsal.pricing import ledger_of
 from meshwright.runtime.settings import for_parity
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
+
+from meshwright.errors import InputError
 
 from ..fork import Break, fork, run
 from ..jobs import deepseek, falcon, gemma, gpt, gpt_oss, job, llama, moe, olmo2, shared_experts
@@ -44,7 +46,8 @@ def parity_of(wanted: Job, broken: Break | None = None) -> Parity:
 
 def agreement(wanted: Job, steps: list[Step]) -> Parity:
     expected = reference.train(wanted)
-    return compare([(s.loss, s.gradient_norm) for s in steps], [(s.loss, s.gradient_norm) for s in expected])
+    return compare([(s.loss, s.gradient_norm) for s in steps], [(s.loss, s.gradient_norm) for s in expected],
+                   planned_dtype=wanted.dtype != "fp64")  # fmt: skip
 
 
 AXES = [
@@ -139,29 +142,27 @@ def test_bf16_is_near() -> None:
         assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=0.1)
 
 
-def has_the_products_of_one_process(wanted: Job) -> bool:
-    """Whether ranks compute in bf16 what one process does: only sums over ranks, in fp32, come in another order. Tied
-    embeddings on one stage add up their two gradients in bf16."""
-    layout = wanted.layout
-    apart = wanted.model.tied_embeddings and layout.pp > 1
-    return max(layout.tp, layout.cp, layout.ep, layout.etp) == 1 and not apart
-
-
-def differs_in_bf16(verdict: Parity) -> StepComparison | None:
-    """The first step that differs by more than sums in fp32 in another order (6e-8 each, of which few are rounded)."""
-    return next((step for step in verdict.steps
-                 if not (step.loss_difference <= 1e-6 and step.norm_difference <= 1e-6)), None)  # fmt: skip
-
-
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("text", ["llama:dp1-mbs1-z0-rfull", "llama:dp2-mbs1-z1-rnone", "llama:pp2-dp2-mbs1-z2-rnone",
                                   "moe:dp2-mbs1-z3-rnone"])  # fmt: skip
-def test_bf16_is_that_of_one_process(text: str) -> None:
-    """Its gradients are summed in fp32, and its optimizer has weights in fp32."""
+def test_the_planned_dtype_is_that_of_one_process(text: str, dtype: str) -> None:
+    """Gradients of weights in bf16 are summed in fp32, and their optimizer has weights in fp32."""
     name, _, layout_id = text.partition(":")
-    wanted = job(layout_id, model_for(name, layout_id), dtype="bf16", optimizer="adamw", learning_rate=0.01, clip=1.0,
-                 stack_changes={"sharded_states": "zero"})  # fmt: skip
-    assert has_the_products_of_one_process(wanted)
-    assert differs_in_bf16(parity_of(wanted)) is None
+    planned = job(layout_id, model_for(name, layout_id), dtype=dtype, optimizer="adamw", clip=1.0,
+                  stack_changes={"sharded_states": "zero"})  # fmt: skip
+    wanted = for_parity(planned, as_trained=True, planned_dtype=True)
+    assert wanted.dtype == dtype
+    verdict = parity_of(wanted)
+    assert verdict.agrees, verdict.as_dict()
+
+
+@pytest.mark.parametrize("text", ["llama:tp2-dp1-mbs1-z0-rnone", "llama:cp2r-dp1-mbs1-z0-rnone",
+                                  "moe:dp2-ep2-mbs1-z0-rnone", "gpt:pp2-dp1-mbs1-z0-rnone"])  # fmt: skip
+def test_the_planned_dtype_needs_the_products_of_one_process(text: str) -> None:
+    name, _, layout_id = text.partition(":")
+    planned = job(layout_id, model_for(name, layout_id), dtype="bf16", optimizer="adamw")
+    with pytest.raises(InputError, match=r"--planned-dtype: .* in another order"):
+        for_parity(planned, as_trained=True, planned_dtype=True)
 
 
 @pytest.mark.parametrize(("layout_id", "model"), [

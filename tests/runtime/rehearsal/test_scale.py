@@ -77,7 +77,8 @@ def test_experts_stay_whole_on_request() -> None:
 @pytest.mark.parametrize(("layout_id", "keep", "message"), [
     ("cp4r-dp2-mbs1-z1-rnone", {"cp": 8}, "--keep cp=8: the layout has cp 4"),
     ("cp4r-dp2-mbs1-z1-rnone", {"tp": 2}, "--keep tp=2: the layout has tp 1"),
-    ("cp4r-dp2-mbs1-z1-rnone", {"cp": 1}, "--keep cp=1: the layout has cp 4"),
+    ("cp4r-dp2-mbs1-z1-rnone", {"cp": 0}, "--keep cp=0: the layout has cp 4"),
+    ("cp4r-dp2-mbs1-z1-rnone", {"tp": 1}, "--keep tp=1: the layout has tp 1"),
     ("cp4r-dp2-mbs1-z1-rnone", {"vpp": 2}, "`vpp` is no axis"),
     ("tp2-cp8u-dp1-mbs1-z0-rnone", {"cp": 8}, "16 ranks need a key/value head each, and the model has 8"),
     ("dp8-sh2-mbs1-z1-rnone", {"dp": 3}, "--keep dp=3: the rehearsal shards over 2 ranks, in at most 4 copies"),
@@ -98,6 +99,16 @@ def test_more_than_two_ranks_train_the_same(layout_id: str, keep: dict[str, int]
     rehearsal = scale_down(job(layout_id, large(llama()), seq_len=8192), keep)[0]
     assert rehearsal.world_size == 3
     assert parity_of(replace(rehearsal, seq_len=24, steps=2)).agrees
+
+
+@pytest.mark.parametrize(("layout_id", "keep", "rehearsed"), [
+    ("tp8-pp4-vpp2-dp8-mbs1-z1-rfull", {"tp": 1}, "pp2-vpp2-dp2-mbs1-z1-rfull"),
+    ("tp8-pp4-vpp2-dp8-mbs1-z1-rfull", {"pp": 1}, "tp2-dp2-mbs1-z1-rfull"),
+    ("pp4-zbv-vpp2-dp8-mbs1-z1-rnone", {"pp": 1}, "dp2-mbs1-z1-rnone"),
+    ("cp4u-dp8-mbs1-z1-rnone", {"cp": 1, "dp": 1}, "dp1-mbs1-z1-rnone"),
+])  # fmt: skip
+def test_an_axis_is_left_out_on_request(layout_id: str, keep: dict[str, int], rehearsed: str) -> None:
+    assert str(scale_down(job(layout_id, large(llama(8)), seq_len=8192), keep)[0].layout) == rehearsed
 
 
 def test_axes_to_keep_are_read_from_words() -> None:
