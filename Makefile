@@ -55,7 +55,7 @@ test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/rehearsal/parity_all.py
 
-planted-faults: $(VENV)/.test-installed  ## plant 36 mistakes in the runtime, print which check sees each (1 min)
+planted-faults: $(VENV)/.test-installed  ## plant 41 mistakes in the runtime, print which check sees each (1 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 -s --tb=line tests/runtime/planted_all.py
 
 kill-test: $(VENV)/.test-installed  ## faults of a run as a table: SIGKILL, SIGTERM, full disks, missing nodes (17 min)

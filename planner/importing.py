@@ -144,7 +144,8 @@ def _request_fields(request: Request) -> dict[str, Any]:
     fields: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
                            "precision": work.precision, "optimizer": work.optimizer,
                            "technique": work.techniques,
-                           "expert_capacity_factor": work.expert_capacity_factor}  # fmt: skip
+                           "expert_capacity_factor": work.expert_capacity_factor,
+                           "moe_aux_loss_coeff": work.moe_aux_loss_coeff}  # fmt: skip
     for name in ("cluster", "gpu", "gpus", "stack"):
         if (value := getattr(request, name)) is not None:
             fields[name] = value

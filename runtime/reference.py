@@ -1,7 +1,8 @@
 """The run that every layout must equal: one process, the whole model, no wrapper around it, torch's own optimizer.
 
 It shares the blocks of `model` with the parallel run (tests compare those with Hugging Face's models) and nothing else.
-What transformers has nothing to compare with is written here again: optimizer, clipping, capacity of experts, adapters.
+What transformers has nothing to compare with is written here again: optimizer, clipping, capacity of experts, adapters,
+balancing loss.
 An expert's capacity counts the tokens of a rank's micro-batch: so that the same ones are dropped, experts see here one
 rank's part of the sequences after the other.
 """
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..cost_models.layouts import CP_ALGORITHMS
+from ..cost_models.specs.model import ModelSpec
 from ..planner.document.candidate import Chunk
 from .data import open_source
 from .job import Job
@@ -79,6 +81,51 @@ def _limit(block: Experts) -> None:
     block._routed = within  # type: ignore[method-assign]
 
 
+@dataclass
+class _BalancingLoss:
+    """The loss of the loads of one block of experts, added to the loss of the model."""
+
+    block: Experts  # whose tokens are seen
+    model: ModelSpec  # with the coefficient
+    rows: int  # sequences whose loads are counted together
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # inputs and chosen experts of a micro-batch
+
+    def __post_init__(self) -> None:
+        routed = self.block._routed
+
+        def seeing(tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+            self.seen.append((tokens, chosen))
+            return routed(tokens, weights, chosen)
+
+        self.block._routed = seeing  # type: ignore[method-assign]
+
+    def of_micro_batch(self, num_sequences: int) -> Tensor:
+        """Times its tokens: the sum over all micro-batches is over the tokens of the step."""
+        inputs, chosen = (torch.cat([part.unflatten(0, (num_sequences, -1)) for part in parts], 1)
+                          for parts in zip(*self.seen, strict=True))  # fmt: skip
+        self.seen.clear()
+        spec, block, total = self.block.spec, self.block, inputs.new_zeros((), dtype=torch.float64)
+        for rows, experts in zip(torch.split(inputs, self.rows), torch.split(chosen, self.rows), strict=True):
+            tokens = rows.flatten(0, 1)
+            logits = F.linear(tokens, block.tensor("router"), block.maybe("router_bias")).double()
+            scores = logits.exp() if spec.router_scores == "softmax" else 1 / (1 + (-logits).exp())
+            mean_share = (scores / scores.sum(1, keepdim=True)).mean(0)
+            fraction = torch.stack([(experts == expert).double().mean() for expert in range(spec.experts)])
+            total = total + len(tokens) * spec.experts * (fraction * mean_share).sum()
+        return self.model.moe_aux_loss_coeff * total
+
+
+def _balancing_losses(model: DecoderChunk, job: Job) -> list[_BalancingLoss]:
+    """Of all blocks of experts."""
+    if not job.model.moe_aux_loss_coeff:
+        return []
+    losses = []
+    for name, part in model.parts():
+        rows = 1 if job.model.moe_aux_loss_per_sequence else job.strategy(name).micro_batch
+        losses += [_BalancingLoss(block, job.model, rows) for block in part.modules() if isinstance(block, Experts)]
+    return losses
+
+
 def _taken(weights: Tensor, chosen: Tensor, experts: int, capacity: int) -> Tensor:
     """[n, k] whether an expert takes a token that chose it: those with the largest weights, equal ones by position."""
     taken = torch.zeros_like(chosen, dtype=torch.bool)
@@ -110,6 +157,7 @@ def train(job: Job) -> list[Step]:
     """Losses and gradient norms of all steps, on one core and without a process group. Of weights in bf16 the optimizer
     has copies in fp32, and their gradients are summed in fp32."""
     model = whole_model(job)
+    balancing = _balancing_losses(model, job)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     wide = torch.float64 if job.dtype == "fp64" else torch.float32
     masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
@@ -120,10 +168,11 @@ def train(job: Job) -> list[Step]:
     for step in range(job.steps):
         tokens, total = source.batch(step), 0.0
         sums = [torch.zeros_like(master) for master in masters]
-        for rows in torch.split(tokens, job.layout.micro_batch):
+        for rows in torch.split(tokens, _rows(job)):
             shifted = [rows[:, first : first + job.seq_len] for first in range(1 + further)]
             loss = model(*shifted) / job.tokens_per_step
-            loss.backward()
+            uneven = sum(block.of_micro_batch(len(rows)) for block in balancing) / job.tokens_per_step
+            (loss + uneven).backward()
             total += float(loss.detach())
             for gradient, parameter in zip(sums, parameters, strict=True):
                 gradient.add_(0.0 if parameter.grad is None else parameter.grad)
@@ -134,6 +183,12 @@ def train(job: Job) -> list[Step]:
                 parameter.copy_(master)
         steps.append(Step(total, norm))
     return steps
+
+
+def _rows(job: Job) -> int:
+    """Sequences that go through the model together: a rank's micro-batch. Where layers cut their sequences otherwise,
+    those of all ranks."""
+    return job.layout.micro_batch if job.strategies is None else job.global_batch // job.num_micro_batches
 
 
 def _update(

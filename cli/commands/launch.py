@@ -195,10 +195,14 @@ def _finish(
 
 def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> None:
     """Shows the sizes that were shrunk, and the assumptions for fields that the model's config leaves open."""
+    from ..screens import launch as screen
+
     for line in notes:
         show_line(f"scaled down: {line}")
     for line in job.model.assumptions:
         show_line(line)
+    if job.model.is_moe:
+        show_line(screen.balancing_line(job))
     if job.model.dropouts:
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 

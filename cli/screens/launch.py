@@ -11,6 +11,16 @@ from ..console import table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ...runtime.job import Job
+
+
+def balancing_line(job: Job) -> str:
+    """How much the balancing loss of the experts counts."""
+    coefficient = job.model.moe_aux_loss_coeff
+    if not coefficient:
+        return "no balancing loss of experts: plan with `--set workload.moe_aux_loss_coeff=0.001` for one"
+    return f"balancing loss of experts: {coefficient:g} in each layer, beside the loss that is shown"
+
 
 def parity_table(verdict: parity.Parity) -> RenderableType:
     """Losses and gradient norms of each step beside those of one process."""

@@ -27,6 +27,8 @@ _SILENT = {
     "residual_scale": 1.0,
     "logit_scale": 1.0,
     "logit_softcap": None,
+    "moe_aux_loss_coeff": 0.0,
+    "moe_aux_loss_per_sequence": False,
     "unmodelled": (),
     "saves_fp8_activations": False,
     "weighs_activations": False,

@@ -169,6 +169,10 @@ class ModelSpec:
     residual_scale: float = 1.0  # factor of what each block adds to the residual stream
     logit_scale: float = 1.0  # factor of the logits
     logit_softcap: float | None = None  # c: logits become c tanh(logit / c)
+    # Factor of the balancing loss of each layer of experts, 0: none. It counts as moe_aux_loss_coeff of Megatron Core:
+    # even loads give a loss of 1, and layers add up.
+    moe_aux_loss_coeff: float = 0.0
+    moe_aux_loss_per_sequence: bool = False  # loads are of sequences (seq_aux_loss), else of micro-batches (aux_loss)
     unmodelled: tuple[str, ...] = ()  # fields of the source that change results and have none here
 
     @property

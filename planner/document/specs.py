@@ -70,6 +70,10 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
+    coefficient = model.moe_aux_loss_coeff
+    if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 0 <= coefficient < float("inf"):
+        text = f"`{coefficient}` is not a number of at least 0"
+        raise InputError.of([FieldProblem(text, file=name, field="resolved.model.moe_aux_loss_coeff")])
     numbers = {name: 1.0 if (value := getattr(model, name)) is None else value for name in _POSITIVE}
     if model.rope_scaling is not None:
         numbers["rope_scaling.factor"] = model.rope_scaling.factor

@@ -63,6 +63,11 @@ def parse_factor(value: Any) -> float:
     return number
 
 
+def non_negative(value: Any) -> float:
+    """A finite number of at least 0."""
+    return 0.0 if str(value).strip() in ("0", "0.0") else parse_factor(value)
+
+
 def parse_batch(value: Any) -> int | dict[str, int]:
     """`512` (sequences) or `4M tokens` -> {"tokens": 4e6}."""
     if isinstance(value, Mapping):
@@ -252,6 +257,7 @@ Positive = Annotated[int, Field(strict=True, gt=0)]
 Factor = Annotated[
     float, BeforeValidator(checked(parse_factor)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
+Coefficient = Annotated[float, BeforeValidator(checked(non_negative)), WithJsonSchema({"type": "number", "minimum": 0})]
 Bytes = Annotated[
     int, BeforeValidator(checked(positive("B"))), WithJsonSchema({"type": "string", "examples": ["70 GiB"]})
 ]

@@ -60,6 +60,8 @@ class RequestFields(TypedDict, total=False):
     """Only the last so many layers train."""
     expert_capacity_factor: float | str | None
     """Routed experts take this many times their even share of a rank's tokens and drop the rest [no token dropped]."""
+    moe_aux_loss_coeff: float | str | None
+    """Of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
     total_tokens: int | float | str | None
     """Tokens of the whole run, for days and cost: `15T`."""
     objective: Literal["step", "cost", "memory"] | None
@@ -77,7 +79,7 @@ FLAT: dict[str, FieldPath] = {
     **{
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
-                     "expert_capacity_factor", "objective", "max_memory")
+                     "expert_capacity_factor", "moe_aux_loss_coeff", "objective", "max_memory")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

@@ -157,7 +157,8 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
-    return _capped(model, request.workload.expert_capacity_factor), workload, warnings
+    model = _capped(model, request.workload.expert_capacity_factor)
+    return _balanced(model, request.workload.moe_aux_loss_coeff), workload, warnings
 
 
 def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
@@ -173,6 +174,15 @@ def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
         raise InputError(f"expert_capacity_factor {factor:g}: with {shares}, {most:g} has room for every token",
                          hint=f"leave it out to drop no token, or give {most:g} or less")  # fmt: skip
     return with_capacity(model, factor)
+
+
+def _balanced(model: ModelSpec, coefficient: float | None) -> ModelSpec:
+    """The model with the asked balancing loss. Raises InputError where it has no experts."""
+    if coefficient is None:
+        return model
+    if not model.is_moe:
+        raise InputError(f"moe_aux_loss_coeff {coefficient:g}: {model.name} has no experts", hint="leave it out")
+    return replace(model, moe_aux_loss_coeff=coefficient)
 
 
 def _check_adapters(model: ModelSpec, workload: Workload) -> None:

@@ -17,6 +17,7 @@ from .fields import (
     LORA_DEFAULT,
     Batch,
     Bytes,
+    Coefficient,
     Factor,
     Fix,
     Lengths,
@@ -56,6 +57,7 @@ class WorkloadRequest(_Model):
 
     Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
     expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
+    moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
     """
 
     kind: Literal["train"] = "train"
@@ -67,6 +69,7 @@ class WorkloadRequest(_Model):
     optimizer: OptimizerName = "adamw"
     train: Train = Train()
     expert_capacity_factor: Factor | None = None
+    moe_aux_loss_coeff: Coefficient | None = None
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
     techniques: Techniques = Field(default_factory=dict)
@@ -178,8 +181,9 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
-    if data["workload"]["expert_capacity_factor"] is None:
-        del data["workload"]["expert_capacity_factor"]
+    for name in ("expert_capacity_factor", "moe_aux_loss_coeff"):
+        if data["workload"][name] is None:
+            del data["workload"][name]
     if data["stages"] is None:
         del data["stages"]
     return data

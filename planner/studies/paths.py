@@ -29,7 +29,7 @@ WHOLE = (
 QUANTITIES: dict[str, units.Dimension] = {
     **{path: "count" for path, knob in _TECHNIQUE_KNOBS.items() if not knob.whole},
     "workload.max_memory": "B", "workload.total_tokens": "count",
-    "workload.expert_capacity_factor": "count",
+    "workload.expert_capacity_factor": "count", "workload.moe_aux_loss_coeff": "count",
     "cluster.links.intra_node.bandwidth": "B/s", "cluster.links.intra_node.latency": "s",
     "cluster.links.inter_node.bandwidth": "B/s", "cluster.links.inter_node.latency": "s",
     "cluster.wan.bandwidth": "B/s", "cluster.wan.latency": "s",

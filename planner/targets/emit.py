@@ -73,8 +73,18 @@ def emit(
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), **plan_file}
     unnamed = () if plan.resolved["cluster"].get("hosts") or not hosts else (
         f"the cluster file names no hosts: put yours in place of {hosts[0]} and the others",)  # fmt: skip
-    warnings = (*((warning,) if warning else ()), *job.notes, *unnamed)
+    warnings = (*((warning,) if warning else ()), *job.notes, *_unbalanced(target, setup, options), *unnamed)
     return Emitted(files, starter.next_step(job), framework, warnings)
+
+
+def _unbalanced(target: Target, setup: Setup, options: OptionList | None) -> tuple[str, ...]:
+    """A doubt about files that do not hold the plan's balancing loss."""
+    coefficient, config = setup.model.moe_aux_loss_coeff, target.trainer.config if target.trainer is not None else None
+    if not coefficient or config is None or options is None:
+        return ()
+    if any("model.moe_aux_loss_coeff" in entry.fields for entry in config.table(options).entries):
+        return ()
+    return (f"the files do not set the balancing loss of the experts (moe_aux_loss_coeff {coefficient:g} in the plan)",)
 
 
 def check_trained(plan: Plan, name: str) -> None:

@@ -139,4 +139,8 @@ def expert_model(
     if f.sound and moe.top_k > moe.experts:
         f.problem("num_experts_per_tok", f"{moe.top_k} experts per token, but there are only {moe.experts}")
     positions = f.count("max_position_embeddings", default=2048)
-    return _assemble(f, family, layers, hidden=hidden, tied=False, max_positions=positions)
+    spec = _assemble(f, family, layers, hidden=hidden, tied=False, max_positions=positions)
+    # transformers multiplies it by a mean over layers of loads that are not over the experts of a token
+    # (load_balancing_loss_func).
+    in_each_layer = f.number("router_aux_loss_coef", 0.0) * moe.top_k / max(sum(is_moe), 1)
+    return replace(spec, moe_aux_loss_coeff=in_each_layer)

@@ -28,6 +28,7 @@ def read_explicit_form(
     Optional: kv_heads (heads), head_dim (hidden / heads), gated_mlp (true), tied_embeddings (false), biases: qkv_bias,
     output_bias, ffn_bias, norm_bias, or all four by `bias`; qk_norm (elements), learned_positions (true or rows),
     rope_theta (10,000; null: no rotary positions), rope_scaling {type, factor, ...} as in config.json,
+    moe_aux_loss_coeff (0: no balancing loss), moe_aux_loss_per_sequence (false),
     partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
     num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, sliding_window with window_layers (how many,
     or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
@@ -78,6 +79,8 @@ def _model(f: Fields) -> ModelSpec:
         head_bias=f.flag("head_bias", False),
         mtp_layers=f.count("mtp_layers", default=0, minimum=0),
         dropout=f.flag("dropout", False),
+        moe_aux_loss_coeff=f.number("moe_aux_loss_coeff", 0.0),
+        moe_aux_loss_per_sequence=f.flag("moe_aux_loss_per_sequence", False),
         unmodelled=(f"family {family}",) if family in _NOT_DESCRIBED else (),
     )
 

@@ -123,7 +123,12 @@ def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
     pattern = [index >= first and index % every == 0 for index in range(layers)]
     dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
     spec = expert_model(f, family, _latent_attention(f), hidden, moe, dense=dense, is_moe=pattern)
-    return replace(spec, mtp_layers=f.count("num_nextn_predict_layers", "num_mtp_layers", default=0, minimum=0))
+    # `aux_loss_alpha` counts in each layer, and over the experts of a token already (MoEGate of the code that
+    # DeepSeek published with the weights); the classes in transformers have no such loss.
+    return replace(
+        spec, mtp_layers=f.count("num_nextn_predict_layers", "num_mtp_layers", default=0, minimum=0),
+        moe_aux_loss_coeff=f.number("aux_loss_alpha", 0.0), moe_aux_loss_per_sequence=f.flag("seq_aux", True),
+    )  # fmt: skip
 
 
 def deepseek_v2(f: Fields) -> ModelSpec:

@@ -12,7 +12,7 @@ from typing import Any
 from ...cost_models.specs.model import DROPOUTS
 from .fields import Fields
 
-_NO_NOISE: Mapping[str, Any] = {"output_router_logits": False, "router_jitter_noise": 0.0}  # a loss, and noise
+_NO_NOISE: Mapping[str, Any] = {"router_jitter_noise": 0.0}
 _CAUSAL: Mapping[str, Any] = {"use_bidirectional_attention": False}
 # Family of the spec -> field -> the value with which it changes nothing; null and absent are equal to it.
 NEUTRAL: Mapping[str, Mapping[str, Any]] = {

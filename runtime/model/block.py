@@ -19,6 +19,7 @@ from ..parallel.context_parallel import Attend, ContextParallel, causal
 from ..parallel.recompute import Recompute
 from ..parallel.split_backward import linear
 from .adapters import Adapters, of_input, of_output
+from .balancing import Balancing
 from .dispatch import ExpertGroup
 
 
@@ -63,10 +64,16 @@ class Context:
     cp: ContextParallel | None = None  # None: every rank has whole sequences
     adapters: Adapters | None = None  # where only these train; None: weights do
     in_turn: bool = False  # tokens go to the experts in turn, not to those that the router finds best
+    balancing: Balancing | None = None  # loss of the experts' loads; None: there is none
 
     def positions(self, seq_len: int) -> Tensor:
         """Where the tokens of this rank stand in a sequence of `seq_len`."""
         return torch.arange(seq_len) if self.cp is None else self.cp.positions(seq_len)
+
+    @property
+    def sequence_groups(self) -> tuple[Group, ...]:
+        """Groups whose ranks have the other tokens of this one's sequences between blocks."""
+        return (self.group,) if self.cp is None else (self.group, self.cp.group)
 
     def scatter_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [b, heads, s, d] as `core` takes them."""

@@ -14,10 +14,11 @@ from ..parallel.recompute import Recompute
 from ..parallel.split_backward import linear
 from . import grouped
 from .activations import activated
+from .balancing import with_loss
 from .block import Block, Context
 from .dispatch import Dispatch, combine
 from .mlp import Mlp
-from .router import route, within_capacity
+from .router import route, scored, within_capacity
 
 
 class Experts(Block):
@@ -52,7 +53,11 @@ class Experts(Block):
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
         logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
-        weights, chosen = route(self.spec, logits, in_turn=self.context.in_turn)
+        scores = scored(self.spec, logits)
+        weights, chosen = route(self.spec, scores, in_turn=self.context.in_turn)
+        if self.context.balancing is not None:
+            loss = self.context.balancing.loss(self.spec, scores, chosen, len(x), self.context.sequence_groups)
+            weights = with_loss(weights, loss)
         through: Callable[..., Tensor] = self._routed
         if self.spec.capacity_factor is not None:
             capacity = int(self.spec.capacity(len(tokens)))

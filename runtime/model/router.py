@@ -8,17 +8,23 @@ from torch import Tensor
 from ...cost_models.specs.model import MixtureOfExperts
 
 
-def route(spec: MixtureOfExperts, logits: Tensor, *, in_turn: bool = False) -> tuple[Tensor, Tensor]:
-    """The `top_k` experts of each token and their weights, out of logits [n, experts]: [n, k] each, in the order of
-    falling scores; weights in float32, or float64 if the logits are.
+def scored(spec: MixtureOfExperts, logits: Tensor) -> Tensor:
+    """Scores [n, experts] out of logits, in float32, or float64 if the logits are.
 
     Softmax: Mixtral (arXiv 2401.04088, 2.1). Sigmoid: DeepSeek-V3 (arXiv 2412.19437, 2.1.2), without the bias that
-    evens out the load there: it starts at zero and stays there. There is no balancing loss. in_turn: token after token
-    gets the next `top_k` experts, so that each expert gets as many; the weights are those of these.
+    evens out the load there: it starts at zero and stays there.
     """
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    sigmoid = spec.router_scores == "sigmoid"
-    scores = logits.to(wide).sigmoid() if sigmoid else logits.softmax(-1, dtype=wide)
+    return logits.to(wide).sigmoid() if spec.router_scores == "sigmoid" else logits.softmax(-1, dtype=wide)
+
+
+def route(spec: MixtureOfExperts, scores: Tensor, *, in_turn: bool = False) -> tuple[Tensor, Tensor]:
+    """The `top_k` experts of each token and their weights, out of scores [n, experts]: [n, k] each, in the order of
+    falling scores.
+
+    in_turn: token after token gets the next `top_k` experts, so that each expert gets as many; the weights are those of
+    these.
+    """
     with torch.no_grad():
         chosen = _next(spec, scores) if in_turn else _eligible(spec, scores).topk(spec.top_k, dim=-1).indices
     weights = scores.gather(-1, chosen)

@@ -12,6 +12,7 @@ import torch
 from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
 from ...planner.document.candidate import Chunk
 from ..job import Job, dropped_modules
+from ..model.balancing import Balancing
 from ..model.block import Context, Numerics
 from ..model.dispatch import ExpertGroup
 from .context_parallel import ContextParallel
@@ -48,7 +49,8 @@ class Parts:
         recompute = Recompute(dropped_modules(layout), entire=entire, offload=self.offload)
         experts = ExpertGroup(mesh["ep"], mesh["etp"], job.stack.moe_imbalance)
         return Context(mesh["tp"], experts, dtype, device, Numerics.of(job.model), recompute, fused, cp,
-                       job.adapters, job.balances_experts)  # fmt: skip
+                       job.adapters, job.balances_experts,
+                       Balancing.of(job.model, job.tokens_per_step))  # fmt: skip
 
     def _cut(self, part: str) -> Cut:
         layout = self.job.strategy(part)

@@ -18,8 +18,9 @@ from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.workload import Lora
 from meshwright.runtime import trainer as training
 from meshwright.runtime.job import Job
-from meshwright.runtime.model import blocked, router
+from meshwright.runtime.model import balancing, blocked, router
 from meshwright.runtime.model.adapters import Adapters
+from meshwright.runtime.model.balancing import Balancing
 from meshwright.runtime.model.block import Block, Context
 from meshwright.runtime.model.blocked import Scores
 from meshwright.runtime.model.decoder import DecoderChunk, plainly
@@ -415,6 +416,49 @@ def results_in_wrong_rows(patch: Patch) -> None:
     patch.setattr(Dispatch, "back", back)
 
 
+def balancing_loss_of_one_rank(patch: Patch) -> None:
+    """The second rank has no balancing loss."""
+    before = Balancing.loss
+
+    def loss(self: Balancing, *arguments: Any) -> Tensor:
+        second = torch.distributed.is_initialized() and torch.distributed.get_rank() == 1
+        return before(self, *arguments) * (0.0 if second else 1.0)
+
+    patch.setattr(Balancing, "loss", loss)
+
+
+def loads_not_summed_over_cp(patch: Patch) -> None:
+    """The loads of experts are those of the tokens of one cp rank."""
+    before = balancing.loads
+    everywhere(patch, before, lambda chosen, experts, dtype, groups: before(chosen, experts, dtype, groups[:1]))
+
+
+def loads_of_single_sequences(patch: Patch) -> None:
+    """The loads of experts are those of a sequence instead of a micro-batch."""
+    before = Balancing.loss
+    patch.setattr(Balancing, "loss", lambda self, *arguments: before(replace(self, per_sequence=True), *arguments))
+
+
+def balancing_loss_twice_when_recomputed(patch: Patch) -> None:
+    """A layer that is recomputed adds its balancing loss in both forward passes."""
+    before = DecoderChunk._whole
+
+    def whole(self: DecoderChunk, layer: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+        for block in layer.modules():
+            if isinstance(block, Experts) and block.context.balancing == self.context.balancing is not None:
+                twice = replace(self.context.balancing, per_token=2 * self.context.balancing.per_token)
+                block.context = replace(block.context, balancing=twice)
+        return before(self, layer)
+
+    patch.setattr(DecoderChunk, "_whole", whole)
+
+
+def balancing_loss_times_micro_batches(patch: Patch) -> None:
+    """The balancing loss is the sum over micro-batches, not their mean."""
+    before = Balancing.of.__func__  # type: ignore[attr-defined]
+    patch.setattr(Balancing, "of", classmethod(lambda cls, model, tokens: before(cls, model, model.max_positions)))
+
+
 def adapters_not_scaled(patch: Patch) -> None:
     """What adapters add is not divided by their rank."""
     before = Adapters.of.__func__  # type: ignore[attr-defined]
@@ -484,6 +528,11 @@ class Fault:
         return job(self.layout_id, self.model(), stack_changes={"sharded_states": "zero"}, **how)
 
 
+def balanced() -> ModelSpec:
+    """Mixtral with a balancing loss."""
+    return replace(moe(), moe_aux_loss_coeff=0.1)
+
+
 def capped() -> ModelSpec:
     """Mixtral whose experts take fewer tokens than choose them."""
     model = moe()
@@ -523,6 +572,11 @@ FAULTS = (
     Fault(recomputed_with_other_weights, "dp1-mbs1-z0-rfull"),
     Fault(results_in_wrong_rows, "dp2-ep2-mbs1-z0-rnone", moe),
     Fault(other_tokens_dropped, "tp2-dp1-mbs1-z0-rnone", capped),
+    Fault(balancing_loss_of_one_rank, "dp2-mbs1-z1-rnone", balanced),
+    Fault(loads_not_summed_over_cp, "cp2r-dp1-mbs1-z0-rnone", balanced),
+    Fault(loads_of_single_sequences, "dp1-mbs2-z0-rnone", balanced),
+    Fault(balancing_loss_twice_when_recomputed, "dp1-mbs1-z0-rfull", balanced),
+    Fault(balancing_loss_times_micro_batches, "pp2-dp1-mbs1-z0-rnone", balanced),
     Fault(adapters_not_scaled, "tp2-dp1-mbs1-z0-rnone", changes=_LORA),
     Fault(adapters_added_twice, "tp2-dp1-mbs1-z0-rnone", changes=_LORA),
     Fault(router_bias_ignored, family="gpt_oss"),

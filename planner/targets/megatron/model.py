@@ -194,6 +194,25 @@ def _capacity_read(settings: Settings, facts: Facts) -> Facts:
     return {} if factor is None else {"workload.expert_capacity_factor": factor}
 
 
+def _aux_loss_write(setup: Setup) -> Settings:
+    """Megatron's own defaults are aux_loss and 0."""
+    model = setup.model
+    kind = {"--moe-router-load-balancing-type": "seq_aux_loss"} if model.moe_aux_loss_per_sequence else {}
+    return kind | ({"--moe-aux-loss-coeff": model.moe_aux_loss_coeff} if model.moe_aux_loss_coeff else {})
+
+
+def _aux_loss_read(settings: Settings, facts: Facts) -> Facts:
+    """Of several losses the one that a plan can hold."""
+    values = (settings.get("--moe-router-load-balancing-type", "aux_loss"), settings.get("--moe-aux-loss-coeff", 0.0))
+    kinds, coefficients = (value if isinstance(value, list) else [value] for value in values)
+    held = [(kind, float(coefficient)) for kind, coefficient in zip(kinds, coefficients, strict=False)
+            if kind in ("aux_loss", "seq_aux_loss")]  # fmt: skip
+    if not held or not settings.get("--num-experts"):
+        return {}
+    kind, coefficient = held[0]
+    return {"model.moe_aux_loss_coeff": coefficient, "model.moe_aux_loss_per_sequence": kind == "seq_aux_loss"}
+
+
 def _window_write(setup: Setup) -> Settings:
     sizes = windows(setup.model, setup.workload)
     if not sizes:
@@ -247,6 +266,8 @@ MODEL = (
           _moe_write, _moe_read),
     Entry(("workload.expert_capacity_factor",), ("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"),
           _capacity_write, _capacity_read),
+    Entry(("model.moe_aux_loss_coeff",), ("--moe-router-load-balancing-type", "--moe-aux-loss-coeff"),
+          _aux_loss_write, _aux_loss_read),
     Entry(("model.window",), ("--window-size", "--window-attn-skip-freq"), _window_write, _window_read),
     Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),
     Entry(("model.norm_bias",), ("--normalization",), _norm_write,

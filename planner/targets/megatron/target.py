@@ -69,7 +69,7 @@ def _context_with_sinks(columns: Columns, problem: Problem) -> Mask:
 _OWN = "--data-path ... --tokenizer-type ... --lr ... --train-iters ..."
 _ADD = (
     "Not from the plan, to be added to launch.sh: data, tokenizer, learning rate, iterations, checkpoints, and what of",
-    "the model costs no time (initialisation, balancing loss of experts).",
+    "the model costs no time (initialisation).",
 )
 
 

@@ -76,6 +76,7 @@ _TWINS = (
     _flag("--moe-pad-expert-input-to-capacity", "model.moe_pad_expert_input_to_capacity"),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_router_topk", "moe_expert_capacity_factor", "moe_ffn_hidden_size",
+                   "moe_router_load_balancing_type", "moe_aux_loss_coeff",
                    "moe_shared_expert_intermediate_size", "moe_token_dispatcher_type", "recompute_granularity",
                    "recompute_method", "recompute_num_layers", "recompute_modules", "tensor_model_parallel_size",
                    "pipeline_model_parallel_size",

@@ -37,7 +37,7 @@ _MODULE = """\
 \"\"\"{header}
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (initialisation, balancing loss of experts).
+rate, iterations, checkpoints, and what of the model costs no time (initialisation).
 \"\"\"
 
 import sys

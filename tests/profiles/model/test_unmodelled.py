@@ -20,7 +20,7 @@ CONFIGS = ROOT / "tests" / "data" / "configs"
 NO_EFFECT = {
     "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "init_std", "use_cache", "pretraining_tp",
     "reorder_and_upcast_attn", "slow_but_exact", "classifier_dropout", "is_decoder", "model_type",
-    "router_aux_loss_coef",  # of a loss that `output_router_logits` asks for
+    "output_router_logits",  # of what a forward pass returns; the balancing loss is there with its coefficient
     "original_max_position_embeddings",  # longrope reads it
     "qk_head_dim", "max_window_layers",
 }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 from meshwright.cost_models.quantities import params
 from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from meshwright.runtime.model.router import route
+from meshwright.runtime.model.router import route, scored
 from meshwright.runtime.reference import whole_model
 from meshwright.runtime.settings import Settings, check_balancing
 
@@ -66,10 +66,10 @@ def test_weights_depend_on_the_seed_and_nothing_else() -> None:
 def test_experts_in_turn_get_equally_many_tokens_and_the_router_still_learns(model: ModelSpec) -> None:
     spec = next(kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, MixtureOfExperts))
     logits = torch.randn(spec.experts * 6, spec.experts, requires_grad=True)
-    weights, chosen = route(spec, logits, in_turn=True)
+    weights, chosen = route(spec, scored(spec, logits), in_turn=True)
     assert torch.bincount(chosen.flatten()).tolist() == [6 * spec.top_k] * spec.experts
     assert all(len(set(row)) == spec.top_k for row in chosen.tolist())
-    usual, best = route(spec, logits)
+    usual, best = route(spec, scored(spec, logits))
     own = torch.bincount(best.flatten(), minlength=spec.experts)
     assert own.max() > own.min()
     assert weights.sum(-1).max() <= usual.sum(-1).max() + 1e-6

@@ -2,7 +2,7 @@
 Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (initialisation, balancing loss of experts).
+rate, iterations, checkpoints, and what of the model costs no time (initialisation).
 """
 
 import sys
