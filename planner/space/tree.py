@@ -83,7 +83,7 @@ class Space:
             ("sequence_parallel", (0, 1), "tp"),
             ("cp_algorithm", tuple(range(len(CP_ALGORITHMS))), "cp"),
             ("ep", divisors(blocks[0].experts) if blocks else (1,), ""),
-            ("etp", tuple(d for d in widths if d <= self.problem.gpus_per_node), ""),
+            ("etp", tuple(d for d in widths if d <= (self.problem.domain_gpus or self.problem.gpus_per_node)), ""),
             ("micro_batch", divisors(self.problem.workload.global_batch), ""),
         )
 
