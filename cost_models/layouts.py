@@ -22,9 +22,9 @@ SCHEDULES = tuple(kind.name for kind in KINDS)
 RECOMPUTE_MODES = ("none", "selective", "full")
 OFFLOADS = ("none", "opt", "act", "opt+act")
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "fp4")
-# What selective recompute drops: core attention, norm outputs, outputs of activation functions, expert blocks, and
-# the up-projections of latent attention.
-MODULES = ("attn", "norm", "act", "moe", "mla")
+# What selective recompute drops: core attention, norm outputs, outputs of activation functions, routed experts, the
+# up-projections of latent attention, dense feed-forward blocks, and shared experts.
+MODULES = ("attn", "norm", "act", "moe", "mla", "mlp", "shared")
 SELECTIVE_DEFAULT = ("attn",)
 
 

@@ -10,20 +10,29 @@ from .operation_builder import Builder
 from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 
 
-def add_dense(builder: Builder, ops: LayerOperations, inner: float, gated: bool) -> None:
+def add_dense(builder: Builder, ops: LayerOperations, inner: float, gated: bool, module: str = "mlp") -> None:
+    """module: the recompute module that drops the whole block, without its norm."""
+    whole = tag(module)
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     f, tokens = inner / shard.tp, shard.tokens
-    builder.add_gemm(ops, "up", tokens, f * (2 if gated else 1), h)
-    builder.add_gemm(ops, "down", tokens, h, f, LAST)
+    builder.add_gemm(ops, "up", tokens, f * (2 if gated else 1), h, whole)
+    builder.add_gemm(ops, "down", tokens, h, f, LAST | last_of_block(builder, module))
     ops.wgrad_stash.append((w * (2 if gated else 1) + builder.kept_input) * tokens * f + w * h * shard.sp_tokens)
-    _add_activation(builder, ops, tokens * f, gated, tag("act"), w, ops.keeps_input("down"))
+    _add_activation(builder, ops, tokens * f, gated, tag("act", module), w, ops.keeps_input("down"))
+
+
+def last_of_block(builder: Builder, module: str) -> int:
+    """Tag of the end of a recomputed block: its result is kept by nothing, so some stacks do not make it again."""
+    return 0 if builder.stack.recompute_stops_early else tag(module)
 
 
 def _add_activation(
-    builder: Builder, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float, keeps_output: bool
-) -> None:
+    builder: Builder, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float, keeps_output: bool,
+    weighted: bool = False,
+) -> None:  # fmt: skip
+    """weighted: the output is multiplied by the token's weight for its expert, in the same kernel where it is fused."""
     parts = 2 if gated else 1
-    # The inputs of the activation go with an expert block that is recomputed as a whole, not with `act` alone.
+    # The inputs of the activation go with a block that is recomputed as a whole, not with `act` alone.
     outer = tags & ~tag("act")
     input_bytes = 1.0 if builder.stack.saves_fp8_activations and builder.workload.is_quantised else w
     if builder.model.activation == "relu" and not gated:
@@ -41,6 +50,8 @@ def _add_activation(
     passes, fused = (parts + 1, 2 * parts + 1), not gated or builder.stack.fused_activation
     if not fused:  # activation 2 and product 3; backward: two products 3 each, activation 3
         ops.saved.append(Saved("activation of the gate", w * elements, tags))
+        if weighted:
+            ops.saved.append(Saved("activation without its weight", w * elements, tags))
         passes = (5, 9)
     forward, backward = (number * w * elements for number in passes)
     ops.traffic.append(MemoryTraffic("activation", forward, backward, tags, fusable=fused))
@@ -62,7 +73,8 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     builder.add_gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
     ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * h)
     ops.wgrad_stash.append(w * local * block.experts)
-    _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input())
+    _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
+                    weighted=builder.stack.weighs_activations)  # fmt: skip
     if ops.keeps_input():
         ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * h, moe))
     if not builder.stack.weighs_activations:
@@ -79,8 +91,8 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
         ops.exchanges.append(Exchange("ep", "all_gather", full, shard.etp, np.ones_like(full), 1, 1, moe))
         ops.exchanges.append(Exchange("ep", "reduce_scatter", full, shard.etp, np.ones_like(full), 1, 1, moe))
     if block.shared_inner:
-        add_dense(builder, ops, float(block.shared_inner), block.gated)
-        builder.add_tensor_parallel(ops)
+        add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
+        builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
 
 
 def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .attention_operations import add_attention
 from .element_bytes import cast_bytes
-from .feed_forward_operations import add_dense, add_experts
+from .feed_forward_operations import add_dense, add_experts, last_of_block
 from .operation_builder import Builder
 from .operations import LAST, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
@@ -44,7 +44,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     builder.add_tensor_parallel(ops, inputs=3)
     if isinstance(kind.feed_forward, FeedForward):
         inputs = 2 if kind.feed_forward.gated else 1
-        builder.add_tensor_parallel(ops, inputs=inputs, last=LAST)
+        builder.add_tensor_parallel(ops, inputs=inputs, first=tag("mlp"), last=LAST | last_of_block(builder, "mlp"))
         projections += inputs + 1
     ops.kernels = ops.kernels + np.where(shard.tp > 1, builder.stack.kernels_per_projection * projections, 0.0)
     if builder.workload.is_quantised:

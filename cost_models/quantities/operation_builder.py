@@ -68,15 +68,16 @@ class Builder:
         ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, wide=wide))
 
     def add_tensor_parallel(
-        self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, last: int = 0
+        self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, first: int = 0, last: int = 0
     ) -> None:
         """Per block: all-gather and reduce-scatter with sequence parallelism, else an all-reduce; same backward, where
-        each of `inputs` projections may reduce its part of the gradient by itself."""
+        each of `inputs` projections may reduce its part of the gradient by itself. first, last: tags of what comes
+        before the block and after it."""
         shard = self.shard
         full = np.where(shard.tp > 1, self.activation_bytes * self.model.hidden * shard.tokens, 0.0)
         with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
         ones = np.ones_like(full)
-        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, ones, blocks, blocks))
+        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, ones, blocks, blocks, first))
         back = blocks * (inputs if self.stack.tp_plan == "by-projection" else 1)
         ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, ones, blocks, back, last))
         ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, ones, blocks, back, last))

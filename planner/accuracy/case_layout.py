@@ -17,7 +17,8 @@ _SCHEDULES = {
 }  # fmt: skip
 _MODULES = {
     "core_attn": ("attn",), "attn": ("attn",), "layernorm": ("norm",), "norm": ("norm",), "moe_act": ("act",),
-    "act": ("act",), "mlp": ("act",), "moe": ("moe",), "mla_up_proj": ("mla",), "mla": ("mla",),
+    "act": ("act",), "mlp": ("mlp",), "moe": ("moe",), "mla_up_proj": ("mla",), "mla": ("mla",),
+    "shared_experts": ("shared",), "shared": ("shared",),
 }  # fmt: skip
 
 

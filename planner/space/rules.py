@@ -14,12 +14,22 @@ from numpy.typing import NDArray
 
 from ...cost_models.arrays import Mask
 from ...cost_models.degrees import sequence_parts
-from ...cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, PRECISIONS, SCHEDULES, Layout, Layouts, encode
+from ...cost_models.layouts import (
+    CP_ALGORITHMS,
+    MODULES,
+    OFFLOADS,
+    PRECISIONS,
+    SCHEDULES,
+    Layout,
+    Layouts,
+    encode,
+    module_mask,
+)
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
 from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
-from ...cost_models.specs.model import MixtureOfExperts
+from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ...cost_models.techniques import registry as techniques
 
 Columns = Mapping[str, NDArray[np.int64]]
@@ -208,13 +218,20 @@ def _shard_shape(x: Columns, problem: Problem) -> Mask:
     return np.asarray(np.where(x["zero"] > 0, sharded, x["shard"] == x["dp"]))
 
 
+def present_modules(model: ModelSpec) -> int:
+    """Bit mask of the recompute modules that the model has."""
+    blocks = [kind.feed_forward for kind in model.kinds]
+    lacks = {
+        "moe": not model.is_moe,
+        "mla": not any(kind.attention.is_mla for kind in model.kinds),
+        "mlp": all(isinstance(block, MixtureOfExperts) for block in blocks),
+        "shared": not any(isinstance(block, MixtureOfExperts) and block.shared_inner for block in blocks),
+    }
+    return module_mask(name for name in MODULES if not lacks.get(name, False))
+
+
 def _modules_shape(x: Columns, problem: Problem) -> Mask:
-    known = ~0
-    if not problem.model.is_moe:
-        known &= ~(1 << MODULES.index("moe"))
-    if not any(kind.attention.is_mla for kind in problem.model.kinds):
-        known &= ~(1 << MODULES.index("mla"))
-    return np.asarray(x["recompute_modules"] & ~known == 0)
+    return np.asarray(x["recompute_modules"] & ~present_modules(problem.model) == 0)
 
 
 def _layers_shape(x: Columns, problem: Problem) -> Mask:

@@ -21,7 +21,7 @@ from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ..document.certificate import SpaceCount
-from .rules import RULES, Rule
+from .rules import RULES, Rule, present_modules
 
 Columns = dict[str, Ints]
 
@@ -164,10 +164,8 @@ class Space:
     @cached_property
     def modules(self) -> tuple[int, ...]:
         """Bits of the modules that the model has."""
-        names = ["attn", "norm", "act"]
-        names += ["moe"] if self.problem.model.is_moe else []
-        names += ["mla"] if any(k.attention.is_mla for k in self.problem.model.kinds) else []
-        return tuple(1 << MODULES.index(name) for name in names)
+        present = present_modules(self.problem.model)
+        return tuple(1 << bit for bit in range(len(MODULES)) if present >> bit & 1)
 
     def recomputes(self, pp: int) -> Columns:
         """None, every set of modules, everything, or everything for the first n layers of a stage."""

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...cost_models.specs.model import FeedForward, MixtureOfExperts
-from ..parallel.recompute import Recompute
 from ..parallel.split_backward import linear
 from . import grouped
 from .activations import activated
@@ -38,7 +37,7 @@ class Experts(Block):
             self._expert(name, [spec.expert_inner, hidden], 1)
         self._expert("down", [hidden, spec.expert_inner], 2)
         shared = FeedForward(inner=spec.shared_inner, gated=spec.gated)
-        self.shared = Mlp(context, shared, hidden) if spec.shared_inner else None
+        self.shared = Mlp(context, shared, hidden, "shared") if spec.shared_inner else None
         if spec.shared_gate:
             self.add("shared_gate", [1, hidden])
 
@@ -96,9 +95,7 @@ class Experts(Block):
     def _apply_experts(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
         """Tokens expert by expert of this rank, through their experts."""
         inner = [grouped.linear(tokens, self.tensor(name), self.maybe(f"{name}_bias"), counts) for name in self.names]
-        # Inside a recomputed block nothing is kept anyway.
-        lean = Recompute() if "moe" in self.context.recompute.modules else self.context.recompute
-        out = activated(lean, self.context.numerics.activation, *inner)
+        out = activated(self.context.recompute.inside("moe"), self.context.numerics.activation, *inner)
         return grouped.linear(out, self.tensor("down"), self._down_bias(), counts)
 
     def _counts(self, chosen: Tensor) -> list[int]:

@@ -12,8 +12,10 @@ from .block import Block, Context
 class Mlp(Block):
     """Dense feed-forward block, inner width split over tp; [b, s/tp, h] -> [b, s/tp, h]."""
 
-    def __init__(self, context: Context, spec: FeedForward, hidden: int) -> None:
+    def __init__(self, context: Context, spec: FeedForward, hidden: int, module: str = "mlp") -> None:
+        """module: the recompute module that drops the whole block."""
         super().__init__(context)
+        self.module = module
         self.names = ("gate", "up") if spec.gated else ("up",)
         for name in self.names:
             self.add_product(name, [spec.inner, hidden], 0, name)
@@ -24,6 +26,9 @@ class Mlp(Block):
             self.add("down_bias", [hidden], start=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        context = self.context
-        out = activated(context.recompute, context.numerics.activation, *self.columns(x, *self.names))
+        return self.context.recompute.region(self.module, self._through, x)
+
+    def _through(self, x: Tensor) -> Tensor:
+        recompute = self.context.recompute.inside(self.module)
+        out = activated(recompute, self.context.numerics.activation, *self.columns(x, *self.names))
         return self.row(out, "down")

@@ -42,7 +42,7 @@ class _Recipe:
 
 
 class Recompute:
-    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe, mla), or everything (`entire`).
+    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe, ...), or everything (`entire`).
     offload: where the rest goes to, if it does not stay."""
 
     def __init__(
@@ -56,6 +56,10 @@ class Recompute:
         if module not in self.modules:
             return function(*inputs)
         return whole(function, *inputs)
+
+    def inside(self, module: str) -> Recompute:
+        """What the parts of a region drop: nothing more where `module` is dropped, as nothing is kept there anyway."""
+        return Recompute() if module in self.modules else self
 
     def output(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
         """`function(*inputs)`; where `module` is dropped, what saves the output saves how to make it instead."""

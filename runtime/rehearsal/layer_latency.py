@@ -64,7 +64,9 @@ def _has_even_heads(model: ModelSpec) -> bool:
 def _dropped(model: ModelSpec) -> tuple[str, ...]:
     """What can be recomputed of a layer of the last kind, which has all that there is: everything, or its modules."""
     kind = model.kinds[-1]
-    present = {"moe": kind.is_moe, "mla": kind.attention.is_mla}  # the other modules are in every layer
+    block = kind.feed_forward  # the modules that are not named here are in every layer
+    shared = isinstance(block, MixtureOfExperts) and block.shared_inner > 0
+    present = {"moe": kind.is_moe, "mla": kind.attention.is_mla, "mlp": not kind.is_moe, "shared": shared}
     return ("layer", *(module for module in MODULES if present.get(module, True)))
 
 

@@ -16,7 +16,8 @@ from ..setup import Setup
 from .model import MODEL
 from .stages import pipeline_read, pipeline_write
 
-MODULES = {"attn": "core_attn", "norm": "layernorm", "act": "moe_act", "moe": "moe", "mla": "mla_up_proj"}
+MODULES = {"attn": "core_attn", "norm": "layernorm", "act": "moe_act", "moe": "moe", "mla": "mla_up_proj", "mlp": "mlp",
+           "shared": "shared_experts"}  # fmt: skip
 CP_COMM = {"ring": "p2p", "allgather": "all_gather", "ulysses": "a2a", "ring+ulysses": "a2a+p2p"}
 STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _BLACKWELL = 10.0
@@ -95,7 +96,8 @@ def _overlap_write(setup: Setup) -> Settings:
 
 def _recompute_write(setup: Setup) -> Settings:
     if setup.recompute == "selective":
-        names = [MODULES[name] for name in setup.recompute_modules]
+        chosen = setup.recompute_modules  # Megatron's `moe` runs the shared experts, too (moe_layer.py, custom_forward)
+        names = [MODULES[name] for name in chosen if name != "shared" or "moe" not in chosen]
         return {"--recompute-granularity": "selective", "--recompute-modules": names}
     if setup.recompute == "none":
         return {}
@@ -113,7 +115,10 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
             raise InputError(
                 f"--recompute-modules {unknown[0]} has no counterpart in a plan", hint=f"known: {', '.join(meaning)}"
             )
-        return {"recompute": {"mode": "selective", "modules": [meaning[name] for name in names]}}
+        modules = {meaning[name] for name in names}
+        if "moe" in modules and facts.get("model.moe", {}).get("shared_ffn"):
+            modules.add("shared")
+        return {"recompute": {"mode": "selective", "modules": [name for name in MODULES if name in modules]}}
     if settings.get("--recompute-granularity") != "full":
         return {"recompute": {"mode": "none"}}
     if settings.get("--recompute-method") == "block":

@@ -11,7 +11,7 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
 from ....cost_models.problem import Problem
-from ...space.rules import Columns, Rule, only
+from ...space.rules import Columns, Rule, only, present_modules
 from ..argv import read_arguments
 from ..base import Target, Trainer
 from ..framework_parser import FrameworkParser, machine
@@ -37,9 +37,16 @@ def _sharding(columns: Columns, problem: Problem) -> Mask:
 
 
 def _modules(columns: Columns, problem: Problem) -> Mask:
-    # --recompute-modules moe_act replaces act only in expert layers; mla_up_proj, layernorm, core_attn, moe exist.
+    # --recompute-modules moe_act replaces act only in expert layers; all others exist.
     act = 1 << MODULES.index("act")
     return np.asarray((columns["recompute_modules"] & act == 0) | problem.model.is_moe)
+
+
+def _expert_blocks(columns: Columns, problem: Problem) -> Mask:
+    # core_v0.16.1, moe_layer.py: what --recompute-modules moe checkpoints runs the shared experts, too.
+    moe, shared = (columns["recompute_modules"] >> MODULES.index(name) & 1 for name in ("moe", "shared"))
+    there = present_modules(problem.model) >> MODULES.index("shared") & 1
+    return np.asarray((moe == 0) | (shared == 1) | (there == 0))
 
 
 def _per_chunk(columns: Columns, problem: Problem) -> Mask:
@@ -109,6 +116,8 @@ def rules(target: str) -> tuple[Rule, ...]:
              "z{zero} is Megatron-FSDP, planned without a pipeline (pp {pp})"),
         Rule(f"{target}: recompute_modules", ("recompute_modules",), _modules,
              "Megatron recomputes activation functions only in expert layers (moe_act)"),
+        Rule(f"{target}: expert blocks", ("recompute_modules",), _expert_blocks,
+             "Megatron recomputes the shared experts with the routed ones (moe)"),
         Rule(f"{target}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
              "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
         Rule(f"{target}: context and windows", ("cp", "cp_algorithm"), _windowed_context,

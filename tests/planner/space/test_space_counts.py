@@ -100,6 +100,9 @@ def rows_below(problem: Problem, pp: int, dp: int, cp: int) -> list[Row]:
         schedules += [(SCHEDULES.index("interleaved"), v) for v in range(2, layers + 3) if v * pp <= layers + 2]
     present = ["attn", "norm", "act"] + ["moe"] * problem.model.is_moe
     present += ["mla"] * any(kind.attention.is_mla for kind in problem.model.kinds)
+    blocks = [kind.feed_forward for kind in problem.model.kinds]
+    present += ["mlp"] * any(not isinstance(block, MixtureOfExperts) for block in blocks)
+    present += ["shared"] * any(isinstance(block, MixtureOfExperts) and block.shared_inner > 0 for block in blocks)
     masks = range(1, 1 << len(MODULES))
     possible = sum(1 << MODULES.index(name) for name in present)
     recomputes = [(NONE, 0, 0), (FULL, 0, 0)]

@@ -160,8 +160,9 @@ def test_keys_are_not_passed_on_under_a_window_that_cuts(target: str) -> None:
 
 
 def test_modules_as_megatron_calls_them() -> None:
-    lines = arguments(plan_of({**MOE, "model": "deepseek-v2-lite"}, "dp16-ep8-mbs1-z1-rsel(attn+norm+act+moe+mla)"))
-    assert "--recompute-modules core_attn layernorm moe_act moe mla_up_proj" in lines
+    layout = "dp16-ep8-mbs1-z1-rsel(attn+norm+act+moe+mla+mlp+shared)"
+    lines = arguments(plan_of({**MOE, "model": "deepseek-v2-lite"}, layout))
+    assert "--recompute-modules core_attn layernorm moe_act moe mla_up_proj mlp" in lines
     assert "--multi-latent-attention" in lines
     assert "--moe-layer-freq ([0]*1+[1]*26)" in lines
 

@@ -60,7 +60,7 @@ def gradients(chunk: DecoderChunk) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("model", [llama(1), gpt(1), moe(1)], ids=["llama", "gpt", "moe"])
-@pytest.mark.parametrize(("modules", "full"), [((), False), (("norm", "act"), False), ((), True)])
+@pytest.mark.parametrize(("modules", "full"), [((), False), (("norm", "act"), False), (("mlp",), False), ((), True)])
 def test_the_two_parts_are_the_whole(model: ModelSpec, modules: tuple[str, ...], full: bool) -> None:
     chunk = whole(model, modules, full=full)
     backward(loss_of(chunk))

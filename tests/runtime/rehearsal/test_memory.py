@@ -30,7 +30,7 @@ def rehearsal(layout_id: str, kind: str = "llama") -> Job:
         "dp2-mbs1-z0-rnone", "dp2-mbs1-z1-rnone", "dp2-mbs1-z2-rsel(norm)", "dp4-sh2-mbs1-z3-rnone",
         "tp2-dp1-mbs1-z0-rnone", "pp2-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "tp2-pp2-dp1-mbs2-z0-rnone",
         "dp1-mbs1-z0-rnone-oopt", "dp2-mbs1-z1-rnone-oopt",
-        "dp2-mbs1-z3-rfull", "pp2-gpipe-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rsel(act)",
+        "dp2-mbs1-z3-rfull", "pp2-gpipe-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rsel(act)", "dp1-mbs1-z0-rsel(norm+mlp)",
     ],
 )  # fmt: skip
 def test_within_ten_percent(layout_id: str) -> None:

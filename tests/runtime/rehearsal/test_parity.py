@@ -56,6 +56,7 @@ AXES = [
     "pp2-gpipe-dp1-mbs1-z0-rnone", "pp2-vpp2-dp1-mbs1-z0-rnone", "pp2-zbh1-dp1-mbs1-z0-rnone",
     "pp2-zbv-vpp2-dp1-mbs2-z0-rnone", "pp2-dpv-vpp2-dp1-mbs1-z0-rnone", "dp1-mbs1-z0-rfull", "dp1-mbs1-z0-rfull2",
     "dp1-mbs1-z0-rsel", "dp1-mbs1-z0-rsel(norm)", "dp1-mbs1-z0-rsel(act)", "dp1-mbs1-z0-rsel(attn+norm+act)",
+    "dp2-mbs1-z3-rsel(mlp)", "tp2-pp2-dp1-mbs1-z0-rsel(norm+act+mlp)", "pp2-zbh1-dp1-mbs1-z0-rsel(mlp)",
 ]  # fmt: skip
 PAIRS = [
     "tp2-dp2-mbs1-z0-rnone", "tp2-dp2-mbs1-z3-rnone", "pp2-dp2-mbs1-z0-rnone", "pp2-dp2-mbs1-z2-rnone",
@@ -72,6 +73,7 @@ OTHERS = [
     "gpt:pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "moe:pp2-zbv-vpp2-dp1-mbs1-z0-rnone",
     "llama:dp1-mbs1-z0-rnone-oopt", "llama:tp2-dp2-mbs1-z1-rnone-oopt", "gpt:pp2-dp2-mbs1-z3-rnone-oopt",
     "moe:tp2-dp2-ep4-mbs1-z1-rnone", "moe:pp2-dp2-ep2-mbs1-z2-rnone", "shared:tp2-dp2-ep2-mbs1-z3-rnone",
+    "shared:tp2-dp1-ep2-mbs1-z0-rsel(moe+shared)", "shared:pp2-dp2-mbs1-z1-rsel(norm+shared)",
     "deepseek:dp1-mbs1-z0-rsel(attn+norm+mla)", "deepseek:dp2-ep2-mbs1-z3-rnone", "deepseek:cp2u-dp1-mbs1-z0-rsel(mla)",
     "deepseek:tp2-pp2-zbv-vpp2-dp1-ep2-mbs1-z0-rsel(act+mla)",
     "gemma:dp1-mbs2-z0-rsel(attn+norm+act)", "gemma:tp2-dp2-mbs1-z3-rnone", "gemma:cp2u-dp1-mbs1-z0-rfull",
