@@ -28,8 +28,8 @@ def given_stages(request: Request, model: ModelSpec, target: Target) -> tuple[in
         wrong = [f"{total} layers instead of {model.num_layers}"] if total != model.num_layers else []
     if wrong:
         text = given if isinstance(given, str) else ",".join(map(str, given))
-        raise InputError(f"stages `{text}` do not add up to {model.name}: {'; '.join(wrong)}",
-                         hint=f"every part once, in order: {GRAMMAR}")  # fmt: skip
+        hint = f"every part once, in order (Megatron Core, validate_layer_layout): {GRAMMAR}"
+        raise InputError(f"stages `{text}` do not add up to {model.name}: {'; '.join(wrong)}", hint=hint)
     if target.stages == "even" and sizes != tuple(chunk_sizes(model.num_layers, len(sizes))):
         raise UnsupportedError(f"{target.name} cannot run the stages of the request: it divides the layers itself",
                                hint="leave out `stages`, or choose another target")  # fmt: skip
