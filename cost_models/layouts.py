@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from .cuda_graphs import CUDA_GRAPHS, GRAPH_TOKENS, code_of_token
 from .schedule_kinds import KINDS
 
 CP_ALGORITHMS = ("ring", "allgather", "ulysses", "ring+ulysses")
@@ -49,6 +50,8 @@ FIELDS = (
     Field("shard", 1),  # data-parallel ranks that share one copy of the sharded states (default: dp)
     Field("ep", 1),  # expert-parallel ranks
     Field("etp", 1),  # tensor-parallel ranks inside an expert
+    Field("ep_overlap", 0),  # tokens of one micro-batch travel to experts while another one computes
+    Field("cuda_graphs", 0, CUDA_GRAPHS),  # kernels that are replayed instead of launched
     Field("micro_batch", 1),  # sequences per micro-batch
     Field("zero", 0),  # ZeRO stage: shard optimizer (1), gradients (2), weights (3)
     Field("recompute", 0, RECOMPUTE_MODES),  # which layers are recomputed in the backward pass
@@ -59,6 +62,9 @@ FIELDS = (
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 _FIELD = {field.name: field for field in FIELDS}
+# Fields that are true or false.
+FLAGS = ("sequence_parallel", "ep_overlap")
+_YES, _NO = ("true", "yes", "on"), ("false", "no", "off")
 
 Column = NDArray[Any]
 
@@ -117,6 +123,8 @@ class Layout:
     shard: int = 1
     ep: int = 1
     etp: int = 1
+    ep_overlap: int = 0
+    cuda_graphs: int = 0
     micro_batch: int = 1
     zero: int = 0
     recompute: int = 0
@@ -139,6 +147,8 @@ class Layout:
         yield f"sh{self.shard}" if self.shard != self.dp else ""
         yield f"ep{self.ep}" if self.ep > 1 else ""
         yield f"etp{self.etp}" if self.etp > 1 else ""
+        yield "epo" if self.ep_overlap else ""
+        yield f"g{GRAPH_TOKENS[self.cuda_graphs]}" if self.cuda_graphs else ""
         yield f"mbs{self.micro_batch}"
         yield f"z{self.zero}"
         yield self._recompute_token()
@@ -164,6 +174,7 @@ class Layout:
             "tp": self.tp, "sequence_parallel": bool(self.sequence_parallel), "cp": self.cp,
             "cp_algorithm": CP_ALGORITHMS[self.cp_algorithm], "pp": self.pp, "schedule": SCHEDULES[self.schedule],
             "vpp": self.vpp, "dp": self.dp, "shard": self.shard, "ep": self.ep, "etp": self.etp,
+            "ep_overlap": bool(self.ep_overlap), "cuda_graphs": CUDA_GRAPHS[self.cuda_graphs],
             "micro_batch": self.micro_batch, "zero": self.zero,
             "recompute": {"mode": RECOMPUTE_MODES[self.recompute], "modules": list(modules_of(self.recompute_modules)),
                           "layers": self.recompute_layers or None},
@@ -191,7 +202,7 @@ _SCHEDULE_TOKENS = tuple(kind.token for kind in KINDS)
 _ID = re.compile(  # of an id with a hyphen before its first token too
     r"(?:-tp(?P<tp>\d+)(?P<nosp>-nosp)?)?(?:-cp(?P<cp>\d+)(?P<cpa>ru|r|g|u))?(?:-pp(?P<pp>\d+))?"
     rf"(?:-(?P<schedule>{'|'.join(_SCHEDULE_TOKENS)}))?(?:-vpp(?P<vpp>\d+))?-dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
-    r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
+    r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?(?P<epo>-epo)?(?:-g(?P<graphs>full|layer|\([a-z+]+\)))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
     r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp4|fp8|fp16|fp32|bf16))?"
 )
@@ -200,6 +211,11 @@ _ID = re.compile(  # of an id with a hyphen before its first token too
 def default_schedule(pp: int, vpp: int) -> int:
     """Code of the schedule that an id leaves out: interleaved when vpp > 1, else 1f1b."""
     return SCHEDULES.index("interleaved" if vpp > 1 and pp > 1 else "1f1b")
+
+
+def field_codes(name: str) -> tuple[int, ...]:
+    """All codes of a field that has a list of values, none of a number."""
+    return (0, 1) if name in FLAGS else tuple(range(len(_FIELD[name].choices)))
 
 
 def modules_of(mask: int) -> tuple[str, ...]:
@@ -226,16 +242,16 @@ def encode(name: str, value: Any) -> int:
         if str(value) in choices:
             return choices.index(str(value))
         raise InputError(f"{name}: `{value}` is none of {', '.join(choices)}", hint=f"write `{name}={choices[0]}`")
-    if name == "sequence_parallel" and str(value).lower() in ("true", "false", "yes", "no"):
-        return int(str(value).lower() in ("true", "yes"))
+    if name in FLAGS and str(value).lower() in (*_YES, *_NO):
+        return int(str(value).lower() in _YES)
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or isinstance(value, bool) or (isinstance(value, float) and number != value):
         raise InputError(f"{name}: `{value}` is not a whole number", hint=f"write `{name}=1`")
-    lowest = 0 if name in ("zero", "sequence_parallel", "recompute_modules", "recompute_layers") else 1
-    if number < lowest or (name == "zero" and number > 3):
+    lowest = 0 if name in (*FLAGS, "zero", "recompute_modules", "recompute_layers") else 1
+    if number < lowest or number > {"zero": 3, **dict.fromkeys(FLAGS, 1)}.get(name, number):
         raise InputError(f"{name}: {number} is out of range", hint="degrees are 1 or more, zero is 0 to 3")
     return number
 
@@ -262,6 +278,8 @@ def parse(text: str) -> Layout:
         cp_algorithm=_CP_TOKENS.index(part["cpa"]) if part["cpa"] else 0,
         schedule=_SCHEDULE_TOKENS.index(schedule) if schedule else default_schedule(number["pp"], number["vpp"]),
         shard=int(part["shard"] or part["dp"]),
+        ep_overlap=int(bool(part["epo"])),
+        cuda_graphs=code_of_token(part["graphs"] or "none"),
         zero=int(part["zero"]),
         recompute=RECOMPUTE_MODES.index(mode),
         recompute_modules=module_mask(modules),

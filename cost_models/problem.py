@@ -8,13 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from .arrays import Array
+from .layouts import Layout, Layouts
 from .quantities import memory
 from .quantities.edge_operations import embedding, head, mtp
 from .quantities.layer_operations import decoder_layer
 from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
-from .quantities.shards import KEY_FIELDS, Shard
+from .quantities.shards import Shard
 from .quantities.stages import Edges, chunk_sizes
 from .specs.model import ModelSpec, with_capacity
 from .specs.stack import StackSpec
@@ -78,10 +79,9 @@ class Problem:
     @cached_property
     def sequence_operations(self) -> tuple[LayerOperations, ...]:
         """Operations of one sequence on one rank, per kind; experts are evenly loaded and drop nothing."""
-        single = {name: np.array([int(name not in ("sequence_parallel", "cp_algorithm"))]) for name in KEY_FIELDS}
         stack = replace(self.stack, moe_imbalance=1.0)
         model = with_capacity(self.model, None)
-        builder = Builder(model, self.workload, stack, Shard.of(single, self.model, self.workload))
+        builder = Builder(model, self.workload, stack, Shard.of(Layouts.of([Layout()]), self.model, self.workload))
         edge: Trains = "all" if self.trains_everything else "passes"
         layers = [decoder_layer(builder, model.kinds[v.kind], v.trains) for v in self.variants]
         return (*layers, embedding(builder, "frozen"), head(builder, edge), mtp(builder, edge))

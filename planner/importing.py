@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,17 @@ from ..cost_models.layouts import Layout
 from ..cost_models.quantities.params import total_parameters
 from ..errors import FieldProblem, InputError, UnknownNameError
 from ..profiles.model.load import load_model, model_names
-from .accuracy.stack_features import NoNotes, with_features
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
-from .request.resolve import resolve
+from .request.resolve import Resolved, resolve
+from .switches.registry import SWITCHES
 from .targets.argv import Arguments
 from .targets.facts import layout_of, request_part
 from .targets.option_lists import OptionList, option_list
-from .targets.options import Facts
+from .targets.options import Facts, Table
 from .targets.registry import TARGETS
+from .targets.switch_options import SWITCH
 
 # Format -> the target and its launch config, in the order of screens.
 FORMATS = {config.import_format: (target, config) for target in TARGETS.values() if (config := target.config)}
@@ -45,17 +46,22 @@ class Imported:
     # A sentence for each fact that the config leaves open, with the value that is taken.
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    # Option that `emit` would set otherwise -> features of the software stack and the state that it puts them in.
-    switched: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # The switches that it states.
+    settings: Mapping[str, str] = field(default_factory=dict)
+    # Options that `emit` would set otherwise, because of a switch that it would turn.
+    switched: tuple[str, ...] = ()
     # Layers of each chunk of the pipeline, in the order of the model; None: the config leaves them open.
     stages: tuple[int, ...] | None = None
 
     def price(self) -> Plan:
         """The plan that has the layout of the config, with the software switched as the config has it."""
-        resolved = resolve(self.request.model_copy(update={"stages": self.stages}))
-        features = {name: state for states in self.switched.values() for name, state in states.items()}
-        stack = with_features(resolved.stack, features, NoNotes())
-        return evaluate_resolved(replace(resolved, stack=stack), str(self.layout))
+        request = self.request.model_copy(update={"fix": dict(self.settings), "stages": self.stages})
+        return evaluate_resolved(resolve(request), str(self.layout))
+
+    def price_switched(self) -> Plan:
+        """The same with the switches that a plan would choose."""
+        request = self.request.model_copy(update={"stages": self.stages})
+        return evaluate_resolved(resolve(request), str(self.layout))
 
 
 def import_config(
@@ -85,16 +91,29 @@ def import_config(
     if "batch_per_rank" in facts and "global_batch" not in given:
         # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
         request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
-    switched = request_part(facts, "switched")
-    if layout.dp * layout.cp == 1:  # no gradients are reduced, so their overlap has no effect
-        switched = {option: states for option, states in switched.items() if not any("dp_" in name for name in states)}
+    settings = _settings(facts, resolved, layout)
+    switched = _switched_options(settings, resolved, table)
     read = len(set(arguments.settings) & table.options)
     return Imported(
         request=request, layout=layout, framework=f"{target.framework} {options}", read=read,
         unknown=arguments.unknown, unread=len(arguments.settings) - read, assumed=tuple(assumed),
-        warnings=(warning,) if warning else (), switched=switched,
+        warnings=(warning,) if warning else (), settings=settings, switched=switched,
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+
+
+def _settings(facts: Facts, resolved: Resolved, layout: Layout) -> dict[str, str]:
+    """The switches that a config states, of those that do something in it."""
+    stated = request_part(facts, SWITCH.rstrip("."))
+    return {name: value for name, value in stated.items()
+            if SWITCHES[name].concerns(resolved.problem) and SWITCHES[name].applies(layout)}  # fmt: skip
+
+
+def _switched_options(settings: Mapping[str, str], resolved: Resolved, table: Table) -> tuple[str, ...]:
+    """The first option of each switch that a plan would turn otherwise."""
+    chosen = resolved.switches.settings
+    differ = {f"{SWITCH}{name}" for name, value in settings.items() if chosen.get(name, value) != value}
+    return tuple(entry.options[0] for entry in table.entries if differ.intersection(entry.fields))
 
 
 def _text(path: Path | str) -> str:

@@ -62,15 +62,16 @@ PLANNER = (
 )
 # Folders of cost_models -> the folders of it that they may import. `problem` and `layer_kinds` stand beside
 # `quantities`: their files may import each other's, but never in a circle.
-_WORDS = {"arrays", "units", "specs", "schedule_kinds", "layouts", "degrees"}
+_WORDS = {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "layouts", "degrees"}
 _QUANTITIES = _WORDS | {"problem", "layer_kinds", "quantities"}
 COST_MODELS: dict[str, set[str]] = {
     "arrays": set(),
     "units": {"arrays"},
     "specs": {"arrays", "units"},
     "schedule_kinds": {"arrays", "units", "specs"},
-    "layouts": {"arrays", "units", "specs", "schedule_kinds"},
-    "degrees": {"arrays", "units", "specs", "schedule_kinds", "layouts"},
+    "cuda_graphs": {"arrays", "units", "specs", "schedule_kinds"},
+    "layouts": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs"},
+    "degrees": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "layouts"},
     "problem": _QUANTITIES,
     "layer_kinds": _QUANTITIES,
     "quantities": _QUANTITIES,

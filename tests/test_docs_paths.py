@@ -103,8 +103,9 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=ident)
 def test_paths_in_a_source_exist(source: Path) -> None:
-    """In targets, most files that are named by their end are those of the frameworks."""
-    of_framework = source.is_relative_to(ROOT / "planner" / "targets") or source.is_relative_to(ROOT / "tools")
+    """In targets and switches, most files that are named by their end are those of the frameworks."""
+    folders = (ROOT / "planner" / "targets", ROOT / "planner" / "switches", ROOT / "tools")
+    of_framework = any(source.is_relative_to(folder) for folder in folders)
     nothing_absent(source, list(absent(source.read_text(encoding="utf-8"), files=not of_framework)))
 
 

@@ -28,10 +28,13 @@ def renew(folder: Path, launcher: str, request: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_the_example_is_current_and_in_order(folder: Path, tmp_path: Path) -> None:
+def test_the_example_is_current_and_in_order(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher = next((name for mark, name in MARKS.items() if (folder / mark).exists()), "torchrun")
     if os.environ.get("UPDATE_SNAPSHOTS"):
-        renew(folder, launcher, tmp_path / "request.json")
+        monkeypatch.chdir(tmp_path)  # a plan states the file of its request
+        renew(folder, launcher, Path("request.json"))
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert emit(load_plan(folder / "plan.json"), folder.name, launcher).files == there
     assert not check_files(there).problems

@@ -61,7 +61,7 @@ def command(
     for warning in imported.warnings:
         terminal.warn(warning)
     priced = imported.price()
-    switched = api.evaluate(imported.request, str(imported.layout)).best.step_s if imported.switched else None
+    switched = imported.price_switched().best.step_s if imported.switched else None
     with terminal.progress("searching") as progress:
         plan = api.plan(imported.request, progress=progress)
     if output is not None:

@@ -46,9 +46,23 @@ def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> li
         terms_table(best, unicode=unicode),
         "",
         *([*order, ""] if order else []),
+        *([*turned, ""] if (turned := switch_lines(plan)) else []),
         *closing_lines(plan),
         f"Next: meshwright explain {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan",
     ]
+
+
+def switch_lines(plan: Plan) -> list[str]:
+    """The switches of the first layout that are not at the defaults of the framework."""
+    from ...planner.targets.setup import Setup
+    from ...planner.targets.switch_options import turned
+
+    target = str(plan.resolved["target"])
+    if plan.best.layerwise is not None or len(plan.resolved["cluster"]["groups"]) > 1:
+        return []
+    switches = turned(Setup.of(plan, 1), target)
+    listed = ", ".join(f"{name} {value}" for name, value in switches.items())
+    return [text.wrapped(f"Switches of {target} that it turns: {listed}")] if listed else []
 
 
 def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
+from ..cuda_graphs import has_fixed_shapes, router_launches
 from ..specs.model import MixtureOfExperts
 from .operation_builder import Builder
 from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
@@ -81,10 +82,12 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
     ops.traffic.append(MemoryTraffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
-    ops.kernels = ops.kernels + builder.stack.kernels_per_expert_block + builder.stack.kernels_per_expert * num_local
+    launched = np.maximum(builder.stack.kernels_per_expert_block - router_launches(shard.graphs), 0.0)
+    ops.kernels = ops.kernels + launched + builder.stack.kernels_per_expert * num_local
     # Rows come rank by rank, and leave so; experts take them one after another.
     ops.reordered_bytes = np.where(shard.ep * shard.etp > 1, 2 * w * rows * h, 0.0)
-    ops.host_waits = builder.stack.dropless and block.capacity_factor is None
+    ops.host_waits = ~has_fixed_shapes(shard.graphs) & (builder.stack.dropless and block.capacity_factor is None)
+    ops.ep_overlap = shard.ep_overlap
     _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
     if (shard.etp > 1).any():
         full = np.where(shard.etp > 1, w * rows * h, 0.0)

@@ -1,7 +1,7 @@
 """Table 1: (layer kind x shard key) -> shapes, FLOPs, bytes and saved tensors of one micro-batch on one rank.
 
-A shard key is the columns that shapes depend on (KEY_FIELDS). A search has thousands of keys however many million
-layouts, so everything here is an array over keys, and efficiencies are looked up once per key, never per layout.
+A shard key is the columns that shapes and launches depend on (KEY_FIELDS). A search has thousands of keys however many
+million layouts, so everything here is an array over keys, and efficiencies are looked up per key, never per layout.
 Quantities only: no bandwidth, no efficiency (`rates` turns these into seconds).
 
 Symbols: T tokens of the rank's micro-batch after context parallelism (b*s/c), h hidden, a heads, g KV heads, d head
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..cuda_graphs import launched_beside_attention
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .attention_operations import add_attention
 from .element_bytes import cast_bytes
@@ -28,7 +29,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains, adapted=adapted)
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     ops.input_bytes = w * h * shard.sp_tokens
-    ops.kernels = builder.stack.kernels_per_layer
+    ops.kernels = builder.stack.kernels_per_layer * launched_beside_attention(shard.graphs)
     _add_norms(builder, ops, kind)
     add_attention(builder, ops, kind.attention)
     if isinstance(kind.feed_forward, MixtureOfExperts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..layouts import MODULES
 from .exchanges import Op
 
@@ -99,7 +99,9 @@ class LayerOperations:
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     kernels: Array | float = 0.0  # launched per forward pass
-    host_waits: bool = False  # the host reads a result of the forward pass back before it can launch the rest
+    host_waits: Mask | bool = False  # the host reads a result of the forward pass back before it can launch the rest
+    sequence_parallel: Mask | bool = False  # whether its collectives over tp gather and scatter a sequence
+    ep_overlap: Mask | bool = False  # whether tokens travel to experts beside another micro-batch
     adapted: frozenset[str] = frozenset()  # projections with adapters
 
     def keeps_input(self, *projections: str) -> bool:

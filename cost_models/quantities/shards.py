@@ -1,4 +1,4 @@
-"""Shard keys: the columns of a layout that shapes depend on, and what follows from them."""
+"""Shard keys: the columns of a layout that shapes and launches depend on, and what follows from them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array
+from ..arrays import Array, Ints, Mask
 from ..layouts import CP_ALGORITHMS
 from ..specs.model import ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 
-KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch")
+KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch", "ep_overlap", "cuda_graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Shard:
     allgather: NDArray[np.bool_]  # whether these gather them all at once
     ep: Array  # ranks
     etp: Array  # ranks
+    ep_overlap: Mask  # whether tokens travel to experts beside another micro-batch
+    graphs: Ints  # codes of CUDA_GRAPHS
     batch: Array  # sequences per micro-batch
     tokens: Array  # T
     sp_tokens: Array  # T/t where activations are sequence-parallel, else T
@@ -42,6 +44,7 @@ class Shard:
         return cls(
             tp=col["tp"], sp=col["sequence_parallel"], cp=col["cp"], ulysses=ulysses, ring=col["cp"] / ulysses,
             allgather=algorithm == CP_ALGORITHMS.index("allgather"), ep=col["ep"], etp=col["etp"],
+            ep_overlap=col["ep_overlap"] > 0, graphs=np.asarray(keys["cuda_graphs"]),
             batch=col["micro_batch"], tokens=tokens,
             sp_tokens=np.where(col["sequence_parallel"] > 0, tokens / col["tp"], tokens),
         )  # fmt: skip

@@ -6,13 +6,14 @@ Built once per set of shard keys; a layout then only looks up its key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
+from ..cuda_graphs import launched_share
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
 from ..specs.model import MixtureOfExperts
@@ -186,7 +187,8 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
     ops += [embedding(builder, "all" if edge == "all" else "frozen"), head(builder, edge)]
     ops.append(mtp(builder, edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
-    return tuple(ops)
+    launched, gathers = launched_share(builder.shard.graphs), builder.shard.sp > 0
+    return tuple(replace(kind, kernels=kind.kernels * launched, sequence_parallel=gathers) for kind in ops)
 
 
 def key_code(columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..layouts import MODULES
 from ..quantities.operations import Exchange, Gemm, LayerOperations
 from ..specs.cluster import NetworkLevel
@@ -32,8 +32,10 @@ _HOST = 6
 
 
 # Fields of StackSpec that pricing alone reads: under other values of these the operations stay as they are.
-STACK_FIELDS = frozenset(("throughput", "elementwise_traffic", "tp_overlap", "dp_overlap", "fsdp_overlap", "cp_overlap",
-                          "ep_overlap", "offload_overlap", "contention", "host_s_per_kernel", "sources"))  # fmt: skip
+STACK_FIELDS = frozenset((
+    "throughput", "elementwise_traffic", "tp_overlap", "sequence_parallel_overlap", "dp_overlap", "fsdp_overlap",
+    "cp_overlap", "ep_overlap", "ep_overlap_beside", "offload_overlap", "contention", "host_s_per_kernel", "sources",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,7 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
     forward, backward = _Sums(num_keys), _Sums(num_keys)
     weight = np.zeros(num_keys)
-    if not (ops.gemms or ops.traffic or ops.exchanges or ops.kernels):
+    if not (ops.gemms or ops.traffic or ops.exchanges or np.any(ops.kernels)):
         return LayerSeconds(forward.all, backward.all, weight, {})
     _price_gemms(ops, rates, forward, backward, weight)
     _price_memory_bound(ops, rates, forward, backward)
@@ -139,12 +141,12 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
         backward.add(_AXES[exchange.axis], call_s * exchange.backward_calls, 0)
     if ops.trains == "frozen":
         backward = _Sums(num_keys)
-    _hide(forward, rates.stack)
+    _hide(forward, rates.stack, ops)
     # What hides behind weight gradients takes them from the bubbles that they could fill (`step`).
-    weight = np.maximum(weight - _hide(backward, rates.stack), 0.0)
+    weight = np.maximum(weight - _hide(backward, rates.stack, ops), 0.0)
     host_s = ops.kernels * rates.stack.host_s_per_kernel
     forward_s, backward_s = rates.latency_s.get(ops.name, (host_s, 2 * host_s))
-    _host_floor(forward, forward_s, 1.0 if ops.host_waits else rates.host_exponent)
+    _host_floor(forward, forward_s, np.where(ops.host_waits, 1.0, rates.host_exponent))
     if ops.trains != "frozen":
         _host_floor(backward, backward_s, rates.host_exponent)
     if ops.name in _LAYERS and ops.trains == "all":
@@ -210,7 +212,12 @@ def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
     return collectives.seconds(curve, exchange.num_bytes)
 
 
-def _hide(sums: _Sums, stack: StackSpec) -> Array:
+def tp_overlap(stack: StackSpec, sequence_parallel: Mask | bool) -> Array:
+    """[n] share of the collectives of tensor parallelism that hides, by whether they gather and scatter a sequence."""
+    return np.where(sequence_parallel, max(stack.tp_overlap, stack.sequence_parallel_overlap), stack.tp_overlap)
+
+
+def _hide(sums: _Sums, stack: StackSpec, ops: LayerOperations) -> Array:
     """Leave only what does not hide: a share of the communication, at most of the compute that runs beside it.
 
     tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. What hides
@@ -218,13 +225,15 @@ def _hide(sums: _Sums, stack: StackSpec) -> Array:
     """
     every = np.zeros_like(sums.all[0])
     matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]
-    room = {"tp": matmul, "cp": attention, "ep": matmul + attention + memory}
-    share = {"tp": stack.tp_overlap, "cp": stack.cp_overlap, "ep": stack.ep_overlap}
+    ep = np.where(ops.ep_overlap, max(stack.ep_overlap, stack.ep_overlap_beside), stack.ep_overlap)
+    share = {"tp": tp_overlap(stack, ops.sequence_parallel), "cp": stack.cp_overlap, "ep": ep}
     for axis, index in _AXES.items():
         total = sums.all[index]
         if not total.any():
             continue
-        hidden = np.minimum(share[axis] * total, room[axis])
+        # A second of compute hides one message: those of experts have what the others leave.
+        room = {"tp": matmul, "cp": attention}.get(axis, matmul + attention + memory - every)
+        hidden = np.minimum(share[axis] * total, room)
         every = every + hidden
         exposed = total - (1.0 - stack.contention) * hidden
         exposed_share = np.divide(exposed, total, out=np.zeros_like(total), where=total > 0)
@@ -234,7 +243,7 @@ def _hide(sums: _Sums, stack: StackSpec) -> Array:
     return np.asarray(every)
 
 
-def _host_floor(sums: _Sums, host_s: Array | float, exponent: float) -> None:
+def _host_floor(sums: _Sums, host_s: Array | float, exponent: Array | float) -> None:
     """Kernels are launched one after another by the host: a layer takes the soft maximum of device and host time.
 
     A host that waits for the device in every layer never runs ahead: exponent 1, the two add.

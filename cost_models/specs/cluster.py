@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +30,12 @@ class GpuSpec:
     # Constants of a device that no catalogue knows, from `profile kernels` (profiles/cluster/measured_device.py). Its
     # peaks are then those of the best product that was measured.
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def compute_capability(self) -> float | None:
+        """Of CUDA: 9.0 where `arch` has sm_90. None where it has none."""
+        match = re.search(r"sm_(\d+)", self.arch)
+        return int(match[1]) / 10 if match else None
 
     @property
     def is_host(self) -> bool:

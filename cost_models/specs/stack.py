@@ -84,6 +84,10 @@ class StackSpec:
     saves_fp8_activations: bool = False  # what an activation function takes is kept in fp8
     # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
     weighs_activations: bool = False
+    # Of collectives of tensor parallelism that gather and scatter a sequence: beside the products that they feed.
+    sequence_parallel_overlap: float = 0.0
+    # Share of the messages of experts that hides where a layout sends them beside another micro-batch (`ep_overlap`).
+    ep_overlap_beside: float = 0.0
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
     # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
     reduces: Literal["buckets", "parts"] = "buckets"

@@ -15,7 +15,7 @@ from ..quantities.operations import Exchange
 from ..quantities.stages import EMBEDDING, HEAD
 from ..rates import collectives
 from ..rates.kernel_seconds import kernel_seconds
-from ..rates.rates import COMPONENTS, Rates, exchange_seconds
+from ..rates.rates import COMPONENTS, Rates, exchange_seconds, tp_overlap
 
 # Per token, in fp32, summed over the stages one after another: the largest logit, the target's, the exponentials.
 STATISTICS, STATISTIC_BYTES = 3, 4.0
@@ -75,7 +75,8 @@ def _gathers_s(ledger: Ledger, rates: Rates) -> Array:
     for seconds, calls in ((head.forward, _forward_calls), (head.backward, _backward_calls)):
         whole = sum(exchange_seconds(exchange, rates) * calls(exchange) for exchange in operations.exchanges)
         sent = (np.zeros(ledger.tables.num_keys) + whole)[ledger.key]
-        behind = np.minimum(stack.tp_overlap * sent, seconds[COMPONENTS.index("matmul")][ledger.key] * share)
+        hides = tp_overlap(stack, ledger.layouts["sequence_parallel"] > 0)
+        behind = np.minimum(hides * sent, seconds[COMPONENTS.index("matmul")][ledger.key] * share)
         shown += sent - (1.0 - stack.contention) * behind - seconds[_TP][ledger.key] * share
     return np.maximum(shown, 0.0)
 

@@ -20,7 +20,7 @@ from ..evaluation.intervals import regime_of
 from .case_cluster import read_cluster
 from .case_layout import read_layout, selective
 from .row import Case, Measured, RowReader
-from .stack_features import has_gpt_defaults, with_features
+from .stack_features import has_gpt_defaults, switched_layout, with_features
 
 _MODEL_FIELDS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab",
                  "tied_embeddings", "sliding_window", "window_layers", "sink_attention", "qkv_bias", "output_bias",
@@ -55,7 +55,7 @@ def read_case(row: RowReader) -> Case | None:
     layout, chunks, mode = read_layout(row, family.name, features, num_gpus, cluster)
     if row.problems or model is None or cluster is None:
         return None
-    stack = with_features(family, features, row)
+    stack, layout = with_features(family, features, row), switched_layout(layout, features)
     if stack.tp_plan == "by-projection" and layout.pp > 1 and layout.sequence_parallel:
         row.assume("no sequence parallelism in pipelines of this stack")
         layout = replace(layout, sequence_parallel=0)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ...cost_models.cuda_graphs import modules_of
+from ...cost_models.layouts import Layout, encode
 from ...cost_models.specs.stack import StackSpec
-from ..switches.graphs import modules_of
 from ..switches.registry import SWITCHES, with_switches
 
 
@@ -54,6 +55,15 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
     if "grad_reduce_dtype" not in settings:
         row.assume("gradient dtype of the stack's family (not stated)")
     return replace(with_switches(stack, settings), **_routing(features))
+
+
+def switched_layout(layout: Layout, features: Mapping[str, Any]) -> Layout:
+    """`layout` with the switches that are fields of it, as the run had them."""
+    settings = settings_of(features)
+    codes = {name: encode(name, value) for name, value in settings.items() if SWITCHES[name].axis}
+    if layout.ep == 1:
+        codes.pop("ep_overlap", None)
+    return replace(layout, **codes)
 
 
 def settings_of(features: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,9 @@ from ..evaluation.staged import Staged
 from ..request.resolve import Resolved, resolve
 from ..search.run import search_of
 from ..space.rules import WELL_FORMED, Rule, legality
-from .stack_features import NoNotes, with_features
+from ..switches.dtypes import NUMERICS
+from ..switches.registry import SWITCHES
+from .stack_features import NoNotes, settings_of, switched_layout, with_features
 from .tuned_plan import Refusal, TunedPlan
 
 
@@ -71,20 +73,28 @@ def outcomes_of(plans: Sequence[TunedPlan]) -> list[PlanOutcome]:
         return priced
     # Only a layout that beats the slowest of them matters, unless one does not fit and takes whatever fits.
     limit_s = max(o.step_s or np.inf if o.fits else np.inf for o in in_space)
-    best = _best(_resolved(plans[0]), limit_s)
+    best = _best(_requested(plans[0]), limit_s)
     return [beside(outcome, best) for outcome in priced]
 
 
 def request_key(plan: TunedPlan) -> str:
-    """Equal for plans that train the same on the same machines with the same software."""
-    return repr((plan.request, plan.seq_len, plan.mtp_layers, sorted(plan.features.items())))
+    """Equal for plans that train the same, in the same numerics, on the same machines."""
+    return repr((plan.request, plan.seq_len, plan.mtp_layers, sorted(_numerics(plan).items())))
 
 
-def _resolved(plan: TunedPlan) -> Resolved:
-    """The request of a plan, with the software switched as its recipe has it."""
+def _numerics(plan: TunedPlan) -> dict[str, str]:
+    """The switches that change what is trained: a search may not choose others to be faster."""
+    settings = settings_of(plan.features)
+    return {switch.name: settings[switch.name] for switch in NUMERICS if switch.name in settings}
+
+
+def _requested(plan: TunedPlan) -> Resolved:
+    """The request of a plan with its numerics; all other switches are chosen as for any request."""
     if plan.request is None:
         raise RuntimeError(f"{plan.id} has no request")
     resolved = resolve(plan.request)
+    fix = {name: value for name, value in _numerics(plan).items() if SWITCHES[name].concerns(resolved.problem)}
+    resolved = resolve(plan.request.model_copy(update={"fix": {**plan.request.fix, **fix}}))
     model = replace(
         resolved.model,
         mtp_layers=resolved.model.mtp_layers if plan.mtp_layers is None else plan.mtp_layers,
@@ -92,8 +102,13 @@ def _resolved(plan: TunedPlan) -> Resolved:
         max_positions=max(resolved.model.max_positions, plan.seq_len),
     )
     workload = replace(resolved.workload, seq_len=plan.seq_len)
-    return replace(resolved, model=model, workload=workload,
-                   stack=with_features(resolved.stack, plan.features, NoNotes()))  # fmt: skip
+    return replace(resolved, model=model, workload=workload)
+
+
+def _as_written(plan: TunedPlan) -> Resolved:
+    """The request with the software switched as the recipe has it; what that leaves out is the framework's default."""
+    resolved = _requested(plan)
+    return replace(resolved, stack=with_features(resolved.plain_stack, plan.features, NoNotes()))
 
 
 def _priced(plan: TunedPlan) -> PlanOutcome:
@@ -109,12 +124,12 @@ def _priced(plan: TunedPlan) -> PlanOutcome:
     if plan.layout is None:
         refusal = plan.refusal or Refusal(rule="layout", text="it has no layout")
         return replace(blank, rule=refusal.rule, refused=refusal.text)
-    resolved = _resolved(plan)
-    blank = replace(blank, layout=str(plan.layout), moe=resolved.model.is_moe)
-    if broken := _broken(plan.layout, resolved):
-        texts = "; ".join(rule.explain(plan.layout, resolved.problem) for rule in broken)
+    resolved, layout = _as_written(plan), switched_layout(plan.layout, plan.features)
+    blank = replace(blank, layout=str(layout), moe=resolved.model.is_moe)
+    if broken := _broken(layout, resolved):
+        texts = "; ".join(rule.explain(layout, resolved.problem) for rule in broken)
         return replace(blank, rule=broken[0].name, refused=texts)
-    staged = Staged.of(resolved, plan.layout, Partition(plan.chunks) if plan.chunks else None)
+    staged = Staged.of(resolved, layout, Partition(plan.chunks) if plan.chunks else None)
     fits = staged.device_bytes <= resolved.memory_bytes and staged.host_bytes <= resolved.host_bytes
     return replace(
         blank, layout=staged.id, step_s=_rounded(staged.closed_s), peak_memory_bytes=staged.device_bytes, fits=fits,

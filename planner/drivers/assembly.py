@@ -53,6 +53,7 @@ def resolved_part(resolved: Resolved) -> dict[str, Any]:
         "cluster": rounded(cluster_to_dict(resolved.cluster)),
         "workload": rounded(asdict(resolved.workload)),
         "stack": rounded(spec_to_dict(resolved.stack)),
+        "switches": dict(resolved.switches.settings),
         "target": resolved.target.name,
         "memory_bytes": rounded(resolved.memory_bytes),
     }

@@ -11,6 +11,7 @@ from ..document.certificate import Outside, TargetBest, TargetComparison
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.tasks import Answer, Task, in_order
+from ..switches.choices import lacks
 from ..targets.registry import TARGETS
 from .watch import Watch
 
@@ -29,6 +30,9 @@ def compare_targets(
         return None
     others = [known for known in TARGETS.values() if known.trainer is not None and known.name != target.name]
     without = {known.name: reasons[0] for known in others if (reasons := known.cannot_train(resolved.problem))}
+    for known in others:
+        if (absent := lacks(known.name, resolved.fixed_switches)) and known.name not in without:
+            without[known.name] = f"it has no {absent[0]} {resolved.fixed_switches[absent[0]]}"
     able = [known.name for known in others if known.name not in without]
     ends_s = time.time() + watch.left_s()
     tasks = [Task.of(resolved, "step", target=name, ends_s=ends_s) for name in able]

@@ -49,7 +49,7 @@ def whole_stages(space: Space, parts: Sequence[IslandPart]) -> Space:
     def fits(x: Fields, problem: Problem) -> Mask:
         return np.asarray((total % x["pp"] == 0) & (unit % np.maximum(total // x["pp"], 1) == 0))
 
-    return Space(space.problem, (*space.rules, Rule("stages straddle islands", ("pp",), fits, "")))
+    return replace(space, rules=(*space.rules, Rule("stages straddle islands", ("pp",), fits, "")))
 
 
 class _Shared(Search):

@@ -23,8 +23,8 @@ from .problem import OrderProblem
 
 _INFINITE_BW = 1e18  # bytes/s: a network that takes no time
 # Shares of the software that hide or stretch communication: without them, seconds are those of the links.
-_RAW = ("tp_overlap", "dp_overlap", "dp_gather_overlap", "fsdp_overlap", "cp_overlap", "ep_overlap", "contention",
-        "straggler_share")  # fmt: skip
+_RAW = ("tp_overlap", "sequence_parallel_overlap", "dp_overlap", "dp_gather_overlap", "fsdp_overlap", "cp_overlap",
+        "ep_overlap", "ep_overlap_beside", "contention", "straggler_share")  # fmt: skip
 _WIRE = LevelRates(ops={op: OpRates(base_s=0.0, hop_s=0.0, efficiency=1.0, ramp=0.0) for op in OPS})
 
 

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ...cost_models import layouts
 from ...cost_models.specs.workload import LoraTarget
 from ...cost_models.techniques import registry as techniques
 from ...cost_models.units import Dimension, parse
 from ...errors import InputError
 from ...profiles.io.reader import read_document
 from ..space.stage_string import GRAMMAR, read_stages
+from .fix import FIXABLE, items, parse_fix
 
 STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
@@ -174,7 +174,7 @@ def parse_stages(value: Any) -> str | tuple[int, ...]:
 def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
     """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
     chosen: dict[str, dict[str, float]] = {}
-    for item in _items(value, "diloco:period=50"):
+    for item in items(value, "diloco:period=50"):
         named = item if isinstance(item, Mapping) else dict([_named_knobs(str(item))])
         for name, knobs in named.items():
             if name in chosen:
@@ -184,15 +184,6 @@ def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
                                  hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
             chosen[str(name)] = {knob: _number(knob, number) for knob, number in (knobs or {}).items()}
     return {name: dict(knobs) for name, knobs in techniques.applied(chosen)}
-
-
-def _items(value: Any, example: str) -> list[Any]:
-    """What users write once, as a list, or as a mapping: always a list. Raises InputError for anything else."""
-    if isinstance(value, str | Mapping):
-        return [value]
-    if not isinstance(value, list | tuple):
-        raise InputError(f"`{value}` is neither text, a list nor a mapping", hint=f"write `{example}`")
-    return list(value)
 
 
 def _named_knobs(text: str) -> tuple[str, dict[str, str]]:
@@ -210,47 +201,6 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"{name}: `{value}` is not a number") from None
-
-
-def parse_fix(value: Any) -> dict[str, Any]:
-    """`["tp=8", "recompute=full"]` or a mapping -> {field: value in the words of the JSON schema}."""
-    pairs: list[tuple[str, Any]] = []
-    for item in _items(value, "tp=8"):
-        if isinstance(item, Mapping):
-            pairs += [(str(name), field_value) for name, field_value in item.items()]
-            continue
-        name, equals, text = str(item).partition("=")
-        if not equals or not text:
-            raise InputError(f"`{item}` is not `field=value`", hint="write `--fix tp=8`")
-        pairs.append((name.strip(), text.strip()))
-    result: dict[str, Any] = {}
-    for name, given in pairs:
-        for field, field_value in _fields(name.replace("-", "_"), given):
-            value_of = _decoded(field, field_value)
-            if result.setdefault(field, value_of) != value_of:
-                raise InputError(f"{field} is fixed to both {result[field]} and {value_of}", hint="keep one of them")
-    return dict(sorted(result.items()))
-
-
-def _fields(name: str, value: Any) -> list[tuple[str, Any]]:
-    """A mapping under `recompute` ({mode, modules, layers}) is three fields of a layout."""
-    if name != "recompute" or not isinstance(value, Mapping):
-        return [(name, value)]
-    spelled = {"mode": "recompute", "modules": "recompute_modules", "layers": "recompute_layers"}
-    if unknown := [key for key in value if key not in spelled]:
-        raise InputError(f"recompute has no `{unknown[0]}`", hint="its fields are mode, modules, layers")
-    return [(spelled[key], given) for key, given in value.items() if given is not None]
-
-
-def _decoded(name: str, value: Any) -> Any:
-    """The value as the JSON schema spells it; `encode` of the layout table knows what is allowed."""
-    code = layouts.encode(name, value)
-    field = next(field for field in layouts.FIELDS if field.name == name)
-    if name == "recompute_modules":
-        return list(layouts.modules_of(code))
-    if name == "sequence_parallel":
-        return bool(code)
-    return field.choices[code] if field.choices else code
 
 
 Positive = Annotated[int, Field(strict=True, gt=0)]
@@ -282,7 +232,7 @@ Lengths = Annotated[
 Fix = Annotated[
     dict[str, Any],
     BeforeValidator(checked(parse_fix)),
-    WithJsonSchema({"type": "object", "propertyNames": {"enum": ["recompute", *layouts.FIELD_NAMES]}}),
+    WithJsonSchema({"type": "object", "propertyNames": {"enum": ["recompute", *FIXABLE]}}),
 ]
 Stages = Annotated[
     str | tuple[int, ...],

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from ...profiles.io.document import Document, FieldPath, dotted
 from ...profiles.io.reader import read_document
-from .fields import parse_fix
+from .fix import parse_fix
 from .keywords import FLAT
 from .schema import LoraRequest, Request, Train, WorkloadRequest, request_from_dict, request_to_dict
 

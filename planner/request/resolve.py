@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...cost_models.layouts import encode
+from ...cost_models.layouts import FIELD_NAMES, encode
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.params import lora_shapes
 from ...cost_models.rates.collectives import Levels
@@ -32,6 +32,9 @@ from ...profiles.stack.rates import HOST_MEMORY_SHARE, rates_for
 from ...profiles.stack.stack_file import load_stacks
 from ..space.rules import Rule, fixed, legality
 from ..space.tree import Space
+from ..switches.base import Situation, spelled
+from ..switches.choices import Choice, choose
+from ..switches.registry import SWITCHES, with_switches
 from ..targets.base import Target
 from ..targets.registry import target as load_target
 from ..targets.registry import who_trains, with_techniques
@@ -47,13 +50,15 @@ class Resolved:
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
-    stack: StackSpec
+    stack: StackSpec  # with its switches set
+    plain_stack: StackSpec  # before that
     target: Target
     warnings: tuple[Notice, ...]
     network: Mapping[str, float] | None = None  # bytes/s per GPU that each kind of group finds (placement/place.py)
     nodes: tuple[int, ...] | None = None  # in the order that was chosen to hold the ranks, where links differ
     links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
     stages: tuple[int, ...] | None = None  # [chunk] layers that the request gives; None: it gives none
+    switches: Choice = field(default_factory=Choice)  # of the software, and those that a search compares
     job_gpus: int | None = None  # GPUs of the job, of which `cluster` is one island (islands.py); None: its own
 
     @cached_property
@@ -74,16 +79,16 @@ class Resolved:
     @cached_property
     def fixes(self) -> tuple[Rule, ...]:
         """One rule per `--fix`."""
-        return tuple(
-            fixed(name, encode(name, value), f"{name}={_spelled(value)}") for name, value in self.request.fix.items()
-        )
+        return tuple(fixed(name, encode(name, value), f"{name}={_spelled(value)}")
+                     for name, value in self.request.fix.items() if name in FIELD_NAMES)  # fmt: skip
 
     @property
     def space(self) -> Space:
         return self.space_under(self.target.rules, self.fixes)
 
     def space_under(self, *rules: tuple[Rule, ...]) -> Space:
-        return Space(self.problem, legality(self.problem) + tuple(rule for group in rules for rule in group))
+        every = legality(self.problem) + tuple(rule for group in rules for rule in group)
+        return Space(self.problem, every, self.switches.axes)
 
     @property
     def memory_bytes(self) -> float:
@@ -104,8 +109,18 @@ class Resolved:
         """The same request for another target, with that target's software unless the request names one."""
         target = load_target(name)
         usual_stack = _fitting(stacks.load_stack(target.stack), self.workload, self.cluster)
-        stack = self.stack if self.request.stack else usual_stack
-        return replace(self, stack=stack, target=target)
+        plain_stack = self.plain_stack if self.request.stack else usual_stack
+        return replace(self, plain_stack=plain_stack, stack=plain_stack, target=target).switched()
+
+    @property
+    def fixed_switches(self) -> dict[str, str]:
+        """The values of switches that the request fixes."""
+        return {name: spelled(value) for name, value in self.request.fix.items() if name in SWITCHES}
+
+    def switched(self) -> Resolved:
+        """With its switches chosen for its target. Raises InputError for a fixed value that the target lacks."""
+        choice = choose(self.target.name, Situation(problem=self.problem, cluster=self.cluster), self.fixed_switches)
+        return replace(self, stack=with_switches(self.plain_stack, choice.settings), switches=choice)
 
     @cached_property
     def profiles(self) -> dict[str, str]:
@@ -129,9 +144,9 @@ def resolve(request: Request) -> Resolved:
     target = load_target(request.target)
     stack = _fitting(_stack(request.stack, target), workload, cluster)
     resolved = Resolved(
-        request=request, model=model, cluster=cluster, workload=workload, stack=stack, target=target, warnings=(),
-        stages=given_stages(request, model, target),
-    )  # fmt: skip
+        request=request, model=model, cluster=cluster, workload=workload, stack=stack, plain_stack=stack,
+        target=target, warnings=(), stages=given_stages(request, model, target),
+    ).switched()
     of_model = [Notice("model", text) for text in model_warnings]
     return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
-from ...cost_models.layouts import RECOMPUTE_MODES, Layout
+from ...cost_models.layouts import RECOMPUTE_MODES, Layout, Layouts, field_codes
 from ...cost_models.quantities.tables import build
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import Rates
@@ -21,8 +23,7 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
     Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
     the dominated one then never changes an answer.
     """
-    single = {"tp": 1, "sequence_parallel": 0, "cp": 1, "cp_algorithm": 0, "ep": 1, "etp": 1, "micro_batch": 1}
-    tables = build(space.problem, {name: np.array([value]) for name, value in single.items()})
+    tables = build(space.problem, Layouts.of([Layout()]))
     layers = list(zip(tables.operations, kernel_seconds(tables, rates).layers, strict=True))[: space.problem.num_kinds]
     masks = [int(m) for m in np.unique(space.recomputes(1)["recompute_modules"]) if m]
     better = [mask for mask in masks if _always_allowed(space, mask)]
@@ -46,13 +47,19 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
 
 
 def _always_allowed(space: Space, mask: int) -> bool:
-    """Whether no rule can exclude this set of modules where it lets another set pass: only then may it dominate."""
-    option = {"recompute": _SELECTIVE, "recompute_modules": mask, "recompute_layers": 0}
-    columns = {name: np.array([value]) for name, value in option.items()}
+    """Whether no rule can exclude this set of modules where it lets another set pass: only then may it dominate.
+
+    A rule that reads switches, too, is asked for all of their values; one that reads a degree is not known to allow it.
+    """
+    option = {"recompute": (_SELECTIVE,), "recompute_modules": (mask,), "recompute_layers": (0,)}
     for rule in space.rules:
         if "recompute_modules" not in rule.fields:
             continue  # sees the mode at most, which is the same for all sets
-        if not set(rule.fields) <= set(option) or not bool(rule.allows(columns, space.problem)[0]):
+        values = [option.get(name) or field_codes(name) for name in rule.fields]
+        if not all(values):
+            return False
+        columns = dict(zip(rule.fields, np.array(list(product(*values))).T, strict=True))
+        if not rule.allows(columns, space.problem).all():
             return False
     return True
 

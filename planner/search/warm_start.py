@@ -3,6 +3,8 @@ looks only for layouts that are at least as good, and prunes by that limit from 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...cost_models.arrays import Mask
@@ -30,4 +32,4 @@ def plain_part(space: Space) -> Space:
     limits = {"micro_batch": _MICRO_BATCH, "etp": 1, "cp_algorithm": 0, "zero": 1, "recompute_layers": 0}
     rules = tuple(at_most(name, most) for name, most in limits.items())
     both = Rule("warm start: sequence_parallel", ("tp", "sequence_parallel"), sequence_parallel, "")
-    return Space(space.problem, (*space.rules, both, *rules))
+    return replace(space, rules=(*space.rules, both, *rules))

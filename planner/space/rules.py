@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost_models.arrays import Mask
+from ...cost_models.cuda_graphs import CUDA_GRAPHS
+from ...cost_models.cuda_graphs import modules_of as modules_of_graph
 from ...cost_models.degrees import sequence_parts
 from ...cost_models.layouts import (
     CP_ALGORITHMS,
@@ -59,6 +61,7 @@ class Rule:
             kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
             global_batch=workload.global_batch, schedule_name=SCHEDULES[layout.schedule],
             algorithm=CP_ALGORITHMS[layout.cp_algorithm], offload_name=OFFLOADS[layout.offload],
+            graphs_name=CUDA_GRAPHS[layout.cuda_graphs],
             precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
             experts=block.experts if block else 0,
             expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
@@ -147,6 +150,13 @@ def _layers(x: Columns, problem: Problem) -> Mask:
     return np.asarray((x["pp"] <= most_chunks(problem.model.num_layers)) | (problem.stages is not None))
 
 
+def _graphs(x: Columns, problem: Problem) -> Mask:
+    dense = any(not kind.is_moe for kind in problem.model.kinds)
+    has = {"attn": True, "mlp": dense}
+    known = [all(has.get(module, problem.model.is_moe) for module in modules_of_graph(name)) for name in CUDA_GRAPHS]
+    return np.array(known)[x["cuda_graphs"]]
+
+
 def _chunks(x: Columns, problem: Problem) -> Mask:
     return np.asarray((_num_chunks(x) <= most_chunks(problem.model.num_layers)) | (problem.stages is not None))
 
@@ -191,6 +201,9 @@ RULES: tuple[Rule, ...] = (
          "ep {ep} x etp {etp} does not divide the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"),
     Rule("expert sequence", ("tp", "sequence_parallel"), _expert_sequence,
          "experts with tp {tp} need sequence parallelism"),
+    Rule("expert overlap", ("ep", "ep_overlap"), lambda x, p: np.asarray((x["ep"] > 1) | (x["ep_overlap"] == 0)),
+         "ep_overlap needs tokens that travel: ep {ep}"),
+    Rule("graphs", ("cuda_graphs",), _graphs, "cuda_graphs {graphs_name}: the model has no such module"),
     Rule("chunks", ("pp", "schedule", "vpp"), _chunks,
          "pp {pp} x {per_stage} chunks are more than the {layers} layers, one for the embedding and one for the head"),
     Rule("stages", ("pp", "schedule", "vpp"), _stages,

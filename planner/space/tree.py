@@ -25,7 +25,8 @@ from .rules import RULES, Rule, present_modules
 
 Columns = dict[str, Ints]
 
-MESH_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "dp", "ep", "etp", "micro_batch", "precision")
+MESH_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "dp", "ep", "etp", "ep_overlap", "cuda_graphs",
+               "micro_batch", "precision")  # fmt: skip
 SCHEDULE_FIELDS = ("schedule", "vpp")
 RECOMPUTE_FIELDS = ("recompute", "recompute_modules", "recompute_layers")
 STATE_FIELDS = ("zero", "offload")
@@ -73,6 +74,8 @@ class Space:
 
     problem: Problem
     rules: tuple[Rule, ...] = RULES  # of legality, of the target, and those that the user fixed
+    # Field that is a switch of the framework (planner/switches) -> the codes that are compared; none: the first one.
+    switches: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def mesh_steps(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
@@ -84,6 +87,8 @@ class Space:
             ("cp_algorithm", tuple(range(len(CP_ALGORITHMS))), "cp"),
             ("ep", divisors(blocks[0].experts) if blocks else (1,), ""),
             ("etp", tuple(d for d in widths if d <= (self.problem.domain_gpus or self.problem.gpus_per_node)), ""),
+            ("ep_overlap", self.switches.get("ep_overlap", (0,)), ""),
+            ("cuda_graphs", self.switches.get("cuda_graphs", (0,)), ""),
             ("micro_batch", divisors(self.problem.workload.global_batch), ""),
         )
 

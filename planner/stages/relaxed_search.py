@@ -7,6 +7,8 @@ all shard sizes, unless states are scattered for every micro-batch, where the si
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,7 +44,7 @@ def splittable(space: Space) -> Space:
 
     more = {"pp": pipeline, "recompute_layers": no_recompute_count, "offload": activations_stay, "zero": distinct}
     rules = tuple(Rule(f"splittable: {field}", (field,), allows, "") for field, allows in more.items())
-    return Space(space.problem, space.rules + rules)
+    return replace(space, rules=space.rules + rules)
 
 
 class AnySplit(Search):

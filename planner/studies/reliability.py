@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...cost_models import build_ledger, units
+from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.quantities import tables
-from ...cost_models.quantities.shards import KEY_FIELDS
 from ...errors import InputError, UnknownNameError
 from ..request.resolve import Resolved
 from .base import Part, Question, Result
@@ -90,9 +88,8 @@ def row(num_gpus: int, gpu_mtbf_s: float, checkpoint_s: float, recover_s: float)
 def checkpoint_bytes(resolved: Resolved) -> float:
     """Weights and optimizer states of the whole model, once: what a checkpoint holds."""
     problem = resolved.problem
-    single = {name: np.ones(1, dtype=np.int64) for name in KEY_FIELDS}
-    single |= {name: np.zeros(1, dtype=np.int64) for name in ("sequence_parallel", "cp_algorithm")}
-    parameters, totals = tables.build(problem, single).parameters, build_ledger.build_totals(problem)
+    parameters = tables.build(problem, Layouts.of([Layout()])).parameters
+    totals = build_ledger.build_totals(problem)
     weights = totals @ (parameters["dense_bytes"] + parameters["experts_bytes"])
     trained = totals @ (parameters["trained_dense"] + parameters["trained_experts"])
     return float(weights[0] + trained[0] * problem.state_bytes.optimizer)

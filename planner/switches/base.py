@@ -1,22 +1,45 @@
-"""Switch: one thing that a framework lets a user turn, beside the layout.
+"""Switch: one thing that a framework lets a user turn, beside the degrees of a layout.
 
-A switch has a few values. Each value changes fields of the software stack (`StackSpec`). A published run, an imported
-configuration and a plan are priced by the same changes.
+A switch has a few values. Most change fields of the software stack (`StackSpec`), the same for all layouts. A switch
+that trades memory for time is a field of the layout (`axis`), so that a search compares its values. A published run, an
+imported configuration and a plan are priced by the same changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...cost_models.layouts import Layout
 from ...cost_models.problem import Problem
+from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.stack import StackSpec
 
 # Switch -> value. A switch that is not named is as the framework has it by default.
 Settings = Mapping[str, str]
 # Field of StackSpec -> value.
 Changes = Mapping[str, Any]
+# Option of a framework -> value as the framework spells it: True for a flag.
+Options = Mapping[str, Any]
+
+
+def spelled(value: Any) -> str:
+    """A value as switches spell it: `on` and `off` for truth values, which YAML and JSON make of them."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What the choice of a switch depends on."""
+
+    problem: Problem
+    cluster: ClusterSpec
+
+    @property
+    def capability(self) -> float:
+        """CUDA compute capability of the GPUs (9.0 for sm_90), 0 where no file states it."""
+        return self.cluster.gpu.compute_capability or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +52,38 @@ class Switch:
     meaning: str
     # The plain one first.
     values: tuple[str, ...]
-    # (stack, value) -> what the value changes in the stack.
-    changes: Callable[[StackSpec, str], Changes]
-    # Where the changes are from.
+    # Where its effect and its options are from.
     source: str
-    # Whether it does anything in such a training.
+    # (stack, value) -> what the value changes in the stack; nothing of an axis.
+    changes: Callable[[StackSpec, str], Changes] = lambda stack, value: {}
+    # Whether it is a field of the layout.
+    axis: bool = False
+    # Whether it does anything in such a training, and what that is in words.
     concerns: Callable[[Problem], bool] = lambda problem: True
+    subject: str = "every training"
+    # Whether it does anything under such a layout.
+    applies: Callable[[Layout], bool] = lambda layout: True
+    # Target -> value -> the options that set it: those of the newest release first, then those of older ones. A value
+    # without options is the default of the target.
+    options: Mapping[str, Mapping[str, tuple[Options, ...]]] = field(default_factory=dict)
+    # Options that go along with others of these and do not tell the value.
+    companions: frozenset[str] = frozenset()
+    # What is chosen unless the request says so: one value, or several of an axis that a search compares. Values that
+    # the target lacks are passed over. None: as the stack has it.
+    choices: Callable[[Situation], tuple[str, ...]] = lambda situation: ()
+
+    def of_target(self, target: str) -> tuple[str, ...]:
+        """The values that a target can be set to, none where it lacks the switch."""
+        return tuple(value for value in self.values if value in self.options.get(target, {}))
+
+    def value_of(self, settings: Settings, layout: Layout) -> str | None:
+        """The value under settings and a layout, None where neither has any."""
+        return spelled(layout.as_dict()[self.name]) if self.axis else settings.get(self.name)
+
+
+def of(target: str, values: Mapping[str, Options]) -> dict[str, Mapping[str, tuple[Options, ...]]]:
+    """The options of one target, the same in all its releases."""
+    return {target: {value: (options,) for value, options in values.items()}}
 
 
 def on_off(changes: Changes) -> Callable[[StackSpec, str], Changes]:

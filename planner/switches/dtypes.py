@@ -1,13 +1,14 @@
 """Switches of numerics: what gradients are reduced in, and how tensors are quantised.
 
-A search never chooses them, because they change what is trained: they are as the stack has them unless requested.
+A search never compares them, because they change what is trained: they are as the framework has them unless requested.
 """
 
 from __future__ import annotations
 
 from ...cost_models.problem import Problem
 from ...cost_models.specs.stack import StackSpec
-from .base import Changes, Switch
+from .base import Changes, Situation, Switch
+from .megatron import of_megatron
 
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 # Bytes to quantise an element, both layouts. Delayed scaling needs no maximum, and is written by the norm or activation
@@ -24,6 +25,15 @@ def _is_quantised(problem: Problem) -> bool:
     return problem.workload.precision in ("fp8", "fp4")
 
 
+_MEGATRON_RECIPES = {"delayed": "delayed", "current": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
+_BLACKWELL = 10.0
+
+
+def _recipe(situation: Situation) -> tuple[str, ...]:
+    """Blackwell quantises blocks of 32 in hardware; before it, whole tensors are scaled by their maximum."""
+    return ("mxfp8" if situation.capability >= _BLACKWELL else "current",)
+
+
 def _gather(stack: StackSpec, value: str) -> Changes:
     return {"fp8_gather": value == "on"}
 
@@ -34,6 +44,7 @@ GRAD_REDUCE_DTYPE = Switch(
     values=tuple(_GRADIENT_BYTES),
     changes=lambda stack, value: {"gradient_bytes": _GRADIENT_BYTES[value]},
     source="bytes of the dtype",
+    options=of_megatron({"fp32": {}, "bf16": {"--grad-reduce-in-bf16": True}}),
 )
 FP8_RECIPE = Switch(
     name="fp8_recipe",
@@ -41,7 +52,10 @@ FP8_RECIPE = Switch(
     values=tuple(_CASTS),
     changes=lambda stack, value: {"cast_bytes": _CASTS[value]},
     source="TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao",
-    concerns=_is_quantised,
+    concerns=lambda problem: problem.workload.precision == "fp8",
+    subject="training in fp8",
+    options=of_megatron({value: {"--fp8-recipe": spelled} for value, spelled in _MEGATRON_RECIPES.items()}),
+    choices=_recipe,
 )
 FP8_PARAM_GATHER = Switch(
     name="fp8_param_gather",
@@ -49,5 +63,8 @@ FP8_PARAM_GATHER = Switch(
     values=("off", "on"),
     changes=_gather,
     source="torchao, enable_fsdp_float8_all_gather; Megatron-LM, --fp8-param-gather",
+    options=of_megatron({"off": {}, "on": {"--fp8-param-gather": True}}),
     concerns=_is_quantised,
+    subject="training in fp8 or fp4",
 )
+NUMERICS = (GRAD_REDUCE_DTYPE, FP8_RECIPE, FP8_PARAM_GATHER)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from ...cost_models.layouts import Layout
 from ...cost_models.problem import Problem
-from .base import Switch, on_off
+from .base import Situation, Switch
+from .megatron import of_megatron
 
-_EP_SHARE = 0.8  # FIDELITY 6: overlap of the all-to-all with another micro-batch hides 70-90 %
 # A token is sent once per expert, or once per node.
 _DISPATCH = {"allgather": "alltoall", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
+_NODE = 8  # GPUs: DeepEP sends over NVLink inside a node of at most so many
+_TYPE, _BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
 
 
 def has_experts(problem: Problem) -> bool:
     """Whether the model is a mixture of experts."""
     return problem.model.is_moe
+
+
+def spreads_experts(layout: Layout) -> bool:
+    """Whether tokens travel to other ranks."""
+    return layout.ep > 1
+
+
+def _dispatchers(situation: Situation) -> tuple[str, ...]:
+    """HybridEP across an NVLink domain that is larger than a node, else DeepEP, where their kernels run: NVIDIA GPUs
+    from Ampere on (Megatron-Bridge, training/flex_dispatcher_backend.py). With a capacity the plain all-to-all: padding
+    to it is refused by DeepEP (core/transformer/transformer_config.py)."""
+    if situation.problem.model.capacity_factor is not None or situation.capability < 8.0:
+        return ("alltoall",)
+    return ("hybridep" if situation.cluster.levels[0].size > _NODE else "deepep",)
 
 
 MOE_DISPATCHER = Switch(
@@ -22,12 +39,34 @@ MOE_DISPATCHER = Switch(
     changes=lambda stack, value: {"ep_dispatch": _DISPATCH[value]},
     source="deepseek-ai/DeepEP, README (HybridEP is its successor in Megatron Core): a token crosses to a node once",
     concerns=has_experts,
-)
+    subject="mixtures of experts",
+    options=of_megatron({
+        "allgather": {}, "alltoall": {_TYPE: "alltoall"},
+        "deepep": {_TYPE: "flex", _BACKEND: "deepep"}, "hybridep": {_TYPE: "flex", _BACKEND: "hybridep"},
+    }),
+    choices=_dispatchers,
+)  # fmt: skip
 EP_OVERLAP = Switch(
     name="ep_overlap",
-    meaning="tokens of one micro-batch travel while another one computes",
+    meaning="tokens of one micro-batch travel to experts while another one computes",
     values=("off", "on"),
-    changes=on_off({"ep_overlap": _EP_SHARE}),
-    source="FIDELITY 6: overlap of the all-to-all with another micro-batch hides 70-90 %",
+    axis=True,
+    # One forward pass more runs ahead, and what a backward pass frees the forward pass beside it takes: no memory.
+    source="ep_overlap_beside of stacks/generic.yaml; Megatron-LM pipeline_parallel/schedules.py",
     concerns=has_experts,
+    subject="mixtures of experts",
+    applies=spreads_experts,
+    options=of_megatron({"off": {}, "on": {"--overlap-moe-expert-parallel-comm": True}}),
+    choices=lambda situation: ("off", "on"),
+)  # fmt: skip
+DELAY_WGRAD = Switch(
+    name="delay_wgrad",
+    meaning="weight gradients of experts wait until their tokens travel back",
+    values=("off", "on"),
+    source="Megatron-LM core/transformer/transformer_config.py, delay_wgrad_compute; not priced by itself",
+    concerns=has_experts,
+    subject="mixtures of experts",
+    applies=lambda layout: bool(layout.ep_overlap),
+    options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}),
+    choices=lambda situation: ("on",),
 )

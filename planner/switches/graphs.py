@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from ...cost_models.specs.stack import StackSpec
-from .base import Changes, Switch
+from ...cost_models.cuda_graphs import CUDA_GRAPHS as VALUES
+from ...cost_models.cuda_graphs import modules_of
+from .base import Options, Situation, Switch
+from .megatron import of_megatron
 
-# Share of a launch's host time left under CUDA graphs. FIDELITY 5: divided by 2 to 5 by graphs of layers; one launch
-# replays a whole iteration (assumed: a twentieth remains, of the optimizer and the data).
-_HOST_SHARE = {"layer": 0.2, "full_iteration": 0.05}
-# Where graphs hold only some modules. Attention and norms are 11 of the 14 kernels of a layer with TransformerEngine
-# (stacks/megatron-core.yaml): the feed-forward block's three remain.
-_BESIDE_ATTENTION = 0.2
-# Kernels of an expert block that route and count: softmax, top-k, permutation maps, counts per expert and rank
-# (assumed: over a third of the 110 of stacks/generic.yaml).
-_ROUTER_KERNELS = 40
-# Modules that a graph may hold. `moe` holds the router too; `moe_preprocess` follows it.
-_BLOCKS = ("", "attn")
-_DENSE = ("", "mlp")
-_EXPERTS = ("", "moe", "moe_router", "moe_router+moe_preprocess")
-MODULES = tuple(
-    "+".join(part for part in (block, dense, experts) if part)
-    for block in _BLOCKS for dense in _DENSE for experts in _EXPERTS if block or dense or experts
+_IMPL, _MODULES, _SCOPE = "--cuda-graph-impl", "--cuda-graph-modules", "--cuda-graph-scope"
+# Random numbers in a graph are TransformerEngine's; a graph of an iteration cannot wait for a check for NaN.
+_RNG, _UNCHECKED = "--te-rng-tracker", "--no-check-for-nan-in-loss-and-grad"
+
+
+def _options(value: str, implementation: str, names: str) -> Options:
+    """Graphs of layers, or of the modules that are named (user guide of Megatron-LM, cuda_graph)."""
+    if value == "none":
+        return {}
+    if value == "full_iteration":
+        whole = {_IMPL: value} if names == _MODULES else {_IMPL: "local", _SCOPE: [value]}
+        return {**whole, _RNG: True, _UNCHECKED: True}
+    modules = list(modules_of(value))
+    return {_IMPL: implementation, **({names: modules} if modules else {}), _RNG: True}
+
+
+def _choices(situation: Situation) -> tuple[str, ...]:
+    """All of a dense model; of a mixture of experts what has fixed shapes. The preprocessing of tokens has none where
+    the all-to-all drops some (core/transformer/transformer_config.py)."""
+    if not situation.problem.model.is_moe:
+        return ("none", "full_iteration")
+    drops = situation.problem.model.capacity_factor is not None
+    return ("none", "attn+moe_router" if drops else "attn+moe_router+moe_preprocess")
+
+
+# `--cuda-graph-scope` until 0.17; Megatron's own graphs (`local`) hold the same modules, and are only read.
+_SPELLINGS = tuple(
+    {value: _options(value, implementation, names) for value in VALUES}
+    for implementation in ("transformer_engine", "local") for names in (_MODULES, _SCOPE)
 )  # fmt: skip
-
-
-def modules_of(value: str) -> tuple[str, ...]:
-    """The modules that the graphs of a value hold; none for `none`, `layer` and `full_iteration`."""
-    return tuple(value.split("+")) if value in MODULES else ()
-
-
-def _changes(stack: StackSpec, value: str) -> Changes:
-    """Graphs of a whole layer or step need fixed shapes: no token counts are read back."""
-    if value in _HOST_SHARE:
-        return {"host_s_per_kernel": stack.host_s_per_kernel * _HOST_SHARE[value], "dropless": False}
-    modules, out = modules_of(value), dict[str, float]()
-    if "attn" in modules:
-        out["kernels_per_layer"] = stack.kernels_per_layer * _BESIDE_ATTENTION
-    if "moe_router" in modules:
-        out["kernels_per_expert_block"] = max(stack.kernels_per_expert_block - _ROUTER_KERNELS, 0.0)
-    return out
-
-
 CUDA_GRAPHS = Switch(
     name="cuda_graphs",
     meaning="kernels of modules, layers or of the whole iteration are replayed as a CUDA graph",
-    values=("none", *MODULES, *_HOST_SHARE),
-    changes=_changes,
-    source="FIDELITY 5; kernels per module as stacks/megatron-core.yaml and stacks/generic.yaml count them",
+    values=VALUES,
+    axis=True,
+    source="FIDELITY 5 (launches); cost_models/cuda_graphs.py",
+    options=of_megatron(*_SPELLINGS),
+    companions=frozenset({_RNG, _UNCHECKED}),
+    choices=_choices,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 from ...cost_models.specs.stack import AttentionKernel, StackSpec
-from .base import Changes, Switch
+from .base import Changes, Switch, of
+from .megatron import of_megatron
 
 # Kernels of a decoder layer, forward, once torch.compile has fused its element-wise chains: as many as with
 # TransformerEngine's own fusions (stacks/megatron-core.yaml; assumed).
@@ -49,7 +50,12 @@ CROSS_ENTROPY = Switch(
     values=tuple(_LOSS),
     changes=_loss,
     source="FIDELITY 3 (bytes moved per logit); stacks/torch-fsdp.yaml (bytes held)",
-)
+    # Releases after 0.19 refuse the kernel `te`.
+    options=of_megatron({"parallel": {}, "fused": {"--cross-entropy-loss-fusion": True,
+                                                   "--cross-entropy-fusion-impl": "native"}}),
+    companions=frozenset({"--cross-entropy-fusion-impl"}),
+    choices=lambda situation: ("fused",),
+)  # fmt: skip
 NORMS = Switch(
     name="norms",
     meaning="whether a norm is one kernel",
@@ -70,4 +76,6 @@ TORCH_COMPILE = Switch(
     values=("off", "on"),
     changes=_compiled,
     source="by definition of a perfectly fused chain; kernels as with TransformerEngine (assumed)",
+    options=of("torchtitan", {"off": {}, "on": {"compile.enable": True}}),
+    choices=lambda situation: ("on",),
 )

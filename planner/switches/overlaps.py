@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from ...cost_models.specs.stack import StackSpec
-from .base import Changes, Switch
+from .base import Changes, Switch, of, on_off
+from .megatron import of_megatron
 
 _TP_SHARE = 0.45  # FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %
 _DP_SHARE = 0.8  # assumed, as dp_overlap of stacks/generic.yaml
-
-
-def _of_tp(stack: StackSpec, value: str) -> Changes:
-    return {"tp_overlap": max(stack.tp_overlap, _TP_SHARE) if value == "on" else stack.tp_overlap}
 
 
 def _of_gradients(stack: StackSpec, value: str) -> Changes:
@@ -25,20 +22,32 @@ TP_COMM_OVERLAP = Switch(
     name="tp_comm_overlap",
     meaning="collectives of tensor parallelism run beside the products that they feed",
     values=("off", "on"),
-    changes=_of_tp,
+    changes=on_off({"sequence_parallel_overlap": _TP_SHARE}),
     source="FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %",
-)
+    applies=lambda layout: bool(layout.sequence_parallel),
+    options={**of_megatron({"off": {}, "on": {"--tp-comm-overlap": True}}),
+             **of("torchtitan", {"off": {}, "on": {"compile.enable_async_tensor_parallel": True}})},
+    choices=lambda situation: ("on",),
+)  # fmt: skip
 OVERLAP_GRAD_REDUCE = Switch(
     name="overlap_grad_reduce",
     meaning="gradients are reduced beside the backward pass",
     values=("off", "on"),
     changes=_of_gradients,
     source="dp_overlap of stacks/generic.yaml",
-)
+    applies=lambda layout: layout.dp * layout.cp > 1,
+    options={**of_megatron({"off": {}, "on": {"--overlap-grad-reduce": True}}),
+             **of("deepspeed", {"off": {"zero_optimization.overlap_comm": False},
+                                "on": {"zero_optimization.overlap_comm": True}})},
+    choices=lambda situation: ("on",),
+)  # fmt: skip
 OVERLAP_PARAM_GATHER = Switch(
     name="overlap_param_gather",
     meaning="updated weights are gathered beside the first forward pass",
     values=("off", "on"),
     changes=_of_weights,
     source="dp_gather_overlap of stacks/generic.yaml",
+    applies=lambda layout: layout.dp * layout.cp > 1 and layout.zero > 0,
+    options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),
+    choices=lambda situation: ("on",),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...cost_models.specs.stack import StackSpec
 from .base import Settings, Switch
 from .dtypes import FP8_PARAM_GATHER, FP8_RECIPE, GRAD_REDUCE_DTYPE
-from .experts import EP_OVERLAP, MOE_DISPATCHER
+from .experts import DELAY_WGRAD, EP_OVERLAP, MOE_DISPATCHER
 from .graphs import CUDA_GRAPHS
 from .kernels import ATTENTION, CROSS_ENTROPY, GRADIENT_ACCUMULATION_FUSION, NORMS, TORCH_COMPILE
 from .overlaps import OVERLAP_GRAD_REDUCE, OVERLAP_PARAM_GATHER, TP_COMM_OVERLAP
@@ -16,9 +16,9 @@ from .overlaps import OVERLAP_GRAD_REDUCE, OVERLAP_PARAM_GATHER, TP_COMM_OVERLAP
 SWITCHES: dict[str, Switch] = {
     switch.name: switch
     for switch in (
-        MOE_DISPATCHER, EP_OVERLAP, CUDA_GRAPHS, TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE, OVERLAP_PARAM_GATHER,
-        GRAD_REDUCE_DTYPE, FP8_RECIPE, FP8_PARAM_GATHER, GRADIENT_ACCUMULATION_FUSION, ATTENTION, CROSS_ENTROPY,
-        NORMS, TORCH_COMPILE,
+        MOE_DISPATCHER, EP_OVERLAP, DELAY_WGRAD, CUDA_GRAPHS, TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE,
+        OVERLAP_PARAM_GATHER, GRAD_REDUCE_DTYPE, FP8_RECIPE, FP8_PARAM_GATHER, GRADIENT_ACCUMULATION_FUSION, ATTENTION,
+        CROSS_ENTROPY, NORMS, TORCH_COMPILE,
     )
 }  # fmt: skip
 
@@ -32,6 +32,6 @@ def with_switches(stack: StackSpec, settings: Settings) -> StackSpec:
     if unknown:
         raise KeyError(f"no such switch: {', '.join(sorted(unknown))}")
     for name, switch in SWITCHES.items():
-        if name in settings:
+        if name in settings and not switch.axis:
             stack = replace(stack, **switch.changes(stack, settings[name]))
     return stack

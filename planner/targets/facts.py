@@ -8,8 +8,8 @@ from ...cost_models.layouts import Layout
 from ...errors import InputError
 from .options import Facts
 
-_LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "vpp", "ep", "etp", "micro_batch", "zero",
-           "recompute", "offload", "precision")  # fmt: skip
+_LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "vpp", "ep", "etp", "ep_overlap",
+           "cuda_graphs", "micro_batch", "zero", "recompute", "offload", "precision")  # fmt: skip
 
 
 def layout_of(facts: Facts, num_gpus: int) -> Layout:

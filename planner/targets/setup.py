@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
@@ -31,6 +32,8 @@ class Setup:
     model: ModelSpec
     workload: Workload
     stack: StackSpec
+    # Of the software, beside those that are fields of the layout.
+    switches: Mapping[str, str]
     # The nodes in words: `8 x 8 h100-sxm-80gb`.
     nodes: str
     # CUDA compute capability of the GPU (9.0 for sm_90), None for a GPU without one and for a mixture.
@@ -96,8 +99,8 @@ class Setup:
         return cls(
             plan_id=plan.request_sha256[:12], tool=f"meshwright {__version__}", choice=choice, candidate=candidate,
             layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
-            stack=stack_of(plan.resolved, name), nodes=nodes, capability=capability, num_nodes=num_nodes,
-            gpus_per_node=gpus_per_node,
+            stack=stack_of(plan.resolved, name), switches=plan.resolved.get("switches", {}), nodes=nodes,
+            capability=capability, num_nodes=num_nodes, gpus_per_node=gpus_per_node,
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models import build_ledger
+from meshwright.cost_models.cuda_graphs import GRAPH_CODE
 from meshwright.cost_models.layouts import (
     CP_ALGORITHMS,
     FIELDS,
@@ -99,7 +100,9 @@ class Case:
         if self.unfused:
             stack = replace(stack, attention="unfused")
         problem = Problem(self.model, self.workload, stack, cluster.num_gpus, cluster.gpus_per_node)
-        return Space(problem, RULES + TARGETS[self.target].rules)
+        graphs = (0, GRAPH_CODE["attn+moe_router"], GRAPH_CODE["full_iteration"])
+        switches = {"ep_overlap": (0, 1), "cuda_graphs": graphs}
+        return Space(problem, RULES + TARGETS[self.target].rules, switches)
 
     @cached_property
     def problem(self) -> Problem:

@@ -9,6 +9,7 @@ from typing import Any
 from ....cost_models.layouts import CP_ALGORITHMS
 from ..options import Entry, Facts, Settings, Table, always, number, word
 from ..setup import Setup
+from ..switch_options import entries_of
 
 _P = "parallelism_config.parallelism_config_"
 _F = "fsdp_config.fsdp_"
@@ -108,6 +109,7 @@ TABLE = Table((
     _whole("pp", 1), _whole("vpp", 1), _whole("schedule", "1f1b"), _whole("ep", 1), _whole("etp", 1),
     _whole("sequence_parallel", False),
     Entry(("offload",), (f"{_F}offload_params",), lambda s: {}, lambda given, facts: {"offload": "none"}),
+    *entries_of("accelerate"),
 ))  # fmt: skip
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from ..options import Entry, Facts, Settings, Table, number
 from ..setup import Setup
+from ..switch_options import SWITCH, entries_of
 from . import techniques
 
 # Prefix of the options that JSON cannot hold: constants of ds_plan.py, which the script of the user imports.
 PYTHON = "ds_plan"
+_OVERLAP = "zero_optimization.overlap_comm"
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 
 
@@ -17,9 +19,7 @@ def _shards_write(setup: Setup) -> Settings:
     zero = setup.layout.zero
     out: Settings = {"zero_optimization.stage": zero}
     if zero:
-        overlaps = setup.stack.fsdp_overlap > 0 if zero == 3 else setup.stack.dp_overlap > 0
-        out |= {"zero_optimization.overlap_comm": overlaps, "zero_optimization.contiguous_gradients": True,
-                "zero_optimization.reduce_scatter": True}  # fmt: skip
+        out |= {"zero_optimization.contiguous_gradients": True, "zero_optimization.reduce_scatter": True}
     if "opt" in setup.offload:
         out |= {"zero_optimization.offload_optimizer.device": "cpu",
                 "zero_optimization.offload_optimizer.pin_memory": True}  # fmt: skip
@@ -28,11 +28,18 @@ def _shards_write(setup: Setup) -> Settings:
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
     device = settings.get("zero_optimization.offload_optimizer.device", "none")
-    zero, overlap = settings.get("zero_optimization.stage", 0), "zero_optimization.overlap_comm"
-    out: Facts = {"zero": zero, "offload": "opt" if device == "cpu" else "none", **techniques.states_read(settings)}
-    if zero in (1, 2) and not settings.get(overlap):  # stage 3 overlaps unless told not to (runtime/zero/config.py)
-        out[f"switched.{overlap}"] = {"dp_overlap_grad": False}
-    return out
+    zero = settings.get("zero_optimization.stage", 0)
+    return {"zero": zero, "offload": "opt" if device == "cpu" else "none", **techniques.states_read(settings)}
+
+
+def _overlap_write(setup: Setup) -> Settings:
+    return {_OVERLAP: setup.switches.get("overlap_grad_reduce") == "on"} if setup.layout.zero else {}
+
+
+def _overlap_read(settings: Settings, facts: Facts) -> Facts:
+    """Stage 3 overlaps unless told not to (runtime/zero/config.py); without ZeRO nothing is said of it."""
+    on = settings.get(_OVERLAP, facts["zero"] == 3)
+    return {f"{SWITCH}overlap_grad_reduce": "on" if on else "off"} if facts["zero"] else {}
 
 
 def _context_write(setup: Setup) -> Settings:
@@ -101,9 +108,11 @@ TABLE = Table((
     number("tp", "tensor_parallel.autotp_size", lambda s: s.layout.tp, 1),
     Entry(("cp", "cp_algorithm"), ("sequence_parallel_size", "data_parallel_size"), _context_write, _context_read),
     Entry(("zero", "shard", "dp", "offload", techniques.FACT),
-          (*(f"zero_optimization.{name}" for name in ("stage", "overlap_comm", "contiguous_gradients",
-             "reduce_scatter", "offload_optimizer.device", "offload_optimizer.pin_memory")), *techniques.OPTIONS),
+          (*(f"zero_optimization.{name}" for name in ("stage", "contiguous_gradients", "reduce_scatter",
+             "offload_optimizer.device", "offload_optimizer.pin_memory")), *techniques.OPTIONS),
           _shards_write, _shards_read),
+    Entry((f"{SWITCH}overlap_grad_reduce",), (_OVERLAP,), _overlap_write, _overlap_read),
+    *(entry for entry in entries_of("deepspeed") if _OVERLAP not in entry.options),
     Entry(("ep", "etp"), ("expert_parallel.enabled", "expert_parallel.autoep_size"), _experts_write, _experts_read),
     Entry(("micro_batch", "workload.global_batch"),
           ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),

@@ -22,6 +22,7 @@ _NEEDS = (
     ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"), ("--tp-comm-overlap", "--sequence-parallel"),
     ("--exp-avg-dtype", "--use-precision-aware-optimizer"), ("--num-query-groups", "--group-query-attention"),
     ("--use-megatron-fsdp", "--ckpt-format"), ("--fp8-recipe", "--fp8-format"), ("--fp8-format", "--bf16"),
+    ("--delay-wgrad-compute", "--overlap-moe-expert-parallel-comm"), ("--fp8-param-gather", "--fp8-format"),
     ("--fp4-recipe", "--fp4-format"), ("--fp4-format", "--bf16"),
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip
@@ -62,6 +63,7 @@ def _connections(settings: Settings, environment: Mapping[str, str], fsdp: bool)
     split = settings.get("--tensor-model-parallel-size", 1) > 1 or settings.get("--context-parallel-size", 1) > 1
     if fsdp and value == "1":
         return [(name, "is 1; FSDP needs it unset or larger")]
-    if split and not fsdp and value != "1" and environment.get("before_blackwell", "yes") == "yes":
+    beside = bool(settings.get("--overlap-moe-expert-parallel-comm"))
+    if split and not fsdp and not beside and value != "1" and environment.get("before_blackwell", "yes") == "yes":
         return [(name, f"is {value or 'not set'}; tp or cp needs 1 before Blackwell")]
     return []

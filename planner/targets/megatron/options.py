@@ -11,8 +11,10 @@ import numpy as np
 from ....cost_models.layouts import CP_ALGORITHMS
 from ....cost_models.quantities.shards import ulysses_degree
 from ....errors import InputError
+from ..option_lists import OptionList
 from ..options import Entry, Facts, Settings, Table, number
 from ..setup import Setup
+from ..switch_options import entries_of
 from .model import MODEL
 from .stages import pipeline_read, pipeline_write
 
@@ -23,10 +25,13 @@ STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _BLACKWELL = 10.0
 
 
-def needs_one_connection(setup: Setup) -> bool:
-    """CUDA_DEVICE_MAX_CONNECTIONS=1: asserted with tp or cp before Blackwell, refused by Megatron-FSDP."""
+def max_connections(setup: Setup) -> str | None:
+    """CUDA_DEVICE_MAX_CONNECTIONS, None where it may be unset: 1 is asserted with tp or cp before Blackwell and refused
+    by Megatron-FSDP; messages of experts beside compute need more (training/arguments.py names 32)."""
+    if setup.layout.ep_overlap:
+        return "32"
     split = setup.layout.tp > 1 or setup.layout.cp > 1
-    return split and setup.layout.zero < 2 and (setup.capability or 0.0) < _BLACKWELL
+    return "1" if split and setup.layout.zero < 2 and (setup.capability or 0.0) < _BLACKWELL else None
 
 
 def _context_write(setup: Setup) -> Settings:
@@ -82,18 +87,6 @@ def _shards_read(settings: Settings, facts: Facts) -> Facts:
     return {"zero": zero, "replicas": instances}
 
 
-def _overlap_write(setup: Setup) -> Settings:
-    ranks = setup.layout.dp * setup.layout.cp
-    out: Settings = {}
-    if ranks > 1 and setup.stack.dp_overlap > 0:
-        out["--overlap-grad-reduce"] = True
-        if setup.layout.zero:
-            out["--overlap-param-gather"] = True
-    if setup.layout.tp > 1 and setup.layout.sequence_parallel and setup.stack.tp_overlap > 0:
-        out["--tp-comm-overlap"] = True
-    return out
-
-
 def _recompute_write(setup: Setup) -> Settings:
     if setup.recompute == "selective":
         chosen = setup.recompute_modules  # Megatron's `moe` runs the shared experts, too (moe_layer.py, custom_forward)
@@ -128,8 +121,7 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
 
 def _precision_write(setup: Setup) -> Settings:
     if setup.precision == "fp8":
-        recipe = "mxfp8" if (setup.capability or 0.0) >= _BLACKWELL else "tensorwise"
-        return {"--bf16": True, "--fp8-format": "hybrid", "--fp8-recipe": recipe}
+        return {"--bf16": True, "--fp8-format": "hybrid"}
     if setup.precision == "fp4":
         return {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}
     return {} if setup.precision == "fp32" else {f"--{setup.precision}": True}
@@ -165,16 +157,11 @@ def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
     return {"workload.optimizer": optimizer, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
 
 
-def _loss_write(setup: Setup) -> Settings:
-    # The stack's logit bytes are those of a fused loss; the `te` kernel is refused by releases after 0.19.
-    return {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "native"}
-
-
 def _experts_write(setup: Setup) -> Settings:
     if not setup.model.is_moe:
         return {}
     out: Settings = {"--expert-model-parallel-size": setup.layout.ep, "--expert-tensor-parallel-size": setup.layout.etp}
-    return out | {"--moe-token-dispatcher-type": "alltoall", "--moe-grouped-gemm": True}
+    return out | {"--moe-grouped-gemm": True}
 
 
 def _experts_read(settings: Settings, facts: Facts) -> Facts:
@@ -182,23 +169,6 @@ def _experts_read(settings: Settings, facts: Facts) -> Facts:
         return {"ep": 1, "etp": 1}
     ep = settings.get("--expert-model-parallel-size", 1)
     return {"ep": ep, "etp": settings.get("--expert-tensor-parallel-size", facts["tp"])}  # Megatron's default is tp
-
-
-def _overlap_read(settings: Settings, facts: Facts) -> Facts:
-    """Features of the stack that `emit` would switch otherwise: `switched.OPTION` -> feature and its state."""
-    out: Facts = {}
-    if not settings.get("--overlap-grad-reduce"):
-        out["switched.--overlap-grad-reduce"] = {"dp_overlap_grad": False}
-    if not settings.get("--overlap-param-gather") and facts["zero"]:
-        out["switched.--overlap-param-gather"] = {"dp_overlap_param": False}
-    if settings.get("--tp-comm-overlap"):
-        out["switched.--tp-comm-overlap"] = {"tp_comm_overlap": True}
-    return out
-
-
-def _loss_read(settings: Settings, facts: Facts) -> Facts:
-    fused = settings.get("--cross-entropy-loss-fusion")
-    return {} if fused else {"switched.--cross-entropy-loss-fusion": {"loss": "parallel"}}
 
 
 LAYOUT = (
@@ -215,8 +185,8 @@ LAYOUT = (
     number("cp", "--context-parallel-size", lambda s: s.layout.cp, 1),
     Entry(("cp_algorithm",), ("--cp-comm-type", "--hierarchical-context-parallel-sizes"),
           _context_write, _context_read),
-    Entry(("ep", "etp"), ("--expert-model-parallel-size", "--expert-tensor-parallel-size",
-                          "--moe-token-dispatcher-type", "--moe-grouped-gemm"), _experts_write, _experts_read),
+    Entry(("ep", "etp"), ("--expert-model-parallel-size", "--expert-tensor-parallel-size", "--moe-grouped-gemm"),
+          _experts_write, _experts_read),
     Entry(("zero", "shard", "dp"),
           ("--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "--ckpt-format",
            "--no-gradient-accumulation-fusion", "--num-distributed-optimizer-instances", "--use-torch-fsdp2",
@@ -227,14 +197,18 @@ LAYOUT = (
     Entry(("recompute", "recompute_modules", "recompute_layers"),
           ("--recompute-granularity", "--recompute-modules", "--recompute-method", "--recompute-num-layers",
            "--recompute-activations"), _recompute_write, _recompute_read),
-    Entry(("precision",), ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe"),
+    Entry(("precision",), ("--bf16", "--fp16", "--fp8-format", "--fp4-format", "--fp4-recipe"),
           _precision_write, _precision_read),
     Entry(("offload", "workload.optimizer"),
           ("--optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--optimizer-cpu-offload",
            "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
           _optimizer_write, _optimizer_read),
-    Entry(("stack",), ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"),
-          _overlap_write, _overlap_read),
-    Entry(("stack",), ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"), _loss_write, _loss_read),
 )  # fmt: skip
-TABLE = Table((*MODEL, *LAYOUT))
+
+
+def table(release: OptionList | None) -> Table:
+    """The table of a release, None for the newest."""
+    return Table((*MODEL, *LAYOUT, *entries_of("megatron", release)))
+
+
+TABLE = table(None)

@@ -23,7 +23,8 @@ from ..setup import Setup
 from .cannot_build import cannot_build
 from .conflicts import conflicts
 from .model import windows
-from .options import TABLE, needs_one_connection
+from .options import max_connections, table
+from .switch_rules import switch_rules
 
 _N = "megatron"
 MAIN_FILE = "megatron.args"
@@ -91,14 +92,13 @@ def arguments(settings: Settings) -> list[str]:
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """megatron.args, and the command that gives it to pretrain_gpt.py."""
-    text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(TABLE.write(setup)))
-    once = "1" if needs_one_connection(setup) else None
+    text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(table(options).write(setup)))
     return Job(
         name=f"{setup.model.name}-megatron", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: text},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "${CHECKOUT}/pretrain_gpt.py" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once},
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup)},
         needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, notes=setup.model.assumptions,
         example=_OWN,
     )  # fmt: skip
@@ -128,6 +128,7 @@ def rules(target: str) -> tuple[Rule, ...]:
              "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
         Rule(f"{target}: offload", ("zero", "offload"), _host_optimizer,
              "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
+        *switch_rules(target),
         Rule(f"{target}: optimizer", ("zero",), _small_moments,
              "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
     )  # fmt: skip
@@ -152,7 +153,7 @@ def checkout(environment: Mapping[str, str]) -> str | None:
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     read=read_arguments,
-    table=lambda options: TABLE,
+    table=table,
     conflicts=conflicts,
     import_format="megatron-args",
     import_hint="a file of options, or the shell script that starts pretrain_gpt.py",

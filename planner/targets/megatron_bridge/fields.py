@@ -124,11 +124,21 @@ _TWINS = (
     _same("--num-distributed-optimizer-instances", "ddp.num_distributed_optimizer_instances"),
     _flag("--overlap-grad-reduce", "ddp.overlap_grad_reduce"),
     _flag("--overlap-param-gather", "ddp.overlap_param_gather", "optimizer.overlap_param_gather"),
+    _flag("--overlap-moe-expert-parallel-comm", "model.overlap_moe_expert_parallel_comm"),
+    _flag("--delay-wgrad-compute", "model.delay_wgrad_compute", "ddp.delay_wgrad_compute"),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("moe_flex_dispatcher_backend", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope")),
+    _flag("--te-rng-tracker", "model.use_te_rng_tracker", "rng.te_rng_tracker"),
+    Twin("--no-check-for-nan-in-loss-and-grad",
+         ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad"), lambda value: False,
+         lambda value: None if value else True),
     _same("--ckpt-format", "checkpoint.ckpt_format"),
     _flag("--bf16", "mixed_precision.bf16"),
     _flag("--fp16", "mixed_precision.fp16"),
     _same("--fp8-format", "mixed_precision.fp8"),
     _same("--fp8-recipe", "mixed_precision.fp8_recipe"),
+    _flag("--fp8-param-gather", "mixed_precision.fp8_param_gather"),
+    _negated("--grad-reduce-in-bf16", "mixed_precision.grad_reduce_in_fp32"),
     _same("--fp4-format", "mixed_precision.fp4"),
     _same("--fp4-recipe", "mixed_precision.fp4_recipe"),
     _same("--optimizer", "optimizer.optimizer"),
@@ -194,6 +204,10 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     return out | _precision(settings.get("mixed_precision")) | _overlaps(settings)
 
 
+# Part of the name of a recipe (training/mixed_precision.py) -> how scales are found; without one of them delayed.
+_RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
+
+
 def _precision(recipe: Any) -> Settings:
     """A named recipe, as `bf16_with_mxfp8_mixed`."""
     name = str(recipe).replace("-", "_")
@@ -202,7 +216,10 @@ def _precision(recipe: Any) -> Settings:
     out: Settings = {"--fp16" if name.startswith("fp16") else "--bf16": True}
     if "fp4" in name:
         return out | {"--fp4-format": "e2m1"}
-    return out | ({"--fp8-format": "hybrid"} if "fp8" in name else {})
+    if "fp8" not in name:
+        return out
+    recipe = next((spelled for part, spelled in _RECIPES.items() if part in name), "delayed")
+    return out | {"--fp8-format": "hybrid", "--fp8-recipe": recipe}
 
 
 def _overlaps(settings: Mapping[str, Any]) -> Settings:
@@ -212,7 +229,8 @@ def _overlaps(settings: Mapping[str, Any]) -> Settings:
     sharded = settings.get("ddp.use_distributed_optimizer") or settings.get("optimizer.use_distributed_optimizer")
     names = ("overlap_grad_reduce", "overlap_param_gather") if sharded else ()
     out: Settings = {f"--{name.replace('_', '-')}": settings.get(f"comm_overlap.{name}", True) for name in names}
-    out["--tp-comm-overlap"] = settings.get("comm_overlap.tp_comm_overlap", False)
+    for name in ("tp_comm_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"):
+        out[f"--{name.replace('_', '-')}"] = settings.get(f"comm_overlap.{name}", False)
     return out
 
 

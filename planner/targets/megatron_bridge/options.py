@@ -16,8 +16,11 @@ from ..options import Entry, Facts, Settings, Table
 from ..setup import Setup
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 
-# Prefix of facts that are named by the option that switches them.
-_SWITCHED = "switched."
+_REDUCES_IN_FP32 = "mixed_precision.grad_reduce_in_fp32"
+# Argument of pretrain_gpt.py -> field of CommOverlapConfig.
+_OVERLAPS = {f"--{name.replace('_', '-')}": f"comm_overlap.{name}" for name in (
+    "overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
+    "delay_wgrad_compute")}  # fmt: skip
 
 
 def _translated(entry: Entry) -> Entry:
@@ -27,20 +30,19 @@ def _translated(entry: Entry) -> Entry:
     if "--bf16" in entry.options:
         parts = ("params_dtype", "pipeline_dtype", "grad_reduce_in_fp32")
         fields += ["mixed_precision", *(f"mixed_precision.{part}" for part in parts)]
-    if "--overlap-grad-reduce" in entry.options:
-        switches = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
-        fields += [f"comm_overlap.{name}" for name in switches]
+    fields += [_OVERLAPS[option] for option in entry.options if option in _OVERLAPS]
 
     def write(setup: Setup) -> Settings:
-        return to_fields(_counted(entry.write(setup), setup))
+        out = to_fields(_counted(entry.write(setup), setup))
+        if "--bf16" in entry.options and setup.switches.get("grad_reduce_dtype") == "bf16":
+            del out[_REDUCES_IN_FP32]  # the entry of that switch writes it
+        return out
 
     def read(settings: Settings, facts: Facts) -> Facts:
         try:
-            of_core = entry.read(to_arguments(settings), facts)
+            return entry.read(to_arguments(settings), facts)
         except InputError as error:
             raise InputError(renamed(error.message), hint=renamed(error.hint or "")) from None
-        return {f"{_SWITCHED}{field_of(name.removeprefix(_SWITCHED))}" if name.startswith(_SWITCHED) else name: value
-                for name, value in of_core.items()}  # fmt: skip
 
     return Entry(entry.fields, tuple(dict.fromkeys(fields)), write, read)
 

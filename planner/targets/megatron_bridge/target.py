@@ -19,7 +19,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..megatron.cannot_build import cannot_build
 from ..megatron.layer_patterns import pattern_text
-from ..megatron.options import needs_one_connection
+from ..megatron.options import max_connections
 from ..megatron.target import CHECKOUT as MEGATRON_CHECKOUT
 from ..megatron.target import checkout as megatron_checkout
 from ..megatron.target import rules
@@ -50,7 +50,7 @@ from megatron.bridge.training.config import (
     GPTDatasetConfig,
     LoggerConfig,
     OptimizerConfig,
-    SchedulerConfig,
+{sections}    SchedulerConfig,
     TokenizerConfig,
     TrainingConfig,
 )
@@ -72,8 +72,19 @@ _PRECISION = "from megatron.bridge.training.mixed_precision import MixedPrecisio
 _CLASSES = {
     "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig",
     "ddp": "DistributedDataParallelConfig", "dataset": "GPTDatasetConfig", "tokenizer": "TokenizerConfig",
-    "checkpoint": "CheckpointConfig", "logger": "LoggerConfig", "mixed_precision": "MixedPrecisionConfig",
+    "rerun_state_machine": "RerunStateMachineConfig", "rng": "RNGConfig", "checkpoint": "CheckpointConfig",
+    "logger": "LoggerConfig", "mixed_precision": "MixedPrecisionConfig",
 }  # fmt: skip
+
+
+# Sections that are left out where nothing is set in them.
+_ON_DEMAND = ("rerun_state_machine", "rng")
+
+
+def _is_needed(section: str, settings: Settings, setup: Setup) -> bool:
+    if section in _ON_DEMAND:
+        return any(name.startswith(f"{section}.") for name in settings)
+    return section != "mixed_precision" or setup.precision != "fp32"
 
 
 def _others(setup: Setup) -> Settings:
@@ -110,7 +121,7 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
     provider = str(settings.pop("model", MODELS[False]))
     blocks = _block("model", provider, settings)
     for name, kind in _CLASSES.items():
-        if name != "mixed_precision" or setup.precision != "fp32":
+        if _is_needed(name, settings, setup):
             blocks += _block(name, kind, settings)
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
@@ -118,18 +129,18 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
         specs=_SPECS if BLOCK_SPEC in blocks else "",
+        sections="".join(f"    {_CLASSES[name]},\n" for name in _ON_DEMAND if f"        {name}=" in blocks),
         precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
     )  # fmt: skip
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """bridge_plan.py with a function `plan`, and the command that trains it."""
-    once = "1" if needs_one_connection(setup) else None
     return Job(
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": once}, notes=setup.model.assumptions,
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup)}, notes=setup.model.assumptions,
         example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
     )  # fmt: skip
 

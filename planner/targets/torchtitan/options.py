@@ -15,6 +15,7 @@ from ....errors import InputError
 from ..option_lists import OptionList, Registered
 from ..options import Entry, Facts, Settings, Table, number
 from ..setup import Setup
+from ..switch_options import entries_of
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}  # fmt: skip
@@ -230,4 +231,5 @@ _MEMORY_AND_PRECISION = (
 
 def table(options: OptionList) -> Table:
     """The table of a release. The batch is read after the pipeline degree, which its meaning depends on."""
-    return Table((_model_entry(options), *_PARALLELISM, _batch_entry(options), *_MEMORY_AND_PRECISION))
+    return Table((_model_entry(options), *_PARALLELISM, _batch_entry(options), *_MEMORY_AND_PRECISION,
+                  *entries_of("torchtitan", options)))  # fmt: skip

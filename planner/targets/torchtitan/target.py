@@ -146,6 +146,9 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
     if settings["activation_checkpoint"] == "full":
         imports += _FULL
     blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
+    if settings.get("compile.enable"):
+        imports = imports.replace("import Parallelism", "import CompileConfig, Parallelism")
+        blocks += _block("compile", "CompileConfig", settings)
     return _MODULE.format(
         header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor,
         model_arguments=more, rotated=_rotated(setup.model), dataloader=dataloader, blocks=blocks,

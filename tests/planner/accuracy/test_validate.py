@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from meshwright.cli.screens.validate import draw
+from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.planner.accuracy.outcome import RunOutcome, error_statistics, quantile
 from meshwright.planner.accuracy.row import Case
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
+from meshwright.planner.accuracy.stack_features import switched_layout
 from meshwright.planner.accuracy.summary import RunCounts, validation
 from meshwright.planner.accuracy.sweeps import kendall_tau, sweep_of
 from meshwright.planner.accuracy.validate import predict, source_of, validate
@@ -144,9 +147,9 @@ def test_what_is_left_out_is_assumed_and_labelled(tmp_path: Path) -> None:
         ("{attention: 'unfused (no flash attention)'}", "attention", "unfused"),
         ("{attention: flash3}", "attention", "flash3"),
         ("{attention: flash1, attn_impl: triton}", "attention", "triton"),
-        ("{tp_comm_overlap: true}", "tp_overlap", 0.45),
-        ("{async_tp: true}", "tp_overlap", 0.45),
-        ("{tp_comm_overlap: false}", "tp_overlap", 0.0),
+        ("{tp_comm_overlap: true}", "sequence_parallel_overlap", 0.45),
+        ("{async_tp: true}", "sequence_parallel_overlap", 0.45),
+        ("{tp_comm_overlap: false}", "sequence_parallel_overlap", 0.0),
         ("{dp_overlap: false}", "dp_overlap", 0.0),
         ("{grad_sync_overlap: true}", "dp_overlap", 0.8),
         ("{dp_overlap: true, param_sync_overlap: false}", "dp_gather_overlap", 0.0),
@@ -154,19 +157,12 @@ def test_what_is_left_out_is_assumed_and_labelled(tmp_path: Path) -> None:
         ("{gradient_accumulation_fusion: false}", "fused_accumulation", False),
         ("{fp8_recipe: delayed}", "cast_bytes", 2.0),
         ("{float8_allgather: true}", "fp8_gather", True),
-        ("{moe_a2a_overlap: true}", "ep_overlap", 0.8),
         ("{loss: parallel}", "loss_traffic_bytes", 56.0),
         ("{loss: plain}", "logit_bytes", 12.0),
         ("{grad_reduce: bf16}", "gradient_bytes", 2),
         ("{torch_compile: true}", "fused_activation", True),
         ("{torch_compile: true, norms: eager}", "fused_norms", True),
         ("{norms: eager}", "fused_norms", False),
-        ("{cuda_graphs: layer}", "host_s_per_kernel", lambda family: family.host_s_per_kernel / 5),
-        ("{cuda_graphs: none}", "host_s_per_kernel", lambda family: family.host_s_per_kernel),
-        ("{cuda_graphs: full_iteration}", "dropless", False),
-        ("{cuda_graphs: partial, cuda_graph_modules: [attn]}", "kernels_per_layer", 2.8),
-        ("{cuda_graphs: partial, cuda_graph_modules: [moe_router]}", "kernels_per_expert_block",
-         lambda family: family.kernels_per_expert_block - 40),
         ("{moe_token_drop: true}", "dropless", False),
         ("{moe_force_balance: true}", "moe_imbalance", 1.0),
         ("{moe_capacity_factor: 1.25}", "moe_imbalance", 1.25),
@@ -178,6 +174,25 @@ def test_features_change_the_stack(tmp_path: Path, features: str, field: str, va
     found = getattr(stack(tmp_path, features), field)
     expected = value(load_stack("megatron-core")) if callable(value) else value
     assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("features", "fields"),
+    [
+        ("{moe_a2a_overlap: true}", "epo"),
+        ("{cuda_graphs: layer}", "glayer"),
+        ("{cuda_graphs: none}", ""),
+        ("{cuda_graphs: full_iteration}", "gfull"),
+        ("{cuda_graphs: partial, cuda_graph_modules: [moe_router, attn]}", "g(attn+router)"),
+        ("{cuda_graphs: partial, cuda_graph_modules: [telepathy]}", ""),
+    ],
+)
+def test_features_change_the_layout(features: str, fields: str) -> None:
+    """Switches that a search compares are fields of the layout."""
+    plain = parse("tp2-dp8-ep8-mbs1-z1-rnone")
+    switched = switched_layout(plain, yaml.safe_load(features))
+    assert str(switched) == f"tp2-dp8-ep8-{fields}{'-' if fields else ''}mbs1-z1-rnone"
+    assert switched_layout(parse("tp2-dp8-mbs1-z1-rnone"), {"moe_a2a_overlap": True}).ep_overlap == 0
 
 
 def test_a_stack_without_sequence_parallelism_in_pipelines(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from meshwright.planner.request.fields import parse_batch, parse_fix, parse_lengths
+from meshwright.planner.request.fields import parse_batch, parse_lengths
+from meshwright.planner.request.fix import parse_fix
 from meshwright.planner.request.keywords import FLAT, RequestFields
 from meshwright.planner.request.load import Request, load_request, request_from_dict, request_to_dict
 
@@ -106,7 +107,7 @@ def test_all_problems_of_a_file_at_once(tmp_path: Path) -> None:
         (6, "max_memory: 70 has no unit"),
         (7, "`int3` is none of bf16, fp16, fp8, fp32 or fp4"),
         (8, "workload.train.lora.rank: must be 1 or more, is 0"),
-        (9, "unknown layout field `qp`"),
+        (9, "unknown field or switch `qp`"),
         (10, "unknown key `tpo` (did you mean `top`?)"),
     ):
         assert any(f"line {number}, " in line and words in line for line in lines), (number, lines)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from meshwright.cost_models import build_ledger
+from meshwright.cost_models.cuda_graphs import GRAPH_CODE
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.tables import build, index_keys
@@ -82,7 +83,7 @@ def random_request(seed: int) -> dict[str, Any]:
         )  # fmt: skip
         problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node,
                           stages=given_stages(seed, model.num_layers))  # fmt: skip
-        space = Space(problem, legality(problem) + target.rules + random_fixes(rng))
+        space = Space(problem, legality(problem) + target.rules + random_fixes(rng), random_switches(rng))
         count = Count()
         meshes = space.meshes(count)
         if int(space.num_below(meshes).sum()) <= 60_000:
@@ -120,6 +121,14 @@ def random_fixes(rng: random.Random) -> tuple[Rule, ...]:
         return ()
     field, value = rng.choice([("micro_batch", 1), ("zero", 1), ("recompute", 1), ("recompute_modules", 8), ("pp", 2)])
     return (fixed(field, value, f"{field}={value}"),)
+
+
+def random_switches(rng: random.Random) -> dict[str, tuple[int, ...]]:
+    """Every other request compares the switches of frameworks."""
+    if rng.random() < 0.5:
+        return {}
+    graphs = (0, GRAPH_CODE["attn+moe_router+moe_preprocess"], GRAPH_CODE["full_iteration"])
+    return {"ep_overlap": (0, 1), "cuda_graphs": graphs}
 
 
 def everything(space: Space) -> Layouts | None:

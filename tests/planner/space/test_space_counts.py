@@ -11,13 +11,15 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from meshwright.cost_models.cuda_graphs import CUDA_GRAPHS
 from meshwright.cost_models.degrees import divisors
 from meshwright.cost_models.layouts import (
     CP_ALGORITHMS,
@@ -48,13 +50,14 @@ PHASES = (Phase.explicit, Phase.generate)  # a smaller seed is no simpler proble
 NONE, SELECTIVE, FULL = (RECOMPUTE_MODES.index(name) for name in ("none", "selective", "full"))
 # When a field is bound: degrees, then each choice of the mesh, then the levels below; rules that join levels come last.
 BOUND = {"tp": 0, "cp": 0, "pp": 0, "dp": 0, "precision": 0, "sequence_parallel": 1, "cp_algorithm": 2, "ep": 3,
-         "etp": 4, "micro_batch": 5}  # fmt: skip
+         "etp": 4, "ep_overlap": 5, "cuda_graphs": 6, "micro_batch": 7}  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
     {"schedule", "vpp"},
     {"recompute", "recompute_modules", "recompute_layers"},
     {"zero", "shard"},
 )
 Row = tuple[int, ...]
+Switches = Mapping[str, tuple[int, ...]]
 
 
 def step_of(rule: Rule) -> int:
@@ -69,11 +72,13 @@ def dividing(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def mesh_rows(problem: Problem) -> Iterator[dict[str, int]]:
-    """Every factorisation of the GPUs with every choice of the mesh."""
+def mesh_rows(problem: Problem, switches: Switches) -> Iterator[dict[str, int]]:
+    """Every factorisation of the GPUs with every choice of the mesh, and of the switches in every mesh."""
+    overlaps, graphs = (switches.get(name, (0,)) for name in ("ep_overlap", "cuda_graphs"))
     blocks = [kind.feed_forward for kind in problem.model.kinds if isinstance(kind.feed_forward, MixtureOfExperts)]
     eps = dividing(blocks[0].experts) if blocks else [1]
     etps = [d for d in dividing(blocks[0].expert_inner) if d <= problem.gpus_per_node] if blocks else [1]
+    batches = dividing(problem.workload.global_batch)
     n, precision = problem.num_gpus, PRECISIONS.index(problem.workload.precision)
     for tp in dividing(n):
         for cp in dividing(n // tp):
@@ -82,11 +87,11 @@ def mesh_rows(problem: Problem) -> Iterator[dict[str, int]]:
                     for algorithm in range(len(CP_ALGORITHMS)) if cp > 1 else (0,):
                         for ep in eps:
                             for etp in etps:
-                                for micro_batch in dividing(problem.workload.global_batch):
+                                for overlap, graph, micro_batch in product(overlaps, graphs, batches):
                                     yield dict(
                                         tp=tp, sequence_parallel=sequence_parallel, cp=cp, cp_algorithm=algorithm,
-                                        pp=pp, dp=n // tp // cp // pp, ep=ep, etp=etp, micro_batch=micro_batch,
-                                        precision=precision,
+                                        pp=pp, dp=n // tp // cp // pp, ep=ep, etp=etp, ep_overlap=overlap,
+                                        cuda_graphs=graph, micro_batch=micro_batch, precision=precision,
                                     )  # fmt: skip
 
 
@@ -126,9 +131,10 @@ class Enumeration:
 
     problem: Problem
     rules: Sequence[Rule]
+    switches: Switches
 
     def __post_init__(self) -> None:
-        meshes = list(mesh_rows(self.problem))
+        meshes = list(mesh_rows(self.problem, self.switches))
         below = [rows_below(self.problem, mesh["pp"], mesh["dp"], mesh["cp"]) for mesh in meshes]
         sizes = [len(rows) for rows in below]
         columns: Columns = {
@@ -182,6 +188,14 @@ def random_fixes(rng: random.Random) -> tuple[Rule, ...]:
     return tuple(fixed(field, encode(field, value), f"{field}={value}") for field, value in picked)
 
 
+def random_switches(rng: random.Random) -> Switches:
+    """Sometimes the switches are compared, those of graphs perhaps without the plain one."""
+    if rng.random() < 0.5:
+        return {}
+    graphs = rng.sample(range(len(CUDA_GRAPHS)), 2)
+    return {"ep_overlap": (0, 1), "cuda_graphs": tuple(sorted(graphs))}
+
+
 def random_space(seed: int) -> Space:
     """A small problem under the rules of legality, of a random target, and of the user."""
     rng = random.Random(seed)
@@ -192,8 +206,9 @@ def random_space(seed: int) -> Space:
         workload = Workload(seq_len=rng.choice([96, 256, 1024]), global_batch=rng.choice([1, 2, 4, 6, 8]))
         model = random_model(rng)
         problem = Problem(model, workload, load_stack(target.stack), cluster.num_gpus, cluster.gpus_per_node)
-        space = Space(problem, (*RULES, *target.rules, *random_fixes(rng)))
-        if sum(len(rows_below(problem, m["pp"], m["dp"], m["cp"])) for m in mesh_rows(problem)) <= MOST_ROWS:
+        space = Space(problem, (*RULES, *target.rules, *random_fixes(rng)), random_switches(rng))
+        meshes = mesh_rows(problem, space.switches)
+        if sum(len(rows_below(problem, m["pp"], m["dp"], m["cp"])) for m in meshes) <= MOST_ROWS:
             return space
 
 
@@ -207,7 +222,7 @@ def dominated_of(space: Space) -> frozenset[tuple[int, int]]:
 def test_layout_counts_equal_enumeration(seed: int, prunes: bool) -> None:
     """Total, layouts excluded by each rule, dominated ones, the legal meshes, and how much grows from each."""
     space = random_space(seed)
-    formed = Enumeration(space.problem, space.rules)
+    formed = Enumeration(space.problem, space.rules, space.switches)
     dominated = dominated_of(space) if prunes else frozenset({(SELECTIVE, 1), (SELECTIVE, 6)})
     count = Count()
     meshes = space.meshes(count)
@@ -234,7 +249,7 @@ def test_what_grows_from_a_mesh(seed: int) -> None:
     bare = replace(random_space(seed), rules=())
     count = Count()
     meshes = bare.meshes(count)
-    expected = list(mesh_rows(bare.problem))
+    expected = list(mesh_rows(bare.problem, bare.switches))
     assert len(meshes["tp"]) == len(expected)
     rows = zip(*(meshes[name].tolist() for name in MESH_FIELDS), strict=True)
     found = dict(zip(rows, bare.num_below(meshes).tolist(), strict=True))
@@ -251,7 +266,7 @@ def test_what_grows_from_a_mesh(seed: int) -> None:
 def test_axis_sizes(seed: int) -> None:
     """How many values each axis takes in the formed space, before any rule."""
     space = random_space(seed)
-    formed, sizes = Enumeration(space.problem, ()), space.axis_sizes()
+    formed, sizes = Enumeration(space.problem, (), space.switches), space.axis_sizes()
     assert set(sizes) <= set(FIELD_NAMES)
     if space.problem.num_gpus == 1:  # leaves most axes at one value
         return

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+from meshwright.cost_models.cuda_graphs import CUDA_GRAPHS, modules_of
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.planner.accuracy.stack_features import settings_of
-from meshwright.planner.switches.graphs import MODULES, modules_of
 from meshwright.planner.switches.registry import SWITCHES, with_switches
 from meshwright.profiles.stack.load import load_stack
 
 STACK = load_stack("megatron-bridge")
-# Graphs leave a share of what the stack has without them.
-ABSOLUTE = [(name, value) for name, switch in SWITCHES.items() if name != "cuda_graphs" for value in switch.values]
+VALUES = [(name, value) for name, switch in SWITCHES.items() for value in switch.values]
 
 
 def changed(stack: StackSpec, name: str, value: str) -> dict[str, object]:
@@ -22,7 +21,7 @@ def changed(stack: StackSpec, name: str, value: str) -> dict[str, object]:
             if getattr(after, field.name) != getattr(stack, field.name)}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), ABSOLUTE)
+@pytest.mark.parametrize(("name", "value"), VALUES)
 def test_a_value_set_twice_is_set_once(name: str, value: str) -> None:
     once = with_switches(STACK, {name: value})
     assert with_switches(once, {name: value}) == once
@@ -44,23 +43,18 @@ def test_no_settings_change_nothing() -> None:
 
 
 def test_changes_by_hand() -> None:
-    """10 us a launch: 0.5 us of it remain where one launch replays the iteration; fp8 casts by blocks move 4 bytes."""
-    assert changed(STACK, "cuda_graphs", "full_iteration") == {
-        "host_s_per_kernel": pytest.approx(10e-6 * 0.05), "dropless": False,
-    }  # fmt: skip
-    assert changed(STACK, "cuda_graphs", "attn+moe_router") == {
-        "kernels_per_layer": pytest.approx(14 * 0.2), "kernels_per_expert_block": 110 - 40,
-    }  # fmt: skip
+    """Casts by the maximum of a tensor move 6 bytes an element, gradients in fp32 have 4."""
     assert changed(STACK, "moe_dispatcher", "deepep") == {"ep_dispatch": "deduplicated"}
     assert changed(STACK, "grad_reduce_dtype", "fp32") == {"gradient_bytes": 4}
     assert changed(STACK, "fp8_recipe", "current") == {"cast_bytes": 6.0}
     assert changed(STACK, "overlap_grad_reduce", "off") == {"dp_overlap": 0.0}
-    assert changed(STACK, "tp_comm_overlap", "on") == {"tp_overlap": 0.45}
+    assert changed(STACK, "tp_comm_overlap", "on") == {"sequence_parallel_overlap": 0.45}
+    assert changed(STACK, "ep_overlap", "on") == {}  # a field of the layout
 
 
 def test_modules_of_graphs() -> None:
     """A graph of the experts holds their router; what follows the router is held with it only (Megatron Core)."""
-    assert len(MODULES) == 2 * 2 * 4 - 1
+    assert len(CUDA_GRAPHS) == 2 * 2 * 4 + 2  # with none, layer, full_iteration
     assert modules_of("attn+moe_router+moe_preprocess") == ("attn", "moe_router", "moe_preprocess")
     assert modules_of("full_iteration") == modules_of("none") == ()
 

@@ -63,8 +63,11 @@ def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
     columns["cp_algorithm"] = np.where(columns["cp"] > 1, columns["cp_algorithm"], 0)
     columns["vpp"] = np.where(columns["pp"] > 1, columns["vpp"], 1)
     columns["schedule"] = np.where(columns["pp"] > 1, np.where(columns["vpp"] > 1, 2, columns["schedule"]), 0)
+    columns["ep_overlap"] = rng.integers(0, 2, n) & (columns["ep"] > 1)
+    columns["cuda_graphs"] = np.where(rng.integers(0, 3, n) > 0, 0, columns["cuda_graphs"])
     if not problem.model.is_moe:
         columns["ep"] = columns["etp"] = np.ones(n, dtype=int)
+        columns["ep_overlap"] = np.zeros(n, dtype=int)
     whole = (columns["dp"] > 0) & (columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"] == problem.num_gpus)
     batch = Layouts({name: column[whole] for name, column in columns.items()})
     ok = np.ones(len(batch), dtype=bool)

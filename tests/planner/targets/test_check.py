@@ -105,7 +105,8 @@ def test_all_problems_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "--num-layers: 81 layers do not split over pp 4" in out
     assert "--global-batch-size: global_batch is 256, plan.json has 512" in out
     assert "--sequence-parallel: sequence_parallel is False, plan.json has True" in out
-    assert "4 problems" in out
+    assert "--tp-comm-overlap: needs --sequence-parallel" in out
+    assert "5 problems" in out
 
 
 def test_the_command_in_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +144,9 @@ def test_a_release_without_a_list_is_the_nearest_with_a_warning(
 def test_a_folder_with_the_main_files_of_two_targets_needs_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second target whose main file has the same name is a doubt, not the first one's folder."""
     megatron = TARGETS["megatron"]
-    monkeypatch.setitem(TARGETS, "twin", replace(megatron, name="twin"))
     plan = api.evaluate(request_from_dict(ASKED), "tp8-pp4-dp2-mbs1-z1-rsel")
     files = emit(plan, "megatron").files
+    monkeypatch.setitem(TARGETS, "twin", replace(megatron, name="twin"))
     with pytest.raises(InputError, match="holds files of megatron and twin"):
         check_files(files)
     assert check_files(files, "megatron").problems == []

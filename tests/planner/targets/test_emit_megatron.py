@@ -29,7 +29,7 @@ from meshwright.planner.targets.facts import layout_of, request_part
 from meshwright.planner.targets.megatron.cannot_build import cannot_build
 from meshwright.planner.targets.megatron.layer_patterns import read_pattern
 from meshwright.planner.targets.megatron.model import MODEL
-from meshwright.planner.targets.megatron.options import TABLE
+from meshwright.planner.targets.megatron.options import TABLE, table
 from meshwright.planner.targets.option_lists import OptionList, option_list, versions
 from meshwright.planner.targets.options import Table
 from meshwright.planner.targets.registry import TARGETS
@@ -89,11 +89,12 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
 
 
 def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Plan]) -> None:
-    used = {option for plan in plans for option in TABLE.write(Setup.of(plan, 1))}
+    setups = [Setup.of(plan, 1) for plan in plans]
     for version in versions("megatron"):
-        options = option_list("megatron", version)[0].options
-        assert not used - set(options)
-    assert len(used) > 55
+        release = option_list("megatron", version)[0]
+        used = {option for setup in setups for option in table(release).write(setup)}
+        assert not used - set(release.options)
+        assert len(used) > 60
 
 
 def test_the_layout_of_a_dense_model() -> None:
@@ -115,7 +116,7 @@ def test_experts_and_fsdp() -> None:
     lines = arguments(plan_of(MOE, "tp2-dp8-ep4-mbs1-z3-rfull"))
     for line in (
         "--num-experts 8", "--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1",
-        "--moe-token-dispatcher-type alltoall", "--use-megatron-fsdp",
+        "--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend deepep", "--use-megatron-fsdp",
         "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor",
         "--recompute-method uniform", "--recompute-num-layers 1",
     ):  # fmt: skip

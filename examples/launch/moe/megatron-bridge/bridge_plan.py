@@ -1,4 +1,4 @@
-"""dp16-mbs8-z3-rfull46: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.62 s per step predicted
+"""dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.62 s per step predicted
 Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
@@ -16,6 +16,7 @@ from megatron.bridge.training.config import (
     GPTDatasetConfig,
     LoggerConfig,
     OptimizerConfig,
+    RNGConfig,
     SchedulerConfig,
     TokenizerConfig,
     TrainingConfig,
@@ -50,20 +51,22 @@ def plan() -> ConfigContainer:
             attention_dropout=0.0,
             hidden_dropout=0.0,
             vocab_size=151936,
-            expert_model_parallel_size=1,
+            expert_model_parallel_size=16,
             expert_tensor_parallel_size=1,
-            moe_token_dispatcher_type="alltoall",
             moe_grouped_gemm=True,
-            gradient_accumulation_fusion=False,
             seq_length=4096,
-            recompute_granularity="full",
-            recompute_method="block",
-            recompute_num_layers=46,
+            moe_token_dispatcher_type="flex",
+            moe_flex_dispatcher_backend="deepep",
+            overlap_moe_expert_parallel_comm=True,
+            delay_wgrad_compute=True,
+            cuda_graph_impl="transformer_engine",
+            cuda_graph_modules=["attn", "moe_router", "moe_preprocess"],
+            use_te_rng_tracker=True,
             cross_entropy_loss_fusion=True,
             cross_entropy_fusion_impl="native",
         ),
         train=TrainingConfig(
-            micro_batch_size=8,
+            micro_batch_size=1,
             global_batch_size=256,
             train_iters=1000,
         ),
@@ -81,8 +84,7 @@ def plan() -> ConfigContainer:
         ),
         ddp=DistributedDataParallelConfig(
             use_distributed_optimizer=True,
-            use_megatron_fsdp=True,
-            data_parallel_sharding_strategy="optim_grads_params",
+            delay_wgrad_compute=True,
             overlap_grad_reduce=True,
             overlap_param_gather=True,
         ),
@@ -100,9 +102,10 @@ def plan() -> ConfigContainer:
             vocab_size=151936,
             use_tokenizer_vocab_size=True,
         ),
-        checkpoint=CheckpointConfig(
-            ckpt_format="fsdp_dtensor",
+        rng=RNGConfig(
+            te_rng_tracker=True,
         ),
+        checkpoint=CheckpointConfig(),
         logger=LoggerConfig(
             log_interval=10,
         ),

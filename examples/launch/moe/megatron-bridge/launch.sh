@@ -1,12 +1,12 @@
 #!/bin/sh
-# dp16-mbs8-z3-rfull46: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.62 s per step predicted
+# dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.62 s per step predicted
 # Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...
 set -euf
 here=$(cd "$(dirname "$0")" && pwd)
 NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
-unset CUDA_DEVICE_MAX_CONNECTIONS
+export CUDA_DEVICE_MAX_CONNECTIONS=32
 exec torchrun --nnodes 2 --nproc-per-node 8 \
   --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
   "$here/bridge_plan.py" "$@"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs8-z3-rfull46: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.62 s per step predicted
+# dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.62 s per step predicted
 # Plan 531e0b239ecb, layout 1. Written by meshwright 0.1.0; options checked against Megatron-LM 0.19.0 (5be96267).
 # Starts the ranks of one node. On every node:
 #   MEGATRON_PATH=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --data-path ... --tokenizer-type ... --lr ... --train-iters ...
@@ -7,7 +7,7 @@ set -euf
 here=$(cd "$(dirname "$0")" && pwd)
 : "${MEGATRON_PATH:?must be the folder of a Megatron-LM checkout}"
 NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
-unset CUDA_DEVICE_MAX_CONNECTIONS
+export CUDA_DEVICE_MAX_CONNECTIONS=32
 exec torchrun --nnodes 2 --nproc-per-node 8 \
   --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
   "$MEGATRON_PATH/pretrain_gpt.py" $(sed '/^#/d' "$here/megatron.args") "$@"

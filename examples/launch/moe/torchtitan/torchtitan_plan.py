@@ -1,4 +1,4 @@
-"""pp2-vpp12-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.65 s per step predicted
+"""pp2-vpp12-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.16 s per step predicted
 Plan 21ec71760fb5, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.qwen3 import model_registry
@@ -73,6 +73,9 @@ def plan() -> Trainer.Config:
             fsdp_reshard_after_forward="never",
             expert_parallel_degree=8,
             pipeline_parallel_microbatch_size=1,
+        ),
+        compile=CompileConfig(
+            enable=True,
         ),
         activation_checkpoint=None,
     )

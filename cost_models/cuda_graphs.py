@@ -1,0 +1,75 @@
+"""Which kernels a layout replays as CUDA graphs: the values of its field `cuda_graphs`, and what each leaves to launch.
+
+Modules are those of Megatron Core (its CudaGraphModule). A graph of `moe` holds the router, too;
+`moe_preprocess` (counts per expert and rank) is held only beside the router.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import InputError
+from .arrays import Array, Ints, Mask
+
+_ATTENTION = ("", "attn")
+_DENSE = ("", "mlp")
+_EXPERTS = ("", "moe", "moe_router", "moe_router+moe_preprocess")
+_MODULES = tuple(
+    "+".join(part for part in (attention, dense, experts) if part)
+    for attention in _ATTENTION for dense in _DENSE for experts in _EXPERTS
+)[1:]  # fmt: skip
+# `layer`: all kernels of a layer. `full_iteration`: those of all passes of a step.
+CUDA_GRAPHS = ("none", *_MODULES, "layer", "full_iteration")
+# The same in the id of a layout.
+_SHORT = {"moe_router": "router", "moe_preprocess": "pre"}
+GRAPH_TOKENS = ("none", *(f"({'+'.join(_SHORT.get(part, part) for part in name.split('+'))})" for name in _MODULES),
+                "layer", "full")  # fmt: skip
+GRAPH_CODE = {name: code for code, name in enumerate(CUDA_GRAPHS)}
+WHOLE = ("layer", "full_iteration")
+
+# Share of the launches left where a graph holds a whole layer. FIDELITY 5: host time is divided by 2 to 5 by graphs of
+# layers; one launch replays a whole iteration (assumed: a twentieth remains, of the optimizer and the data).
+_OF_LAYER, _OF_ITERATION = 0.2, 0.05
+# Share of a layer's launches left by a graph of attention. Attention and norms are 11 of the 14 kernels of a layer with
+# TransformerEngine (stacks/megatron-core.yaml): the feed-forward block's three remain.
+_BESIDE_ATTENTION = 0.2
+# Kernels of an expert block that route and count: softmax, top-k, permutation maps, counts per expert and rank
+# (assumed: over a third of the 110 of stacks/generic.yaml).
+ROUTER_KERNELS = 40
+
+
+def code_of_token(token: str) -> int:
+    """The code that a token of a layout's id stands for, `none` among them. Raises InputError for another text."""
+    if token not in GRAPH_TOKENS:
+        raise InputError(f"-g{token} names no CUDA graphs", hint=f"known: -g{', -g'.join(GRAPH_TOKENS[1:])}")
+    return GRAPH_TOKENS.index(token)
+
+
+def modules_of(name: str) -> tuple[str, ...]:
+    """The modules that graphs of a value hold; none for `none`, `layer` and `full_iteration`."""
+    return tuple(name.split("+")) if name in _MODULES else ()
+
+
+_WHOLE_SHARE = np.array([{"layer": _OF_LAYER, "full_iteration": _OF_ITERATION}.get(name, 1.0) for name in CUDA_GRAPHS])
+_HOLDS_ATTENTION = np.array(["attn" in modules_of(name) for name in CUDA_GRAPHS])
+_HOLDS_ROUTER = np.array(["moe_router" in modules_of(name) for name in CUDA_GRAPHS])
+
+
+def launched_share(codes: Ints) -> Array:
+    """[n] of all launches, the share that graphs of whole layers or steps leave."""
+    return _WHOLE_SHARE[codes]
+
+
+def launched_beside_attention(codes: Ints) -> Array:
+    """[n] of a layer's launches, the share that a graph of attention leaves."""
+    return np.where(_HOLDS_ATTENTION[codes], _BESIDE_ATTENTION, 1.0)
+
+
+def router_launches(codes: Ints) -> Array:
+    """[n] launches of an expert block that a graph of the router holds."""
+    return np.where(_HOLDS_ROUTER[codes], float(ROUTER_KERNELS), 0.0)
+
+
+def has_fixed_shapes(codes: Ints) -> Mask:
+    """[n] whether a graph holds the experts, so that no counts of tokens are read back."""
+    return _WHOLE_SHARE[codes] < 1.0

@@ -1,0 +1,70 @@
+"""Which switches of Megatron Core go with which layouts: core/transformer/transformer_config.py of d98e8a64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE, modules_of
+from ....cost_models.layouts import MODULES, RECOMPUTE_MODES, SCHEDULES
+from ....cost_models.problem import Problem
+from ...space.rules import Columns, Rule
+
+_FULL = RECOMPUTE_MODES.index("full")
+_EXPERTS = 1 << MODULES.index("moe")
+
+
+def _expert_overlap(columns: Columns, problem: Problem) -> Mask:
+    off = columns["ep_overlap"] == 0
+    return np.asarray(off | (columns["pp"] == 1) | (columns["schedule"] == SCHEDULES.index("interleaved")))
+
+
+def _expert_overlap_recompute(columns: Columns, problem: Problem) -> Mask:
+    redone = (columns["recompute"] == _FULL) | (columns["recompute_modules"] & _EXPERTS > 0)
+    return np.asarray((columns["ep_overlap"] == 0) | ~redone)
+
+
+def _expert_overlap_graphs(columns: Columns, problem: Problem) -> Mask:
+    held = np.array([{"moe", "mlp"}.isdisjoint(modules_of(name)) and name != "layer" for name in CUDA_GRAPHS])
+    return np.asarray((columns["ep_overlap"] == 0) | held[columns["cuda_graphs"]])
+
+
+def _graphs_of_experts(columns: Columns, problem: Problem) -> Mask:
+    """The counts of a model that drops no token are read back in the middle of a step."""
+    dropless = problem.model.is_moe and problem.model.capacity_factor is None
+    fixed_shapes = np.array([name != "layer" and "moe" not in modules_of(name) for name in CUDA_GRAPHS])
+    return np.asarray(~np.array(dropless) | fixed_shapes[columns["cuda_graphs"]])
+
+
+def _graphs_recompute(columns: Columns, problem: Problem) -> Mask:
+    none, iteration = GRAPH_CODE["none"], GRAPH_CODE["full_iteration"]
+    return np.asarray((columns["recompute"] != _FULL) | np.isin(columns["cuda_graphs"], (none, iteration)))
+
+
+def _graphs_router(columns: Columns, problem: Problem) -> Mask:
+    held = np.array(["moe_router" in modules_of(name) for name in CUDA_GRAPHS])[columns["cuda_graphs"]]
+    return np.asarray(~held | (columns["recompute_modules"] & _EXPERTS == 0))
+
+
+def _graphs_fsdp(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["zero"] < 2) | (columns["cuda_graphs"] == GRAPH_CODE["none"]))
+
+
+def switch_rules(target: str) -> tuple[Rule, ...]:
+    """Rules of the switches that are fields of a layout."""
+    return (
+        Rule(f"{target}: ep_overlap", ("pp", "schedule", "ep_overlap"), _expert_overlap,
+             "--overlap-moe-expert-parallel-comm needs interleaved chunks, or no pipeline (pp {pp})"),
+        Rule(f"{target}: ep_overlap and recompute", ("ep_overlap", "recompute", "recompute_modules"),
+             _expert_overlap_recompute, "--overlap-moe-expert-parallel-comm recomputes no experts and no whole layers"),
+        Rule(f"{target}: ep_overlap and graphs", ("ep_overlap", "cuda_graphs"), _expert_overlap_graphs,
+             "--overlap-moe-expert-parallel-comm goes with no graph of experts or dense blocks ({graphs_name})"),
+        Rule(f"{target}: graphs of experts", ("cuda_graphs",), _graphs_of_experts,
+             "cuda_graphs {graphs_name} holds experts, which need a capacity to have fixed shapes"),
+        Rule(f"{target}: graphs and recompute", ("cuda_graphs", "recompute"), _graphs_recompute,
+             "full recomputation goes with a graph of the whole iteration or with none ({graphs_name})"),
+        Rule(f"{target}: graphs of the router", ("cuda_graphs", "recompute_modules"), _graphs_router,
+             "experts are not recomputed around a graph of their router ({graphs_name})"),
+        Rule(f"{target}: graphs and zero", ("cuda_graphs", "zero"), _graphs_fsdp,
+             "z{zero} is Megatron-FSDP, planned without CUDA graphs ({graphs_name})"),
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""Switches of a target: the entries that write and read their options, and the rules for those that it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import InputError
+from ..space.rules import Rule, only
+from ..switches.base import Options, Switch
+from ..switches.choices import ANY_TARGET
+from ..switches.registry import SWITCHES
+from .option_lists import OptionList
+from .options import Entry, Facts, Settings
+from .setup import Setup
+
+# Prefix of facts and of entries' fields that are switches of the software.
+SWITCH = "switches."
+
+
+def field_of(switch: Switch) -> str:
+    """The field of a plan that holds a switch: of its layout, or among its switches."""
+    return switch.name if switch.axis else f"{SWITCH}{switch.name}"
+
+
+def entries_of(target: str, release: OptionList | None = None) -> tuple[Entry, ...]:
+    """One entry per switch that the target has, as a release spells it (None: the newest); and one without options for
+    each field of a layout that it lacks."""
+    has = [switch for switch in SWITCHES.values() if switch.axis or switch.of_target(target)]
+    return tuple(_entry(switch, target, release) for switch in has)
+
+
+def rules_of(target: str) -> tuple[Rule, ...]:
+    """The values that the target can be set to, of each switch that is a field of the layout."""
+    out = []
+    for switch in SWITCHES.values():
+        if switch.axis and target != ANY_TARGET:
+            values = switch.of_target(target) or switch.values[:1]
+            text = f"{switch.name} is not for {target} ({switch.source})"
+            out.append(only(target, switch.name, values, text))
+    return tuple(out)
+
+
+def _entry(switch: Switch, target: str, release: OptionList | None) -> Entry:
+    spellings = switch.options.get(target) or {switch.values[0]: ({},)}
+    written = {value: _of_release(options, release) for value, options in spellings.items()}
+    names = tuple(dict.fromkeys(name for options in spellings.values() for part in options for name in part))
+
+    def write(setup: Setup) -> Settings:
+        value = _value_in(switch, setup)
+        return {} if value is None else dict(written[value])
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        given = _telling(switch, {name: settings[name] for name in names if name in settings})
+        values = (value for value, options in spellings.items() for part in options if _telling(switch, part) == given)
+        stated = next(values, None)
+        if stated is None and given:
+            options = ", ".join(f"{name} {settings[name]}" for name in given)
+            raise InputError(f"{options} has no counterpart in a plan", hint=f"{switch.name}: {', '.join(spellings)}")
+        return {} if stated is None else {field_of(switch): stated}
+
+    return Entry((field_of(switch),), names, write, read)
+
+
+def _of_release(spellings: tuple[Options, ...], release: OptionList | None) -> Options:
+    """The first spelling that a release knows; the newest where it knows none, which `emit` then refuses by name."""
+    known = (part for part in spellings if release is None or set(part) <= set(release.options))
+    return next(known, spellings[0])
+
+
+def _telling(switch: Switch, options: Options) -> dict[str, Any]:
+    """The options that tell the value of a switch, lists in any order. A flag that is false is as good as absent."""
+    return {name: frozenset(value) if isinstance(value, list) else value for name, value in options.items()
+            if value not in (None, False, []) and name not in switch.companions}  # fmt: skip
+
+
+def turned(setup: Setup, target: str) -> dict[str, str]:
+    """The switches of a plan for `target` that are not at the target's own default: name -> value."""
+    values = {name: _value_in(switch, setup) for name, switch in SWITCHES.items() if target in switch.options}
+    return {name: value for name, value in values.items()
+            if value and _telling(SWITCHES[name], SWITCHES[name].options[target][value][0])}  # fmt: skip
+
+
+def _value_in(switch: Switch, setup: Setup) -> str | None:
+    """The value of a switch in a plan, None where it does nothing there."""
+    matters = switch.concerns(setup.problem) and switch.applies(setup.layout)
+    return switch.value_of(setup.switches, setup.layout) if matters else None
+
