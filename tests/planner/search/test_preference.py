@@ -28,7 +28,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     # A layout with room is slower by between one and two times the indifference.
     "the fastest": (asked("llama-3.2-3b", "h100-sxm-80gb", 4096, "deepspeed"), ()),
     "room": (asked("llama-3.2-1b", "l40s", 4096, "any"), ("memory",)),
-    "room on another axis": (asked("llama-3.2-1b", "l4", 4096, "meshwright"), ("memory",)),
+    "room on another axis": (asked("llama-3.2-3b", "h100-sxm-80gb", 16384, "meshwright"), ("memory",)),
     "room by offloading": (asked("llama-3.2-3b", "a100-sxm-40gb", 16384, "any"), ("memory",)),
     "fewer axes": (asked("llama-3.2-3b", "l40s", 4096, "any"), ("axes",)),
     "no offload": (
