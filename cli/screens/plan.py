@@ -58,7 +58,8 @@ def switch_lines(plan: Plan) -> list[str]:
     from ...planner.targets.switch_options import turned
 
     target = str(plan.resolved["target"])
-    if plan.best.layerwise is not None or len(plan.resolved["cluster"]["groups"]) > 1:
+    groups = plan.resolved["cluster"]["groups"]
+    if not plan.resolved.get("switches") or plan.best.layerwise is not None or len(groups) > 1:
         return []
     switches = turned(Setup.of(plan, 1), target)
     listed = ", ".join(f"{name} {value}" for name, value in switches.items())

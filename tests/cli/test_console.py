@@ -40,7 +40,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="is a folder"):
         write_file(tmp_path, "", force=False)
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write anywhere
-    with pytest.raises(InputError, match="no permission"):
+    with pytest.raises(InputError, match="is not writable"):
         write_file(tmp_path / "plan.json", "", force=False)
 
 

@@ -84,14 +84,16 @@ def test_folded_experts() -> None:
     ranks inside a node. Without folding, etp is tp and ep a factor of dp, its ranks tp x cp apart: found by the same
     search without cp, and with cp where those ranks are in a node whatever their order."""
     asked: dict[str, Any] = {"model": "mixtral-8x22b", "cluster": "dgx-h100:16", "seq_len": 4096,
-                             "global_batch": 1024, "target": "megatron", "top": 1}  # fmt: skip
-    same = {"zero": 1, "pp": 8}
-    folded = api.plan(**asked, fix=same).best
+                             "global_batch": 1024, "target": "megatron", "stack": "megatron-core-0.8",
+                             "top": 1}  # fmt: skip
+    # The paper's Megatron sends tokens by plain all-to-alls, which block.
+    same = {"zero": 1, "pp": 8, "moe_dispatcher": "alltoall", "ep_overlap": False, "cuda_graphs": "none"}
+    folded = api.plan(**asked, fix=same, fastest=True).best
     layout = folded.to_layout()
     assert (layout.etp, layout.cp) != (layout.tp, 1)
     assert layout.ep * layout.etp <= 8
     plain = [{"tp": tp, "etp": tp, "cp": 1} for tp in (1, 2, 4, 8)] + [{"tp": 1, "etp": 1, "cp": 2, "ep": 4}]
-    unfolded = min(api.plan(**asked, fix={**same, **fix}).best.step_s for fix in plain)
+    unfolded = min(api.plan(**asked, fix={**same, **fix}, fastest=True).best.step_s for fix in plain)
     assert 1.05 < unfolded / folded.step_s < 1.2
 
 

@@ -30,7 +30,7 @@ Change = Callable[[dict[str, Any]], Any]
 def planned(gpu: str = "h200-sxm-141gb", stages: Literal["even", "own"] = "even", **changes: Any) -> Plan:
     asked = {"model": "llama-3.2-1b", "cluster": f"1x{gpu}", "target": "meshwright", "top": 3,
              "workload": {"seq_len": 4096, "global_batch": 8}}  # fmt: skip
-    return api.plan(request_from_dict({**asked, **changes}), stages=stages)
+    return api.plan(request_from_dict({**asked, **changes, "stages": stages}))
 
 
 def reported(plan: Plan, device: str = "NVIDIA H200", factor: float = SLOWER, choice: int = 1) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from meshwright.profiles.stack.rates import rates_for
 
 from .test_search_exact import drawn, random_request
 
-SEEDS = range(60)
+SEEDS = range(120)
 
 
 def traced(request: dict[str, Any], memory_bytes: float, **more: Any) -> Any:
