@@ -129,7 +129,8 @@ Objective = Annotated[
 ]
 MaxMemory = Annotated[str | None, _option("--max-memory", metavar="SIZE", text="Limit per GPU, as in 70GiB.")]
 FixOption = Annotated[
-    list[str] | None, _option("--fix", metavar="FIELD=VALUE", text="Fix a field of the layout; repeatable.")
+    list[str] | None,
+    _option("--fix", metavar="FIELD=VALUE", text="Fix a field of the layout or a switch of the target; repeatable."),
 ]
 SetOption = Annotated[
     list[str] | None, _option("--set", metavar="FIELD=VALUE", text="Set any field of the request; repeatable.")
