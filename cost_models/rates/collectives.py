@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..arrays import Array
 from ..quantities.exchanges import Op
+from ..quantities.token_dispatch import distinct_share
 from ..specs.cluster import NetworkLevel
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
@@ -120,9 +121,9 @@ def curve(
 ) -> Curve:  # fmt: skip
     """The curve of `op` for groups of `size` ranks, `stride` apart in global rank.
 
-    copies: of an all-to-all, how many ranks each item goes to, where only one of them enters a domain and is handed
-    on there (the bytes of the curve count all of them). groups: the ranks are in so many groups of neighbours, and the
-    copies of an item go to so many of those (`distinct_share`).
+    copies: of an all-to-all, for how many destinations each item is wanted, where it enters a domain once, is handed
+    on there, and reaches each rank once (the bytes of the curve count all copies). groups: the ranks are in so many
+    groups of neighbours, and the copies of an item go to so many of those (`distinct_share`).
 
     The bytes of the curve: all_reduce and broadcast the tensor; all_gather and reduce_scatter the full (gathered,
     unscattered) tensor; all_to_all the buffer of one rank; p2p the message. All groups run at once, so each GPU
@@ -232,8 +233,8 @@ def _direct_slope(
     leaving = (n - below + excess) / n if depth else (within - 1.0 + excess) / n
     if depth:
         leaving = leaving * distinct_share(n / below, copies, groups)
-    elif copies > 1:  # what comes from other domains is handed on here, every copy of it
-        leaving = leaving + (n - within) / n * (within - 1.0) / within
+    elif copies > 1:  # what comes from other domains is handed on here; a rank gets one copy for all of its experts
+        leaving = (leaving + (n - within) / n * (within - 1.0) / within) * distinct_share(n, copies, groups)
     slope = leaving / bandwidth
     if depth and copies == 1 and "rail-only" in level.kind:
         # No spine: what leaves for another rail, of those that members sit on, goes to the GPU of its node on that rail
@@ -242,18 +243,6 @@ def _direct_slope(
         inside = node.bw_bytes_per_s * rates.level(node.kind, depth - 1).ops[op].efficiency
         slope = slope + (n - below) / n * (below - 1.0) / below / inside
     return np.asarray(slope)
-
-
-def distinct_share(domains: ArrayLike, copies: float, groups: tuple[int, int] = (1, 1)) -> Array:
-    """Items that leave a domain where each enters every other domain at most once, over all copies that would.
-
-    Copies fall on `domains` D independently: (D-1)(1 - (1 - 1/D)^k) domains are hit of k (1 - 1/D) copies that leave.
-    groups (g, t): an item's copies go to t of g groups of neighbours. Those lie in t D/g domains, or in t at most where
-    a domain holds several; copies fall on these, of which as of all 1 - 1/D are elsewhere.
-    """
-    domains = np.maximum(np.asarray(domains, dtype=np.float64), 1.0)
-    reached = np.minimum(domains, np.maximum(groups[1], domains * (groups[1] / groups[0])))
-    return np.asarray(reached * (1.0 - (1.0 - 1.0 / reached) ** copies) / copies)
 
 
 def _mesh_share(level: NetworkLevel, group: Array, depth: int) -> Array | float:

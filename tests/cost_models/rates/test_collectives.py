@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.quantities.exchanges import OPS, Op
+from meshwright.cost_models.quantities.token_dispatch import distinct_share
 from meshwright.cost_models.rates.collectives import (
     CollectiveRates,
     Curve,
     LevelRates,
     OpRates,
     curve,
-    distinct_share,
     members,
     seconds,
 )
@@ -96,11 +96,14 @@ def test_one_copy_per_node() -> None:
     assert float(distinct_share(4, 8, (8, 4))) == float(distinct_share(4, 8))
     across = curve(plain(), (NODE, NET), "all_to_all", 16, 1, copies=8).s_per_byte[0]
     assert across == pytest.approx((1 - 0.5**8) / 4 * 8 / 16 / 50e9)
-    # with a network as fast as the node, what counts is all 15/16 + of the copies inside: 7/16 own, 8/16 handed on
+    # with a network as fast as the node, the ways inside count: 7/16 own, 8/16 handed on. A rank gets a token once: of
+    # 8 copies 8 experts on 16 ranks are on 16 (1 - (15/16)^8) / 8 of as many ranks
     fast = replace(NET, bw_bytes_per_s=450e9)
     inside = curve(plain(), (NODE, fast), "all_to_all", 16, 1, copies=8).s_per_byte[0]
-    assert inside == pytest.approx((7 / 16 + 8 / 16 * 7 / 8) / 450e9)
-    assert curve(plain(), (NODE, NET), "all_to_all", 8, 1, copies=8).s_per_byte[0] == slope("all_to_all", 8, 1)
+    assert inside == pytest.approx((7 / 16 + 8 / 16 * 7 / 8) * 2 * (1 - (15 / 16) ** 8) / 450e9)
+    # in one node: 8 copies reach 8 (1 - (7/8)^8) = 5.25 ranks
+    alone = curve(plain(), (NODE, NET), "all_to_all", 8, 1, copies=8).s_per_byte[0]
+    assert alone == pytest.approx((1 - (7 / 8) ** 8) * slope("all_to_all", 8, 1))
 
 
 def test_trees_over_two_nodes() -> None:
