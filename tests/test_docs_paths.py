@@ -25,9 +25,13 @@ FOREIGN = {
     "Megatron-LM": (
         "pretrain_gpt.py", "megatron/training/arguments.py", "megatron/training/theoretical_memory_usage.py",
         "megatron/core/transformer/moe/moe_utils.py", "megatron/core/transformer/moe/token_dispatcher.py",
+        "megatron/core/transformer/moe/experts.py", "megatron/core/models/common/embeddings/rope_utils.py",
+        "megatron/core/fusions/fused_mla_yarn_rope_apply.py",
     ),
     "Megatron-Bridge": ("docs/performance-summary.md",),
-    "TransformerEngine": ("transformer_engine/pytorch/module/_common.py",),
+    "TransformerEngine": (
+        "transformer_engine/pytorch/module/_common.py", "transformer_engine/pytorch/permutation.py",
+    ),
     "torch": ("tools/autograd/derivatives.yaml",),
     "torchtitan": ("torchtitan/models/norms.py",),
     "transformers": ("src/transformers/modeling_rope_utils.py", "src/transformers/activations.py"),

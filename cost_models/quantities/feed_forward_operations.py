@@ -9,6 +9,7 @@ from ..cuda_graphs import has_fixed_shapes, router_launches
 from ..specs.model import MixtureOfExperts
 from .operation_builder import Builder
 from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
+from .token_dispatch import distinct_share
 
 
 def add_dense(builder: Builder, ops: LayerOperations, inner: float, gated: bool, module: str = "mlp") -> None:
@@ -81,13 +82,13 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if not builder.stack.weighs_activations:
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
-    ops.traffic.append(MemoryTraffic("permute", 4 * w * routed * h, 4 * w * routed * h, moe))
     launched = np.maximum(builder.stack.kernels_per_expert_block - router_launches(shard.graphs), 0.0)
     ops.kernels = ops.kernels + launched + builder.stack.kernels_per_expert * num_local
     # Rows come rank by rank, and leave so; experts take them one after another.
     ops.reordered_bytes = np.where(shard.ep * shard.etp > 1, 2 * w * rows * h, 0.0)
     ops.host_waits = ~has_fixed_shapes(shard.graphs) & (builder.stack.dropless and block.capacity_factor is None)
     ops.ep_overlap = shard.ep_overlap
+    _add_permutation(builder, ops, block, routed, rows)
     _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
     if (shard.etp > 1).any():
         full = np.where(shard.etp > 1, w * rows * h, 0.0)
@@ -96,6 +97,28 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _add_permutation(
+    builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array
+) -> None:
+    """Each token is copied for every one of its experts, in their order, and what comes back is summed up.
+
+    A dispatcher that sends one copy per expert copies before it sends, sorts what it gets from all ranks by expert, and
+    pads the rows of each for fp8 products (Megatron Core, transformer/moe/token_dispatcher.py,
+    MoEAlltoAllTokenDispatcher; experts.py, quantization_padding). One that sends a token once per rank copies where the
+    token arrives, and pads there (_HybridEPManager). Each is one fused kernel (TransformerEngine,
+    pytorch/permutation.py), and the same bytes in the backward pass.
+    """
+    shard, stack, k = builder.shard, builder.stack, block.top_k
+    tokens, again = routed / k, np.zeros_like(routed)
+    if stack.ep_dispatch != "alltoall":
+        tokens = routed * distinct_share(shard.ep, k, (block.groups, block.top_groups))
+    else:
+        padded = np.logical_and(ops.host_waits, builder.workload.is_quantised)
+        again = rows * (np.where(block.experts > shard.ep, 2.0, 0.0) + np.where(padded, 2.0, 0.0))
+    moved = builder.activation_bytes * builder.model.hidden * 2 * (tokens + routed + again)
+    ops.traffic.append(MemoryTraffic("permute", moved, moved, tag("moe")))
 
 
 def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:

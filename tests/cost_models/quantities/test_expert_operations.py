@@ -1,0 +1,53 @@
+"""What a block of experts moves beside its products: copies of tokens, padding, biases; counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models.layouts import Layout, Layouts
+from meshwright.cost_models.quantities.layer_operations import decoder_layer
+from meshwright.cost_models.quantities.operation_builder import Builder
+from meshwright.cost_models.quantities.operations import LayerOperations, MemoryTraffic
+from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.cost_models.specs.workload import Precision, Workload
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.load import load_stack
+
+MIXTRAL = load_model("mixtral-8x7b")[0]
+TOKENS = 4096.0
+
+
+def operations(model: ModelSpec, layout: Layout, precision: Precision = "bf16", **changed: Any) -> LayerOperations:
+    """A layer with experts of one sequence; every expert gets the same number of tokens."""
+    keys = {name: np.asarray(Layouts.of([layout])[name]) for name in KEY_FIELDS}
+    workload = Workload(seq_len=int(TOKENS), global_batch=64, precision=precision)
+    stack = replace(load_stack("generic"), moe_imbalance=1.0, **changed)
+    return decoder_layer(Builder(model, workload, stack, Shard.of(keys, model, workload)), model.kinds[-1])
+
+
+def traffic(ops: LayerOperations, name: str) -> MemoryTraffic:
+    return next(each for each in ops.traffic if each.name == name)
+
+
+@pytest.mark.parametrize(
+    ("ep", "precision", "changed", "tokens_moved"),
+    [
+        # a token read, two copies written, both sorted by expert (2 x 2); the same on the way back
+        (4, "bf16", {}, 2 * (1 + 2 + 2 * 2)),
+        (8, "bf16", {}, 2 * (1 + 2)),  # one expert per rank: nothing to sort
+        (4, "fp8", {}, 2 * (1 + 2 + 2 * 2 + 2 * 2)),  # rows of every expert padded, and the padding taken off
+        (4, "fp8", {"dropless": False}, 2 * (1 + 2 + 2 * 2)),  # counts are known: no padding
+        # one copy per rank arrives: of two experts on four ranks 4 (1 - (3/4)^2) = 1.75 differ
+        (4, "bf16", {"ep_dispatch": "deduplicated"}, 2 * (1.75 + 2)),
+        (4, "fp8", {"ep_dispatch": "deduplicated"}, 2 * (1.75 + 2)),  # padded as they are copied
+        (1, "bf16", {"ep_dispatch": "deduplicated"}, 2 * (1 + 2)),
+    ],
+)
+def test_copies_of_tokens(ep: int, precision: Precision, changed: dict[str, Any], tokens_moved: float) -> None:
+    found = traffic(operations(MIXTRAL, Layout(dp=8, shard=8, ep=ep), precision, **changed), "permute")
+    assert found.forward_bytes[0] == pytest.approx(2 * TOKENS * MIXTRAL.hidden * tokens_moved)
+    assert found.backward_bytes[0] == found.forward_bytes[0]
