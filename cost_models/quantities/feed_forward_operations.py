@@ -82,6 +82,8 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if not builder.stack.weighs_activations:
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
+    if block.expert_bias:
+        _add_output_bias(builder, ops, rows, num_local)
     launched = np.maximum(builder.stack.kernels_per_expert_block - router_launches(shard.graphs), 0.0)
     ops.kernels = ops.kernels + launched + builder.stack.kernels_per_expert * num_local
     # Rows come rank by rank, and leave so; experts take them one after another.
@@ -119,6 +121,19 @@ def _add_permutation(
         again = rows * (np.where(block.experts > shard.ep, 2.0, 0.0) + np.where(padded, 2.0, 0.0))
     moved = builder.activation_bytes * builder.model.hidden * 2 * (tokens + routed + again)
     ops.traffic.append(MemoryTraffic("permute", moved, moved, tag("moe")))
+
+
+def _add_output_bias(builder: Builder, ops: LayerOperations, rows: Array, num_local: Array) -> None:
+    """The bias of an expert times the weight of a token, added to the expert's output by kernels of one step each, in
+    fp32 (Megatron Core, transformer/moe/experts.py, TEGroupedMLP._apply_bias).
+
+    Forward: product written 4, sum read w + 4 and written 4, all experts joined 8, cast 4 + w. Backward: cast w + 4,
+    cast for the output 4 + w, products with weights and with biases 8 and summed up 4 each, parts joined 2 w.
+    """
+    w, elements = builder.activation_bytes, rows * builder.model.hidden
+    forward, backward = (24 + 2 * w) * elements, (32 + 4 * w) * elements
+    ops.traffic.append(MemoryTraffic("expert bias", forward, backward, tag("moe"), fusable=False))
+    ops.kernels = ops.kernels + 2.0 * num_local
 
 
 def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:

@@ -12,7 +12,7 @@ from meshwright.cost_models.quantities.layer_operations import decoder_layer
 from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.operations import LayerOperations, MemoryTraffic
 from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
-from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.workload import Precision, Workload
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
@@ -51,3 +51,23 @@ def test_copies_of_tokens(ep: int, precision: Precision, changed: dict[str, Any]
     found = traffic(operations(MIXTRAL, Layout(dp=8, shard=8, ep=ep), precision, **changed), "permute")
     assert found.forward_bytes[0] == pytest.approx(2 * TOKENS * MIXTRAL.hidden * tokens_moved)
     assert found.backward_bytes[0] == found.forward_bytes[0]
+
+
+# Values that each kernel of the bias reads and writes per output value: (in bf16, in fp32).
+BIAS = [(0, 1), (1, 2), (0, 2), (1, 1)]  # product, sum, experts joined, cast
+BIAS_BACKWARD = [(1, 1), (1, 1), (0, 2), (0, 1), (0, 2), (0, 1), (2, 0)]  # casts, products and their sums, parts joined
+
+
+def test_biases_of_experts() -> None:
+    """Added one expert after another in fp32, as Megatron Core does it: two launches more per expert of a rank."""
+    kind = MIXTRAL.kinds[-1]
+    assert isinstance(kind.feed_forward, MixtureOfExperts)
+    with_bias = replace(MIXTRAL, kinds=(replace(kind, feed_forward=replace(kind.feed_forward, expert_bias=True)),))
+    layout = Layout(dp=4, shard=4, ep=4)
+    found, plain = operations(with_bias, layout), operations(MIXTRAL, layout)
+    values = 2 * TOKENS * MIXTRAL.hidden
+    bias = traffic(found, "expert bias")
+    assert bias.forward_bytes[0] == values * sum(2 * half + 4 * single for half, single in BIAS)
+    assert bias.backward_bytes[0] == values * sum(2 * half + 4 * single for half, single in BIAS_BACKWARD)
+    assert np.all(np.asarray(found.kernels) - np.asarray(plain.kernels) == 2 * 2)
+    assert not any(each.name == "expert bias" for each in plain.traffic)
