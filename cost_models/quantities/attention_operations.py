@@ -28,9 +28,8 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     ops.cores.append(Core(flops, context, d, tag("attn")))
     heads_bytes = w * tokens * (a * d + g * (d + dv))
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0))
-    if attention.norm_parameters and not attention.is_mla:
-        # Norms of heads keep what goes in; what comes out, turned to its positions, is what attention keeps.
-        ops.saved.append(Saved("input of query and key norms", w * tokens * (a + g) * d))
+    if attention.norm_parameters:
+        _add_head_norms(builder, ops, attention, tokens * (a + g) * d)
     out, projected = w * tokens * a * dv, ops.keeps_input("o")
     if projected:
         ops.saved.append(Saved("attention output", out))
@@ -48,6 +47,15 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     else:
         ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
     _add_context_parallel(builder, ops, a * d, g * d, g * dv)
+
+
+def _add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
+    """Norms of the `elements` of queries and keys; of latent attention those of the latents that they are made from."""
+    if attention.is_mla:
+        elements = builder.shard.sp_tokens * attention.norm_parameters
+    else:  # they keep what goes in; what comes out, turned to its positions, is what attention keeps
+        ops.saved.append(Saved("input of query and key norms", builder.activation_bytes * elements))
+    ops.traffic.append(builder.norm_traffic("query and key norms", elements))
 
 
 def _add_rotary_positions(builder: Builder, ops: LayerOperations, elements: Array) -> None:

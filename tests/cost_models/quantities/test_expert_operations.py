@@ -17,7 +17,7 @@ from meshwright.cost_models.specs.workload import Precision, Workload
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
 
-MIXTRAL = load_model("mixtral-8x7b")[0]
+MIXTRAL, QWEN = load_model("mixtral-8x7b")[0], load_model("qwen3-30b-a3b")[0]
 TOKENS = 4096.0
 
 
@@ -71,3 +71,13 @@ def test_biases_of_experts() -> None:
     assert bias.backward_bytes[0] == values * sum(2 * half + 4 * single for half, single in BIAS_BACKWARD)
     assert np.all(np.asarray(found.kernels) - np.asarray(plain.kernels) == 2 * 2)
     assert not any(each.name == "expert bias" for each in plain.traffic)
+
+
+def test_norms_of_queries_and_keys() -> None:
+    """Qwen 3: 32 heads of queries and 4 of keys, 128 wide; read and written, backward twice that."""
+    found = traffic(operations(QWEN, Layout()), "query and key norms")
+    assert found.forward_bytes[0] == 2 * 2 * TOKENS * (32 + 4) * 128
+    assert found.backward_bytes[0] == 4 * 2 * TOKENS * (32 + 4) * 128
+    assert not any(each.name == "query and key norms" for each in operations(MIXTRAL, Layout()).traffic)
+    latent = traffic(operations(load_model("deepseek-v3")[0], Layout()), "query and key norms")
+    assert latent.forward_bytes[0] == 2 * 2 * TOKENS * (1536 + 512)
