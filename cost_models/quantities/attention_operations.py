@@ -39,7 +39,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     if builder.kept_input < w and projected:  # the core keeps it too, as it made it
         ops.saved.append(Saved("quantised attention output", builder.kept_input * tokens * a * dv))
     if not builder.model.learned_positions:
-        _add_rotary_positions(builder, ops, tokens * (a + g) * d)
+        _add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
         _add_scores(builder, ops, tokens * a)
         # Heads come one after another and are put side by side.
@@ -58,12 +58,25 @@ def _add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention
     ops.traffic.append(builder.norm_traffic("query and key norms", elements))
 
 
-def _add_rotary_positions(builder: Builder, ops: LayerOperations, elements: Array) -> None:
-    """Rotation of the `elements` of queries and keys: one fused kernel, or torch's steps, which cast to fp32, rotate as
-    complex numbers and cast back (torchtitan, apply_rotary_emb)."""
-    fused = builder.stack.fused_positions
-    moved = (2 * builder.activation_bytes if fused else builder.fp32_casts + 8) * elements
-    ops.traffic.append(MemoryTraffic("positions", moved, moved, fusable=fused))
+def _add_rotary_positions(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
+    """Rotation of the `elements` of queries and keys: one fused kernel; or torch's steps, which cast to fp32, rotate as
+    complex numbers and cast back (torchtitan, apply_rotary_emb); or Megatron Core's, in the dtype of the activations.
+
+    The latter (models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_bshd), values read and written. Forward:
+    products with cosine 2 and sine 2, one half negated 1, halves joined 2, sum 3, joined with what is not rotated 2.
+    Backward: products 4, negation 1, halves joined 2, sum 3, gradients of two slices 4, and their sum 3. Latent
+    attention has a kernel of its own for both (fused_mla_yarn_rope_apply.py).
+    """
+    stack, w, scaling = builder.stack, builder.activation_bytes, builder.model.trained_scaling
+    is_scaled = scaling is not None and scaling.amplitude != 1.0 and not attention.is_mla
+    fused = stack.fused_positions and (stack.fused_scaled_positions or not is_scaled)
+    if fused:
+        forward, backward = 2 * w, 2 * w
+    elif stack.fused_positions:
+        forward, backward = 12 * w, 17 * w
+    else:
+        forward = backward = builder.fp32_casts + 8
+    ops.traffic.append(MemoryTraffic("positions", forward * elements, backward * elements, fusable=fused))
 
 
 def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:

@@ -137,7 +137,8 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only language model. Costs do not depend on the fields from `rope_theta` on, but results do."""
+    """A decoder-only language model. Results depend on the fields from `rope_theta` on, costs on none of them but
+    `rope_scaling`, by its amplitude."""
 
     name: str  # canonical
     family: str  # model_type of config.json

@@ -88,6 +88,8 @@ class StackSpec:
     sequence_parallel_overlap: float = 0.0
     # Share of the messages of experts that hides where a layout sends them beside another micro-batch (`ep_overlap`).
     ep_overlap_beside: float = 0.0
+    # Rotary positions are one kernel, too, where the cosine and sine are multiplied by a number (YaRN).
+    fused_scaled_positions: bool = True
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
     # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
     reduces: Literal["buckets", "parts"] = "buckets"

@@ -31,7 +31,7 @@ def _compiled(stack: StackSpec, value: str) -> Changes:
     """Element-wise chains become one kernel each."""
     if value == "off":
         return {}
-    fused = dict.fromkeys(("fused_norms", "fused_positions", "fused_activation"), True)
+    fused = dict.fromkeys(("fused_norms", "fused_positions", "fused_scaled_positions", "fused_activation"), True)
     kernels = min(stack.kernels_per_layer, COMPILED_KERNELS)
     return {**fused, "elementwise_traffic": COMPILED_TRAFFIC, "kernels_per_projection": 0.0,
             "kernels_per_layer": kernels}  # fmt: skip

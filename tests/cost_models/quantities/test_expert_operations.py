@@ -81,3 +81,14 @@ def test_norms_of_queries_and_keys() -> None:
     assert not any(each.name == "query and key norms" for each in operations(MIXTRAL, Layout()).traffic)
     latent = traffic(operations(load_model("deepseek-v3")[0], Layout()), "query and key norms")
     assert latent.forward_bytes[0] == 2 * 2 * TOKENS * (1536 + 512)
+
+
+def test_scaled_positions_of_megatron() -> None:
+    """YaRN multiplies cosine and sine by 1.35 in gpt-oss, which TransformerEngine's kernel does not. 64 heads of
+    queries and 8 of keys, 64 wide; values moved forward: 2 + 2 + 1 + 2 + 3 + 2, backward 4 + 1 + 2 + 3 + 4 + 3."""
+    gpt_oss, values = load_model("gpt-oss-120b")[0], 2 * TOKENS * (64 + 8) * 64
+    for fused, forward, backward in ((True, 2, 2), (False, 12, 17)):
+        found = traffic(operations(gpt_oss, Layout(), fused_scaled_positions=fused), "positions")
+        assert (found.forward_bytes[0], found.backward_bytes[0]) == (forward * values, backward * values)
+    plain = traffic(operations(QWEN, Layout(), fused_scaled_positions=False), "positions")
+    assert plain.forward_bytes[0] == 2 * 2 * TOKENS * (32 + 4) * 128
