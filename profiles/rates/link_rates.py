@@ -65,8 +65,8 @@ def _assumed_link(entry: Mapping[str, Any]) -> LevelRates:
 
 def _fabric(entry: Mapping[str, Any], ramp: float, source: str) -> LevelRates:
     ring = OpRates(**{key: float(entry[key]) for key in ("base_s", "hop_s", "efficiency")}, ramp=ramp)
-    direct = replace(ring, efficiency=float(entry["all_to_all"]))
-    # One message has no ring to fill: it starts once, and its ramp is that of a plain copy.
+    # Messages have no ring to fill: their ramp is that of a plain copy. A single one starts once.
+    direct = replace(ring, efficiency=float(entry["all_to_all"]), ramp=1.0)
     message = replace(ring, base_s=ring.base_s / 2, ramp=1.0)
     special = {"all_to_all": direct, "p2p": message}
     return LevelRates(ops={op: special.get(op, ring) for op in OPS}, source=f"assumed: {source}")

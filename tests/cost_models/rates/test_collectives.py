@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -257,6 +258,18 @@ def test_h100_node() -> None:
     assert busbw("nvlink4", 450e9, "all_reduce", 2, 2**29) == pytest.approx(318, rel=0.06)
     assert busbw("nvlink5", 900e9, "all_reduce", 8, 2**29) == pytest.approx(704, rel=0.07)
     assert busbw("nvlink3", 300e9, "all_reduce", 8, 2**29) == pytest.approx(222, rel=0.05)
+
+
+def test_messages_between_nodes_fill_no_ring() -> None:
+    """All-to-all of 128 MiB over two nodes: half of it leaves through each GPU's NIC at .9 of 50 GB/s. A call starts in
+    some 30 us; the ramp between the two regimes is that of a copy, 1, where rings have 1.56."""
+    rates, levels = collective_rates(), (NODE, NET)
+    messages, ring = (curve(rates, levels, op, 16, 1) for op in ("all_to_all", "all_gather"))
+    transfer_s, start_s = 2**27 / 2 / (0.9 * 50e9), float(messages.latency_s[0])
+    assert 20e-6 < start_s < 40e-6
+    expected = start_s + transfer_s + math.sqrt(start_s * transfer_s)
+    assert float(seconds(messages, 2**27)[0]) == pytest.approx(expected, rel=1e-9)
+    assert float(ring.ramp[0]) == pytest.approx(1.56, abs=0.01)
 
 
 def test_galvatron_strided_groups() -> None:
