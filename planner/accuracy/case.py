@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
-from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Precision, Workload
 from ...errors import InputError
 from ...profiles.model.explicit_form import read_explicit_form
+from ...profiles.model.load import catalogued
 from ...profiles.stack import load as stacks
 from ..evaluation.intervals import regime_of
 from .case_cluster import read_cluster
@@ -104,7 +105,28 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
     except InputError as error:
         _model_problems(row, error)
         return None
-    return spec
+    return _as_catalogued(row, spec) if spec.is_moe else spec
+
+
+def _as_catalogued(row: RowReader, model: ModelSpec) -> ModelSpec:
+    """A row of a mixture of experts states shapes. Norms of heads, biases of experts, their groups and the scaling of
+    positions are those of the catalogue's model of that name, where its shapes are the same."""
+    known = catalogued(model.name)
+    if known is None or known.pattern != model.pattern or [*map(_shapes, known.kinds)] != [*map(_shapes, model.kinds)]:
+        return model
+    if (known.kinds, known.rope_scaling) != (model.kinds, model.rope_scaling):
+        row.assume(f"norms, biases, groups of experts and scaling of positions of {known.name} (not stated)")
+    return replace(model, kinds=known.kinds, rope_scaling=known.rope_scaling)
+
+
+def _shapes(kind: Layer) -> tuple[int | None, ...]:
+    """What rows state of a layer."""
+    attention, block = kind.attention, kind.feed_forward
+    heads = (attention.heads, attention.kv_heads, attention.head_dim, attention.value_head_dim, attention.window)
+    latents = (attention.q_lora_rank, attention.kv_lora_rank, attention.rope_head_dim)
+    if isinstance(block, FeedForward):
+        return (*heads, *latents, block.inner, block.gated)
+    return (*heads, *latents, block.experts, block.top_k, block.expert_inner, block.shared_inner, block.gated)
 
 
 def _model_problems(row: RowReader, error: InputError) -> None:

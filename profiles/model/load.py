@@ -45,6 +45,12 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
     return _read_file(path)
 
 
+def catalogued(name: str) -> ModelSpec | None:
+    """The catalogue's model of that name or alias, if there is one: no file is looked for."""
+    entry = _entry(name)
+    return None if entry is None else entry[0]
+
+
 def model_names() -> list[str]:
     """The canonical names of the catalogue, sorted; aliases are not listed."""
     return sorted({name for name, _ in _index().values()})

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from meshwright.cli.screens.validate import draw
 from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.specs.model import MixtureOfExperts
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.planner.accuracy.outcome import RunOutcome, error_statistics, quantile
 from meshwright.planner.accuracy.row import Case
@@ -78,6 +79,16 @@ def cases(tmp_path: Path, text: str, name: str = "runs.yaml") -> tuple[list[Case
     problems = Problems([])
     found = list(read_cases([path], problems))
     return found, [str(problem).replace(f"{path}, ", "").replace(f"{path}: ", "") for problem in problems.first]
+
+
+GPT_OSS = """\
+    name: gpt-oss-120b
+    moe: {experts: 128, topk: 4, expert_ffn: 2880, shared: 0, moe_layers: 36}
+    sliding_window: 128
+    window_layers: 18
+    sink_attention: true
+    qkv_bias: true
+"""
 
 
 def one(tmp_path: Path, text: str) -> Case:
@@ -485,3 +496,23 @@ def test_a_plot_without_matplotlib_is_an_error_with_a_hint(tmp_path: Path, monke
     result = run_here("validate", "runs.yaml", "--plot", "errors.png", cwd=tmp_path)
     assert result.code == 2
     assert "meshwright[plot]" in result.err
+
+
+def test_what_rows_leave_out_of_experts_is_the_catalogues(tmp_path: Path) -> None:
+    """Shapes of gpt-oss under its name: its experts have biases, and YaRN stretches its positions. Under other shapes,
+    or as another model, nothing is added."""
+    shapes = {"hidden": "hidden: 2880", "layers": "layers: 36", "heads": "heads: 64", "head_dim": "head_dim: 64",
+              "ffn_hidden": "ffn_hidden: 2880", "vocab": "vocab: 201088"}  # fmt: skip
+    text = row(**shapes).replace("  model:\n", f"  model:\n{GPT_OSS}")
+    case = one(tmp_path, text)
+    block, scaling = case.model.kinds[-1].feed_forward, case.model.rope_scaling
+    assert isinstance(block, MixtureOfExperts)
+    assert block.expert_bias
+    assert scaling is not None
+    assert scaling.kind == "yarn"
+    assert any(label.endswith("of gpt-oss-120b (not stated)") for label in case.assumptions)
+    for other in (text.replace("expert_ffn: 2880", "expert_ffn: 1440"), text.replace("gpt-oss-120b", "of our own")):
+        found = one(tmp_path, other).model
+        assert isinstance(found.kinds[-1].feed_forward, MixtureOfExperts)
+        assert not found.kinds[-1].feed_forward.expert_bias
+        assert found.rope_scaling is None
