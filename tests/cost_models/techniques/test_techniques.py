@@ -144,7 +144,7 @@ def test_a_technique_says_which_layouts_it_needs() -> None:
 
 def test_no_simulation_of_techniques() -> None:
     with pytest.raises(InputError, match="no simulation knows diloco"):
-        api.plan(None, model="llama-3.2-1b", cluster="dgx-h100:2", technique="diloco", stages="own")
+        api.plan(None, model="llama-3.2-1b", cluster="dgx-h100:2", technique="diloco", stages="own", target="any")
 
 
 def test_no_drawing_of_techniques(tmp_path: Path) -> None:
@@ -159,7 +159,8 @@ def test_no_drawing_of_techniques(tmp_path: Path) -> None:
 
 def test_the_commands(tmp_path: Path) -> None:
     size = ("--model", "llama-3.2-1b", "--cluster", "dgx-h100:1", "--global-batch", "64", "--seq-len", "2048")
-    made = run_here("plan", *size, "--technique", "diloco:period=50", "-o", "plan.json", cwd=tmp_path)
+    technique = ("--technique", "diloco:period=50", "--target", "any")
+    made = run_here("plan", *size, *technique, "-o", "plan.json", cwd=tmp_path)
     assert made.code == 0
     assert "diloco is priced, but no target trains by it" in made.err
     assert "@article{douillard2025streaming," in run_here("cite", "plan.json", cwd=tmp_path).out

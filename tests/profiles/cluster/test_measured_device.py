@@ -286,8 +286,9 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     kinds = {"moe layer" if kind.is_moe else "layer" for kind in spec.kinds}
     assert tuple(found) == parts_with_latency(spec)
     again = {name.removeprefix("recompute ") for name in found if name.startswith("recompute")}
-    assert again == {"layer", "attn", "norm", "act"} | ({"moe"} if "moe layer" in kinds else set()) | (
-        {"mla"} if model == "deepseek-v3" else set())  # fmt: skip
+    experts = {"moe"} if "moe layer" in kinds else {"mlp"}  # the layers that are timed have experts, where any have
+    latent = {"mla", "shared"} if model == "deepseek-v3" else set()
+    assert again == {"layer", "attn", "norm", "act"} | experts | latent
     dealt = {"ulysses"} if model != "gpt2-xl" else set()  # two ranks cannot share its 25 heads
     others = {"embedding", "head", "split", "weights"}
     assert set(found) == others | kinds | dealt | {f"recompute {what}" for what in again}

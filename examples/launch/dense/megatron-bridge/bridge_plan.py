@@ -1,4 +1,4 @@
-"""dp16-sh8-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.4 s per step predicted
+"""dp16-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
 Plan 0ba9e4e37c50, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
@@ -73,7 +73,6 @@ def plan() -> ConfigContainer:
             use_distributed_optimizer=True,
             use_megatron_fsdp=True,
             data_parallel_sharding_strategy="optim_grads",
-            num_distributed_optimizer_instances=2,
             overlap_grad_reduce=True,
             overlap_param_gather=True,
         ),
