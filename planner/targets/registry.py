@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ...cost_models.problem import Problem
 from ...errors import InputError, UnknownNameError
@@ -14,11 +13,10 @@ from .deepspeed import target as deepspeed
 from .megatron import target as megatron
 from .megatron_bridge import target as megatron_bridge
 from .meshwright import target as meshwright
-from .switch_options import rules_of
 from .torchtitan import target as torchtitan
 
 TARGETS: dict[str, Target] = {
-    module.TARGET.name: replace(module.TARGET, rules=module.TARGET.rules + rules_of(module.TARGET.name))
+    module.TARGET.name: module.TARGET
     for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, any_target)
 }
 

@@ -7,7 +7,6 @@ from typing import Any
 from ...errors import InputError
 from ..space.rules import Rule, only
 from ..switches.base import Options, Switch
-from ..switches.choices import ANY_TARGET
 from ..switches.registry import SWITCHES
 from .option_lists import OptionList
 from .options import Entry, Facts, Settings
@@ -33,9 +32,9 @@ def rules_of(target: str) -> tuple[Rule, ...]:
     """The values that the target can be set to, of each switch that is a field of the layout."""
     out = []
     for switch in SWITCHES.values():
-        if switch.axis and target != ANY_TARGET:
+        if switch.axis:
             values = switch.of_target(target) or switch.values[:1]
-            text = f"{switch.name} is not for {target} ({switch.source})"
+            text = f"{target} has no {switch.name} ({switch.meaning})"
             out.append(only(target, switch.name, values, text))
     return tuple(out)
 

@@ -23,6 +23,7 @@ from ..launchers.base import Job, comment
 from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
+from ..switch_options import rules_of
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
 
 _N = "accelerate"
@@ -132,6 +133,7 @@ TARGET = Target(
         only(_N, "recompute_layers", (0,), "fsdp_activation_checkpointing is all layers or none"),
         only(_N, "offload", ("none",), "fsdp_offload_params also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "its fp8 recipes are not in the YAML"),
+        *rules_of(_N),
     ),
     trainer=Trainer(framework="accelerate", config=CONFIG, job=job, cannot_build=cannot),
 )

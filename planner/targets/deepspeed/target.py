@@ -24,6 +24,7 @@ from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
+from ..switch_options import rules_of
 from . import techniques
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
 
@@ -197,6 +198,7 @@ TARGET = Target(
         only(_N, "recompute_layers", (0,), "activation_checkpointing takes all layers"),
         only(_N, "offload", ("none", "opt"), "activation offload needs cpu_checkpointing of its own model code"),
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
+        *rules_of(_N),
     ),
     trainer=Trainer(framework="DeepSpeed", config=CONFIG, job=job, cannot_build=cannot,
                     techniques=techniques.CAN),

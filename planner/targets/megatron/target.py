@@ -20,6 +20,7 @@ from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
+from ..switch_options import rules_of
 from .cannot_build import cannot_build
 from .conflicts import conflicts
 from .model import windows
@@ -131,6 +132,7 @@ def rules(target: str) -> tuple[Rule, ...]:
         *switch_rules(target),
         Rule(f"{target}: optimizer", ("zero",), _small_moments,
              "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
+        *rules_of(target),
     )  # fmt: skip
 
 

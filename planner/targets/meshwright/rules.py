@@ -12,6 +12,7 @@ from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
+from ..switch_options import rules_of
 
 _TARGET_NAME = "meshwright"
 
@@ -171,6 +172,7 @@ RULES = (
         "the runtime offloads no activations in {schedule_name}: what waits for the gradients of weights stays",
     ),
     only(_TARGET_NAME, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
+    *rules_of(_TARGET_NAME),
 )
 
 

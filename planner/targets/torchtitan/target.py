@@ -24,6 +24,7 @@ from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
+from ..switch_options import rules_of
 from .job_config import read_job_config
 from .options import registered, table
 
@@ -265,6 +266,7 @@ TARGET = Target(
         only(_N, "recompute_layers", (0,), "torchtitan recomputes all layers or none"),
         only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
+        *rules_of(_N),
     ),
     trainer=Trainer(framework="torchtitan", config=CONFIG, job=job, cannot_build=cannot),
 )  # fmt: skip

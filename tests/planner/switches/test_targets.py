@@ -1,0 +1,30 @@
+"""Every target states which values it has of the switches that are fields of a layout, and refuses all others."""
+
+from __future__ import annotations
+
+import pytest
+from meshwright.cost_models.layouts import parse
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.switches.registry import SWITCHES
+from meshwright.planner.targets.meshwright.rules import refusal
+from meshwright.planner.targets.registry import TARGETS
+
+AXES = [name for name, switch in SWITCHES.items() if switch.axis]
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "any"])
+def test_every_target_has_its_rules(name: str) -> None:
+    rules = {rule.name for rule in TARGETS[name].rules}
+    assert {f"{name}: {axis}" for axis in AXES} <= rules
+
+
+@pytest.mark.parametrize(("token", "axis"), [("epo", "ep_overlap"), ("g(attn+router+pre)", "cuda_graphs")])
+def test_the_runtime_refuses_what_it_lacks(token: str, axis: str) -> None:
+    """`launch` asks this of a plan for another target."""
+    asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100:1", "workload": {"seq_len": 4096, "global_batch": 64}}
+    problem = resolve(request_from_dict(asked)).problem
+    assert refusal(parse("dp8-ep8-mbs1-z1-rfull"), problem) is None
+    reason = refusal(parse(f"dp8-ep8-{token}-mbs1-z1-rfull"), problem)
+    assert reason is not None
+    assert f"meshwright has no {axis}" in reason
