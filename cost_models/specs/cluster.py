@@ -11,6 +11,12 @@ from typing import Literal
 from .notice import Notice
 
 
+def capability_of(arch: str) -> float | None:
+    """CUDA compute capability in the name of an architecture: 9.0 where it has sm_90, None where it has none."""
+    match = re.search(r"sm_(\d+)", arch)
+    return int(match[1]) / 10 if match else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
     """One accelerator: facts of its datasheet."""
@@ -33,9 +39,8 @@ class GpuSpec:
 
     @property
     def compute_capability(self) -> float | None:
-        """Of CUDA: 9.0 where `arch` has sm_90. None where it has none."""
-        match = re.search(r"sm_(\d+)", self.arch)
-        return int(match[1]) / 10 if match else None
+        """Of CUDA, None where `arch` has none."""
+        return capability_of(self.arch)
 
     @property
     def is_host(self) -> bool:

@@ -59,7 +59,7 @@ class Problems:
 
 
 def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | None = None) -> Iterator[Case]:
-    """The runs of all files; what is wrong goes to `problems` and the row is left out."""
+    """The runs of all files; a row with a problem is left out, and the problem goes to `problems`."""
     return read_rows(paths, read_case, problems, progress)
 
 

@@ -47,7 +47,7 @@ class PlanOutcome:
     layout: str | None = None
     # Whether the memory model says that it fits.
     fits: bool | None = None
-    # Of the fullest GPU, bytes.
+    # Bytes of the fullest GPU.
     peak_memory_bytes: float | None = None
     # That a plan may use of a GPU, bytes.
     memory_limit_bytes: float | None = None

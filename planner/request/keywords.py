@@ -61,7 +61,7 @@ class RequestFields(TypedDict, total=False):
     expert_capacity_factor: float | str | None
     """Routed experts take this many times their even share of a rank's tokens and drop the rest [no token dropped]."""
     moe_aux_loss_coeff: float | str | None
-    """Of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
+    """Factor of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
     total_tokens: int | float | str | None
     """Tokens of the whole run, for days and cost: `15T`."""
     objective: Literal["step", "cost", "memory"] | None

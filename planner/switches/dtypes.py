@@ -6,8 +6,7 @@ A search never compares them, because they change what is trained: they are as t
 from __future__ import annotations
 
 from ...cost_models.problem import Problem
-from ...cost_models.specs.stack import StackSpec
-from .base import Changes, Situation, Switch
+from .base import Situation, Switch
 from .megatron import of_megatron
 
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -34,10 +33,6 @@ def _recipe(situation: Situation) -> tuple[str, ...]:
     return ("mxfp8" if situation.capability >= _BLACKWELL else "current",)
 
 
-def _gather(stack: StackSpec, value: str) -> Changes:
-    return {"fp8_gather": value == "on"}
-
-
 GRAD_REDUCE_DTYPE = Switch(
     name="grad_reduce_dtype",
     meaning="dtype in which gradients are accumulated and reduced",
@@ -61,7 +56,7 @@ FP8_PARAM_GATHER = Switch(
     name="fp8_param_gather",
     meaning="weights are quantised before they are gathered",
     values=("off", "on"),
-    changes=_gather,
+    changes=lambda stack, value: {"fp8_gather": value == "on"},
     source="torchao, enable_fsdp_float8_all_gather; Megatron-LM, --fp8-param-gather",
     options=of_megatron({"off": {}, "on": {"--fp8-param-gather": True}}),
     concerns=_is_quantised,

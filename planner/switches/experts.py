@@ -9,7 +9,7 @@ from .megatron import of_megatron
 
 # A token is sent once per expert, or once per node.
 _DISPATCH = {"allgather": "alltoall", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
-_NODE = 8  # GPUs: DeepEP sends over NVLink inside a node of at most so many
+_NODE = 8  # GPUs of an NVLink domain of DeepEP, at most (deepseek-ai/DeepEP, NUM_MAX_NVL_PEERS)
 _TYPE, _BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
 
 

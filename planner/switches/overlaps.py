@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...cost_models.specs.stack import StackSpec
 from .base import Changes, Switch, of, on_off
 from .megatron import of_megatron
@@ -10,12 +12,9 @@ _TP_SHARE = 0.45  # FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %
 _DP_SHARE = 0.8  # assumed, as dp_overlap of stacks/generic.yaml
 
 
-def _of_gradients(stack: StackSpec, value: str) -> Changes:
-    return {"dp_overlap": max(stack.dp_overlap, _DP_SHARE) if value == "on" else 0.0}
-
-
-def _of_weights(stack: StackSpec, value: str) -> Changes:
-    return {"dp_gather_overlap": max(stack.dp_gather_overlap, _DP_SHARE) if value == "on" else 0.0}
+def _hides(share: str) -> Callable[[StackSpec, str], Changes]:
+    """The changes of a switch that hides collectives of data parallelism; share: the field of the stack."""
+    return lambda stack, value: {share: max(getattr(stack, share), _DP_SHARE) if value == "on" else 0.0}
 
 
 TP_COMM_OVERLAP = Switch(
@@ -33,7 +32,7 @@ OVERLAP_GRAD_REDUCE = Switch(
     name="overlap_grad_reduce",
     meaning="gradients are reduced beside the backward pass",
     values=("off", "on"),
-    changes=_of_gradients,
+    changes=_hides("dp_overlap"),
     source="dp_overlap of stacks/generic.yaml",
     applies=lambda layout: layout.dp * layout.cp > 1,
     options={**of_megatron({"off": {}, "on": {"--overlap-grad-reduce": True}}),
@@ -45,7 +44,7 @@ OVERLAP_PARAM_GATHER = Switch(
     name="overlap_param_gather",
     meaning="updated weights are gathered beside the first forward pass",
     values=("off", "on"),
-    changes=_of_weights,
+    changes=_hides("dp_gather_overlap"),
     source="dp_gather_overlap of stacks/generic.yaml",
     applies=lambda layout: layout.dp * layout.cp > 1 and layout.zero > 0,
     options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
 from ...cost_models.problem import Problem
+from ...cost_models.specs.cluster import capability_of
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
@@ -122,7 +122,6 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
         raise InputError(f"{layout} uses {layout.num_gpus} GPUs, a node has {gpus_per_node}", hint="plan again")
     of_kind = {kind: sum(number for name, number in gpus if name == kind) for kind, _ in gpus}
     nodes = " + ".join(f"{number // gpus_per_node} x {gpus_per_node} {kind}" for kind, number in of_kind.items())
-    architectures = [re.search(r"sm_(\d+)", str(group["gpu"].get("arch", ""))) for group in groups]
-    capabilities = {int(match[1]) / 10 if match else None for match in architectures}
+    capabilities = {capability_of(str(group["gpu"].get("arch", ""))) for group in groups}
     capability = capabilities.pop() if len(capabilities) == 1 else None
     return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node
