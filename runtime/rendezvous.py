@@ -23,6 +23,7 @@ _REMIND_S = 10.0  # between two lines that say who is missing
 _RETRY_S = 0.25  # between two attempts to reach node 0
 _LONGEST_LINE = 1 << 16  # bytes: whoever sends more is not one of us
 _READ_S = 5.0  # a node sends its line at once; a port scanner sends nothing
+_LATE_S = 2.0  # how long after an error node 0 still answers: nodes that one command starts come within it
 
 _HINT_MISSING = "start `meshwright launch` on every node, or give more time with `--timeout`"
 _HINT_DIFFERENT = "start the same command on every node, each with its own `--node-rank`"
@@ -78,8 +79,8 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
         while len(present) < num_nodes - 1:
             present = _still_there(present)
             if clock.left_s <= 0:
-                late = RunFailed(_missing(present, num_nodes, address, clock.timeout_s), hint=_HINT_MISSING)
-                raise _answered(late, [connection for _, connection in present.values()])
+                missing = RunFailed(_missing(present, num_nodes, address, clock.timeout_s), hint=_HINT_MISSING)
+                raise _answered(missing, [connection for _, connection in present.values()])
             clock.remind(_waiting(present, num_nodes, address))
             server.settimeout(max(min(clock.left_s, 1.0), 0.01))
             with suppress(TimeoutError):
@@ -90,7 +91,10 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
                     continue
                 if problem := _refusal(own, hello, present):
                     others = [connection for _, connection in present.values()]
-                    raise _answered(InputError(problem, hint=_HINT_DIFFERENT), [*others, connection])
+                    error = _answered(InputError(problem, hint=_HINT_DIFFERENT), [*others, connection])
+                    late = set(range(1, num_nodes)) - {*present, int(hello["node_rank"])}
+                    _answer_late_nodes(error, server, len(late), stack)
+                    raise error
                 present[int(hello["node_rank"])] = str(hello["host"]), connection
         for _, connection in present.values():
             _send(connection, {"go": True})
@@ -159,6 +163,20 @@ def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket
     for connection in connections:
         _send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
     return error
+
+
+def _answer_late_nodes(
+    error: RunFailed | InputError, server: socket.socket, num_nodes: int, stack: ExitStack
+) -> None:
+    """Answers up to `num_nodes` nodes that come after the error; a node left out would try until its timeout."""
+    end = time.monotonic() + _LATE_S
+    while num_nodes > 0 and (left_s := end - time.monotonic()) > 0:
+        server.settimeout(left_s)
+        with suppress(TimeoutError):
+            connection = stack.enter_context(server.accept()[0])
+            if _hello(connection) is not None:
+                _answered(error, [connection])
+                num_nodes -= 1
 
 
 def _still_there(present: Mapping[int, tuple[str, socket.socket]]) -> dict[int, tuple[str, socket.socket]]:

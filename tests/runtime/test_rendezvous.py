@@ -138,6 +138,21 @@ def test_wrong_ranks_are_refused(address: tuple[str, int], ranks: list[int], mes
     assert all(isinstance(error, InputError) and message in error.message for error in ends)
 
 
+def test_a_node_that_comes_after_the_error_gets_it_too(address: tuple[str, int]) -> None:
+    ends: list[MeshwrightError | None] = []
+
+    def come_late() -> None:
+        time.sleep(1.0)
+        ends.extend(meet(address, [(1, RUN)], num_nodes=3, timeout_s=5.0))
+
+    late = threading.Thread(target=come_late)
+    late.start()
+    ends.extend(meet(address, [(0, RUN), (2, {"--seed": "1"})], num_nodes=3))
+    late.join()
+    assert len(ends) == 3
+    assert all(isinstance(error, InputError) and "--seed is 1 there" in error.message for error in ends)
+
+
 def test_strangers_and_launchers_that_come_again(address: tuple[str, int]) -> None:
     """Whoever sends no line of ours is passed over; a launcher that was stopped while it waited may come again."""
 
