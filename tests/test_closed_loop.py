@@ -350,9 +350,8 @@ def _environment() -> dict[str, str]:
 
 
 _MAKES_A_CLUSTER = """
-import signal, sys, time
+import sys, time
 sys.path.insert(0, "benchmarks")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 from pathlib import Path
 from loop.emulated import Host, emulated
 with emulated([Host("a", 1, 0.2, 25e6), Host("b", 1, 0.2)]) as cluster:
