@@ -63,6 +63,8 @@ class Switch:
     subject: str = "every training"
     # Whether it does anything under such a layout.
     applies: Callable[[Layout], bool] = lambda layout: True
+    # Other switches, and the value of each without which a framework refuses any value but the plain one.
+    needs: Settings = field(default_factory=dict)
     # Target -> value -> the options that set it: those of the newest release first, then those of older ones. A value
     # without options is the default of the target.
     options: Mapping[str, Mapping[str, tuple[Options, ...]]] = field(default_factory=dict)

@@ -39,6 +39,9 @@ GRAD_REDUCE_DTYPE = Switch(
     values=tuple(_GRADIENT_BYTES),
     changes=lambda stack, value: {"gradient_bytes": _GRADIENT_BYTES[value]},
     source="bytes of the dtype",
+    # fp32 and fp16 accumulate in their own dtype: Megatron-LM d98e8a64, training/arguments.py:1213.
+    concerns=lambda problem: problem.workload.precision not in ("fp32", "fp16"),
+    subject="training in bf16, fp8 or fp4",
     options=of_megatron({"fp32": {}, "bf16": {"--grad-reduce-in-bf16": True}}),
 )
 FP8_RECIPE = Switch(
@@ -61,5 +64,7 @@ FP8_PARAM_GATHER = Switch(
     options=of_megatron({"off": {}, "on": {"--fp8-param-gather": True}}),
     concerns=_is_quantised,
     subject="training in fp8 or fp4",
+    # Only a distributed optimizer gathers weights: Megatron-LM d98e8a64, training/arguments.py:1095.
+    applies=lambda layout: layout.zero > 0,
 )
 NUMERICS = (GRAD_REDUCE_DTYPE, FP8_RECIPE, FP8_PARAM_GATHER)

@@ -35,7 +35,7 @@ def _translated(entry: Entry) -> Entry:
     def write(setup: Setup) -> Settings:
         out = to_fields(_counted(entry.write(setup), setup))
         if "--bf16" in entry.options and setup.switches.get("grad_reduce_dtype") == "bf16":
-            del out[_REDUCES_IN_FP32]  # the entry of that switch writes it
+            out.pop(_REDUCES_IN_FP32, None)  # the entry of that switch writes it
         return out
 
     def read(settings: Settings, facts: Facts) -> Facts:

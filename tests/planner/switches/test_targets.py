@@ -10,6 +10,8 @@ from meshwright.planner.switches.registry import SWITCHES
 from meshwright.planner.targets.meshwright.rules import refusal
 from meshwright.planner.targets.registry import TARGETS
 
+from meshwright.errors import InputError
+
 AXES = [name for name, switch in SWITCHES.items() if switch.axis]
 
 
@@ -28,3 +30,19 @@ def test_the_runtime_refuses_what_it_lacks(token: str, axis: str) -> None:
     reason = refusal(parse(f"dp8-ep8-{token}-mbs1-z1-rfull"), problem)
     assert reason is not None
     assert f"meshwright has no {axis}" in reason
+
+
+def switches_of(**fix: str) -> dict[str, str]:
+    """The switches of Megatron that are chosen for a request with these fixed."""
+    asked = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "target": "megatron", "fix": fix,
+             "workload": {"seq_len": 4096, "global_batch": 64}}  # fmt: skip
+    return dict(resolve(request_from_dict(asked)).switches.settings)
+
+
+def test_a_switch_needs_another() -> None:
+    """validate_args of Megatron-LM refuses gathers that overlap beside reductions that do not."""
+    assert switches_of()["overlap_param_gather"] == "on"
+    off = switches_of(overlap_grad_reduce="off")
+    assert (off["overlap_grad_reduce"], off["overlap_param_gather"]) == ("off", "off")
+    with pytest.raises(InputError, match=r"overlap_param_gather: on: .* overlap_grad_reduce=on only, .* fixed to off"):
+        switches_of(overlap_grad_reduce="off", overlap_param_gather="on")

@@ -13,6 +13,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.space.rules import RULES, WELL_FORMED
+from meshwright.planner.switches.registry import SWITCHES
 from meshwright.planner.targets.launch_config import LaunchConfig
 from meshwright.planner.targets.registry import TARGETS
 
@@ -36,10 +37,23 @@ def config_of(target: str) -> LaunchConfig:
 
 @cache
 def resolved(
-    model: str, seq_len: int, batch: int, cluster: str, precision: str, optimizer: str, target: str
-) -> Resolved:
+    model: str, seq_len: int, batch: int, cluster: str, precision: str, optimizer: str, target: str,
+    fixed: tuple[tuple[str, str], ...] = (),
+) -> Resolved:  # fmt: skip
     workload = {"seq_len": seq_len, "global_batch": batch, "precision": precision, "optimizer": optimizer}
-    return resolve(request_from_dict({"model": model, "cluster": cluster, "target": target, "workload": workload}))
+    request = {"model": model, "cluster": cluster, "target": target, "workload": workload, "fix": dict(fixed)}
+    return resolve(request_from_dict(request))
+
+
+def random_switches(resolved: Resolved, target: str, rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
+    """A value for each switch that the target has and that is no field of a layout."""
+    drawn: dict[str, str] = {}
+    for name, switch in SWITCHES.items():
+        values = switch.of_target(target)
+        if values and not switch.axis and switch.concerns(resolved.problem):
+            met = all(drawn.get(other, value) == value for other, value in switch.needs.items())
+            drawn[name] = str(rng.choice(values)) if met else values[0]
+    return tuple(drawn.items())
 
 
 def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
@@ -84,7 +98,8 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
         for cluster in CLUSTERS:
             precision = str(rng.choice(["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]))
             optimizer = str(rng.choice(["adamw", "adamw", "adamw-bf16"])) if target.startswith("megatron") else "adamw"
-            found = resolved(model, seq_len, batch, cluster, precision, optimizer, target)
+            asked = (model, seq_len, batch, cluster, precision, optimizer, target)
+            found = resolved(*asked, random_switches(resolved(*asked), target, rng))
             drawn = random_layouts(found, rng)
             ok = np.ones(len(drawn), dtype=bool)
             for rule in TARGETS[target].rules:
