@@ -33,7 +33,7 @@ def measure(name: str) -> dict[str, Any]:
     fields, limit_s = CASES[name]
     resolved = resolve(load_request(None, {**fields, "target": "any"}))
     started = time.process_time()
-    outcome = search(resolved.space, resolved.rates, resolved.memory_bytes)
+    outcome = search(resolved.space, resolved.rates, resolved.budget_bytes)
     seconds = time.process_time() - started
     best_s = outcome.best.step_s if outcome.best else None
     uniform_s = outcome.uniform.step_s if outcome.uniform else None

@@ -59,11 +59,11 @@ def deepseek_stages() -> str:
 
     def score(base: Staged, partition: Partition) -> float:
         split = base.split(partition)
-        return split.step_s if split.device_bytes <= resolved.memory_bytes else float("inf")
+        return split.step_s if split.device_bytes <= resolved.budget_bytes else float("inf")
 
     def run() -> float:
         base = Staged.of(resolved, layout, simulate=True)
-        problem = problem_of(base, resolved.memory_bytes, separate_recompute=False)
+        problem = problem_of(base, resolved.budget_bytes, separate_recompute=False)
         even = Partition(stages_by_layout(layout, resolved.model.num_layers)[0])
         return solve(problem, partial(score, base), incumbent=even, rounds=2, good_enough=0.01).gap
 

@@ -28,6 +28,7 @@ class RequestFlags(TypedDict, total=False):
     total_tokens: str | None  # of the whole run
     objective: str | None  # step, cost or memory
     max_memory: str | None  # per GPU, with its unit
+    headroom: str | None  # per GPU, a share or with its unit
     fix: list[str] | None  # fields of the layout
     target: str | None  # framework
     stack: str | None  # name or file
@@ -128,6 +129,11 @@ Objective = Annotated[
     str | None, _option("--objective", metavar="step|cost|memory", text="What to minimise [step].")
 ]
 MaxMemory = Annotated[str | None, _option("--max-memory", metavar="SIZE", text="Limit per GPU, as in 70GiB.")]
+Headroom = Annotated[
+    str | None,
+    _option("--headroom", metavar="5%|SIZE|0", text="Memory per GPU to leave free [what published runs needed beyond "
+            "their prediction; 0 with --max-memory]."),
+]  # fmt: skip
 FixOption = Annotated[
     list[str] | None,
     _option("--fix", metavar="FIELD=VALUE", text="Fix a field of the layout or a switch of the target; repeatable."),

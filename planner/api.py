@@ -17,6 +17,7 @@ from .drivers.custom_stages import plan_custom_stages
 from .drivers.even_stages import plan_even_stages
 from .drivers.families import search
 from .drivers.given_layout import evaluate_resolved
+from .drivers.headroom import with_headroom
 from .drivers.islands import plan_islands
 from .drivers.node_order import plan_node_order
 from .drivers.watch import Progress, Watch
@@ -52,7 +53,7 @@ def plan(
     progress: called with (layouts accounted for, all layouts, a note) while searches run.
     time_limit_s: seconds after which the best plan so far is returned, as after Ctrl-C: see `certificate.stopped`.
     layers: `own` also looks for a plan that gives every layer a strategy of its own (planner/layerwise/candidate.py).
-    fastest: take no roomier or simpler layout that the model does not tell from the fastest (docs/concepts/choice.md).
+    fastest: take no simpler layout that the model does not tell from the fastest (docs/concepts/choice.md).
     seed: of the random orders of nodes that are tried where links between nodes differ.
     jobs, executor: processes, or the cluster (`dask://host:port`), that compare other targets; the plan is the same.
     allow_techniques: names, with knobs as in `technique`, or `all`: the search uses those of the best layout, if any.
@@ -65,7 +66,9 @@ def plan(
         checked = _request(request, request_fields)
         if layers == "own":
             beside = {"custom_stages": checked.stages not in (None, "even"), "techniques": bool(allow_techniques)}
-            return plan_custom_layers(for_able_target(resolve(checked)), watch, **beside)
+            return with_headroom(
+                for_able_target(resolve(checked)), lambda resolved: plan_custom_layers(resolved, watch, **beside)
+            )
         if allow_techniques:
             return _plan_with_techniques(checked, allow_techniques, watch, seed, fastest=fastest)
         return _plan_resolved(for_able_target(resolve(checked)), watch, seed, fastest=fastest)
@@ -94,12 +97,12 @@ def _plan_resolved(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool
     """The plan of the driver that fits the cluster and the requested stages."""
     stages = resolved.request.stages
     if stages is None and applies(resolved):
-        return plan_islands(resolved, watch)
+        return with_headroom(resolved, lambda request: plan_islands(request, watch))
     if stages == "own":
-        return plan_custom_stages(resolved, watch)
+        return with_headroom(resolved, lambda request: plan_custom_stages(request, watch))
     if resolved.cluster.links is not None:
-        return plan_node_order(resolved, watch, seed)
-    return plan_even_stages(resolved, watch, fastest=fastest)
+        return with_headroom(resolved, lambda request: plan_node_order(request, watch, seed))
+    return with_headroom(resolved, lambda request: plan_even_stages(request, watch, fastest=fastest))
 
 
 def _plan_with_techniques(

@@ -36,6 +36,7 @@ def command(
     train_layers: options.TrainLayers = None,
     technique: options.Technique = None,
     max_memory: options.MaxMemory = None,
+    headroom: options.Headroom = None,
     set_: options.SetOption = None,
     target: options.Target = None,
     stack: options.Stack = None,
@@ -69,7 +70,7 @@ def command(
     flags = options.RequestFlags(
         model=model, gpu=gpu, gpus=gpus, cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed,
         global_batch=global_batch, dtype=dtype, optimizer=optimizer, lora=lora, train_layers=train_layers,
-        technique=technique, max_memory=max_memory, target=target, stack=stack,
+        technique=technique, max_memory=max_memory, headroom=headroom, target=target, stack=stack,
     )  # fmt: skip
     terminal: Terminal = context.obj
     if stage is not None and not trace:

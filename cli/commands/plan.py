@@ -37,6 +37,7 @@ def command(
     total_tokens: options.TotalTokens = None,
     objective: options.Objective = None,
     max_memory: options.MaxMemory = None,
+    headroom: options.Headroom = None,
     fix: options.FixOption = None,
     set_: options.SetOption = None,
     target: options.Target = None,
@@ -61,7 +62,7 @@ def command(
     ] = None,
     fastest: Annotated[
         bool,
-        typer.Option("--fastest", help="Choose the fastest layout, even if a roomier or simpler one is as fast within "
+        typer.Option("--fastest", help="Choose the fastest layout, even if a simpler one is as fast within "
                      "the error.", show_default=False),
     ] = False,
     seed: Annotated[
@@ -100,7 +101,8 @@ def command(
         model=model, gpu=gpu, gpus=None if gpus is None or numbers is not None else int(gpus.replace("_", "")),
         cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed, global_batch=global_batch, dtype=dtype,
         optimizer=optimizer, lora=lora, train_layers=train_layers, technique=technique, total_tokens=total_tokens,
-        objective=objective, max_memory=max_memory, fix=fix, target=target, stack=stack, stages=stages, top=top,
+        objective=objective, max_memory=max_memory, headroom=headroom, fix=fix, target=target, stack=stack,
+        stages=stages, top=top,
     )  # fmt: skip
     requested = _request(request, set_, flags, numbers)
     for path in (output, trace):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import table
 from .facts import Facts
+from .heterogeneous import most_memory
 
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def closing_lines(plan: Plan) -> list[Part]:
     """Share of the time that rests on measurements, layouts that the model cannot tell apart, proof of the search."""
     best = plan.best
-    lines = [sources_line(best), *interval_lines(best), *overflow_lines(best), *preference_lines(plan),
+    lines = [sources_line(best), *interval_lines(best), *memory_lines(plan), *preference_lines(plan),
              *tie_lines(plan), certificate_line(plan)]  # fmt: skip
     outside = [] if plan.by_target else outside_lines(plan)
     return [*lines, *outside, *technique_lines(plan), *run_lines(plan, best), ""]
@@ -91,15 +92,19 @@ def interval_lines(candidate: Candidate) -> list[str]:
     return [f"90 % interval of its step: {text.significant(low)} to {text.significant(high)} s"]
 
 
-def overflow_lines(candidate: Candidate) -> list[str]:
-    """The chance that a run needs more memory than there is."""
-    if candidate.overflow_chance is None:
-        return []
-    return [f"Chance of running out of memory, by published runs: {text.share(candidate.overflow_chance)}"]
+def memory_lines(plan: Plan) -> list[str]:
+    """The memory of the first layout beside the limit, and the chance that a run needs more than there is."""
+    facts, best = Facts.of(plan), plan.best
+    used, limit = most_memory(best, facts.memory_bytes)
+    left = f"{text.gib(limit - used)} left" if used <= limit else f"{text.gib(used - limit)} too many"
+    headroom = f" (headroom {text.gib(facts.headroom_bytes)})" if facts.headroom_bytes else ""
+    chance = ""
+    if best.overflow_chance is not None:
+        chance = f"; chance of running out, by published runs: {text.share(best.overflow_chance)}"
+    return [text.wrapped(f"Memory: {text.gib(used)} of {text.gib(limit)} GiB per GPU, {left}{headroom}{chance}")]
 
 
 _REASONS = {
-    "memory": "leaves room for what nine in ten published runs needed",
     "offload": "offloads nothing",
     "axes": "has fewer parallel axes",
 }

@@ -54,6 +54,7 @@ class Facts:
     software: Software
     target: str
     memory_bytes: float  # that a layout which takes all GPUs for alike may use of each
+    headroom_bytes: float  # of it that a chosen layout leaves free; 0 in plans that know none
 
     @classmethod
     def of(cls, result: Plan | Question) -> Facts:
@@ -71,6 +72,7 @@ class Facts:
             ),
             target=resolved["target"],
             memory_bytes=float(resolved["memory_bytes"]),
+            headroom_bytes=float(resolved.get("headroom_bytes", 0.0)),
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from .base import DocumentPart
 
-Reason = Literal["memory", "offload", "axes"]
+Reason = Literal["offload", "axes"]
 
 
 class SpaceCount(DocumentPart):
@@ -63,7 +63,7 @@ class Preference(DocumentPart):
     fastest: str  # id of the fastest layout
     fastest_s: float  # its seconds per step
     indifference: float  # layouts within this share of the fastest one's time were compared
-    reasons: tuple[Reason, ...]  # more room, nothing offloaded, fewer parallel axes
+    reasons: tuple[Reason, ...]  # nothing offloaded, fewer parallel axes
 
 
 class TechniqueChoice(DocumentPart):

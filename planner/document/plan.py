@@ -45,7 +45,7 @@ class Plan(DocumentPart):
     preference: Preference | None = None  # only where the first candidate is not the fastest
     outside: Outside | None = None
     by_target: TargetComparison | None = None  # only where targets were compared
-    resolved: dict[str, Any]  # model, cluster, workload, stack, target and memory limit
+    resolved: dict[str, Any]  # model, cluster, workload, stack, target, memory limit and headroom
     rejected: dict[str, int]  # layouts by the rule that they break, or by `memory`
     warnings: tuple[str, ...] = ()  # for people
     technique_choices: tuple[TechniqueChoice, ...] = ()  # best first; only where techniques were left to the search

@@ -56,6 +56,7 @@ def resolved_part(resolved: Resolved) -> dict[str, Any]:
         "switches": dict(resolved.switches.settings),
         "target": resolved.target.name,
         "memory_bytes": rounded(resolved.memory_bytes),
+        "headroom_bytes": rounded(resolved.headroom_bytes),
     }
 
 

@@ -22,7 +22,7 @@ _SIMULATED_DIFFERS = 0.02  # relative: from here on the simulated step of the be
 
 def plan_even_stages(resolved: Resolved, watch: Watch, *, fastest: bool = False) -> Plan:
     """The plan of the exhaustive search, by the closed form. fastest: put the fastest layout first, also where the
-    model does not tell a roomier or simpler one from it."""
+    model does not tell a simpler one from it."""
     outcome = best_of_families(resolved, watch)
     rows, preference = outcome.top.rows, None
     own = candidates(resolved, [Staged.of(resolved, rows[0][2])])[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ...cost_models import units
 from ...cost_models.layouts import parse
 from ..document.base import rounded
 from ..document.candidate import Candidate
@@ -42,7 +43,8 @@ def compare_targets(
         return None
     for name, answer in answers.items():
         if not answer.rows:
-            without[name] = "no layout fits" if answer.legal else "no legal layout"
+            room = f" within {units.gib(resolved.budget_bytes)} GiB" if resolved.headroom_bytes else ""
+            without[name] = f"no layout fits{room}" if answer.legal else "no legal layout"
     first = TargetBest(target=target.name, layout_id=own.layout_id, step_s=own.step_s,
                        device_bytes=rounded(own.device_bytes))  # fmt: skip
     rest = (_best(resolved, name, answer, simulate=simulate) for name, answer in answers.items() if answer.rows)

@@ -1,19 +1,19 @@
-"""The layout that a plan chooses: among those that the model does not tell from the fastest, the roomier and simpler.
+"""The layout that a plan chooses: among those that the model does not tell from the fastest, the simplest.
 
 Its predicted lead says little where it is below the indifference of `evaluation/intervals.py`: the order of two such
-layouts is wrong in four of ten published pairs. Running out of memory, copies to the host and more axes to set up are
-certain, so they decide, in this order: room for what published runs needed beyond their prediction, no offloading, few
-parallel axes, and then the predicted time. What each asks for is searched for exactly, in the space of the plan.
+layouts is wrong in four of ten published pairs. Copies to the host and more axes to set up are certain, so they
+decide, in this order: no offloading, few parallel axes, and then the predicted time. What each asks for is searched
+for exactly, in the space of the plan and within its memory budget.
 """
 
 from __future__ import annotations
 
-from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.layouts import Layout
 from ..document.base import rounded
 from ..document.certificate import Preference, Reason
 from ..evaluation import intervals
 from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome, price_layouts
+from ..search.exhaustive import SearchOutcome
 from ..search.run import search_of
 from ..search.top_k import FAMILY
 from ..space.rules import only
@@ -29,35 +29,25 @@ def prefer(resolved: Resolved, outcome: SearchOutcome, watch: Watch) -> tuple[Ro
     """(seconds, id, layout) of the choice, and why it is not the fastest of `outcome`; None where it is."""
     fastest = outcome.top.rows[0]
     limit_s = fastest[0] * (1 + intervals.indifference())
-    roomy_bytes = _roomy_bytes(resolved)
-    levels = [(roomy_bytes, False), (roomy_bytes, True), (resolved.memory_bytes, False)]
-    if not fastest[2].offload:  # then no room is bought by offloading
-        levels.remove((roomy_bytes, True))
-    for memory_bytes, offloads in levels:
-        rows = _within(resolved, watch, limit_s, memory_bytes, offloads=offloads)
+    for offloads in (False, True):
+        rows = _within(resolved, watch, limit_s, offloads=offloads)
         if watch.cuts:
             break
         if rows:
             choice = min(rows, key=lambda row: (_num_axes(row[2]), row[0], row[1]))
-            return choice, None if choice[1] == fastest[1] else _preference(resolved, choice[2], fastest)
+            return choice, None if choice[1] == fastest[1] else _preference(choice[2], fastest)
     return fastest, None
 
 
-def _roomy_bytes(resolved: Resolved) -> float:
-    """The limit that was asked for, or the memory of a GPU less what nine in ten published runs stayed within."""
-    asked = resolved.workload.max_memory_bytes is not None
-    return resolved.memory_bytes if asked else resolved.memory_bytes / intervals.memory_margin()
-
-
-def _within(resolved: Resolved, watch: Watch, limit_s: float, memory_bytes: float, *, offloads: bool) -> list[Row]:
-    """The best layout of each family that takes no longer than `limit_s` and no more than `memory_bytes`."""
+def _within(resolved: Resolved, watch: Watch, limit_s: float, *, offloads: bool) -> list[Row]:
+    """The best layout of each family that takes no longer than `limit_s`."""
     rules = (resolved.target.rules, resolved.fixes, () if offloads else (_ON_GPU,))
     search = search_of(resolved, resolved.space_under(*rules), top=_FAMILIES, family=FAMILY, incumbent=limit_s,
-                       memory_bytes=memory_bytes, should_stop=watch.late)  # fmt: skip
+                       should_stop=watch.late)  # fmt: skip
     search.warm_starts = False  # the fastest layout is known and limits the search from its first node on
     outcome = search.run()
     if outcome.stopped:
-        watch.cuts.append((outcome.stopped, "roomier and simpler layouts were compared"))
+        watch.cuts.append((outcome.stopped, "simpler layouts were compared"))
     return [row for row in outcome.top.rows if row[0] <= limit_s]
 
 
@@ -65,12 +55,9 @@ def _num_axes(layout: Layout) -> int:
     return sum(getattr(layout, axis) > 1 for axis in _AXES)
 
 
-def _preference(resolved: Resolved, choice: Layout, fastest: Row) -> Preference:
+def _preference(choice: Layout, fastest: Row) -> Preference:
     """Why `choice` stands before the fastest layout."""
-    _, estimate = price_layouts(resolved.problem, resolved.rates, Layouts.of([choice, fastest[2]]))
-    needed, needed_by_fastest = estimate.device_bytes.tolist()
     reasons: dict[Reason, bool] = {
-        "memory": needed <= _roomy_bytes(resolved) < needed_by_fastest,
         "offload": not choice.offload and bool(fastest[2].offload),
         "axes": _num_axes(choice) < _num_axes(fastest[2]),
     }

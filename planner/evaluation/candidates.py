@@ -13,6 +13,7 @@ from ...cost_models.step import reserved_memory, step
 from ...profiles.stack.load import is_stack
 from ..document.base import rounded
 from ..document.candidate import Candidate
+from ..request import headroom
 from ..request.resolve import Resolved
 from ..targets.registry import TARGETS
 from . import intervals
@@ -55,7 +56,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
 
 def _overflow_chance(resolved: Resolved, memory: Sequence[Mapping[str, Any]]) -> float:
     """The share of published runs that needed more, over their prediction, than the fullest GPU leaves."""
-    return intervals.overflow_chance(max(stage["device_bytes"] for stage in memory), resolved.cluster.memory_bytes)
+    return headroom.overflow_chance(max(stage["device_bytes"] for stage in memory), resolved.cluster.memory_bytes)
 
 
 def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, float]:

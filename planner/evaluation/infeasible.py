@@ -14,6 +14,7 @@ from ...errors import NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..request.resolve import Resolved
 from ..search.run import search_of
+from ..search.top_k import TIE
 from ..space.counting import LayoutCounts, num_legal
 from ..space.rules import MESH, Rule
 from ..space.tree import Count, Space
@@ -23,6 +24,20 @@ from .staged import Staged
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+class NoHeadroomError(NoFeasibleLayoutError):
+    """Layouts fit, and none leaves the headroom. share: of a GPU's memory that the smallest leaves."""
+
+    def __init__(self, resolved: Resolved, share: float, why: str) -> None:
+        headroom, limit = units.gib(resolved.headroom_bytes), units.gib(resolved.memory_bytes)
+        super().__init__(
+            f"no layout of {resolved.model.name} on {resolved.cluster.num_gpus} x {resolved.cluster.gpu.name} leaves a "
+            f"headroom of {headroom} GiB of {limit}: {why}",
+            hint="`--headroom 0` plans without it; a smaller one is `--headroom 2%`",
+            details={"headroom_bytes": resolved.headroom_bytes, "memory_bytes": resolved.memory_bytes},
+        )  # fmt: skip
+        self.share = share
 
 
 def no_legal_layout(resolved: Resolved, count: Count) -> NoFeasibleLayoutError:
@@ -96,13 +111,17 @@ def does_not_fit(
     resolved: Resolved, count: Count, late: Callable[[], bool] = lambda: False
 ) -> NoFeasibleLayoutError:
     """The error if legal layouts exist and none fits: the buffers of the smallest, and a number of GPUs or a change
-    that makes one fit."""
+    that makes one fit. NoHeadroomError if one fits and none leaves the headroom."""
     unlimited = search_of(resolved, resolved.space, memory_bytes=float("inf"), objective="memory", should_stop=late)
     smallest = unlimited.run()
     if smallest.stopped == "interrupted":
         raise KeyboardInterrupt
     if not smallest.top.rows:
         return no_legal_layout(resolved, count)
+    needed, closest_id, _ = smallest.top.rows[0]
+    if resolved.budget_bytes < needed <= resolved.memory_bytes:
+        share = max(0.0, 1 - needed * (1 + 2 * TIE) / resolved.memory_bytes)
+        return NoHeadroomError(resolved, share, f"the smallest, {closest_id}, needs {units.gib(needed)}")
     closest = candidates(resolved, [Staged.of(resolved, smallest.top.rows[0][2])])[0]
     stage = max(closest.memory, key=lambda memory: memory.device_bytes)
     buffers = {

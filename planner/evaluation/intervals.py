@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from ...cost_models.layouts import Layout
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.io.folders import PUBLISHED
@@ -56,18 +54,6 @@ def indifference() -> float:
     """The predicted lead up to which the faster of two layouts is measured to be the faster one in at most six of ten
     pairs: the model does not tell them apart."""
     return float(_tables()["ranking"]["indifference"])
-
-
-def overflow_chance(predicted_bytes: float, limit_bytes: float) -> float:
-    """The share of published runs that needed more over their prediction than `limit_bytes` over `predicted_bytes`."""
-    ratio = _tables()["memory"]["ratio"]
-    return float(1 - np.interp(limit_bytes / predicted_bytes, ratio, np.linspace(0, 1, len(ratio))))
-
-
-def memory_margin() -> float:
-    """Measured over predicted memory that the share CLAIMED of published runs stays below."""
-    ratio = _tables()["memory"]["ratio"]
-    return float(np.interp(CLAIMED, np.linspace(0, 1, len(ratio)), ratio))
 
 
 def regime_of(model: ModelSpec, layout: Layout) -> str:

@@ -142,7 +142,7 @@ class SharedPipelines(_Shared, AnySplit):
         first, last = self._edge_bytes(ledger)
         transient = self._transient_bytes(ledger)
         fixed, growth = reserved_memory.fixed_bytes(ledger, self.rates), 1 + self.rates.overheads.reserve_share
-        room = [(part.alone.memory_bytes - fixed) / growth for part in self.parts]
+        room = [(part.alone.budget_bytes - fixed) / growth for part in self.parts]
         best = np.zeros(len(pp))
         for order in permutations(range(len(self.parts))):
             total, possible = np.zeros(len(pp)), np.ones(len(pp), dtype=bool)

@@ -15,7 +15,7 @@ from ..document.candidate import Candidate
 from ..document.island_use import UNEVEN_SHARES, Crossing, IslandAssignment, IslandUse, Strategy
 from ..document.placement import Placement
 from ..evaluation.candidates import candidates
-from ..evaluation.infeasible import no_legal_layout
+from ..evaluation.infeasible import NoHeadroomError, no_legal_layout
 from ..evaluation.network import as_placed
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
@@ -122,11 +122,14 @@ def even_strategy(resolved: Resolved, search: HeterogeneousSearch, late: Callabl
 
 
 def nothing_fits(resolved: Resolved, search: HeterogeneousSearch) -> MeshwrightError:
-    """The error if no strategy fits: the memory of each island, and the bytes of all states of the model."""
+    """The error if no strategy fits: the memory of each island, and the bytes of all states of the model. With a
+    headroom NoHeadroomError: whether one fits without it takes another search."""
     if search.stopped:
         return SearchInterrupted(f"stopped ({search.stopped}) before any layout was found")
     if search.count.total == sum(search.count.ruled_out.values()):
         return no_legal_layout(resolved, search.count)
+    if resolved.headroom_bytes > 0:
+        return NoHeadroomError(resolved, 0.0, "no split over the groups of nodes does")
     problem = resolved.problem
     states, layers = problem.state_bytes, build_totals(problem)
     of_kinds = [kind.sharded + kind.replicated + kind.experts for kind in problem.parameters]

@@ -62,7 +62,7 @@ class OnIslands(Staged):
     def fits(self) -> bool:
         """Every island's share in the memory of its own GPUs and hosts."""
         return all(
-            single.device_bytes <= single.resolved.memory_bytes and single.host_bytes <= single.resolved.host_bytes
+            single.device_bytes <= single.resolved.budget_bytes and single.host_bytes <= single.resolved.host_bytes
             for single in self.singles
         )
 

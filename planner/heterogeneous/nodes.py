@@ -66,7 +66,7 @@ class NodeLister:
     def _add_pipelines(self, parts: tuple[IslandPart, ...], bridges: Sequence[Bridge], options: dict[str, Any]) -> None:
         gpus = sum(part.num_gpus for part in parts)
         # What fits the mean GPU may fit in some partition: a stage on a small GPU holds fewer layers.
-        mean_bytes = sum(part.alone.memory_bytes * part.num_gpus for part in parts) / gpus
+        mean_bytes = sum(part.alone.budget_bytes * part.num_gpus for part in parts) / gpus
         space = whole_stages(splittable(joined(self.resolved, parts).space), parts)
         options = {**options, "memory_bytes": mean_bytes}
         least = SharedPipelines(space, parts, bridges, top=LISTED, **options).run()
@@ -80,7 +80,7 @@ class NodeLister:
         unit = math.gcd(*(part.num_gpus for part in parts))
         space = replace(joined(self.resolved, parts), job_gpus=unit).space
         # All replicas have one layout, so it must fit the smallest GPU.
-        least_bytes = min(part.alone.memory_bytes for part in parts)
+        least_bytes = min(part.alone.budget_bytes for part in parts)
         replicas = SharedReplicas(space, parts, bridges, memory_bytes=least_bytes, top=LISTED, **options).run()
         self._add_outcome("replicas", parts, replicas)
 

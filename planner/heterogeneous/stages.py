@@ -24,7 +24,7 @@ def problems_alone(pipeline: CrossIslandPipeline) -> dict[int, PartitionProblem]
     problems: dict[int, PartitionProblem] = {}
     for part, single in zip(pipeline.parts, pipeline.singles, strict=True):
         like = next(iter(problems.values()), None)
-        memory_bytes = single.resolved.memory_bytes
+        memory_bytes = single.resolved.budget_bytes
         problems[part.number] = problem_of(single, memory_bytes, separate_recompute=False, like=like)
     return problems
 

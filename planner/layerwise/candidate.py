@@ -54,7 +54,7 @@ def check(resolved: Resolved, *, custom_stages: bool, techniques: bool, islands:
 
 def best_layers(resolved: Resolved, should_stop: Callable[[], bool] = lambda: False) -> LayerwiseOutcome:
     """Search all layer-wise plans of the request (space.py)."""
-    return search(resolved.space, resolved.rates, resolved.memory_bytes, should_stop=should_stop)
+    return search(resolved.space, resolved.rates, resolved.budget_bytes, should_stop=should_stop)
 
 
 def candidate(resolved: Resolved, outcome: LayerwiseOutcome) -> Candidate | None:

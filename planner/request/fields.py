@@ -21,6 +21,7 @@ from ...errors import InputError
 from ...profiles.io.reader import read_document
 from ..space.stage_string import GRAMMAR, read_stages
 from .fix import FIXABLE, items, parse_fix
+from .headroom import parse_headroom
 
 STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
@@ -210,6 +211,11 @@ Factor = Annotated[
 Coefficient = Annotated[float, BeforeValidator(checked(non_negative)), WithJsonSchema({"type": "number", "minimum": 0})]
 Bytes = Annotated[
     int, BeforeValidator(checked(positive("B"))), WithJsonSchema({"type": "string", "examples": ["70 GiB"]})
+]
+Headroom = Annotated[
+    str,
+    BeforeValidator(checked(parse_headroom)),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["5%", "4 GiB", 0]}),
 ]
 Tokens = Annotated[
     int,

@@ -68,6 +68,9 @@ class RequestFields(TypedDict, total=False):
     """Minimise seconds per step, dollars per token, or bytes on the fullest GPU [step]."""
     max_memory: int | str | None
     """Limit on the bytes of each GPU: `70 GiB` [the memory of the GPU]."""
+    headroom: int | str | None
+    """Memory of each GPU that the chosen layout leaves free: `5%`, `4 GiB`, 0 for none [what published runs needed
+    beyond their prediction; none beside `max_memory`]."""
     technique: str | Sequence[str] | Mapping[str, Any] | None
     """Techniques to train by, with their knobs: `diloco:period=50`."""
 
@@ -79,7 +82,7 @@ FLAT: dict[str, FieldPath] = {
     **{
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
-                     "expert_capacity_factor", "moe_aux_loss_coeff", "objective", "max_memory")
+                     "expert_capacity_factor", "moe_aux_loss_coeff", "objective", "max_memory", "headroom")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

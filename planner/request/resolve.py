@@ -38,6 +38,7 @@ from ..switches.registry import SWITCHES, with_switches
 from ..targets.base import Target
 from ..targets.registry import target as load_target
 from ..targets.registry import who_trains, with_techniques
+from . import headroom
 from .load import Request
 from .stages import given_stages
 
@@ -59,6 +60,7 @@ class Resolved:
     links: Mapping[str, Levels] | None = None  # that kinds of groups find in place of the cluster's (replicas.py)
     stages: tuple[int, ...] | None = None  # [chunk] layers that the request gives; None: it gives none
     switches: Choice = field(default_factory=Choice)  # of the software, and those that a search compares
+    headroom_share: float | None = None  # of the memory, where no layout leaves the headroom (drivers/headroom.py)
     job_gpus: int | None = None  # GPUs of the job, of which `cluster` is one island (islands.py); None: its own
 
     @cached_property
@@ -92,9 +94,20 @@ class Resolved:
 
     @property
     def memory_bytes(self) -> float:
-        """What a layout may use of each GPU."""
+        """The most that a layout may use of each GPU: whether a given layout fits."""
         limit = self.workload.max_memory_bytes
         return min(self.cluster.memory_bytes, limit) if limit else self.cluster.memory_bytes
+
+    @property
+    def headroom_bytes(self) -> float:
+        """What a chosen layout leaves of `memory_bytes`."""
+        given, limited = self.request.workload.headroom, self.workload.max_memory_bytes is not None
+        return headroom.left_bytes(given, self.memory_bytes, limited=limited, share=self.headroom_share)
+
+    @property
+    def budget_bytes(self) -> float:
+        """The most that a layout may use of each GPU to be chosen."""
+        return self.memory_bytes - self.headroom_bytes
 
     @property
     def host_bytes(self) -> float:
@@ -147,6 +160,7 @@ def resolve(request: Request) -> Resolved:
         request=request, model=model, cluster=cluster, workload=workload, stack=stack, plain_stack=stack,
         target=target, warnings=(), stages=given_stages(request, model, target),
     ).switched()
+    headroom.check_headroom(request.workload.headroom, resolved.memory_bytes)
     of_model = [Notice("model", text) for text in model_warnings]
     return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
 

@@ -20,6 +20,7 @@ from .fields import (
     Coefficient,
     Factor,
     Fix,
+    Headroom,
     Lengths,
     Positive,
     Stages,
@@ -58,6 +59,8 @@ class WorkloadRequest(_Model):
     Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
     expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
     moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
+    headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed
+    beyond their prediction, or nothing beside max_memory.
     """
 
     kind: Literal["train"] = "train"
@@ -78,6 +81,7 @@ class WorkloadRequest(_Model):
         validation_alias=AliasChoices("max_memory", "max_memory_bytes"),
         serialization_alias="max_memory_bytes",
     )
+    headroom: Headroom | None = None
 
     @field_validator("train", mode="before")
     @classmethod
@@ -181,7 +185,7 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
-    for name in ("expert_capacity_factor", "moe_aux_loss_coeff"):
+    for name in ("expert_capacity_factor", "moe_aux_loss_coeff", "headroom"):
         if data["workload"][name] is None:
             del data["workload"][name]
     if data["stages"] is None:

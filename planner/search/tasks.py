@@ -63,7 +63,7 @@ def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -
         resolved = resolved.for_target(task.target)
     watch = {"progress": progress, "should_stop": lambda: time.time() >= task.ends_s}
     if task.aim == "frontier":
-        limits = {"memory_bytes": resolved.memory_bytes, "host_bytes": resolved.host_bytes, **watch}
+        limits = {"memory_bytes": resolved.budget_bytes, "host_bytes": resolved.host_bytes, **watch}
         traced = FrontierSearch(resolved.space, resolved.rates, rivals=task.rivals, **limits).trace()
         points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
         return Answer(tuple(points), traced.count, traced.stopped)

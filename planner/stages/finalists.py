@@ -118,7 +118,7 @@ class Finalists:
         """Seconds of a step, infinite if it does not fit. The best stages of each layout are recorded."""
         staged = self._base(layout)
         staged = staged.split(partition) if partition else staged
-        if staged.device_bytes > self.resolved.memory_bytes or staged.host_bytes > self.resolved.host_bytes:
+        if staged.device_bytes > self.resolved.budget_bytes or staged.host_bytes > self.resolved.host_bytes:
             return float("inf")
         self.simulated += staged.is_simulated
         known = self.best.get(layout)
@@ -151,7 +151,7 @@ class Finalists:
         if (layout, separate_recompute) in self._solved:
             return self._solved[layout, separate_recompute]
         base = self._base(layout)
-        problem = problem_of(base, self.resolved.memory_bytes, separate_recompute=separate_recompute)
+        problem = problem_of(base, self.resolved.budget_bytes, separate_recompute=separate_recompute)
         sizes, recomputed = stages_by_layout(layout, self.resolved.model.num_layers)
         even = Partition(sizes, recomputed if separate_recompute else None)
 
@@ -185,7 +185,7 @@ class Finalists:
         """`lower_bound_s`, over all that the relaxed search leaves. Its nodes get continuous programs, and
         the first few integer ones."""
         search = AnySplit(
-            splittable(self.resolved.space), self.resolved.rates, memory_bytes=self.resolved.memory_bytes, top=LISTED,
+            splittable(self.resolved.space), self.resolved.rates, memory_bytes=self.resolved.budget_bytes, top=LISTED,
             incumbent=self._worth_finding_s, should_stop=self._cut,
         )  # fmt: skip
         outcome = search.run()
@@ -221,7 +221,7 @@ class Finalists:
             solved = self.split(layout, rounds=rounds)
             return solved.bound_s, solved.rounds
         self.simulate(layout, None)
-        problem = problem_of(self._base(layout), self.resolved.memory_bytes, separate_recompute=False)
+        problem = problem_of(self._base(layout), self.resolved.budget_bytes, separate_recompute=False)
         n, q = problem.layers_by_run(np.array(self._base(layout).partition.sizes, dtype=np.float64))
         return float(problem.step_s(problem.critical_paths(n, q, 1), n, q)), 0
 

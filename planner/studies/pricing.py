@@ -240,7 +240,7 @@ def replanned(
     if shared is None:
         best = _searched(resolved, bound, should_stop, explain)
     else:
-        best = shared.best(resolved.rates, memory_bytes=resolved.memory_bytes, incumbent=bound, should_stop=should_stop)
+        best = shared.best(resolved.rates, memory_bytes=resolved.budget_bytes, incumbent=bound, should_stop=should_stop)
     if best in seeds:
         seeds.remove(best)
     seeds.insert(0, best)

@@ -22,7 +22,7 @@ def together(variants: Sequence[Resolved]) -> list[RateSweep | None]:
     for group in groups:
         first = variants[group[0]]
         if len(group) > 1 and first.workload.objective != "memory":
-            most = max(variants[index].memory_bytes for index in group)
+            most = max(variants[index].budget_bytes for index in group)
             search = RateSweep(first.space, first.rates, memory_bytes=most, host_bytes=first.host_bytes)
             for index in group:
                 out[index] = search

@@ -554,7 +554,7 @@ def test_pipelines_over_unlike_groups_that_fit_are_searched(text: str, kinds: in
     search = SharedPipelines.__new__(SharedPipelines)
     search.problem, search.rates, search.shares = resolved.problem, resolved.rates, [0.5, 0.5]
     for memory_bytes, fits in ((least * (1 + 1e-9), True), (least / 2, False)):
-        part = SimpleNamespace(alone=SimpleNamespace(memory_bytes=memory_bytes))
+        part = SimpleNamespace(alone=SimpleNamespace(budget_bytes=memory_bytes))
         search.parts = cast(Any, (part, part))
         assert bool(search._fits(mean)[0]) is fits
 

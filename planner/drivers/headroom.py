@@ -1,0 +1,40 @@
+"""Plans where no layout leaves the headroom: with less of it, and a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...cost_models import units
+from ..document.candidate import Candidate
+from ..document.plan import Plan
+from ..evaluation.infeasible import NoHeadroomError
+from ..request.resolve import Resolved
+
+
+def with_headroom(resolved: Resolved, driver: Callable[[Resolved], Plan]) -> Plan:
+    """The plan of `driver`. Where layouts fit and none leaves the default headroom, that of the layout which leaves
+    most: with it, a GPU with more memory never has a slower plan. Over groups of nodes that differ, where no search
+    minimises bytes, that of all that fit. Raises NoHeadroomError where the request names a headroom that none leaves.
+    """
+    try:
+        return driver(resolved)
+    except NoHeadroomError as error:
+        if resolved.request.workload.headroom is not None:
+            raise
+        plan = driver(replace(resolved, headroom_share=error.share))
+    return plan.with_warnings([_warning(resolved, plan.best)])
+
+
+def _warning(resolved: Resolved, best: Candidate) -> str:
+    chance = "" if best.overflow_chance is None else f", with a chance of {best.overflow_chance:.0%} of running out"
+    headroom, left = units.gib(resolved.headroom_bytes), units.gib(_left_bytes(resolved, best))
+    return (f"no layout leaves the headroom of {headroom} GiB per GPU; layout 1 leaves {left}{chance}: more GPUs, a "
+            "shorter --seq-len, or 8-bit optimizer states leave more")  # fmt: skip
+
+
+def _left_bytes(resolved: Resolved, best: Candidate) -> float:
+    """What the layout leaves on the fullest GPU of all, by its own memory."""
+    if best.spread is None:
+        return resolved.memory_bytes - best.device_bytes
+    return min(use.memory_bytes - use.device_bytes for use in best.spread.islands)
