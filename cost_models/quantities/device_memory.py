@@ -118,16 +118,31 @@ class DeviceMemory:
         ledger = self.ledger
         divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
         plan = ledger.exchanges
-        names = ("dense_bytes", "experts_bytes")[: 1 + ledger.problem.model.is_moe]
+        names = ("dense", "experts")[: 1 + ledger.problem.model.is_moe]
         total: Array | float = 0.0
         # Experts are sharded over groups of their own, so each part is divided by the size of its own group.
         for part, name in enumerate(names):
-            whole = ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[name]))
+            whole = self._with_copies(j, name)
             if ledger.store is None or not ledger.store.weights:
                 total = total + whole / ledger.state_sharers(plan.weights_over, divided)[part]
             if plan.copied_over is not None:
                 total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
         return np.asarray(total + np.zeros(len(ledger.layouts)))
+
+    def _with_copies(self, j: int, name: str) -> Array:
+        """[n] bytes of all weights of a part with their quantised copies, which may be all there is of those of layers:
+        a distributed optimizer on the GPU writes the quantised ones (Megatron Core d98e8a64, DistributedOptimizer)."""
+        ledger, tables = self.ledger, self.ledger.tables.parameters
+        whole = ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"]))
+        if not ledger.problem.workload.is_quantised:
+            return whole
+        copies = tables[f"{name}_copies_bytes"]
+        both = whole + ledger.on_profile(j, ledger.per_kind(copies))
+        if not ledger.problem.state_bytes.replaces_weight:
+            return both
+        kept = np.where(copies > 0, copies, tables[f"{name}_bytes"])
+        replaces = (ledger.layouts["zero"] > 0) & ~ledger.states.offloads_optimizer
+        return np.where(replaces, ledger.on_profile(j, ledger.per_kind(kept)), both)
 
     def _traffic_bytes(self, j: int) -> Array:
         """[n] bytes that the traffic of states needs beside the optimizer's, on the GPU."""

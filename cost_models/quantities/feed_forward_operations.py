@@ -86,19 +86,28 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
         _add_output_bias(builder, ops, rows, num_local)
     launched = np.maximum(builder.stack.kernels_per_expert_block - router_launches(shard.graphs), 0.0)
     ops.kernels = ops.kernels + launched + builder.stack.kernels_per_expert * num_local
-    # Rows come rank by rank, and leave so; experts take them one after another.
-    ops.reordered_bytes = np.where(shard.ep * shard.etp > 1, 2 * w * rows * h, 0.0)
     ops.host_waits = ~has_fixed_shapes(shard.graphs) & (builder.stack.dropless and block.capacity_factor is None)
     ops.ep_overlap = shard.ep_overlap
-    _add_permutation(builder, ops, block, routed, rows)
-    _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
-    if (shard.etp > 1).any():
-        full = np.where(shard.etp > 1, w * rows * h, 0.0)
-        ops.exchanges.append(Exchange("ep", "all_gather", full, shard.etp, np.ones_like(full), 1, 1, moe))
-        ops.exchanges.append(Exchange("ep", "reduce_scatter", full, shard.etp, np.ones_like(full), 1, 1, moe))
+    _add_dispatch(builder, ops, block, routed, rows)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _add_dispatch(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array) -> None:
+    """Tokens to the ranks of their experts, in the order of these, and back."""
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    ranks = shard.ep * shard.etp
+    if builder.stack.ep_dispatch == "allgather":  # all tokens of all ranks go to each of them
+        before = routed = shard.sp_tokens * ranks
+        _add_gathers(ops, w * routed * h, ranks)
+    else:
+        before = rows
+        _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
+        _add_gathers(ops, w * rows * h, shard.etp)
+    # Rows come rank by rank, and leave so; experts take them one after another.
+    ops.reordered_bytes = np.where(ranks > 1, w * (before + rows) * h, 0.0)
+    _add_permutation(builder, ops, block, routed, rows)
 
 
 def _add_permutation(
@@ -114,7 +123,9 @@ def _add_permutation(
     """
     shard, stack, k = builder.shard, builder.stack, block.top_k
     tokens, again = routed / k, np.zeros_like(routed)
-    if stack.ep_dispatch != "alltoall":
+    if stack.ep_dispatch == "allgather":
+        tokens, routed = routed, rows
+    elif stack.ep_dispatch != "alltoall":
         tokens = routed * distinct_share(shard.ep, k, (block.groups, block.top_groups))
     else:
         padded = np.logical_and(ops.host_waits, builder.workload.is_quantised)
@@ -134,6 +145,14 @@ def _add_output_bias(builder: Builder, ops: LayerOperations, rows: Array, num_lo
     forward, backward = (24 + 2 * w) * elements, (32 + 4 * w) * elements
     ops.traffic.append(MemoryTraffic("expert bias", forward, backward, tag("moe"), fusable=False))
     ops.kernels = ops.kernels + 2.0 * num_local
+
+
+def _add_gathers(ops: LayerOperations, full: Array, size: Array) -> None:
+    """Tokens of `size` neighbours, `full` bytes, gathered to all of them, and their outputs summed up and scattered."""
+    full = np.where(size > 1, full, 0.0)
+    if full.any():
+        for op in ("all_gather", "reduce_scatter"):
+            ops.exchanges.append(Exchange("ep", op, full, size, np.ones_like(full), 1, 1, tag("moe")))
 
 
 def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:

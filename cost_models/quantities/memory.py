@@ -35,23 +35,22 @@ class StateBytes:
     gradient: float  # as it is summed
     optimizer: float  # moments and master weight
     quantised_copy: float  # of a weight for products, with its transpose
+    replaces_weight: bool  # whether that copy is all there is of a weight, where a distributed optimizer makes it
 
     @classmethod
     def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
         fp32 = workload.precision == "fp32"
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
         moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or stack.master_weights else 2.0)
-        # A quantised weight and its transpose beside the bf16 one; in TransformerEngine, where weights are gathered in
-        # fp8, they are all that there is.
-        only = workload.precision == "fp8" and stack.caches_fp8_weights and stack.fp8_gather
-        copies = workload.is_quantised and not only
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
             gradient=4.0 if fp32 else float(stack.gradient_bytes),
             optimizer=moments + (0.0 if fp32 or not stack.master_weights else MASTER_BYTES),
-            quantised_copy=2 * workload.operand_bytes if copies else 0.0,
+            quantised_copy=2 * workload.operand_bytes if workload.is_quantised else 0.0,
+            # Weights of TransformerEngine that are quantised before they are gathered.
+            replaces_weight=workload.is_quantised and stack.caches_fp8_weights and stack.fp8_gather,
         )
 
 

@@ -136,7 +136,7 @@ class Tables:
     @cached_property
     def parameters(self) -> dict[str, Array]:
         """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each, of them what tp does
-        not split; and their weights' bytes at rest (a quantised copy included) and as they are gathered."""
+        not split; and their weights' bytes: by themselves, of the quantised copies, and as they are gathered."""
         tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
                             (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
         rows, states = self.problem.parameters, self.problem.state_bytes
@@ -147,8 +147,8 @@ class Tables:
         # Quantisation of a frozen base and copies for products concern the matrices of layers, not embedding and head.
         gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
                              for i, p in enumerate(rows)])[:, None]  # fmt: skip
-        copies = [states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))]
-        at_rest = gathered + np.array(copies)[:, None]
+        copies = np.array([states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))])[:, None]
+        at_rest = gathered
         if self.problem.workload.precision == "fp8" and self.problem.stack.fp8_gather:
             gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
         return {
@@ -161,6 +161,8 @@ class Tables:
             "trained_whole": np.array([np.full(len(tp), p.trained_replicated) for p in rows]),
             "dense_bytes": dense * at_rest,
             "experts_bytes": experts * at_rest,
+            "dense_copies_bytes": dense * copies,
+            "experts_copies_bytes": experts * copies,
             "dense_gathered_bytes": dense * gathered,
             "experts_gathered_bytes": experts * gathered,
         }

@@ -77,7 +77,7 @@ class StackSpec:
     # How tokens reach their experts. alltoall: one copy per expert. deduplicated: one per node, handed on inside it
     # (DeepEP, HybridEP), and summed there on the way back. deduplicated-fp8: and quantised before they leave where
     # training is in fp8, as are the gradients of what comes back.
-    ep_dispatch: Literal["alltoall", "deduplicated", "deduplicated-fp8"]
+    ep_dispatch: Literal["allgather", "alltoall", "deduplicated", "deduplicated-fp8"]
     dropless: bool  # no token is dropped: the host reads how many each expert got, and waits for it in every layer
     moe_imbalance: float  # tokens of the busiest expert rank over the mean [1, 3]
     sources: Mapping[str, str] = field(default_factory=dict)  # field -> source

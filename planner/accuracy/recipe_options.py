@@ -40,6 +40,9 @@ PRECISIONS: Mapping[str, Settings] = {
 # Precision of a recipe -> how it finds the scales of a tensor: feature `fp8_recipe` of published runs.
 _SCALES = {"fp8_delayed": "delayed", "fp8_current": "current", "fp8_subchannel_blockwise": "blockwise",
            "mxfp8": "mxfp8"}  # fmt: skip
+# Precisions of recipes that keep and gather weights quantised unless told not to (MixedPrecisionConfig).
+_GATHERS = {"fp8_delayed": "fp8_param_gather", "fp8_current": "fp8_param_gather", "mxfp8": "fp8_param_gather",
+            "nvfp4": "fp4_param_gather"}  # fmt: skip
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _CP_COMM = {"allgather": "all_gather"}  # other types are spelled as the argument
 
@@ -114,17 +117,19 @@ def features_of(row: RowReader) -> dict[str, Any]:
     dispatcher = row.text("dispatcher", default="")
     if dispatcher == "flex":
         dispatcher = row.text("dispatcher_backend")
+    gathers = row.flag("nvfp4_or_fp8_param_gather")
     stated = {
         "grad_reduce": None if fp32 is None else "fp32" if fp32 else "bf16",
         "tp_comm_overlap": row.flag("tp_comm_overlap"),
         "dp_overlap_grad": row.flag("overlap_grad_reduce"),
         "dp_overlap_param": row.flag("overlap_param_gather"),
         "fp8_recipe": _SCALES.get(row.text("precision")),
-        "fp8_param_gather": row.flag("nvfp4_or_fp8_param_gather"),
         "moe_dispatcher": dispatcher or None,
         "moe_a2a_overlap": row.flag("ep_overlap"),
         "delay_wgrad": row.flag("delay_wgrad"),
     }
+    if name := _GATHERS.get(row.text("precision")):
+        stated[name] = gathers is not False
     return {name: value for name, value in stated.items() if value is not None} | _graphs(row)
 
 

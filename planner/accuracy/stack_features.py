@@ -36,6 +36,8 @@ _STATED_BY = {
     "gradient_accumulation_fusion": ("gradient_accumulation_fusion",),
     "torch_compile": ("torch_compile",),
     "ep_overlap": ("moe_a2a_overlap",),
+    "fp8_param_gather": ("fp8_param_gather", "float8_allgather"),
+    "fp4_param_gather": ("fp4_param_gather",),
 }
 
 
@@ -74,9 +76,6 @@ def settings_of(features: Mapping[str, Any]) -> dict[str, str]:
         flag = next((flag for name in names if isinstance(flag := features.get(name), bool)), None)
         if flag is not None:
             out[switch] = "on" if flag else "off"
-    gathers = [features.get(key) for key in ("float8_allgather", "fp8_param_gather")]
-    if any(isinstance(flag, bool) for flag in gathers):
-        out["fp8_param_gather"] = "on" if True in gathers else "off"
     return out | _attention(features) | _graphs(features)
 
 

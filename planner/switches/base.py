@@ -63,20 +63,25 @@ class Switch:
     subject: str = "every training"
     # Whether it does anything under such a layout.
     applies: Callable[[Layout], bool] = lambda layout: True
-    # Other switches, and the value of each without which a framework refuses any value but the plain one.
-    needs: Settings = field(default_factory=dict)
+    # Value -> other switches, with the values that each may have beside it: a framework refuses all others.
+    needs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     # Target -> value -> the options that set it: those of the newest release first, then those of older ones. A value
     # without options is the default of the target.
     options: Mapping[str, Mapping[str, tuple[Options, ...]]] = field(default_factory=dict)
     # Options that go along with others of these and do not tell the value.
     companions: frozenset[str] = frozenset()
-    # What is chosen unless the request says so: one value, or several of an axis that a search compares. Values that
-    # the target lacks are passed over. None: as the stack has it.
+    # What is chosen unless the request says so: the first of these, or all of them of an axis, which a search compares.
+    # Values that the target lacks or whose needs are not met are passed over. None: as the stack has it.
     choices: Callable[[Situation], tuple[str, ...]] = lambda situation: ()
 
     def of_target(self, target: str) -> tuple[str, ...]:
         """The values that a target can be set to, none where it lacks the switch."""
         return tuple(value for value in self.values if value in self.options.get(target, {}))
+
+    def unmet(self, value: str, settings: Settings) -> Mapping[str, tuple[str, ...]]:
+        """The needs of a value that settings contradict."""
+        needs = self.needs.get(value, {})
+        return {name: fit for name, fit in needs.items() if settings.get(name, fit[0]) not in fit}
 
     def value_of(self, settings: Settings, layout: Layout) -> str | None:
         """The value under settings and a layout, None where neither has any."""

@@ -32,7 +32,7 @@ def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
         raise InputError.of(problems)
     settings, axes = dict[str, str](), dict[str, tuple[int, ...]]()
     for name, switch in SWITCHES.items():
-        values = (fixed[name],) if name in fixed else _choices(switch, target, situation, fixed)
+        values = (fixed[name],) if name in fixed else _choices(switch, target, situation, settings)
         if switch.axis:
             axes[name] = tuple(encode(name, value) for value in values or switch.values[:1])
         elif values:
@@ -40,18 +40,12 @@ def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
     return Choice(settings, axes)
 
 
-def _choices(switch: Switch, target: str, situation: Situation, fixed: Settings) -> tuple[str, ...]:
+def _choices(switch: Switch, target: str, situation: Situation, settings: Settings) -> tuple[str, ...]:
+    """settings: those of the switches before it."""
     if not switch.concerns(situation.problem):
         return ()
     has = switch.of_target(target)
-    if _unmet(switch, fixed):
-        return has[:1]
-    return tuple(value for value in switch.choices(situation) if value in has)
-
-
-def _unmet(switch: Switch, fixed: Settings) -> Settings:
-    """The needs of a switch that a request does not leave open."""
-    return {name: value for name, value in switch.needs.items() if fixed.get(name, value) != value}
+    return tuple(value for value in switch.choices(situation) if value in has and not switch.unmet(value, settings))
 
 
 def lacks(target: str, fixed: Settings) -> list[str]:
@@ -76,7 +70,6 @@ def _wrong(fixed: Settings, target: str, situation: Situation) -> Iterator[Field
             hint = f"`--target {able[0]}` has it" if able else f"no target sets it: {switch.source}"
             text = f"{value}: {target} has {', '.join(has) or 'no such switch'} ({switch.meaning})"
             yield FieldProblem(text, field=f"fix.{name}", hint=hint)
-        elif value != switch.values[0]:
-            for other, needed in _unmet(switch, fixed).items():
-                text = f"{value}: {target} has it with {other}={needed} only, which is fixed to {fixed[other]}"
-                yield FieldProblem(text, field=f"fix.{name}", hint="leave one of them out")
+        for other, fit in switch.unmet(value, fixed).items():
+            text = f"{value}: it goes with {other} {' or '.join(fit)}, which is fixed to {fixed[other]}"
+            yield FieldProblem(text, field=f"fix.{name}", hint=f"leave one of them out ({switch.source})")

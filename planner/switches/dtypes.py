@@ -5,7 +5,7 @@ A search never compares them, because they change what is trained: they are as t
 
 from __future__ import annotations
 
-from ...cost_models.problem import Problem
+from ...cost_models.layouts import OFFLOADS, Layout
 from .base import Situation, Switch
 from .megatron import of_megatron
 
@@ -18,10 +18,6 @@ _CAST_BLOCKS = 4.0
 _CAST_CURRENT = 6.0
 _CASTS = {"delayed": _CAST_DELAYED, "mxfp8": _CAST_BLOCKS, "blockwise": _CAST_BLOCKS, "current": _CAST_CURRENT}
 _CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), _CAST_CURRENT)
-
-
-def _is_quantised(problem: Problem) -> bool:
-    return problem.workload.precision in ("fp8", "fp4")
 
 
 _MEGATRON_RECIPES = {"delayed": "delayed", "current": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
@@ -55,16 +51,39 @@ FP8_RECIPE = Switch(
     options=of_megatron({value: {"--fp8-recipe": spelled} for value, spelled in _MEGATRON_RECIPES.items()}),
     choices=_recipe,
 )
+# Only a distributed optimizer gathers weights, and one on the host leaves them in bf16 unless scaling is delayed:
+# Megatron-LM d98e8a64, training/arguments.py:1095 and 1889.
+def _gathers(layout: Layout) -> bool:
+    return layout.zero > 0 and not OFFLOADS[layout.offload].startswith("opt")
+
+
+# MXFP8 keeps a buffer of weights in bf16 beside them unless the buffer of gradients takes its place:
+# core/distributed/param_and_grad_buffer.py:1245.
+_GATHER, _BUFFER = {"--fp8-param-gather": True}, {"--reuse-grad-buf-for-mxfp8-param-ag": True}
 FP8_PARAM_GATHER = Switch(
     name="fp8_param_gather",
-    meaning="weights are quantised before they are gathered",
+    meaning="weights of layers are kept and gathered in fp8, of MXFP8 through the buffer of gradients",
+    values=("off", "on", "grad_buffer"),
+    changes=lambda stack, value: {"fp8_gather": value != "off"},
+    source="torchao, enable_fsdp_float8_all_gather; Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py",
+    options=of_megatron({"off": {}, "on": _GATHER, "grad_buffer": {**_GATHER, **_BUFFER}}),
+    concerns=lambda problem: problem.workload.precision == "fp8",
+    subject="training in fp8",
+    applies=_gathers,
+    needs={"grad_buffer": {"fp8_recipe": ("mxfp8",)}},
+    choices=lambda situation: ("grad_buffer", "on"),
+)
+FP4_PARAM_GATHER = Switch(
+    name="fp4_param_gather",
+    meaning="weights of layers are kept and gathered in NVFP4",
     values=("off", "on"),
     changes=lambda stack, value: {"fp8_gather": value == "on"},
-    source="torchao, enable_fsdp_float8_all_gather; Megatron-LM, --fp8-param-gather",
-    options=of_megatron({"off": {}, "on": {"--fp8-param-gather": True}}),
-    concerns=_is_quantised,
-    subject="training in fp8 or fp4",
-    # Only a distributed optimizer gathers weights: Megatron-LM d98e8a64, training/arguments.py:1095.
-    applies=lambda layout: layout.zero > 0,
+    source="Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py",
+    options=of_megatron({"off": {}, "on": {"--fp4-param-gather": True}}),
+    concerns=lambda problem: problem.workload.precision == "fp4",
+    subject="training in fp4",
+    applies=_gathers,
+    choices=lambda situation: ("on",),
 )
-NUMERICS = (GRAD_REDUCE_DTYPE, FP8_RECIPE, FP8_PARAM_GATHER)
+# What is trained depends on these: gathers in 8 or 4 bits only leave out a rounding to bf16.
+NUMERICS = (GRAD_REDUCE_DTYPE, FP8_RECIPE)

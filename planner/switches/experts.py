@@ -7,8 +7,8 @@ from ...cost_models.problem import Problem
 from .base import Situation, Switch
 from .megatron import of_megatron
 
-# A token is sent once per expert, or once per node.
-_DISPATCH = {"allgather": "alltoall", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
+# A token is sent to all ranks, once per expert, or once per node.
+_DISPATCH = {"allgather": "allgather", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
 _NODE = 8  # GPUs of an NVLink domain of DeepEP, at most (deepseek-ai/DeepEP, NUM_MAX_NVL_PEERS)
 _TYPE, _BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
 
@@ -56,6 +56,7 @@ EP_OVERLAP = Switch(
     concerns=has_experts,
     subject="mixtures of experts",
     applies=spreads_experts,
+    needs={"on": {"moe_dispatcher": ("alltoall", "deepep", "hybridep")}},  # core/transformer/transformer_config.py
     options=of_megatron({"off": {}, "on": {"--overlap-moe-expert-parallel-comm": True}}),
     choices=lambda situation: ("off", "on"),
 )  # fmt: skip

@@ -47,7 +47,7 @@ OVERLAP_PARAM_GATHER = Switch(
     changes=_hides("dp_gather_overlap"),
     source="dp_gather_overlap of stacks/generic.yaml",
     applies=lambda layout: layout.dp * layout.cp > 1 and layout.zero > 0,
-    needs={"overlap_grad_reduce": "on"},  # Megatron-LM d98e8a64, training/arguments.py:1028
+    needs={"on": {"overlap_grad_reduce": ("on",)}},  # Megatron-LM d98e8a64, training/arguments.py:1028
     options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),
-    choices=lambda situation: ("on",),
+    choices=lambda situation: ("on", "off"),
 )

@@ -82,11 +82,14 @@ def test_overlaps_and_the_loss_are_priced_as_they_are_switched(
     found, step_s = priced(text)
     assert not found.switched
     assert step_s == pytest.approx(plan.best.step_s, rel=1e-9)
-    overlaps = ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap")
-    for option in (*overlaps, "--cross-entropy-loss-fusion"):
-        found, slower = priced(text.replace(f"{option}\n", ""))
-        assert list(found.switched) == [option]
+    reduce, gather = "--overlap-grad-reduce", "--overlap-param-gather"
+    for options in ([reduce, gather], [gather], ["--tp-comm-overlap"], ["--cross-entropy-loss-fusion"]):
+        lines = [line for line in text.splitlines(keepends=True) if line.strip() not in options]
+        found, slower = priced("".join(lines))
+        assert list(found.switched) == options
         assert slower > step_s
+    with pytest.raises(InputError, match="overlap_param_gather: on: it goes with overlap_grad_reduce on"):
+        priced(text.replace(f"{reduce}\n", ""))
     path.write_text(text.replace("--cross-entropy-loss-fusion\n", ""), encoding="utf-8")
     assert main(["import", "megatron-args", str(path), "--cluster", "dgx-h100:8"]) == 0
     assert "with --cross-entropy-loss-fusion: " in capsys.readouterr().out
@@ -114,7 +117,7 @@ def mine():
     assert found.unknown == {"model.made_up": 8}
     assert dict(found.settings) == {
         "tp_comm_overlap": "on", "overlap_grad_reduce": "on", "overlap_param_gather": "on", "fp8_recipe": "current",
-        "grad_reduce_dtype": "fp32", "fp8_param_gather": "off", "cross_entropy": "fused",
+        "grad_reduce_dtype": "fp32", "fp8_param_gather": "on", "cross_entropy": "fused",
     }  # fmt: skip
     assert found.switched == ()
 

@@ -23,7 +23,9 @@ _NEEDS = (
     ("--exp-avg-dtype", "--use-precision-aware-optimizer"), ("--num-query-groups", "--group-query-attention"),
     ("--use-megatron-fsdp", "--ckpt-format"), ("--fp8-recipe", "--fp8-format"), ("--fp8-format", "--bf16"),
     ("--delay-wgrad-compute", "--overlap-moe-expert-parallel-comm"), ("--fp8-param-gather", "--fp8-format"),
-    ("--fp8-param-gather", "--use-distributed-optimizer"),
+    ("--fp8-param-gather", "--use-distributed-optimizer"), ("--fp4-param-gather", "--fp4-format"),
+    ("--fp4-param-gather", "--use-distributed-optimizer"),
+    ("--reuse-grad-buf-for-mxfp8-param-ag", "--fp8-param-gather"),
     ("--fp4-recipe", "--fp4-format"), ("--fp4-format", "--bf16"),
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip

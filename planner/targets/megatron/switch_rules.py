@@ -29,6 +29,10 @@ def _expert_overlap_graphs(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["ep_overlap"] == 0) | held[columns["cuda_graphs"]])
 
 
+def _expert_overlap_dispatch(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["ep_overlap"] == 0) | (problem.stack.ep_dispatch != "allgather"))
+
+
 def _graphs_of_experts(columns: Columns, problem: Problem) -> Mask:
     """The counts of a model that drops no token are read back in the middle of a step."""
     dropless = problem.model.is_moe and problem.model.capacity_factor is None
@@ -59,6 +63,8 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
              _expert_overlap_recompute, "--overlap-moe-expert-parallel-comm recomputes no experts and no whole layers"),
         Rule(f"{target}: ep_overlap and graphs", ("ep_overlap", "cuda_graphs"), _expert_overlap_graphs,
              "--overlap-moe-expert-parallel-comm goes with no graph of experts or dense blocks ({graphs_name})"),
+        Rule(f"{target}: ep_overlap and dispatcher", ("ep_overlap",), _expert_overlap_dispatch,
+             "--overlap-moe-expert-parallel-comm needs --moe-token-dispatcher-type alltoall or flex"),
         Rule(f"{target}: graphs of experts", ("cuda_graphs",), _graphs_of_experts,
              "cuda_graphs {graphs_name} holds experts, which need a capacity to have fixed shapes"),
         Rule(f"{target}: graphs and recompute", ("cuda_graphs", "recompute"), _graphs_recompute,

@@ -137,7 +137,8 @@ _TWINS = (
     _flag("--fp16", "mixed_precision.fp16"),
     _same("--fp8-format", "mixed_precision.fp8"),
     _same("--fp8-recipe", "mixed_precision.fp8_recipe"),
-    _flag("--fp8-param-gather", "mixed_precision.fp8_param_gather"),
+    *(_flag(f"--{name.replace('_', '-')}", f"mixed_precision.{name}")
+      for name in ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag", "fp4_param_gather")),
     _negated("--grad-reduce-in-bf16", "mixed_precision.grad_reduce_in_fp32"),
     _same("--fp4-format", "mixed_precision.fp4"),
     _same("--fp4-recipe", "mixed_precision.fp4_recipe"),
@@ -209,17 +210,19 @@ _RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"
 
 
 def _precision(recipe: Any) -> Settings:
-    """A named recipe, as `bf16_with_mxfp8_mixed`."""
+    """A named recipe, as `bf16_with_mxfp8_mixed`. All but those of blocks gather quantised weights."""
     name = str(recipe).replace("-", "_")
     if not name.endswith("_mixed"):
         return {}
     out: Settings = {"--fp16" if name.startswith("fp16") else "--bf16": True}
     if "fp4" in name:
-        return out | {"--fp4-format": "e2m1"}
+        return out | {"--fp4-format": "e2m1", "--fp4-param-gather": True}
     if "fp8" not in name:
         return out
     recipe = next((spelled for part, spelled in _RECIPES.items() if part in name), "delayed")
-    return out | {"--fp8-format": "hybrid", "--fp8-recipe": recipe}
+    gathers: Settings = {"--fp8-param-gather": True} if recipe != "blockwise" else {}
+    buffer: Settings = {"--reuse-grad-buf-for-mxfp8-param-ag": True} if recipe == "mxfp8" else {}
+    return out | {"--fp8-format": "hybrid", "--fp8-recipe": recipe} | gathers | buffer
 
 
 def _overlaps(settings: Mapping[str, Any]) -> Settings:

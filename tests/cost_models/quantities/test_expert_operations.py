@@ -45,12 +45,25 @@ def traffic(ops: LayerOperations, name: str) -> MemoryTraffic:
         (4, "bf16", {"ep_dispatch": "deduplicated"}, 2 * (1.75 + 2)),
         (4, "fp8", {"ep_dispatch": "deduplicated"}, 2 * (1.75 + 2)),  # padded as they are copied
         (1, "bf16", {"ep_dispatch": "deduplicated"}, 2 * (1 + 2)),
+        (4, "bf16", {"ep_dispatch": "allgather"}, 2 * (4 + 2)),  # tokens of four ranks read for two copies
     ],
 )
 def test_copies_of_tokens(ep: int, precision: Precision, changed: dict[str, Any], tokens_moved: float) -> None:
     found = traffic(operations(MIXTRAL, Layout(dp=8, shard=8, ep=ep), precision, **changed), "permute")
     assert found.forward_bytes[0] == pytest.approx(2 * TOKENS * MIXTRAL.hidden * tokens_moved)
     assert found.backward_bytes[0] == found.forward_bytes[0]
+
+
+def test_gathered_tokens() -> None:
+    """All tokens of the four ranks of an expert group on each of them; their outputs are summed up and scattered."""
+    layout = Layout(tp=2, dp=4, shard=4, ep=2, etp=2, sequence_parallel=True)
+    found = operations(MIXTRAL, layout, ep_dispatch="allgather")
+    exchanges = {each.op: each for each in found.exchanges if each.axis == "ep"}
+    everyone = 4 * TOKENS / 2 * MIXTRAL.hidden  # a rank of two tensor-parallel ones routes half of the sequence
+    assert set(exchanges) == {"all_gather", "reduce_scatter"}
+    assert all(each.size[0] == 4 and each.num_bytes[0] == 2 * everyone for each in exchanges.values())
+    copies = 2 * 4 * TOKENS / 2 / 2 * MIXTRAL.hidden  # each token has two experts, half of them are here
+    assert np.asarray(found.reordered_bytes)[0] == 2 * (everyone + copies)
 
 
 # Values that each kernel of the bias reads and writes per output value: (in bf16, in fp32).

@@ -12,7 +12,6 @@ from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.activations import Activations
 from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.ledger import Ledger
-from meshwright.cost_models.quantities.memory import StateBytes
 from meshwright.cost_models.quantities.moments import (
     AT_LOSS,
     IN_EMBEDDING,
@@ -25,7 +24,7 @@ from meshwright.cost_models.quantities.moments import (
     unusable,
 )
 from meshwright.cost_models.specs.model import ModelSpec
-from meshwright.cost_models.specs.workload import Workload
+from meshwright.cost_models.specs.workload import Precision, Workload
 from meshwright.planner.search.exhaustive import price_layouts
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
@@ -43,13 +42,15 @@ def held(layout_id: str, stack: str = "generic", global_batch: int = 64, **chang
 
 
 def built(
-    layout_id: str, stack: str, global_batch: int, model: str | ModelSpec = "llama-3.1-8b", **changes: Any
-) -> Ledger:
+    layout_id: str, stack: str, global_batch: int, model: str | ModelSpec = "llama-3.1-8b",
+    precision: Precision = "bf16", **changes: Any,
+) -> Ledger:  # fmt: skip
     layout, spec = parse(layout_id), replace(load_stack(stack), **changes)
-    cluster = load_cluster("dgx-h100:1")
+    cluster = load_cluster("dgx-b200:1" if precision == "fp4" else "dgx-h100:1")
     known = load_model(model)[0] if isinstance(model, str) else model
-    problem = Problem(known, Workload(seq_len=SEQ, global_batch=global_batch), spec, layout.num_gpus, 8)
-    return price_layouts(problem, rates_for(cluster, spec, "bf16"), Layouts.of([layout]))[0]
+    workload = Workload(seq_len=SEQ, global_batch=global_batch, precision=precision)
+    problem = Problem(known, workload, spec, layout.num_gpus, 8)
+    return price_layouts(problem, rates_for(cluster, spec, precision), Layouts.of([layout]))[0]
 
 
 def test_the_loss_of_a_long_sequence_is_the_peak() -> None:
@@ -120,14 +121,21 @@ def test_no_moment_is_above_the_peak() -> None:
             assert peak == pytest.approx(each.max())
 
 
-@pytest.mark.parametrize(("caches", "gathers", "weight"), [(0, 0, 4), (0, 1, 4), (1, 0, 4), (1, 1, 2)])
-def test_fp8_weights(caches: int, gathers: int, weight: int) -> None:
-    """bf16 weights with an fp8 copy and its transpose; these alone where TransformerEngine's weights are fp8."""
-    stack = replace(load_stack("generic"), caches_fp8_weights=bool(caches), fp8_gather=bool(gathers))
-    states = StateBytes.of(Workload(seq_len=1, global_batch=1, precision="fp8"), stack)
-    assert states.weight + states.quantised_copy == weight
-    fp4 = StateBytes.of(Workload(seq_len=1, global_batch=1, precision="fp4"), stack)
-    assert fp4.weight + fp4.quantised_copy == 2 + 2 * 9 / 16  # both layouts, a byte of scale for 16 elements
+# Matrices of the 32 layers of Llama-3.1-8B and their norms, and what is outside of layers.
+LAYERS, OUTSIDE = 32 * LAYER, 2 * V * H + H
+
+
+@pytest.mark.parametrize(("caches", "gathers", "layout", "layer_bytes"), [
+    (False, False, "dp8-mbs1-z1-rfull-fp8", 4), (False, True, "dp8-mbs1-z1-rfull-fp8", 4),
+    (True, False, "dp8-mbs1-z1-rfull-fp8", 4), (True, True, "dp8-mbs1-z1-rfull-fp8", 2),
+    (True, True, "dp8-mbs1-z0-rfull-fp8", 4), (True, True, "dp8-mbs1-z1-rfull-oopt-fp8", 4),
+    (True, False, "dp8-mbs1-z1-rfull-fp4", 2 + 2 * 9 / 16), (True, True, "dp8-mbs1-z1-rfull-fp4", 2 * 9 / 16),
+])  # fmt: skip
+def test_quantised_weights(caches: bool, gathers: bool, layout: str, layer_bytes: float) -> None:
+    """bf16 weights with a quantised copy and its transpose (fp4: a byte of scale for 16 elements); these alone where
+    a distributed optimizer on the GPU writes the weights of TransformerEngine."""
+    found = held(layout, caches_fp8_weights=caches, fp8_gather=gathers, precision=layout[-3:])
+    assert found["weights"] == pytest.approx(layer_bytes * LAYERS + 2 * OUTSIDE, rel=1e-4)
 
 
 def test_a_table_that_tensor_parallelism_leaves_whole() -> None:

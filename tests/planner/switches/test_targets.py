@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.switches.registry import SWITCHES
@@ -44,5 +44,17 @@ def test_a_switch_needs_another() -> None:
     assert switches_of()["overlap_param_gather"] == "on"
     off = switches_of(overlap_grad_reduce="off")
     assert (off["overlap_grad_reduce"], off["overlap_param_gather"]) == ("off", "off")
-    with pytest.raises(InputError, match=r"overlap_param_gather: on: .* overlap_grad_reduce=on only, .* fixed to off"):
+    with pytest.raises(InputError, match="on: it goes with overlap_grad_reduce on, which is fixed to off"):
         switches_of(overlap_grad_reduce="off", overlap_param_gather="on")
+
+
+def test_tokens_that_are_gathered_do_not_overlap() -> None:
+    """TransformerConfig of Megatron Core wants an all-to-all or flex dispatcher for the overlap."""
+    asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100:2", "target": "megatron",
+             "workload": {"seq_len": 4096, "global_batch": 64}}  # fmt: skip
+    assert resolve(request_from_dict(asked)).switches.axes["ep_overlap"] == (0, 1)
+    gathered = resolve(request_from_dict({**asked, "fix": {"moe_dispatcher": "allgather"}}))
+    assert gathered.switches.axes["ep_overlap"] == (0,)
+    layouts = Layouts.of([parse("tp2-dp8-ep4-epo-mbs1-z1-rsel")])
+    broken = [rule.name for rule in TARGETS["megatron"].rules if not rule.allows(layouts, gathered.problem).all()]
+    assert broken == ["megatron: ep_overlap and dispatcher"]

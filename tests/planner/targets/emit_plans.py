@@ -49,10 +49,9 @@ def random_switches(resolved: Resolved, target: str, rng: np.random.Generator) -
     """A value for each switch that the target has and that is no field of a layout."""
     drawn: dict[str, str] = {}
     for name, switch in SWITCHES.items():
-        values = switch.of_target(target)
+        values = [value for value in switch.of_target(target) if not switch.unmet(value, drawn)]
         if values and not switch.axis and switch.concerns(resolved.problem):
-            met = all(drawn.get(other, value) == value for other, value in switch.needs.items())
-            drawn[name] = str(rng.choice(values)) if met else values[0]
+            drawn[name] = str(rng.choice(values))
     return tuple(drawn.items())
 
 
