@@ -36,6 +36,7 @@ _STATED_BY = {
     "gradient_accumulation_fusion": ("gradient_accumulation_fusion",),
     "torch_compile": ("torch_compile",),
     "ep_overlap": ("moe_a2a_overlap",),
+    "moe_force_balance": ("moe_force_balance",),
     "fp8_param_gather": ("fp8_param_gather", "float8_allgather"),
     "fp4_param_gather": ("fp4_param_gather",),
 }
@@ -98,12 +99,10 @@ def _graphs(features: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _routing(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Forced balance: every expert gets the same; token drop: no expert gets more than its capacity."""
+    """Token drop: no expert gets more than its capacity."""
     out: dict[str, Any] = {}
-    capacity = features.get("moe_capacity_factor")
-    if features.get("moe_force_balance") is True:
-        out["moe_imbalance"] = 1.0
-    elif isinstance(capacity, int | float) and not isinstance(capacity, bool) and capacity > 0:
+    capacity = features.get("moe_capacity_factor") if features.get("moe_force_balance") is not True else None
+    if isinstance(capacity, int | float) and not isinstance(capacity, bool) and capacity > 0:
         out["moe_imbalance"] = float(capacity)
     if features.get("moe_token_drop") is True or features.get("moe_pad_to_capacity") is True:
         out["dropless"] = False

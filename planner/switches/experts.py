@@ -71,3 +71,13 @@ DELAY_WGRAD = Switch(
     options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}),
     choices=lambda situation: ("on",),
 )
+MOE_FORCE_BALANCE = Switch(
+    name="moe_force_balance",
+    meaning="every expert gets equally many tokens, drawn at random: for benchmarks",
+    values=("off", "on"),
+    changes=lambda stack, value: {"moe_imbalance": 1.0} if value == "on" else {},
+    source="Megatron-LM core/transformer/moe/moe_utils.py, apply_random_logits",
+    concerns=has_experts,
+    subject="mixtures of experts",
+    options=of_megatron({"off": {}, "on": {"--moe-router-force-load-balancing": True}}),
+)
