@@ -1,4 +1,5 @@
-"""Which kernels a layout replays as CUDA graphs: the values of its field `cuda_graphs`, and what each leaves to launch.
+"""Which kernels a layout replays as CUDA graphs: the values of its field `cuda_graphs`, what each leaves to launch, and
+which parts of a layer are in graphs of their own (`quantities/graph_memory.py` counts what these keep).
 
 Modules are those of Megatron Core (its CudaGraphModule). A graph of `moe` holds the router, too;
 `moe_preprocess` (counts per expert and rank) is held only beside the router.
@@ -73,3 +74,36 @@ def router_launches(codes: Ints) -> Array:
 def has_fixed_shapes(codes: Ints) -> Mask:
     """[n] whether a graph holds the experts, so that no counts of tokens are read back."""
     return _WHOLE_SHARE[codes] < 1.0
+
+
+# The parts of a layer whose products may be in a graph: of a dense layer the first two, of one with experts all but the
+# second.
+PARTS = ("attention", "mlp", "shared", "router", "experts")
+_PART_MODULES = {"attention": ("attn",), "mlp": ("mlp",), "shared": ("moe_router", "moe"),
+                 "router": ("moe_router", "moe"), "experts": ("moe",)}  # fmt: skip
+
+
+def _in_graph(part: str) -> Mask:
+    """[code] whether graphs of layers hold a part. One of the whole iteration has no others beside it."""
+    return np.array([name == "layer" or not set(_PART_MODULES[part]).isdisjoint(modules_of(name))
+                     for name in CUDA_GRAPHS])  # fmt: skip
+
+
+IN_GRAPH = {part: _in_graph(part) for part in PARTS}
+_ENDS_AT_ROUTER = np.array(["moe_router" in modules_of(name) for name in CUDA_GRAPHS])
+_HOLDS_PREPROCESSING = np.array(["moe_preprocess" in modules_of(name) for name in CUDA_GRAPHS])
+IS_ITERATION = np.array([name == "full_iteration" for name in CUDA_GRAPHS])
+
+
+def returns_normed_tokens(codes: Ints, *, permutes_first: bool) -> Mask:
+    """[n] whether graphs return the input of the experts, the output of a norm: no recomputation frees that then.
+    permutes_first: whether tokens are permuted before they travel, in the preprocessing; a graph with that returns the
+    permuted ones (Megatron-LM, core/transformer/transformer_layer.py, can_recompute_pre_mlp_layernorm_for_cudagraph).
+    """
+    return np.asarray(_ENDS_AT_ROUTER[codes] & ~(permutes_first & _HOLDS_PREPROCESSING[codes]))
+
+
+def holds_whole_layer(codes: Ints, *, is_moe: bool) -> Mask:
+    """[n] whether one graph holds all of a layer."""
+    parts = ("attention", "experts", "router") if is_moe else ("attention", "mlp")
+    return np.asarray(np.all([IN_GRAPH[part][codes] for part in parts], axis=0))

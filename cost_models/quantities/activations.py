@@ -43,6 +43,13 @@ class Activations:
         saved, dropped = self.saved_and_dropped
         return [weighted(counts, saved) - ledger.recomputed_back(j, dropped) for j, counts in enumerate(ledger.back)]
 
+    @cached_property
+    def graph_outputs(self) -> list[Array]:
+        """Per profile: [n] what of `saved` CUDA graphs keep and a layer without them does not."""
+        ledger = self.ledger
+        rows = ledger.per_kind(ledger.tables.graph_output)
+        return [ledger.on_profile(j, rows) + np.zeros(len(ledger.layouts)) for j in range(ledger.num_profiles)]
+
     @property
     def recomputes_some_layers(self) -> bool:
         """Whether any row recomputes some layers of a stage and others not."""

@@ -54,6 +54,15 @@ class DeviceMemory:
         pick = np.arange(len(ledger.layouts))
         return {**self.states(j), **{name: by_moment[fullest, pick] for name, by_moment in passing.items()}}
 
+    def with_graphs_apart(self, j: int) -> dict[str, Array]:
+        """As `buffers`, with the outputs that CUDA graphs keep per micro-batch among the bytes of graphs, not among the
+        activations: for people, who want to see the cost of graphs."""
+        buffers, held = self.buffers(j), self.of_micro_batch
+        outputs, saved = held.graph_outputs[j], held.saved[j]
+        share = np.divide(outputs, saved, out=np.zeros_like(outputs), where=saved > outputs)
+        kept = buffers["activations"] * share
+        return {**buffers, "activations": buffers["activations"] - kept, "graphs": buffers["graphs"] + kept}
+
     def _beside_embedding(self, j: int, after_f: Array, after_i: Array) -> Array:
         """[n] bytes of activations when the gradient of the embedding is made: those of its micro-batch are gone, but
         for what waits for W."""

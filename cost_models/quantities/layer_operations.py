@@ -17,6 +17,7 @@ from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .attention_operations import add_attention
 from .element_bytes import cast_bytes
 from .feed_forward_operations import add_dense, add_experts, last_of_block
+from .graph_parts import kept_outputs
 from .operation_builder import Builder
 from .operations import LAST, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
@@ -29,6 +30,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains, adapted=adapted)
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     ops.input_bytes = w * h * shard.sp_tokens
+    ops.graph_output = kept_outputs(shard.graphs, kind) * ops.input_bytes
     ops.kernels = builder.stack.kernels_per_layer * launched_beside_attention(shard.graphs)
     _add_norms(builder, ops, kind)
     add_attention(builder, ops, kind.attention)
@@ -76,8 +78,10 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
         if shares_input and kind.num_norms == 1:
             continue
         if ops.keeps_input(*projections):
-            dropped_with = 0 if kind.output_norms else tag("norm")
-            ops.saved.append(Saved(f"{block} norm output", builder.kept_input * h * tokens, dropped_with))
+            dropped_with, num_bytes = 0 if kind.output_norms else tag("norm"), builder.kept_input * h * tokens
+            pinned = builder.graphs_return_norm(kind) if block == "feed-forward" else np.zeros_like(tokens)
+            ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with))
+            ops.saved.append(Saved(f"{block} norm output of graphs", num_bytes * pinned))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
     ops.traffic.append(MemoryTraffic("residuals", 2 * 3 * w * h * tokens, 2 * 2 * w * h * tokens))

@@ -17,6 +17,7 @@ import numpy as np
 from ..arrays import Array, Mask
 from ..schedule_kinds import LOSSES_FIRST, SPLITS_BACKWARD
 from .element_bytes import activation_bytes
+from .graph_memory import graph_bytes
 from .stages import EMBEDDING, HEAD, MTP
 from .vocabulary import KEPT_MESSAGES
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 
-TRANSIENT = ("logits", "gathered", "exchange", "workspace")
+TRANSIENT = ("logits", "gathered", "exchange", "workspace", "graphs")
 AT_LOSS, IN_HEAD, IN_LAYER, IN_W, IN_EMBEDDING, IN_PREDICTION = range(6)  # moments
 SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
 FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
@@ -44,7 +45,9 @@ def memory_moments(memory: DeviceMemory, j: int) -> dict[str, Array]:
         "exchange": _exchanged(ledger, losses),
         "workspace": _workspaces(memory, j, losses),
     }
-    return {name: np.array(rows[: number_of_moments(ledger.problem)]) for name, rows in by_buffer.items()}
+    num_moments = number_of_moments(ledger.problem)
+    by_moment = {name: np.array(rows[:num_moments]) for name, rows in by_buffer.items()}
+    return {**by_moment, "graphs": graph_bytes(ledger, j, num_moments, IN_LAYER)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array
-from ..specs.model import ModelSpec
+from ..cuda_graphs import returns_normed_tokens
+from ..specs.model import Layer, ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 from .element_bytes import activation_bytes
@@ -34,6 +35,13 @@ class Builder:
         """Bytes per element that a product keeps of its input."""
         quantised = self.workload.is_quantised and self.stack.saves_fp8_inputs
         return self.workload.operand_bytes if quantised else self.activation_bytes
+
+    def graphs_return_norm(self, kind: Layer) -> Array:
+        """[key] 1 where CUDA graphs return the input of the experts, else 0."""
+        if not kind.is_moe:
+            return np.zeros_like(self.shard.tokens)
+        permutes_first = self.stack.ep_dispatch == "alltoall"
+        return np.asarray(returns_normed_tokens(self.shard.graphs, permutes_first=permutes_first), dtype=np.float64)
 
     @property
     def norms_in_steps(self) -> bool:

@@ -98,6 +98,7 @@ class LayerOperations:
     reordered_bytes: Array | float = 0.0  # [key] of experts' rows as they came and as they are needed, for a while both
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
+    graph_output: Array | float = 0.0  # bytes of outputs that CUDA graphs keep for the backward pass, as if saved
     kernels: Array | float = 0.0  # launched per forward pass
     host_waits: Mask | bool = False  # the host reads a result of the forward pass back before it can launch the rest
     sequence_parallel: Mask | bool = False  # whether its collectives over tp gather and scatter a sequence

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..cuda_graphs import launched_share
+from ..cuda_graphs import IN_GRAPH, launched_share
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
-from ..specs.model import MixtureOfExperts
+from ..specs.model import Layer, MixtureOfExperts
 from .edge_operations import embedding, head, mtp
 from .element_bytes import activation_bytes
+from .graph_parts import kept_gradients, part_of_product, parts_of
 from .layer_operations import decoder_layer
 from .operation_builder import Builder
 from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
@@ -50,7 +51,7 @@ class Tables:
             else:
                 dropped = modules if is_layer and RECOMPUTE_MODES[mode] == "selective" else 0
                 saved_bytes = [saved.num_bytes for saved in ops.saved if not saved.tag & dropped]
-                rows.append(np.asarray(sum(saved_bytes)) + np.zeros(self.num_keys))
+                rows.append(np.asarray(sum(saved_bytes)) + ops.graph_output + np.zeros(self.num_keys))
         return np.array(rows)
 
     @cached_property
@@ -110,15 +111,43 @@ class Tables:
         weight, too, and its output's is what a collective has brought. Those of other weights are left out: by then the
         layer has let go of about as much, but of less where a rank has few tokens beside the width of its experts.
         Experts' rows in two orders may be more."""
-        w = activation_bytes(self.problem.workload)
-        widest = np.zeros((self.problem.num_kinds, self.num_keys))
-        for kind, row in enumerate(widest):
-            ops = self.operations[kind]
-            row[:] = ops.reordered_bytes
-            for gemm in ops.gemms:
-                made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
-                row[:] = np.maximum(row, w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output)
+        return np.array([np.max(list(self._workspace_of_parts(kind).values()), axis=0)
+                         for kind in range(self.problem.num_kinds)])  # fmt: skip
+
+    def _workspace_of_parts(self, kind: int) -> dict[str, Array]:
+        """Part of a layer (graph_parts.parts_of) -> [key] bytes of the gradients of its widest product."""
+        w, ops, is_moe = activation_bytes(self.problem.workload), self.operations[kind], self._layer(kind).is_moe
+        widest = {part: np.zeros(self.num_keys) for part in parts_of(self._layer(kind))}
+        if is_moe:
+            widest["experts"] = np.asarray(ops.reordered_bytes + np.zeros(self.num_keys))
+        for gemm in ops.gemms:
+            part = part_of_product(gemm.name, is_moe=is_moe)
+            made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
+            needed = w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output
+            widest[part] = np.maximum(widest[part], needed)
         return widest
+
+    def _layer(self, kind: int) -> Layer:
+        return self.problem.model.kinds[self.problem.variants[kind].kind]
+
+    @cached_property
+    def graph_workspace(self) -> tuple[Array, Array, Array]:
+        """[kind of layer, key] bytes, where CUDA graphs hold parts of layers: of the widest product's gradients in a
+        graph, and outside of all; of the gradients that a graph's outputs get."""
+        codes, rows = np.asarray(self.keys["cuda_graphs"]), []
+        for kind in range(self.problem.num_kinds):
+            layer, of_parts = self._layer(kind), self._workspace_of_parts(kind)
+            inside = [np.where(IN_GRAPH[part][codes], widest, 0.0) for part, widest in of_parts.items()]
+            outside = [np.where(IN_GRAPH[part][codes], 0.0, widest) for part, widest in of_parts.items()]
+            gradients = kept_gradients(codes, layer) * self.operations[kind].input_bytes
+            rows.append((np.max(inside, axis=0), np.max(outside, axis=0), gradients + np.zeros(self.num_keys)))
+        inside_rows, outside_rows, gradient_rows = (np.array(part) for part in zip(*rows, strict=True))
+        return inside_rows, outside_rows, gradient_rows
+
+    @cached_property
+    def graph_output(self) -> Array:
+        """[kind, key] bytes per micro-batch that CUDA graphs keep of what layers put out; part of `saved`."""
+        return np.array([ops.graph_output + np.zeros(self.num_keys) for ops in self.operations])
 
     @cached_property
     def made_gradient(self) -> Array:

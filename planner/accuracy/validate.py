@@ -108,7 +108,9 @@ def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimat
     profiles = range(ledger.num_profiles)
     memory = DeviceMemory(ledger)
     if kind == "allocated":
-        totals = [float(sum(memory.buffers(j)[name][0] for name in BUFFERS)) for j in profiles]
+        # What only graphs keep is freed, for torch's count, as soon as they are captured.
+        apart = [memory.with_graphs_apart(j) for j in profiles]
+        totals = [float(sum(buffers[name][0] for name in BUFFERS if name != "graphs")) for buffers in apart]
     else:
         totals = [float(reserved_memory.reserved_bytes(memory, rates, j)[0]) for j in profiles]
     if scope == "last rank":

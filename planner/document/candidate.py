@@ -40,6 +40,7 @@ class StageMemory(DocumentPart):
     gathered_bytes: float  # weights gathered from a shard group
     exchange_bytes: float  # buffers of collectives
     workspace_bytes: float
+    graphs_bytes: float = 0.0  # that CUDA graphs keep beside what their kernels need anyway
     allocated_bytes: float  # the sum of all above
     reserved_bytes: float  # with the reserve of the allocator
     context_bytes: float  # of the driver, and of communication libraries

@@ -1,0 +1,40 @@
+"""What CUDA graphs hold of a layer: its parts, their products, and tensors at their ends (graph_memory.py says why)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array, Ints
+from ..cuda_graphs import IN_GRAPH, holds_whole_layer
+from ..specs.model import Layer, MixtureOfExperts
+
+
+def kept_outputs(codes: Ints, kind: Layer) -> Array:
+    """[n] tensors as large as a layer's input that its graphs keep per micro-batch in flight, and an eager layer does
+    not."""
+    block, router = kind.feed_forward, IN_GRAPH["router"][codes]
+    shared = isinstance(block, MixtureOfExperts) and block.shared_inner > 0
+    whole = holds_whole_layer(codes, is_moe=kind.is_moe)
+    return np.where(whole | (router & shared), 1.0, 0.0)
+
+
+def kept_gradients(codes: Ints, kind: Layer) -> Array:
+    """[n] tensors as large as a layer's input: gradients of the outputs of its largest graph. A graph that ends with
+    the router gives the residual, the normed tokens, and the output of the shared experts."""
+    block = kind.feed_forward
+    any_graph = np.any([held[codes] for part, held in IN_GRAPH.items() if part in parts_of(kind)], axis=0)
+    whole = holds_whole_layer(codes, is_moe=kind.is_moe)
+    more = 1.0 + (isinstance(block, MixtureOfExperts) and block.shared_inner > 0) if kind.is_moe else 0.0
+    return np.where(any_graph, 1.0 + np.where(~whole & IN_GRAPH["router"][codes], more, 0.0), 0.0)
+
+
+def parts_of(kind: Layer) -> tuple[str, ...]:
+    """Of cuda_graphs.PARTS, those of a layer."""
+    return ("attention", "router", "shared", "experts") if kind.is_moe else ("attention", "mlp")
+
+
+def part_of_product(name: str, *, is_moe: bool) -> str:
+    """Which of cuda_graphs.PARTS a product (Gemm.name) is in; adapters count as attention's."""
+    if name in ("up", "down"):
+        return "shared" if is_moe else "mlp"
+    return "experts" if name.startswith("experts") else name if name == "router" else "attention"
