@@ -183,7 +183,7 @@ class LayerwisePipeline:
 def _compute(units: Ledger, seconds: KernelSeconds, num: int) -> tuple[Array, Array]:
     """[kind, n] seconds of the forward pass, and of the backward pass with recomputation."""
     forward, backward = units.per_kind(seconds.forward_s), units.per_kind(seconds.backward_s)
-    redo = units.per_code(seconds.recompute_tables_s(units.codes))
+    redo = units.per_code(seconds.recompute_by_code)
     return np.array([forward[k] for k in range(num)]), np.array([backward[k] + redo[k] for k in range(num)])
 
 

@@ -18,18 +18,16 @@ class Activations:
     ledger: Ledger
 
     @cached_property
-    def saved_tables(self) -> Array:
-        """[code, kind, key] bytes saved per micro-batch."""
-        ledger = self.ledger
-        return np.array([ledger.tables.saved(mode, modules) for mode, modules in ledger.codes])
+    def per_kind(self) -> dict[int, Array]:
+        """Kind -> [n] bytes that one layer saves per micro-batch."""
+        return self.ledger.per_code(self.ledger.tables.saved_by_code)
 
     @cached_property
     def saved(self) -> list[Array]:
         """Per profile: bytes of activations per micro-batch."""
         ledger = self.ledger
-        rows = ledger.per_code(self.saved_tables)
         if not self.recomputes_some_layers:
-            return [ledger.on_profile(j, rows) for j in range(ledger.num_profiles)]
+            return [ledger.on_profile(j, self.per_kind) for j in range(ledger.num_profiles)]
         saved, dropped = self.saved_and_dropped
         return [ledger.on_profile(j, saved) - ledger.recomputed(j, dropped) for j in range(ledger.num_profiles)]
 
@@ -37,9 +35,8 @@ class Activations:
     def saved_back(self) -> list[Array]:
         """Per profile: what of `saved` is on the chunk that a V comes back through."""
         ledger = self.ledger
-        rows = ledger.per_code(self.saved_tables)
         if not self.recomputes_some_layers:
-            return [weighted(counts, rows) for counts in ledger.back]
+            return [weighted(counts, self.per_kind) for counts in ledger.back]
         saved, dropped = self.saved_and_dropped
         return [weighted(counts, saved) - ledger.recomputed_back(j, dropped) for j, counts in enumerate(ledger.back)]
 
@@ -60,8 +57,8 @@ class Activations:
     def saved_and_dropped(self) -> tuple[dict[int, Array], dict[int, Array]]:
         """Kind -> [n] bytes that a layer saves, and how much less under recompute."""
         ledger = self.ledger
-        rows, saved = ledger.per_code(self.saved_tables), ledger.per_kind(ledger.tables.saved(0, 0))
-        return saved, {kind: saved[kind] - row for kind, row in rows.items()}
+        saved = ledger.per_kind(ledger.tables.saved(0, 0))
+        return saved, {kind: saved[kind] - row for kind, row in self.per_kind.items()}
 
     @cached_property
     def wgrad_stash(self) -> list[Array]:

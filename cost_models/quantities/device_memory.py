@@ -73,15 +73,14 @@ class DeviceMemory:
     def _transient(self, j: int, gathered: bool) -> dict[str, Array]:
         """[moment, n] bytes of what comes and goes (moments.TRANSIENT), as `buffers` counts it."""
         ledger = self.ledger
-        passing, (trained_dense, trained_experts) = memory_moments(self, j), ledger.trained[j]
+        passing = memory_moments(self, j, gathered=gathered)
         # DeepSpeed flattens gradients and casts them before its update, which makes copies of a whole buffer.
-        if gathered:
+        if gathered and ledger.problem.stack.flat_buffers != "none":
             stack, states = ledger.problem.stack, ledger.problem.state_bytes
+            trained_dense, trained_experts = ledger.trained[j]
             flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, ledger.updated[j])
             sharded = (ledger.layouts["zero"] > 0) & ~ledger.states.away
             passing["workspace"] = passing["workspace"] + np.where(sharded, flat, 0.0)
-        else:
-            passing["gathered"] = np.zeros_like(passing["gathered"])
         return passing
 
     @cached_property
@@ -89,9 +88,9 @@ class DeviceMemory:
         """[n] what a layer whose I runs does not hold yet of what it does after it: it still has what it saved, and not
         yet what its W needs."""
         ledger = self.ledger
-        layers = slice(ledger.problem.num_kinds)
-        more = ledger.tables.wgrad_stash[layers] - self.of_micro_batch.saved_tables[:, layers]
-        return np.asarray(np.maximum(more.max(axis=1)[ledger.code, ledger.key], 0.0))
+        stash, saved = ledger.per_kind(ledger.tables.wgrad_stash), self.of_micro_batch.per_kind
+        layers = [kind for kind in ledger.kinds if kind < ledger.problem.num_kinds]
+        return np.asarray(np.max([np.zeros(len(ledger.layouts)), *(stash[k] - saved[k] for k in layers)], axis=0))
 
     def transient_bytes(self, j: int, late_bytes: Array) -> Array:
         """[3, n] bytes of what comes and goes on the device of profile j, at its most beside the activations that are
@@ -206,7 +205,7 @@ class DeviceMemory:
             return resident
         # Copies to the host free a layer's activations behind it. Overlapped copies need a second buffer in flight.
         buffers = 2 if ledger.problem.stack.offload_overlap > 0 else 1
-        uniform = ledger.on_profile(j, ledger.per_code(self.of_micro_batch.saved_tables))
+        uniform = ledger.on_profile(j, self.of_micro_batch.per_kind)
         here = buffers * uniform / np.maximum(ledger.layers[j], 1.0)
         return np.asarray(np.where(ledger.states.offloads_activations, np.minimum(resident, here), resident))
 
@@ -249,5 +248,5 @@ class DeviceMemory:
     def _recomputed_bytes(self) -> Array:
         """[kind of layer, n] bytes of what a layer recomputes."""
         ledger = self.ledger
-        tables = np.array([ledger.tables.working(mode, modules) for mode, modules in ledger.codes])
-        return np.array([tables[:, kind].ravel()[ledger.row_of_code] for kind in range(ledger.problem.num_kinds)])
+        layers, table = range(ledger.problem.num_kinds), ledger.tables.working_by_code
+        return np.array(list(table.look_up(layers, ledger.codes, ledger.code, ledger.key).values()))

@@ -15,6 +15,7 @@ from ..arrays import Array, Ints, Mask
 from ..layouts import Layouts
 from ..problem import Problem
 from ..schedule_kinds import FOLDED
+from .by_code import ByCode
 from .exchanges import PLAIN, Exchanges
 from .groups import Groups
 from .stages import Splits
@@ -117,14 +118,9 @@ class Ledger:
         """Rows of a [kind, key] table for the batch: kind -> [n]."""
         return {k: table[k][self.key] for k in self.kinds}
 
-    def per_code(self, tables: Array) -> dict[int, Array]:
-        """Rows of a [code, kind, key] table: kind -> [n]."""
-        return {k: tables[:, k].ravel()[self.row_of_code] for k in self.kinds}
-
-    @cached_property
-    def row_of_code(self) -> Ints:
-        """[n] place of a row in a [code, key] table: one look-up takes half the time of one by code and key."""
-        return self.code * self.tables.num_keys + self.key
+    def per_code(self, table: ByCode) -> dict[int, Array]:
+        """Rows of a table by recomputation for the batch: kind -> [n]."""
+        return table.look_up(self.kinds, self.codes, self.code, self.key)
 
     def on_profile(self, j: int, rows: dict[int, Array]) -> Array:
         """Sum over the kinds of profile j: [n]."""

@@ -9,6 +9,7 @@ their sum.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,15 +34,15 @@ SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
 FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
 
 
-def memory_moments(memory: DeviceMemory, j: int) -> dict[str, Array]:
+def memory_moments(memory: DeviceMemory, j: int, *, gathered: bool = True) -> dict[str, Array]:
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
     the head, in that of a layer, in the first W after an I, in the backward pass of the embedding and, of models that
-    have some, in that of a prediction (AT_LOSS, ...)."""
+    have some, in that of a prediction (AT_LOSS, ...). `gathered`: count that buffer."""
     ledger = memory.ledger
     losses = _Losses.of(ledger, j)
     by_buffer = {
         "logits": _logits(ledger, losses),
-        "gathered": _gathered(ledger, j, losses),
+        "gathered": _gathered(ledger, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
         "exchange": _exchanged(ledger, losses),
         "workspace": _workspaces(memory, j, losses),
     }
@@ -169,16 +170,33 @@ def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
     of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), also those of the
     embedding, and of a layer those of its experts or the others where they are scattered apart: the experts' are gone
     before the others come."""
-    x, num_kinds, problem = ledger.layouts, ledger.problem.num_kinds, ledger.problem
-    of_rows = {name: rows[:, ledger.key] for name, rows in ledger.tables.parameters.items()}
-    weights = of_rows["dense_gathered_bytes"] + of_rows["experts_gathered_bytes"]
-    dense, experts = of_rows["trained_dense"], of_rows["trained_experts"]
-    at_once = np.where(ledger.states.separate_experts, np.maximum(dense, experts), dense + experts)
-    trained = problem.state_bytes.gradient * at_once
-    layer = ledger.largest(j, weights[:num_kinds]) * (2 if problem.stack.fsdp_overlap > 0 else 1)
-    gradients = ledger.largest(j, trained[:num_kinds])
-    whole = ((x["zero"] == 3) & ~ledger.states.whole_in_pipeline).astype(np.float64)
-    scattered = ((x["zero"] >= 2) & ~ledger.states.whole_gradients).astype(np.float64)
-    return (whole * np.array([_of_head(ledger, weights), layer, weights[MTP]]),
-            scattered * np.array([_of_head(ledger, trained), gradients, trained[MTP],
-                                  _embeddings(ledger, j) * trained[EMBEDDING]]))  # fmt: skip
+    x, problem = ledger.layouts, ledger.problem
+    whole = (x["zero"] == 3) & ~ledger.states.whole_in_pipeline
+    scattered = (x["zero"] >= 2) & ~ledger.states.whole_gradients
+    weights, gradients = np.zeros((3, len(x))), np.zeros((4, len(x)))
+    layers = slice(problem.num_kinds)
+    if whole.any():
+        held = ledger.tables.gathered_bytes
+        layer = ledger.largest(j, held[layers, ledger.key]) * (2 if problem.stack.fsdp_overlap > 0 else 1)
+        weights = whole * np.array([_of_head(ledger, held)[ledger.key], layer, held[MTP][ledger.key]])
+    if scattered.any():
+        made = _made_at_once(ledger)
+        table = _embeddings(ledger, j) * made(EMBEDDING)
+        layer = ledger.largest(j, np.array([made(kind) for kind in range(problem.num_kinds)]))
+        head = made(EMBEDDING if problem.model.tied_embeddings else HEAD)
+        gradients = scattered * np.array([head, layer, made(MTP), table])
+    return weights, gradients
+
+
+def _made_at_once(ledger: Ledger) -> Callable[[int], Array]:
+    """Of a kind: [n] bytes of its gradients that are there before they are scattered."""
+    dense, experts = (ledger.tables.parameters[name] for name in ("trained_dense", "trained_experts"))
+    gradient, apart = ledger.problem.state_bytes.gradient, ledger.states.separate_experts
+
+    def of(kind: int) -> Array:
+        together = (dense[kind] + experts[kind])[ledger.key]
+        if not experts[kind].any():
+            return np.asarray(gradient * together)
+        return np.asarray(gradient * np.where(apart, np.maximum(dense[kind], experts[kind])[ledger.key], together))
+
+    return of

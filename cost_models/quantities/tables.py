@@ -5,7 +5,7 @@ Built once per set of shard keys; a layout then only looks up its key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from ..cuda_graphs import IN_GRAPH, launched_share
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
 from ..specs.model import Layer, MixtureOfExperts
+from .by_code import ByCode, Code, under_no_recompute
 from .edge_operations import embedding, head, mtp
 from .element_bytes import activation_bytes
 from .graph_parts import kept_gradients, part_of_product, parts_of
@@ -41,18 +42,37 @@ class Tables:
 
     def saved(self, mode: int, modules: int) -> Array:
         """[kind, key] bytes kept per micro-batch."""
-        rows = []
+        return self._saved_under([(mode, modules)])[:, 0]
+
+    @cached_property
+    def saved_by_code(self) -> ByCode:
+        """Bytes of every kind that are kept per micro-batch."""
+        return ByCode(self._saved_under)
+
+    @cached_property
+    def working_by_code(self) -> ByCode:
+        """Bytes of every kind of layer that are recomputed, alive while it is differentiated."""
+        layers = slice(self.problem.num_kinds)
+        return ByCode(lambda codes: self._saved_under([(0, 0)])[layers] - self._saved_under(codes)[layers])
+
+    def _saved_under(self, codes: Sequence[Code]) -> Array:
+        """[kind, code, key] bytes kept per micro-batch."""
+        out = np.zeros((len(self.operations), len(codes), self.num_keys))
+        full = np.array([RECOMPUTE_MODES[mode] == "full" for mode, _ in codes])
         for i, ops in enumerate(self.operations):
-            is_layer = i < self.problem.num_kinds
             if ops.trains == "frozen":
-                rows.append(np.zeros(self.num_keys))
-            elif is_layer and RECOMPUTE_MODES[mode] == "full":
-                rows.append(np.broadcast_to(ops.input_bytes, (self.num_keys,)))
-            else:
-                dropped = modules if is_layer and RECOMPUTE_MODES[mode] == "selective" else 0
-                saved_bytes = [saved.num_bytes for saved in ops.saved if not saved.tag & dropped]
-                rows.append(np.asarray(sum(saved_bytes)) + ops.graph_output + np.zeros(self.num_keys))
-        return np.array(rows)
+                continue
+            is_layer = i < self.problem.num_kinds
+            tags = [saved.tag if is_layer else 0 for saved in ops.saved]
+            keeps = under_no_recompute(tags, codes)
+            for tag in dict.fromkeys(tags):
+                same = sum((saved.num_bytes for saved, its in zip(ops.saved, tags, strict=True) if its == tag),
+                           np.zeros(self.num_keys))  # fmt: skip
+                out[i] += keeps[:, tags.index(tag), None] * same
+            out[i] += ops.graph_output
+            if is_layer:
+                out[i][full] = ops.input_bytes
+        return out
 
     @cached_property
     def wgrad_stash(self) -> Array:
@@ -62,11 +82,6 @@ class Tables:
         rows = [sum(ops.wgrad_stash) + np.zeros(self.num_keys) if ops.trains in ("all", "lora") else saved
                 for ops, saved in zip(self.operations, self.saved(0, 0), strict=True)]  # fmt: skip
         return np.array(rows)
-
-    def working(self, mode: int, modules: int) -> Array:
-        """[kind of layer, key] bytes of what a layer recomputes, alive while it is differentiated."""
-        layers = slice(self.problem.num_kinds)
-        return np.asarray(self.saved(0, 0)[layers] - self.saved(mode, modules)[layers])
 
     @cached_property
     def logits(self) -> Array:
@@ -195,6 +210,11 @@ class Tables:
             "dense_gathered_bytes": dense * gathered,
             "experts_gathered_bytes": experts * gathered,
         }
+
+    @cached_property
+    def gathered_bytes(self) -> Array:
+        """[kind, key] bytes of all weights as they are gathered."""
+        return np.asarray(self.parameters["dense_gathered_bytes"] + self.parameters["experts_gathered_bytes"])
 
     def _edge_parts(self, tp: Array) -> list[Array]:
         """Parts that tensor parallelism splits the edges of stages.py into."""

@@ -16,6 +16,7 @@ import numpy as np
 from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
+from ..quantities.by_code import ByCode, Code, under_no_recompute
 from ..quantities.operations import LAST
 from ..quantities.tables import Tables
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
@@ -60,9 +61,23 @@ class KernelSeconds:
                 zeros[i, COMPONENTS.index("host")] += kind.full_recompute_s
         return zeros
 
-    def recompute_tables_s(self, codes: Sequence[tuple[int, int]]) -> Array:
-        """[code, kind, key] seconds of recomputation, all components. codes: (mode, modules)."""
-        return np.array([self.recompute_s(mode, modules).sum(axis=1) for mode, modules in codes])
+    @cached_property
+    def recompute_by_code(self) -> ByCode:
+        """Seconds of recomputation, all components."""
+        return ByCode(self._recompute_under)
+
+    def _recompute_under(self, codes: Sequence[Code]) -> Array:
+        """[kind, code, key] seconds of recomputation, all components."""
+        out = np.zeros((len(self.layers), len(codes), self.num_keys))
+        for i, variant in enumerate(self.problem.variants):
+            by_tag = self.layers[i].recompute_by_tag
+            if variant.trains != "frozen" and by_tag:
+                again = 1.0 - under_no_recompute(list(by_tag), codes)
+                out[i] = again @ np.array([seconds.sum(axis=0) for seconds in by_tag.values()])
+        for place, (mode, modules) in enumerate(codes):
+            if RECOMPUTE_MODES[mode] == "full":
+                out[:, place] = self.recompute_s(mode, modules).sum(axis=1)
+        return out
 
 
 def kernel_seconds(tables: Tables, rates: Rates) -> KernelSeconds:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..quantities.activations import Activations
+from ..quantities.by_code import ByCode
 from ..quantities.gradients import accumulated_bytes, accumulated_per_kind
 from ..quantities.ledger import Ledger
 from ..rates.kernel_seconds import kernel_seconds
@@ -36,7 +37,7 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     moves them fastest. `states`: ZeRO stage and offload are the row's; else the stage that costs least, no offload."""
     kernels, profiles = kernel_seconds(ledger.tables, rates), range(ledger.num_profiles)
     forward_rows, backward_rows = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
-    recompute_rows = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
+    recompute_rows = ledger.per_code(kernels.recompute_by_code)
     forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
     backward = np.array([ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles])
     if is_measured(rates):
@@ -104,7 +105,7 @@ def kind_seconds(ledger: Ledger, rates: Rates) -> dict[int, Array]:
     """Kind -> [n] seconds per micro-batch of one layer of that kind: forward, backward, what is recomputed and the
     addition of its gradients."""
     kernels, accumulated = kernel_seconds(ledger.tables, rates), accumulated_per_kind(ledger)
-    again = ledger.per_code(kernels.recompute_tables_s(ledger.codes))
+    again = ledger.per_code(kernels.recompute_by_code)
     forward, backward = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
     bandwidth, _ = rates.bandwidth("accumulation")
     return {k: forward[k] + backward[k] + again[k] + accumulated[k] / bandwidth for k in ledger.kinds}
@@ -114,5 +115,6 @@ def component_s(ledger: Ledger, rates: Rates, index: int) -> Array:
     """[J, n] seconds of one component per micro-batch and profile: forward, backward and what is computed again."""
     kernels = kernel_seconds(ledger.tables, rates)
     rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in kernels.layers]))
-    again = ledger.per_code(np.array([kernels.recompute_s(*code)[:, index] for code in ledger.codes]))
+    under = ByCode(lambda codes: np.stack([kernels.recompute_s(*code)[:, index] for code in codes], axis=1))
+    again = ledger.per_code(under)
     return np.array([ledger.on_profile(j, rows) + ledger.recomputed(j, again) for j in range(ledger.num_profiles)])
