@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from ...cost_models import units
 from ...cost_models.layouts import parse
@@ -12,6 +13,8 @@ from ..document.certificate import Outside, TargetBest, TargetComparison
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.tasks import Answer, Task, in_order
+from ..space.same_layouts import same_layouts
+from ..space.tree import Count
 from ..switches.choices import lacks
 from ..targets.registry import TARGETS
 from .watch import Watch
@@ -36,11 +39,15 @@ def compare_targets(
             without[known.name] = f"it has no {absent[0]} {resolved.fixed_switches[absent[0]]}"
     able = [known.name for known in others if known.name not in without]
     ends_s = time.time() + watch.left_s()
-    tasks = [Task.of(resolved, "step", target=name, ends_s=ends_s) for name in able]
-    answers = dict(zip(able, in_order(watch.pool, tasks, watch.report), strict=True))
+    twin = _twins(resolved, able, own_is_best=not simulate)
+    searched = [name for name in able if twin[name] == name]
+    tasks = [Task.of(resolved, "step", target=name, ends_s=ends_s) for name in searched]
+    answers = dict(zip(searched, in_order(watch.pool, tasks, watch.report), strict=True))
     if stopped := next((answer.stopped for answer in answers.values() if answer.stopped), None):
         watch.cuts.append((stopped, "other targets were compared"))
         return None
+    answers[target.name] = Answer(((own.step_s, rounded(own.device_bytes), own.layout_id),), Count(), None)
+    answers = {name: answers[twin[name]] for name in able}
     for name, answer in answers.items():
         if not answer.rows:
             room = f" within {units.gib(resolved.budget_bytes)} GiB" if resolved.headroom_bytes else ""
@@ -49,6 +56,19 @@ def compare_targets(
                        device_bytes=rounded(own.device_bytes))  # fmt: skip
     rest = (_best(resolved, name, answer, simulate=simulate) for name, answer in answers.items() if answer.rows)
     return TargetComparison(best=(first, *rest), without=without)
+
+
+def _twins(resolved: Resolved, names: Sequence[str], *, own_is_best: bool) -> dict[str, str]:
+    """Target -> the first one of the same software that runs the same layouts: a search for that one answers for both.
+    own_is_best: of the plan's target the best layout is known."""
+    searched, out = [resolved] if own_is_best else [], dict[str, str]()
+    for name in names:
+        there = resolved.for_target(name)
+        alike = (known for known in searched if same_layouts(known.space, there.space))
+        out[name] = next((known.target.name for known in alike), name)
+        if out[name] == name:
+            searched.append(there)
+    return out
 
 
 def _best(resolved: Resolved, target: str, answer: Answer, *, simulate: bool) -> TargetBest:

@@ -14,13 +14,11 @@ from ..document.certificate import Preference, Reason
 from ..evaluation import intervals
 from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome
-from ..search.run import search_of
-from ..search.top_k import FAMILY
+from ..search.fewest_axes import FewestAxes, num_axes
+from ..search.roots import Start
 from ..space.rules import only
 from .watch import Watch
 
-_AXES = ("tp", "cp", "pp", "ep", "etp")
-_FAMILIES = 64  # families within the indifference that are compared; the fastest ones, if there are more
 _ON_GPU = only("preference", "offload", ("none",), "layouts that keep all states on the GPU are preferred")
 Row = tuple[float, str, Layout]
 
@@ -29,37 +27,33 @@ def prefer(resolved: Resolved, outcome: SearchOutcome, watch: Watch) -> tuple[Ro
     """(seconds, id, layout) of the choice, and why it is not the fastest of `outcome`; None where it is."""
     fastest = outcome.top.rows[0]
     limit_s = fastest[0] * (1 + intervals.indifference())
-    for offloads in (False, True):
-        rows = _within(resolved, watch, limit_s, offloads=offloads)
+    if outcome.start is None:
+        return fastest, None
+    for start in (outcome.start.under((_ON_GPU,)), outcome.start):
+        choice = _simplest(resolved, watch, start, limit_s)
         if watch.cuts:
             break
-        if rows:
-            choice = min(rows, key=lambda row: (_num_axes(row[2]), row[0], row[1]))
+        if choice:
             return choice, None if choice[1] == fastest[1] else _preference(choice[2], fastest)
     return fastest, None
 
 
-def _within(resolved: Resolved, watch: Watch, limit_s: float, *, offloads: bool) -> list[Row]:
-    """The best layout of each family that takes no longer than `limit_s`."""
-    rules = (resolved.target.rules, resolved.fixes, () if offloads else (_ON_GPU,))
-    search = search_of(resolved, resolved.space_under(*rules), top=_FAMILIES, family=FAMILY, incumbent=limit_s,
-                       should_stop=watch.late)  # fmt: skip
-    search.warm_starts = False  # the fastest layout is known and limits the search from its first node on
+def _simplest(resolved: Resolved, watch: Watch, start: Start, limit_s: float) -> Row | None:
+    """The layout with the fewest axes, and of these the fastest, that takes no longer than `limit_s`."""
+    search = FewestAxes(start.counts.space, resolved.rates, start=start, incumbent=limit_s,
+                        memory_bytes=resolved.budget_bytes, host_bytes=resolved.host_bytes,
+                        should_stop=watch.late)  # fmt: skip
     outcome = search.run()
     if outcome.stopped:
         watch.cuts.append((outcome.stopped, "simpler layouts were compared"))
-    return [row for row in outcome.top.rows if row[0] <= limit_s]
-
-
-def _num_axes(layout: Layout) -> int:
-    return sum(getattr(layout, axis) > 1 for axis in _AXES)
+    return outcome.top.rows[0] if outcome.top.rows else None
 
 
 def _preference(choice: Layout, fastest: Row) -> Preference:
     """Why `choice` stands before the fastest layout."""
     reasons: dict[Reason, bool] = {
         "offload": not choice.offload and bool(fastest[2].offload),
-        "axes": _num_axes(choice) < _num_axes(fastest[2]),
+        "axes": num_axes(choice) < num_axes(fastest[2]),
     }
     return Preference(
         fastest=fastest[1], fastest_s=rounded(fastest[0]), indifference=rounded(intervals.indifference()),

@@ -30,6 +30,7 @@ from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
 from .mesh_bounds import KEYS, MeshBounds
+from .roots import Roots, Start
 from .top_k import TIE, TopK
 from .warm_start import WARM_START_FROM, plain_part
 
@@ -51,6 +52,7 @@ class SearchOutcome:
     count: Count  # what became of all layouts of the space
     lower_bound: float  # below every layout that was not priced; seconds, or bytes where those are minimised
     stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
+    start: Start | None = None  # the meshes, for other searches of them; None where none is legal
 
 
 class Search:
@@ -58,7 +60,8 @@ class Search:
 
     memory_bytes, host_bytes: what a GPU has, and its share of host memory. top: how many layouts to list. objective:
     `step` minimises seconds, `memory` bytes. should_stop: cuts the search. incumbent: only what beats this value is
-    searched for. family: see TopK.
+    searched for. family: see TopK. start: that of another search of the same meshes; then `count` holds what passes the
+    rules only.
     """
 
     warm_starts = True  # whether large spaces are searched in their plain part first (warm_start.py)
@@ -67,7 +70,7 @@ class Search:
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
         objective: str = "step", progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
-        incumbent: float = np.inf, family: tuple[str, ...] = (),
+        incumbent: float = np.inf, family: tuple[str, ...] = (), start: Start | None = None,
     ) -> None:  # fmt: skip
         self.space = space
         self.problem = space.problem
@@ -80,6 +83,7 @@ class Search:
         self.incumbent = incumbent
         self.top = TopK(top, family)
         self.count = Count()
+        self.start = start
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of the nodes that a stopped search left
         self.warm_rows: list[tuple[float, str, Layout]] = []  # result of the warm start
@@ -91,14 +95,12 @@ class Search:
     def run(self) -> SearchOutcome:
         """Search the whole space; Ctrl-C keeps the best so far and says so."""
         try:
-            meshes = self.space.meshes(self.count)
-            if len(meshes["tp"]):
-                counts = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
-                counts.tally(self.count)
-                self.branching = Branching(counts)
-                if self.warm_starts and self.count.total > WARM_START_FROM:
-                    self._warm_start()
-                self._descend(meshes)
+            if self.start is not None:
+                self.branching = Branching(self.start.counts)
+                self.count.total = int(self.start.counts.weight.sum())
+                self._descend(self.start.roots)
+            else:
+                self._search_whole()
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         if self.stopped:
@@ -107,7 +109,19 @@ class Search:
         self.count.unvisited = self.count.total - self.count.accounted
         best = self.top.rows[0][0] if self.top.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
-        return SearchOutcome(self.top, self.count, bound, self.stopped)
+        return SearchOutcome(self.top, self.count, bound, self.stopped, self.start)
+
+    def _search_whole(self) -> None:
+        meshes = self.space.meshes(self.count)
+        if not len(meshes["tp"]):
+            return
+        counts = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
+        counts.tally(self.count)
+        self.branching = Branching(counts)
+        if self.warm_starts and self.count.total > WARM_START_FROM:
+            self._warm_start()
+        self.start = Start(counts, *self._mesh_bounds(meshes))
+        self._descend(self.start.roots)
 
     def _warm_start(self) -> None:
         """Take `incumbent` from the plain part of the space. Its layouts are found and counted again by the search of
@@ -124,13 +138,11 @@ class Search:
         if outcome.stopped == "interrupted":
             raise KeyboardInterrupt
 
-    def _descend(self, meshes: Columns) -> None:
-        """Expand the meshes in the order of their bounds, until no bound beats the list."""
-        counts = self.branching.counts
-        seconds, needed = self._mesh_bounds(meshes)
-        bounds = needed if self.objective == "memory" else seconds
-        too_big = needed > self.memory_bytes
-        self.count.out_of_memory += int(counts.weight[too_big].sum())
+    def _descend(self, roots: Roots) -> None:
+        """Expand meshes in the order of their bounds, until no bound beats the list."""
+        bounds = roots.needed if self.objective == "memory" else roots.seconds
+        too_big = roots.needed > self.memory_bytes
+        self.count.out_of_memory += int(roots.weight[too_big].sum())
         order = np.flatnonzero(~too_big)
         order = order[np.argsort(bounds[order], kind="stable")]
         start, size = 0, _FIRST_MESHES
@@ -138,11 +150,11 @@ class Search:
             batch = order[start : start + size]
             self.open_bound = float(bounds[batch[0]])
             if bounds[batch[0]] > self.threshold:  # and so are all behind it
-                self.count.bounded += int(counts.weight[order[start:]].sum())
+                self.count.bounded += int(roots.weight[order[start:]].sum())
                 break
-            alive = self._worth(seconds[batch], needed[batch], meshes, batch)
-            self.count.bounded += int(counts.weight[batch[~alive]].sum())
-            self._expand_meshes(select(meshes, batch[alive]), counts.signature[batch[alive]])
+            alive = self._worth(roots.seconds[batch], roots.needed[batch], roots.meshes, batch)
+            self.count.bounded += int(roots.weight[batch[~alive]].sum())
+            self._expand_meshes(select(roots.meshes, batch[alive]), roots.signature[batch[alive]])
             start, size = start + size, min(2 * size, _MOST_MESHES)
             if self._interrupted():
                 break

@@ -36,6 +36,15 @@ def _schedule(columns: Columns) -> Ints:
     return columns["schedule"]
 
 
+def category_grid() -> Columns:
+    """Every category that joint rules tell apart, in the order of _CATEGORIES."""
+    grid = np.indices(_CATEGORIES).reshape(4, -1)
+    options: Columns = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
+    options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
+    options["recompute"] = np.minimum(options["recompute"], _MODES - 2)
+    return options
+
+
 @dataclass(frozen=True)
 class LayoutCounts:
     """Counts for the meshes of a search."""
@@ -71,19 +80,19 @@ class LayoutCounts:
         return out
 
     @cached_property
-    def _signature(self) -> tuple[Columns, Ints]:
+    def signatures(self) -> tuple[Columns, Ints]:
         """Distinct mesh columns that the remaining rules and option lists read, and each mesh's signature."""
         if self.known_signature is not None:
             return self.known_signature
         fields = {"pp", "dp", "cp"}.union(
             *(set(r.fields) & set(MESH_FIELDS) for rs in self.level_rules.values() for r in rs)
         )
-        return _distinct(self.meshes, fields)
+        return distinct_rows(self.meshes, fields)
 
     @property
     def signature(self) -> Ints:
         """[mesh] index into the per-signature arrays."""
-        return self._signature[1]
+        return self.signatures[1]
 
     @cached_property
     def num_schedules(self) -> Counts:
@@ -136,7 +145,7 @@ class LayoutCounts:
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
         """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
         read = set(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
-        return _distinct(self._signature[0], read)
+        return distinct_rows(self.signatures[0], read)
 
     @cached_property
     def num_shards(self) -> Counts:
@@ -161,11 +170,7 @@ class LayoutCounts:
         mesh fields that these rules read it is."""
         rules = self.level_rules["joint"]
         rows, which = self._read_by(rules, "pp")
-        grid = np.indices(_CATEGORIES).reshape(4, -1)
-        options = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
-        options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
-        options["recompute"] = np.minimum(options["recompute"], _MODES - 2)
-        passing = allowed(rules, cross(rows, options), self.space.problem)
+        passing = allowed(rules, cross(rows, category_grid()), self.space.problem)
         return passing.reshape(len(rows["pp"]), *_CATEGORIES), which
 
     @cached_property
@@ -200,7 +205,7 @@ class LayoutCounts:
         Rules are added one by one, in the order of the levels: each excludes the difference that it makes. So a layout
         that breaks several rules is counted once, under the first.
         """
-        meshes_of = np.bincount(self.signature, minlength=len(self._signature[0]["pp"]))
+        meshes_of = np.bincount(self.signature, minlength=len(self.signatures[0]["pp"]))
         bare = self._under({level: [] for level in _LEVELS}, dominated=frozenset())
         sizes = {
             "schedule": bare.num_schedules.sum(axis=1),
@@ -229,14 +234,14 @@ class LayoutCounts:
 
     def _under(self, rules: dict[str, list[Rule]], dominated: frozenset[tuple[int, int]]) -> LayoutCounts:
         """The same meshes and signatures under other rules. Signatures stay: fewer rules tell no more meshes apart."""
-        return LayoutCounts(self.space, self.meshes, dominated, only_rules=rules, known_signature=self._signature)
+        return LayoutCounts(self.space, self.meshes, dominated, only_rules=rules, known_signature=self.signatures)
 
     def _undominated_total(self) -> Counts:
         recomputes = self.num_recomputes + self._num_dominated
         return np.asarray(np.einsum("us,ur,usr->u", self.num_schedules, recomputes, self.num_states))
 
 
-def _distinct(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
+def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
     """The distinct rows of `fields` (each with the other columns of its first occurrence), and every row's."""
     code = np.zeros(len(columns["tp"]), dtype=np.int64)
     for name in sorted(fields):

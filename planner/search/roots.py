@@ -1,0 +1,49 @@
+"""Where a search starts: the legal meshes, their bounds, and how many layouts grow from each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...cost_models.arrays import Array, Ints, Mask
+from ..space.counting import LayoutCounts
+from ..space.rules import Rule
+from ..space.tree import Columns, select
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Some meshes of a search."""
+
+    meshes: Columns
+    signature: Ints  # [mesh] row in the layout counts
+    weight: Ints  # [mesh] layouts that grow from it
+    seconds: Array  # [mesh] that no layout on it beats
+    needed: Array  # [mesh] bytes that no layout on it beats
+
+    def of(self, rows: Ints | Mask) -> Roots:
+        """Those of `rows`."""
+        return Roots(select(self.meshes, rows), self.signature[rows], self.weight[rows], self.seconds[rows],
+                     self.needed[rows])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of a search, which other searches of the same meshes may share."""
+
+    counts: LayoutCounts
+    seconds: Array  # [mesh] as in Roots
+    needed: Array  # [mesh] as in Roots
+
+    @property
+    def roots(self) -> Roots:
+        """All meshes."""
+        counts = self.counts
+        return Roots(counts.meshes, counts.signature, counts.weight, self.seconds, self.needed)
+
+    def under(self, rules: tuple[Rule, ...]) -> Start:
+        """The same meshes, where fewer layouts grow from them: under more rules that read no field of a mesh and no set
+        of recomputed modules, so that neither bounds nor dominance depend on them."""
+        counts = self.counts
+        space = replace(counts.space, rules=(*counts.space.rules, *rules))
+        return replace(self, counts=replace(counts, space=space, known_signature=counts.signatures))
+
