@@ -82,7 +82,7 @@ class Branching:
         if level < 2:
             mode = recompute_category(nodes) if level else slice(None)
             at = (nodes["_signature"], nodes["schedule"], mode)
-            zero, offload = (states[at].astype(np.int64) for states in self.counts.loosest_states)
+            zero, offload = (states.at(*at) for states in self.counts.loosest_states)
             if not level:  # in any recompute mode
                 zero, offload = zero.max(axis=1), np.bitwise_or.reduce(offload, axis=1)
             free |= {"zero": zero, "offload": offload}
@@ -92,8 +92,8 @@ class Branching:
         """[node] legal layouts that grow from each node of `level`, without forming them: a node that is cut counts."""
         counts, signature = self.counts, nodes["_signature"]
         if level == 2:
-            return np.asarray(counts.num_shards[signature, nodes["zero"]])
-        states = counts.num_states[signature, nodes["schedule"]]
+            return np.asarray(counts.num_shards.at(signature, nodes["zero"]))
+        states = counts.num_states.at(signature, nodes["schedule"])
         if level == 1:
             return np.asarray(states[np.arange(len(signature)), recompute_category(nodes)])
-        return np.asarray((states * counts.num_recomputes[signature]).sum(axis=1))
+        return np.asarray((states * counts.num_recomputes.at(signature)).sum(axis=1))

@@ -38,11 +38,12 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
             for saved in ops.saved
             if saved.tag & mask and float(saved.num_bytes[0]) > 0
         }
+    ids = {mask: str(Layout(recompute=_SELECTIVE, recompute_modules=mask)) for mask in masks}
     return frozenset(
         (_SELECTIVE, mask)
         for mask in masks
         for other in better
-        if _by_id(other) < _by_id(mask) and recomputed[other] <= recomputed[mask] and dropped[other] >= dropped[mask]
+        if ids[other] < ids[mask] and recomputed[other] <= recomputed[mask] and dropped[other] >= dropped[mask]
     )
 
 
@@ -63,6 +64,3 @@ def _always_allowed(space: Space, mask: int) -> bool:
             return False
     return True
 
-
-def _by_id(mask: int) -> str:
-    return str(Layout(recompute=_SELECTIVE, recompute_modules=mask))

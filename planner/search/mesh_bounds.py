@@ -78,7 +78,7 @@ class MeshBounds:
         """
         pp = meshes["pp"].astype(np.float64)
         m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
-        passing = self.counts.num_schedules[self.counts.signature]
+        passing = self.counts.num_schedules.at(self.counts.signature)
         any_size = self.any_split or self._problem.stages is not None
         without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1) | any_size
         interleaves = passing[:, INTERLEAVED].any(axis=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,28 @@ def recompute_category(columns: Columns) -> Ints:
 
 def _schedule(columns: Columns) -> Ints:
     return columns["schedule"]
+
+
+@dataclass(frozen=True)
+class PerSignature:
+    """Values of every signature: few of them are distinct."""
+
+    table: Counts  # [distinct, ...]
+    row: Ints  # [signature] row of the table
+
+    @classmethod
+    def of(cls, rows: Counts, row: Ints) -> PerSignature:
+        """[k, ...] rows and [signature] the one that each has, of which equal ones become one."""
+        table, place = np.unique(rows, axis=0, return_inverse=True)
+        return cls(table, place.ravel()[row])
+
+    def at(self, signature: Ints, *rest: Any) -> Counts:
+        """Of these signatures; rest: indices into what follows."""
+        return np.asarray(self.table[(self.row[signature], *rest)])
+
+    def sums(self) -> Counts:
+        """[signature] over all that follows."""
+        return np.asarray(self.table.sum(axis=1)[self.row])
 
 
 def category_grid() -> Columns:
@@ -95,25 +118,24 @@ class LayoutCounts:
         return self.signatures[1]
 
     @cached_property
-    def num_schedules(self) -> Counts:
-        """[signature, schedule] options that pass."""
+    def num_schedules(self) -> PerSignature:
+        """[schedule] options that pass."""
         return self._per_pp(self.space.schedules, _schedule, len(SCHEDULES), self.level_rules["schedule"])
 
     @cached_property
-    def num_recomputes(self) -> Counts:
-        """[signature, mode] options that pass and are not dominated."""
-        passing = self._per_pp(self.space.recomputes, recompute_category, _MODES, self.level_rules["recompute"])
-        return passing - self._num_dominated
+    def num_recomputes(self) -> PerSignature:
+        """[mode] options that pass and are not dominated."""
+
+        def kept(pp: int) -> Columns:
+            options = self.space.recomputes(pp)
+            return select(options, ~self.dominated_mask(options))
+
+        return self._per_pp(kept, recompute_category, _MODES, self.level_rules["recompute"])
 
     @cached_property
-    def _num_dominated(self) -> Counts:
-        rules = self.level_rules["recompute"]
-
-        def dropped(pp: int) -> Columns:
-            options = self.space.recomputes(pp)
-            return select(options, self.dominated_mask(options))
-
-        return self._per_pp(dropped, recompute_category, _MODES, rules)
+    def _num_undominated(self) -> PerSignature:
+        """[mode] options that pass, dominated or not."""
+        return self._per_pp(self.space.recomputes, recompute_category, _MODES, self.level_rules["recompute"])
 
     def dominated_mask(self, options: Columns) -> Mask:
         """Which recompute options are dominated."""
@@ -126,7 +148,7 @@ class LayoutCounts:
         category: Callable[[Columns], Ints],
         width: int,
         rules: Sequence[Rule],
-    ) -> Counts:
+    ) -> PerSignature:
         rows, of_signature = self._read_by(rules, "pp")
         out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
         for pp in np.unique(rows["pp"]).tolist():
@@ -140,7 +162,7 @@ class LayoutCounts:
                 ok = np.ones((len(which), len(codes)), dtype=bool)
             for code in range(width):
                 out[which, code] = ok[:, codes == code].sum(axis=1)
-        return np.asarray(out[of_signature])
+        return PerSignature.of(out, of_signature)
 
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
         """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
@@ -148,8 +170,8 @@ class LayoutCounts:
         return distinct_rows(self.signatures[0], read)
 
     @cached_property
-    def num_shards(self) -> Counts:
-        """[signature, zero] sizes of the shard group that pass."""
+    def num_shards(self) -> PerSignature:
+        """[zero] sizes of the shard group that pass."""
         rules = self.level_rules["state"]
         rows, of_signature = self._read_by(rules, "dp", "cp")
         out = np.zeros((len(rows["pp"]), 4), dtype=np.int64)
@@ -162,7 +184,7 @@ class LayoutCounts:
                 options = {"shard": shards, "zero": np.full(len(shards), zero)}
                 ok = allowed(rules, cross(select(rows, which), options), self.space.problem)
                 out[which, zero] = ok.reshape(len(which), len(shards)).sum(axis=1)
-        return np.asarray(out[of_signature])
+        return PerSignature.of(out, of_signature)
 
     @cached_property
     def _joint(self) -> tuple[NDArray[np.bool_], Ints]:
@@ -174,30 +196,42 @@ class LayoutCounts:
         return passing.reshape(len(rows["pp"]), *_CATEGORIES), which
 
     @cached_property
-    def num_states(self) -> Counts:
-        """[signature, schedule, mode] choices of ZeRO stage, offload and shard size."""
-        if not self.level_rules["joint"]:
-            alone = self.num_shards.sum(axis=1) * len(OFFLOADS)
-            return np.broadcast_to(alone[:, None, None], (len(alone), len(SCHEDULES), _MODES))
-        passing, which = self._joint
-        return np.asarray(np.einsum("usrz,uz->usr", passing.sum(axis=-1)[which], self.num_shards))
+    def _joint_and_shards(self) -> tuple[NDArray[np.bool_], Counts, Ints]:
+        """[pair, schedule, mode, zero, offload] as in `_joint` and [pair, zero] as in `num_shards`, of the pairs that
+        signatures have, and [signature] its pair."""
+        (passing, which), shards = self._joint, self.num_shards
+        pairs, pair = np.unique(which * len(shards.table) + shards.row, return_inverse=True)
+        return passing[pairs // len(shards.table)], shards.table[pairs % len(shards.table)], pair
 
     @cached_property
-    def loosest_states(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """[signature, schedule, mode] the highest ZeRO stage, and all that may be offloaded (bits of OFFLOADS), in any
-        state that passes: no state that passes holds fewer bytes on the GPU."""
-        passing, which = self._joint
-        sharded = self.num_shards[:, None, None, :] > 0
-        stage = np.where(passing.any(axis=-1), np.arange(4, dtype=np.uint8), 0)
-        offload = np.bitwise_or.reduce(np.where(passing, np.arange(len(OFFLOADS), dtype=np.uint8), 0), axis=-1)
-        highest = np.where(sharded, stage[which], 0).max(axis=-1)
-        return highest, np.bitwise_or.reduce(np.where(sharded, offload[which], 0), axis=-1)
+    def num_states(self) -> PerSignature:
+        """[schedule, mode] choices of ZeRO stage, offload and shard size."""
+        passing, shards, pair = self._joint_and_shards
+        return PerSignature(np.einsum("psrz,pz->psr", passing.sum(axis=-1), shards), pair)
+
+    @cached_property
+    def loosest_states(self) -> tuple[PerSignature, PerSignature]:
+        """[schedule, mode] the highest ZeRO stage, and all that may be offloaded (bits of OFFLOADS), in any state that
+        passes: no state that passes holds fewer bytes on the GPU."""
+        passing, shards, pair = self._joint_and_shards
+        sharded = shards[:, None, None, :] > 0
+        stage = np.where(passing.any(axis=-1) & sharded, np.arange(4), 0).max(axis=-1)
+        moved = np.where(passing & sharded[..., None], np.arange(len(OFFLOADS)), 0)
+        offload = np.bitwise_or.reduce(moved, axis=(-2, -1))
+        return PerSignature(stage, pair), PerSignature(offload, pair)
 
     @cached_property
     def weight(self) -> Counts:
         """[mesh] layouts that pass every rule and are not dominated."""
-        per_signature = np.einsum("us,ur,usr->u", self.num_schedules, self.num_recomputes, self.num_states)
-        return np.asarray(per_signature[self.signature])
+        return np.asarray(self._total(self.num_recomputes)[self.signature])
+
+    def _total(self, recomputes: PerSignature) -> Counts:
+        """[signature] layouts that pass every rule, with these recomputations."""
+        schedules, states = self.num_schedules, self.num_states
+        code = (schedules.row * len(recomputes.table) + recomputes.row) * len(states.table) + states.row
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        rows = (each.at(first) for each in (schedules, recomputes, states))
+        return np.asarray(np.einsum("us,ur,usr->u", *rows)[inverse])
 
     def tally(self, count: Count) -> None:
         """Add what the rules below the mesh exclude, and what is dominated, to `count`.
@@ -208,9 +242,9 @@ class LayoutCounts:
         meshes_of = np.bincount(self.signature, minlength=len(self.signatures[0]["pp"]))
         bare = self._under({level: [] for level in _LEVELS}, dominated=frozenset())
         sizes = {
-            "schedule": bare.num_schedules.sum(axis=1),
-            "recompute": bare.num_recomputes.sum(axis=1),
-            "state": bare.num_shards.sum(axis=1) * len(OFFLOADS),
+            "schedule": bare.num_schedules.sums(),
+            "recompute": bare.num_recomputes.sums(),
+            "state": bare.num_shards.sums() * len(OFFLOADS),
         }
         remaining = sizes["schedule"] * sizes["recompute"] * sizes["state"]
         for level in ("schedule", "recompute", "state"):
@@ -220,7 +254,8 @@ class LayoutCounts:
                 count.exclude(self.level_rules[level][index].name, int(((remaining - now) * meshes_of).sum()))
                 remaining = now
         for index in range(len(self.level_rules["joint"])):
-            now = self._with_rules("joint", index + 1)._undominated_total()
+            counts = self._with_rules("joint", index + 1)
+            now = counts._total(counts._num_undominated)
             count.exclude(self.level_rules["joint"][index].name, int(((remaining - now) * meshes_of).sum()))
             remaining = now
         count.dominated += int((remaining * meshes_of).sum()) - int(self.weight.sum())
@@ -236,10 +271,6 @@ class LayoutCounts:
         """The same meshes and signatures under other rules. Signatures stay: fewer rules tell no more meshes apart."""
         return LayoutCounts(self.space, self.meshes, dominated, only_rules=rules, known_signature=self.signatures)
 
-    def _undominated_total(self) -> Counts:
-        recomputes = self.num_recomputes + self._num_dominated
-        return np.asarray(np.einsum("us,ur,usr->u", self.num_schedules, recomputes, self.num_states))
-
 
 def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
     """The distinct rows of `fields` (each with the other columns of its first occurrence), and every row's."""
@@ -252,10 +283,8 @@ def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
 
 def _level_size(counts: LayoutCounts, level: str) -> Counts:
     if level == "schedule":
-        return np.asarray(counts.num_schedules.sum(axis=1))
-    if level == "recompute":
-        return np.asarray((counts.num_recomputes + counts._num_dominated).sum(axis=1))
-    return np.asarray(counts.num_shards.sum(axis=1) * len(OFFLOADS))
+        return counts.num_schedules.sums()
+    return counts._num_undominated.sums() if level == "recompute" else counts.num_shards.sums() * len(OFFLOADS)
 
 
 def num_legal(space: Space) -> int:
