@@ -16,10 +16,13 @@ class Activations:
     """What one micro-batch leaves on the devices of a ledger's layouts."""
 
     ledger: Ledger
+    any_recompute: bool = False  # the least that any recomputation leaves, instead of that of the layouts
 
     @cached_property
     def per_kind(self) -> dict[int, Array]:
         """Kind -> [n] bytes that one layer saves per micro-batch."""
+        if self.any_recompute:
+            return self.ledger.per_kind(self.ledger.tables.least_saved)
         return self.ledger.per_code(self.ledger.tables.saved_by_code)
 
     @cached_property

@@ -30,11 +30,14 @@ class DeviceMemory:
     """The memory of the devices of a ledger's layouts; a device stands for all with its stage profile."""
 
     ledger: Ledger
+    # Of layouts that recompute nothing: what no recomputation of theirs holds less than. Fewer bytes saved never need
+    # more, and what a layer recomputes only adds.
+    any_recompute: bool = False
 
     @cached_property
     def of_micro_batch(self) -> Activations:
         """What one micro-batch leaves."""
-        return Activations(self.ledger)
+        return Activations(self.ledger, self.any_recompute)
 
     def buffers(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
         """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one
@@ -42,6 +45,10 @@ class DeviceMemory:
 
         What comes and goes is that of the fullest moment (moments.py).
         """
+        return {**self.states(j), **self.beside_states(j, gathered=gathered)}
+
+    def beside_states(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
+        """Those of them that are not states."""
         ledger = self.ledger
         passing, (after_f, after_i) = self._transient(j, gathered), self.activations(j)
         # A split backward pass may be fullest in an I: stashes of other micro-batches lie beside the activations in
@@ -52,7 +59,7 @@ class DeviceMemory:
         passing["activations"] = np.array(resident[: number_of_moments(ledger.problem)])
         fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
         pick = np.arange(len(ledger.layouts))
-        return {**self.states(j), **{name: by_moment[fullest, pick] for name, by_moment in passing.items()}}
+        return {name: by_moment[fullest, pick] for name, by_moment in passing.items()}
 
     def with_graphs_apart(self, j: int) -> dict[str, Array]:
         """As `buffers`, with the outputs that CUDA graphs keep per micro-batch among the bytes of graphs, not among the

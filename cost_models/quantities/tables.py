@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array
 from ..cuda_graphs import IN_GRAPH, launched_share
-from ..layouts import RECOMPUTE_MODES
+from ..layouts import MODULES, RECOMPUTE_MODES
 from ..problem import Problem
 from ..specs.model import Layer, MixtureOfExperts
 from .by_code import ByCode, Code, under_no_recompute
@@ -48,6 +48,13 @@ class Tables:
     def saved_by_code(self) -> ByCode:
         """Bytes of every kind that are kept per micro-batch."""
         return ByCode(self._saved_under)
+
+    @cached_property
+    def least_saved(self) -> Array:
+        """[kind, key] bytes that no recomputation keeps less than, per micro-batch."""
+        every = (1 << len(MODULES)) - 1
+        codes = [(mode, every if name == "selective" else 0) for mode, name in enumerate(RECOMPUTE_MODES)]
+        return np.asarray(self._saved_under(codes).min(axis=1))
 
     @cached_property
     def working_by_code(self) -> ByCode:

@@ -28,8 +28,18 @@ def least_bytes(ledger: Ledger, rates: Rates) -> Array:
 
 def reserved_bytes(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:
     """[n] bytes that the allocator holds on the device of profile j at its peak."""
+    return reserved_states(memory, rates, j) + reserved_beside(memory, rates, j, gathered=gathered)
+
+
+def reserved_states(memory: DeviceMemory, rates: Rates, j: int) -> Array:
+    """[n] of them, those for weights, gradients and optimizer states."""
     # The caching allocator rounds blocks up and cannot always split or merge them: it reserves more than is allocated.
-    allocated = np.asarray(sum(memory.buffers(j, gathered=gathered).values()))
+    return np.asarray(sum(memory.states(j).values()) * (1 + rates.overheads.reserve_share))
+
+
+def reserved_beside(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:
+    """[n] of them, those for what is there beside the states at the fullest moment."""
+    allocated = np.asarray(sum(memory.beside_states(j, gathered=gathered).values()))
     return allocated * (1 + rates.overheads.reserve_share) + unusable(memory.ledger, j)
 
 

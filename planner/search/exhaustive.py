@@ -29,9 +29,10 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
+from .memory_cuts import MemoryCuts
 from .mesh_bounds import KEYS, MeshBounds
 from .roots import Roots, Start
-from .top_k import TIE, TopK
+from .top_k import TopK
 from .warm_start import WARM_START_FROM, plain_part
 
 Progress = Callable[[Count, float], None]
@@ -42,6 +43,8 @@ ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
 _FIRST_MESHES, _MOST_MESHES = 24, 1024
 _FIRST_ROWS = (64, 128, 512)
 _MOST_ROWS = (2048, 8192, 16384)
+# Level of children -> the column in which they carry the node that they grow from (memory_cuts.py).
+_NODE = {1: "_node", 2: "_row"}
 
 
 @dataclass
@@ -187,8 +190,8 @@ class Search:
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
-        if level == 1:
-            nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
+        if name := _NODE.get(level):
+            nodes = {**nodes, name: np.arange(len(nodes["tp"]))}
         for children in self.branching.children(nodes, level):
             if level == LEAVES:
                 self._price(tables, children)
@@ -215,34 +218,13 @@ class Search:
             seconds[fits] = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
         return seconds, needed
 
-    def _states_fit(self, tables: Tables, nodes: Columns) -> Mask:
-        """[node] whether its states alone fit, divided and offloaded as far as any choice below does."""
-        layouts = Layouts(self.branching.relaxed(nodes, 0))
-        batch = build_ledger.build(self.problem, tables, layouts, nodes["_key"], mean=self.any_split)
-        return np.asarray(reserved_memory.least_bytes(batch, self.rates) <= self.memory_bytes)
-
-    def _too_big(self, tables: Tables, children: Columns) -> Mask:
-        """[child] whether it recomputes some layers in full, and would not fit even if it recomputed all of them.
-
-        Activations never take more bytes where more layers are recomputed. So one layout per node (`_node`: children
-        that share all but the recomputation) answers for every number of recomputed layers, of which there are many.
-        """
-        some = children["recompute_layers"] > 0
-        nodes, first = np.unique(children["_node"][some], return_index=True)
-        if not len(nodes):
-            return some
-        whole = select(children, np.flatnonzero(some)[first])
-        free = {**self.branching.relaxed(whole, 0), "recompute": whole["recompute"]}
-        batch = build_ledger.build(self.problem, tables, Layouts(free), whole["_key"])
-        needed = reserved_memory.fullest_stage(DeviceMemory(batch), self.rates, gathered=False)[0]
-        out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
-        out[nodes] = needed * (1 - TIE) > self.memory_bytes
-        return np.asarray(some & out[children["_node"]])
+    def _cuts(self, tables: Tables) -> MemoryCuts:
+        return MemoryCuts(self.branching, tables, self.rates, self.memory_bytes, self.any_split)
 
     def _bound(self, tables: Tables, children: Columns, level: int) -> None:
         """Bound children in batches, drop those that cannot win or fit, and expand the rest best first."""
         seconds, needed = np.full((2, len(children["tp"])), np.inf)
-        open_rows = np.flatnonzero(~self._too_big(tables, children)) if level == 1 else np.arange(len(seconds))
+        open_rows = np.flatnonzero(~self._cuts(tables).too_big(children, level))
         for start in range(0, len(open_rows), ROWS):
             part = open_rows[start : start + ROWS]
             seconds[part], needed[part] = self._bounds(tables, select(children, part), level)
@@ -261,7 +243,7 @@ class Search:
             alive = batch_rows[self._worth(seconds[batch_rows], needed[batch_rows], children, batch_rows)]
             self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
             if level == 0 and len(alive):  # bytes were no part of the bound here: ask for the few that remain
-                fits = self._states_fit(tables, select(children, alive))
+                fits = self._cuts(tables).may_fit(select(children, alive))
                 self.count.out_of_memory += int(weight[alive[~fits]].sum())
                 alive = alive[fits]
             if len(alive):
