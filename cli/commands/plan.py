@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .. import options, requests, tradeoffs
+from ..allocator import keep_freed_memory
 from ..console import Terminal, check_writable, write_file
 from ..screens import plan as plan_screen
 
@@ -113,6 +114,7 @@ def command(
 
         check_drawn(requested, allow_technique or ())
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
+    keep_freed_memory()
     if tradeoffs.asks(numbers, pareto, deadline):
         single = {"--trace": trace, "--stages own": requested.stages == "own", "--layers own": layers == "own",
                   "--allow-technique": allow_technique}  # fmt: skip

@@ -41,7 +41,7 @@ def compare_targets(
     ends_s = time.time() + watch.left_s()
     twin = _twins(resolved, able, own_is_best=not simulate)
     searched = [name for name in able if twin[name] == name]
-    tasks = [Task.of(resolved, "step", target=name, ends_s=ends_s) for name in searched]
+    tasks = [Task.of(resolved, "step", target=name, tally=False, ends_s=ends_s) for name in searched]
     answers = dict(zip(searched, in_order(watch.pool, tasks, watch.report), strict=True))
     if stopped := next((answer.stopped for answer in answers.values() if answer.stopped), None):
         watch.cuts.append((stopped, "other targets were compared"))

@@ -20,8 +20,8 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
-from ...cost_models.quantities import ledger
 from ...cost_models.quantities.device_memory import DeviceMemory
+from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import lower_bounds, reserved_memory, step
@@ -43,6 +43,7 @@ ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
 _FIRST_MESHES, _MOST_MESHES = 24, 1024
 _FIRST_ROWS = (64, 128, 512)
 _MOST_ROWS = (2048, 8192, 16384)
+_LATE = 0.2  # weight of the last batch in what a bound has cut of late
 # Level of children -> the column in which they carry the node that they grow from (memory_cuts.py).
 _NODE = {1: "_node", 2: "_row"}
 
@@ -63,17 +64,19 @@ class Search:
 
     memory_bytes, host_bytes: what a GPU has, and its share of host memory. top: how many layouts to list. objective:
     `step` minimises seconds, `memory` bytes. should_stop: cuts the search. incumbent: only what beats this value is
-    searched for. family: see TopK. start: that of another search of the same meshes; then `count` holds what passes the
-    rules only.
+    searched for. family: see TopK. start: that of another search of the same meshes. tally: whether
+    `count` tells what each rule excludes; with `start` and without `tally` it holds only what passes them all.
     """
 
     warm_starts = True  # whether large spaces are searched in their plain part first (warm_start.py)
+    first_meshes, first_rows = _FIRST_MESHES, _FIRST_ROWS  # see there
     any_split = False  # of the layers over stages: then the mean stage bounds what they hold
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
         objective: str = "step", progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
         incumbent: float = np.inf, family: tuple[str, ...] = (), start: Start | None = None,
+        tally: bool = True,
     ) -> None:  # fmt: skip
         self.space = space
         self.problem = space.problem
@@ -86,7 +89,9 @@ class Search:
         self.incumbent = incumbent
         self.top = TopK(top, family)
         self.count = Count()
-        self.start = start
+        self.start, self.tally = start, tally
+        # [level, which] of the rows that were asked, the share that seconds and that bytes have cut of late.
+        self.cut_share = np.zeros((LEAVES, 2))
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of the nodes that a stopped search left
         self.warm_rows: list[tuple[float, str, Layout]] = []  # result of the warm start
@@ -115,11 +120,15 @@ class Search:
         return SearchOutcome(self.top, self.count, bound, self.stopped, self.start)
 
     def _search_whole(self) -> None:
-        meshes = self.space.meshes(self.count)
+        excluded = self.count if self.tally else Count()
+        meshes = self.space.meshes(excluded)
         if not len(meshes["tp"]):
             return
         counts = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
-        counts.tally(self.count)
+        if self.tally:
+            counts.tally(excluded)
+        else:
+            self.count.total = int(counts.weight.sum())
         self.branching = Branching(counts)
         if self.warm_starts and self.count.total > WARM_START_FROM:
             self._warm_start()
@@ -132,7 +141,7 @@ class Search:
         plain = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
             top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
-            family=self.top.family,
+            family=self.top.family, tally=False,
         )  # fmt: skip
         plain.warm_starts = False
         self.open_bound = 0.0  # if it stops here, nothing is proven of the whole space
@@ -148,7 +157,7 @@ class Search:
         self.count.out_of_memory += int(roots.weight[too_big].sum())
         order = np.flatnonzero(~too_big)
         order = order[np.argsort(bounds[order], kind="stable")]
-        start, size = 0, _FIRST_MESHES
+        start, size = 0, self.first_meshes
         while start < len(order):
             batch = order[start : start + size]
             self.open_bound = float(bounds[batch[0]])
@@ -199,24 +208,37 @@ class Search:
                 self._bound(tables, children, level)
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        """[row] seconds and bytes that nothing below the rows beats. Rows that do not fit have infinite seconds.
-
-        Bytes depend on recomputation most, so they are compared from level 1 on. They cost less than seconds: where
-        most rows do not fit, only the others get a bound of their seconds.
+        """[row] seconds and bytes that nothing below the rows beats. Bytes depend on recomputation most, so they are
+        compared from level 1 on. What has cut more of the level's rows so far is asked first: of what it cuts the other
+        is not known, and stands at what cuts nothing (no bytes) or comes last (infinite seconds).
         """
         relaxed = self.branching.relaxed(rows, level)
-        batch = build_ledger.build(self.problem, tables, Layouts(relaxed), rows["_key"])
+        batch = self._ledger(tables, relaxed, rows["_key"])
         if level == 0:
             seconds, needed = lower_bounds.bound(batch, self.rates, states_known=False, memory=False)
             return seconds, reserved_memory.least_bytes(batch, self.rates) if self.objective == "memory" else needed
-        needed = reserved_memory.fullest_stage(DeviceMemory(batch), self.rates, gathered=level == 2)[0]
-        seconds, fits = np.full(len(needed), np.inf), np.flatnonzero(needed <= self.memory_bytes)
-        if 2 * len(fits) > len(needed):
-            return lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0], needed
-        if len(fits):
-            batch = build_ledger.build(self.problem, tables, Layouts(select(relaxed, fits)), rows["_key"][fits])
-            seconds[fits] = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
-        return seconds, needed
+        known = np.array([np.full(len(rows["tp"]), np.inf), np.zeros(len(rows["tp"]))])
+        limits, cut = (self.threshold, self.memory_bytes), self.cut_share[level]
+        remaining = np.arange(len(rows["tp"]))
+        for which in (0, 1) if cut[0] >= cut[1] and self.objective != "memory" else (1, 0):
+            if not len(remaining):
+                break
+            if 2 * len(remaining) > len(rows["tp"]):
+                remaining = np.arange(len(rows["tp"]))
+            else:
+                batch = self._ledger(tables, select(relaxed, remaining), rows["_key"][remaining])
+            if which == 0:
+                known[0, remaining] = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
+            else:
+                memory = DeviceMemory(batch)
+                known[1, remaining] = reserved_memory.fullest_stage(memory, self.rates, gathered=level == 2)[0]
+            below = known[which, remaining] <= limits[which]
+            cut[which] += _LATE * (1 - below.mean() - cut[which])
+            remaining = remaining[below]
+        return known[0], known[1]
+
+    def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
+        return build_ledger.build(self.problem, tables, Layouts(columns), key)
 
     def _cuts(self, tables: Tables) -> MemoryCuts:
         return MemoryCuts(self.branching, tables, self.rates, self.memory_bytes, self.any_split)
@@ -234,7 +256,7 @@ class Search:
         value = needed if self.objective == "memory" else seconds
         order = np.flatnonzero(~too_big)
         order = order[np.argsort(value[order], kind="stable")]  # stable: ties keep one order on every machine
-        start, size = 0, _FIRST_ROWS[level]
+        start, size = 0, self.first_rows[level]
         while start < len(order):
             batch_rows = order[start : start + size]
             if value[batch_rows[0]] > self.threshold:  # and so are all behind it
@@ -268,7 +290,7 @@ class Search:
         self.top.offer(np.where(fits, value, np.inf), layouts)
 
 
-def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[ledger.Ledger, step.Estimate]:
+def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[Ledger, step.Estimate]:
     """Price single layouts in detail, by the same path as the search."""
     keys, index = index_keys(layouts)
     batch = build_ledger.build(problem, build(problem, keys), layouts, index)

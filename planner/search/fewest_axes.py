@@ -23,7 +23,9 @@ def num_axes(layout: Layout) -> int:
 class FewestAxes(Search):
     """A search whose `incumbent` is the limit of seconds, and whose list holds one layout."""
 
-    warm_starts = False  # the limit is known from the first node on
+    # The limit is known from the first node on: no part of the space need be searched before others.
+    warm_starts = False
+    first_meshes, first_rows = 256, (1024, 4096, 16384)
 
     def _descend(self, roots: Roots) -> None:
         axes = np.sum([roots.meshes[axis] > 1 for axis in AXES], axis=0)

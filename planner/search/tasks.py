@@ -35,6 +35,7 @@ class Task:
     limit: float = np.inf  # seconds (bytes, if `memory` is the aim) that must be beaten or met
     rivals: tuple[tuple[float, float], ...] = ()  # (seconds, bytes): see `pareto.Frontier`
     target: str | None = None  # whose rules and software hold; None: those of the request
+    tally: bool = True  # whether the answer counts what each rule excludes
     ends_s: float = np.inf  # when the time is up, in seconds of `time.time`, which processes share
 
     @classmethod
@@ -67,7 +68,8 @@ def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -
         traced = FrontierSearch(resolved.space, resolved.rates, rivals=task.rivals, **limits).trace()
         points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
         return Answer(tuple(points), traced.count, traced.stopped)
-    outcome = search_of(resolved, resolved.space, objective=task.aim, incumbent=task.limit, **watch).run()
+    outcome = search_of(resolved, resolved.space, objective=task.aim, incumbent=task.limit, tally=task.tally,
+                        **watch).run()  # fmt: skip
     rows = []
     for _, name, layout in outcome.top.rows:
         _, estimate = price_layouts(resolved.problem, resolved.rates, Layouts.of([layout]))
