@@ -66,7 +66,11 @@ class Estimate:
 
 def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     """Step time and memory of every layout of the ledger. `detail` splits compute into COMPONENTS."""
-    terms, slowest = step_terms(ledger, rates, detail=detail)
+    return with_memory(ledger, rates, *step_terms(ledger, rates, detail=detail))
+
+
+def with_memory(ledger: Ledger, rates: Rates, terms: dict[str, Array], slowest: Ints) -> Estimate:
+    """The estimate of layouts whose `step_terms` are known."""
     memory = DeviceMemory(ledger)
     device_bytes, fullest = fullest_stage(memory, rates)
     host_bytes = np.max([memory.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)

@@ -17,7 +17,7 @@ from ...cost_models.rates.collectives import CollectiveRates, LevelRates, OpRate
 from ...cost_models.rates.rates import GROUPS, Rates
 from ..evaluation.network import Network
 from ..request.resolve import Resolved
-from ..search.exhaustive import price_layouts
+from ..search.pricing import price_layouts
 from .groups import NodeGroups, node_groups
 from .problem import OrderProblem
 

@@ -9,15 +9,16 @@ the tree is already near the price of the layouts below it. The last levels are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...cost_models.arrays import Ints
+from ...cost_models.arrays import Ints, Mask
 from ..space.counting import LayoutCounts, recompute_category
-from ..space.tree import RECOMPUTE_FIELDS, Columns, allowed, cross, grow, select
+from ..space.tree import RECOMPUTE_FIELDS, Columns, allowed, cross, grow, paired, select
 
+Keep = Callable[[Columns, Columns], Mask]  # (nodes, options) -> [node, option]
 LEAVES = 3  # the level whose nodes are whole layouts
 _RULES_OF_LEVEL = ("schedule", "recompute", "joint", "state")  # keys of LayoutCounts.level_rules
 
@@ -28,13 +29,14 @@ class Branching:
 
     counts: LayoutCounts
 
-    def children(self, nodes: Columns, level: int) -> Iterator[Columns]:
-        """The legal children of `nodes` at `level`, in one part or several, each formed only when it is needed."""
+    def children(self, nodes: Columns, level: int, keep: Keep | None = None) -> Iterator[Columns]:
+        """The legal children of `nodes` at `level`, in one part or several, each formed only when it is needed. keep:
+        tells of nodes and states which pairs to form."""
         rules = self.counts.level_rules[_RULES_OF_LEVEL[level]]
-        for part in self._crossed(nodes, level):
+        for part in self._crossed(nodes, level, keep):
             yield select(part, allowed(rules, part, self.counts.space.problem)) if rules else part
 
-    def _crossed(self, nodes: Columns, level: int) -> Iterator[Columns]:
+    def _crossed(self, nodes: Columns, level: int, keep: Keep | None) -> Iterator[Columns]:
         """Every option of `level` for every node, before rules. Options depend on a mesh through pp only, and those of
         the states on whether there is anybody to shard over. Nodes that agree in it are crossed at once."""
         if not len(nodes["tp"]):
@@ -44,7 +46,7 @@ class Branching:
             return
         for rows, options in self._states(nodes) if level == 2 else self._by_pp(nodes, level):
             if len(rows["tp"]):
-                yield cross(rows, options)
+                yield cross(rows, options) if keep is None else paired(rows, options, keep(rows, options))
 
     def _by_pp(self, nodes: Columns, level: int) -> Iterator[tuple[Columns, Columns]]:
         """(nodes of one pp, their schedules or recomputations)."""

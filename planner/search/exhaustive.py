@@ -19,7 +19,6 @@ import numpy as np
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.problem import Problem
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.tables import Tables, build, index_keys
@@ -44,8 +43,6 @@ _FIRST_MESHES, _MOST_MESHES = 24, 1024
 _FIRST_ROWS = (64, 128, 512)
 _MOST_ROWS = (2048, 8192, 16384)
 _LATE = 0.2  # weight of the last batch in what a bound has cut of late
-# Level of children -> the column in which they carry the node that they grow from (memory_cuts.py).
-_NODE = {1: "_node", 2: "_row"}
 
 
 @dataclass
@@ -120,15 +117,13 @@ class Search:
         return SearchOutcome(self.top, self.count, bound, self.stopped, self.start)
 
     def _search_whole(self) -> None:
-        excluded = self.count if self.tally else Count()
-        meshes = self.space.meshes(excluded)
+        meshes = self.space.meshes(self.count if self.tally else Count())
         if not len(meshes["tp"]):
             return
         counts = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
         if self.tally:
-            counts.tally(excluded)
-        else:
-            self.count.total = int(counts.weight.sum())
+            counts.tally(self.count)
+        self.count.total = self.count.total or int(counts.weight.sum())
         self.branching = Branching(counts)
         if self.warm_starts and self.count.total > WARM_START_FROM:
             self._warm_start()
@@ -199,9 +194,14 @@ class Search:
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
-        if name := _NODE.get(level):
-            nodes = {**nodes, name: np.arange(len(nodes["tp"]))}
-        for children in self.branching.children(nodes, level):
+        if level == 1:
+            nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
+        keep = self._cuts(tables).states_fit if level == 2 and not self.any_split else None
+        if keep is not None:
+            self.count.out_of_memory += int(self.branching.num_below(nodes, 1).sum())
+        for children in self.branching.children(nodes, level, keep):
+            if keep is not None:  # the others do not fit
+                self.count.out_of_memory -= int(self.branching.num_below(children, level).sum())
             if level == LEAVES:
                 self._price(tables, children)
             else:
@@ -246,7 +246,8 @@ class Search:
     def _bound(self, tables: Tables, children: Columns, level: int) -> None:
         """Bound children in batches, drop those that cannot win or fit, and expand the rest best first."""
         seconds, needed = np.full((2, len(children["tp"])), np.inf)
-        open_rows = np.flatnonzero(~self._cuts(tables).too_big(children, level))
+        known = self._cuts(tables).some_recomputed_too_big(children) if level == 1 else np.zeros(len(seconds), bool)
+        open_rows = np.flatnonzero(~known)
         for start in range(0, len(open_rows), ROWS):
             part = open_rows[start : start + ROWS]
             seconds[part], needed[part] = self._bounds(tables, select(children, part), level)
@@ -275,23 +276,24 @@ class Search:
     def _price(self, tables: Tables, columns: Columns) -> None:
         """Price whole layouts in batches, and offer those that fit to the list."""
         for start in range(0, len(columns["tp"]), ROWS):
-            part = slice(start, start + ROWS)
-            layouts = Layouts({name: column[part] for name, column in columns.items()})
-            batch = build_ledger.build(self.problem, tables, layouts, columns["_key"][part])
-            estimate = step.price(batch, self.rates)
+            part = {name: column[start : start + ROWS] for name, column in columns.items()}
+            batch = self._ledger(tables, part, part["_key"])
+            terms, slowest = step.step_terms(batch, self.rates)
+            fast = np.flatnonzero(np.asarray(sum(terms.values())) <= self.threshold)
+            if self.objective != "memory" and len(fast) < len(slowest):  # bytes of what is too slow need not be known
+                self.count.bounded += len(slowest) - len(fast)
+                if not len(fast):
+                    continue
+                batch = self._ledger(tables, select(part, fast), part["_key"][fast])
+                terms, slowest = {name: term[fast] for name, term in terms.items()}, slowest[fast]
+            estimate = step.with_memory(batch, self.rates, terms, slowest)
             fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
             self.count.out_of_memory += int((~fits).sum())
             self.count.priced += int(fits.sum())
-            self._offer(estimate, fits, layouts)
+            self._offer(estimate, fits, batch.layouts)
 
     def _offer(self, estimate: step.Estimate, fits: Mask, layouts: Layouts) -> None:
         """Put what fits on the list, if it is good enough."""
         value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
         self.top.offer(np.where(fits, value, np.inf), layouts)
 
-
-def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[Ledger, step.Estimate]:
-    """Price single layouts in detail, by the same path as the search."""
-    keys, index = index_keys(layouts)
-    batch = build_ledger.build(problem, build(problem, keys), layouts, index)
-    return batch, step.price(batch, rates, detail=True)

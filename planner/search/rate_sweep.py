@@ -28,8 +28,9 @@ from ..space.counting import LayoutCounts
 from ..space.tree import LEVELS, Columns, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
-from .exhaustive import ROWS, Search, price_layouts
+from .exhaustive import ROWS, Search
 from .mesh_bounds import MeshBounds
+from .pricing import price_layouts
 from .top_k import TIE, TopK
 
 _FIRST = 4096  # nodes that are expanded before all others, so that the limit falls early

@@ -17,8 +17,8 @@ from ..request.load import request_from_dict, request_to_dict
 from ..request.resolve import Resolved, resolve
 from ..space.tree import Count
 from .executors import Executor, Here
-from .exhaustive import price_layouts
 from .pareto import FrontierSearch
+from .pricing import price_layouts
 from .run import search_of
 
 Aim = Literal["step", "memory", "frontier"]

@@ -214,6 +214,12 @@ def cross(left: Columns, right: Columns) -> dict[str, Ints]:
     return out
 
 
+def paired(left: Columns, right: Columns, which: Mask) -> dict[str, Ints]:
+    """The pairs of a row of `left` and a row of `right` that `which` [left, right] has."""
+    of_left, of_right = np.nonzero(which)
+    return {**select(left, of_left), **select(right, of_right)}
+
+
 def select(columns: Columns, rows: Ints | Mask) -> dict[str, Ints]:
     """The rows (indices or mask) of all columns."""
     return {name: column[rows] for name, column in columns.items()}

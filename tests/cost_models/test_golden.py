@@ -23,7 +23,7 @@ from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.specs.model import FeedForward, ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.cost_models.specs.workload import Workload
-from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.space.rules import violations
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model

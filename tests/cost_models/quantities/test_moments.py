@@ -25,7 +25,7 @@ from meshwright.cost_models.quantities.moments import (
 )
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Precision, Workload
-from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.search.pricing import price_layouts
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack

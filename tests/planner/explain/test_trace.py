@@ -22,7 +22,7 @@ from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain import trace
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
-from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.space.rules import violations
 
 CASES = (("llama-3.1-8b", "dgx-h100:2", 128), ("llama-3.1-70b", "dgx-h100:8", 256), ("qwen2.5-32b", "dgx-h100:4", 256),

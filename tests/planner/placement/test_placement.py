@@ -24,7 +24,7 @@ from meshwright.planner.placement.search import _branch, best_order
 from meshwright.planner.placement.traffic import NodeTraffic
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
-from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.studies.what_if import what_if
 from meshwright.planner.targets.emit import emit
 

@@ -19,7 +19,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import load_request, request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
-from meshwright.planner.search.exhaustive import price_layouts
+from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.search.run import search_of
 from meshwright.planner.studies import reliability
 from meshwright.planner.studies.axes import parse_vary
