@@ -24,6 +24,7 @@ from meshwright.planner.search import exhaustive, mesh_bounds
 from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.exhaustive import Search, SearchOutcome
+from meshwright.planner.search.memory_cuts import MemoryCuts
 from meshwright.planner.search.warm_start import WARM_START_FROM
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
@@ -246,6 +247,18 @@ def test_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return seconds * 1.03, needed
 
     monkeypatch.setattr(lower_bounds, "bound", too_high)
+    assert any(mismatch(seed) for seed in range(NUM_REQUESTS))
+
+
+@pytest.mark.parametrize("cut", ["may_fit", "states_fit"])
+def test_a_cut_by_memory_that_is_too_high_is_seen(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes a GPU for 3 % smaller than it is loses the best layout of some request."""
+    honest = getattr(MemoryCuts, cut)
+
+    def too_high(cuts: MemoryCuts, *columns: Any) -> Any:
+        return honest(replace(cuts, memory_bytes=cuts.memory_bytes / 1.03), *columns)
+
+    monkeypatch.setattr(MemoryCuts, cut, too_high)
     assert any(mismatch(seed) for seed in range(NUM_REQUESTS))
 
 
