@@ -12,16 +12,12 @@ from typing import Any, Literal, Unpack
 from ..errors import InputError
 from .document.plan import Plan
 from .document.reading import load_plan
-from .drivers.custom_layers import plan_custom_layers
-from .drivers.custom_stages import plan_custom_stages
 from .drivers.even_stages import plan_even_stages
 from .drivers.families import search
 from .drivers.given_layout import evaluate_resolved
 from .drivers.headroom import with_headroom
-from .drivers.islands import plan_islands
-from .drivers.node_order import plan_node_order
 from .drivers.watch import Progress, Watch
-from .heterogeneous.candidates import applies
+from .heterogeneous.islands import applies
 from .request.keywords import RequestFields
 from .request.load import Request, load_request
 from .request.resolve import Resolved, resolve
@@ -65,10 +61,7 @@ def plan(
         watch = Watch(progress, time_limit_s, pool)
         checked = _request(request, request_fields)
         if layers == "own":
-            beside = {"custom_stages": checked.stages not in (None, "even"), "techniques": bool(allow_techniques)}
-            return with_headroom(
-                for_able_target(resolve(checked)), lambda resolved: plan_custom_layers(resolved, watch, **beside)
-            )
+            return _plan_layers(checked, watch, techniques=bool(allow_techniques))
         if allow_techniques:
             return _plan_with_techniques(checked, allow_techniques, watch, seed, fastest=fastest)
         return _plan_resolved(for_able_target(resolve(checked)), watch, seed, fastest=fastest)
@@ -93,14 +86,31 @@ def _request(request: Request | Path | str | None, fields: Mapping[str, Any]) ->
     return request
 
 
+def _plan_layers(request: Request, watch: Watch, *, techniques: bool) -> Plan:
+    """The plan that may give every layer a strategy of its own."""
+    from .drivers.custom_layers import plan_custom_layers
+
+    beside = {"custom_stages": request.stages not in (None, "even"), "techniques": techniques}
+    return with_headroom(
+        for_able_target(resolve(request)), lambda resolved: plan_custom_layers(resolved, watch, **beside)
+    )
+
+
 def _plan_resolved(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) -> Plan:
-    """The plan of the driver that fits the cluster and the requested stages."""
+    """The plan of the driver that fits the cluster and the requested stages. Only that one is imported: the solvers of
+    others would slow the start of every plan."""
     stages = resolved.request.stages
     if stages is None and applies(resolved):
+        from .drivers.islands import plan_islands
+
         return with_headroom(resolved, lambda request: plan_islands(request, watch))
     if stages == "own":
+        from .drivers.custom_stages import plan_custom_stages
+
         return with_headroom(resolved, lambda request: plan_custom_stages(request, watch))
     if resolved.cluster.links is not None:
+        from .drivers.node_order import plan_node_order
+
         return with_headroom(resolved, lambda request: plan_node_order(request, watch, seed))
     return with_headroom(resolved, lambda request: plan_even_stages(request, watch, fastest=fastest))
 

@@ -223,6 +223,11 @@ def test_reading_a_plan_loads_no_catalogue_and_no_solver() -> None:
     assert not modules & {"pulp", "networkx", "torch", "yaml", "meshwright.profiles"}
 
 
+def test_an_even_plan_loads_no_solver() -> None:
+    modules = loaded_after("import meshwright.planner.api")
+    assert not modules & {"pulp", "highspy", "networkx", "scipy", "meshwright.planner.heterogeneous.search"}
+
+
 def test_planning_needs_no_torch() -> None:
     assert "torch" not in loaded_after("import meshwright; meshwright.plan")
 

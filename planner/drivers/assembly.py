@@ -19,7 +19,7 @@ from ..request.load import request_to_dict
 from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome
 from ..space.tree import Count
-from ..stages.ilp import GAP
+from ..stages.problem import GAP
 from .other_targets import fastest_outside
 
 

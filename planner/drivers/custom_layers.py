@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..document.plan import Plan
-from ..heterogeneous import candidates as heterogeneous
+from ..heterogeneous.islands import applies
 from ..layerwise.candidate import added, best_layers, check
 from ..request.resolve import Resolved
 from .even_stages import plan_even_stages
@@ -17,7 +17,7 @@ def plan_custom_layers(resolved: Resolved, watch: Watch, *, custom_stages: bool,
         resolved,
         custom_stages=custom_stages,
         techniques=techniques or bool(resolved.workload.techniques),
-        islands=heterogeneous.applies(resolved),
+        islands=applies(resolved),
     )
     plan = plan_even_stages(resolved, watch, fastest=True)
     return added(resolved, plan, best_layers(resolved, watch.late))

@@ -8,7 +8,7 @@ from ..document.candidate import Candidate
 from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..evaluation.staged import Staged
-from ..heterogeneous.candidates import applies
+from ..heterogeneous.islands import applies
 from ..request.load import request_from_dict
 from ..request.resolve import resolve
 from ..search.run import search_of

@@ -24,15 +24,7 @@ from ..space.tree import Count
 from .islands import IslandPart, joined, parts_of
 from .pipeline import CrossIslandPipeline
 from .replicas import Replicas, equal_shares
-from .search import MOST_ISLANDS, HeterogeneousSearch, IslandChoice
-
-
-def applies(resolved: Resolved) -> bool:
-    """Whether a request is planned island by island: a cluster of several islands, to be trained on fast, by usual
-    training."""
-    cluster, workload = resolved.cluster, resolved.workload
-    usual = workload.objective != "memory" and not workload.techniques and cluster.links is None
-    return usual and 0 < len(cluster.islands) <= MOST_ISLANDS
+from .search import HeterogeneousSearch, IslandChoice
 
 
 def searched(

@@ -20,6 +20,16 @@ from ...profiles.stack.rates import rates_for
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 
+MOST_ISLANDS = 4  # that a plan compares
+
+
+def applies(resolved: Resolved) -> bool:
+    """Whether a request is planned island by island: a cluster of several islands, to be trained on fast, by usual
+    training."""
+    cluster, workload = resolved.cluster, resolved.workload
+    usual = workload.objective != "memory" and not workload.techniques and cluster.links is None
+    return usual and 0 < len(cluster.islands) <= MOST_ISLANDS
+
 
 @dataclass(frozen=True, eq=False)
 class IslandPart:

@@ -24,8 +24,7 @@ from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..search.top_k import FAMILY
 from ..space.tree import Count
-from ..stages.ilp import GAP
-from ..stages.problem import PartitionProblem
+from ..stages.problem import GAP, PartitionProblem
 from ..stages.solve import solve
 from .islands import IslandPart
 from .nodes import NodeLister, SearchNode, island_sets, pipeline_orders, raise_if_interrupted
@@ -44,7 +43,6 @@ NEAR = 0.1  # relative: a pipeline gets one if it is as near to the fastest as t
 CHUNKS = 192  # nodes of the proof get continuous programs until they have so many chunks together
 ROUNDS = 2  # integer programs per pipeline
 GOOD_ENOUGH = 2e-3  # gap at which a pipeline is settled
-MOST_ISLANDS = 4
 _Order = tuple[Layout, tuple[int, ...]]  # a layout, and the numbers of the islands in the order of its pipeline
 
 

@@ -23,7 +23,7 @@ from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.top_k import FAMILY
 from .coefficients import problem_of, runs_of
-from .ilp import GAP
+from .problem import GAP
 from .relaxed_search import AnySplit, splittable
 from .solve import Solved, solve
 

@@ -46,9 +46,8 @@ import pulp
 
 from ...cost_models.arrays import Array
 from ...cost_models.schedules.critical_path import Path
-from .problem import PartitionProblem
+from .problem import GAP, PartitionProblem
 
-GAP = 1e-3  # relative: what the solver may leave
 NODES = 200  # branch-and-bound nodes per program
 
 

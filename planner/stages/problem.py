@@ -19,6 +19,8 @@ from ...cost_models.schedules import simulator
 from ...cost_models.schedules.critical_path import Path, longest_paths
 from ...cost_models.schedules.simulator import Costs, Schedule
 
+GAP = 1e-3  # relative: what the solver of the integer program may leave
+
 
 @dataclass(frozen=True, eq=False)
 class MemoryNeeds:

@@ -17,8 +17,8 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.quantities.stages import Partition
 from ...cost_models.schedules.critical_path import Path, device_path
-from .ilp import GAP, NODES, Program
-from .problem import PartitionProblem
+from .ilp import NODES, Program
+from .problem import GAP, PartitionProblem
 
 Score = Callable[[Partition], float]
 

@@ -11,8 +11,9 @@ from meshwright.cost_models.layouts import Layout
 from meshwright.cost_models.step import lower_bounds
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.resolve import Resolved
-from meshwright.planner.stages import finalists, ilp
+from meshwright.planner.stages import finalists
 from meshwright.planner.stages.finalists import Finalists
+from meshwright.planner.stages.problem import GAP
 
 from ..search.test_search_exact import everything
 from .test_partition import all_partitions, model, request
@@ -43,7 +44,7 @@ def test_the_best_is_found_from_far_behind() -> None:
     _, ranked, least_s, best = small_space()
     assert ranked.index(best) >= 3
     found = run(3)
-    assert found.step_s == pytest.approx(least_s, rel=2 * ilp.GAP)
+    assert found.step_s == pytest.approx(least_s, rel=2 * GAP)
     assert found.lower_bound_s <= least_s * (1 + 1e-9)
     assert found.lower_bound_s >= least_s * 0.9
 
@@ -53,11 +54,11 @@ def test_one_finalist_too_few_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     _, ranked, least_s, best = small_space()
     monkeypatch.setattr(finalists, "REAL_CHUNKS", 0)
     few = run(3)
-    assert few.step_s > least_s * (1 + 2 * ilp.GAP)
+    assert few.step_s > least_s * (1 + 2 * GAP)
     assert few.lower_bound_s <= least_s
     monkeypatch.setattr(finalists, "SPLIT", len(ranked))  # every finalist gets its best stages
-    assert run(ranked.index(best)).step_s > least_s * (1 + 2 * ilp.GAP)
-    assert run(ranked.index(best) + 1).step_s == pytest.approx(least_s, rel=2 * ilp.GAP)
+    assert run(ranked.index(best)).step_s > least_s * (1 + 2 * GAP)
+    assert run(ranked.index(best) + 1).step_s == pytest.approx(least_s, rel=2 * GAP)
 
 
 def test_an_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,5 +71,5 @@ def test_an_inadmissible_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(lower_bounds, "bound", too_high)
     found, least_s = run(3), small_space()[2]
-    assert found.step_s > least_s * (1 + 2 * ilp.GAP)
+    assert found.step_s > least_s * (1 + 2 * GAP)
     assert found.lower_bound_s > least_s

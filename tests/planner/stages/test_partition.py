@@ -45,6 +45,7 @@ from meshwright.planner.space.tree import Count, Space
 from meshwright.planner.stages import finalists, ilp
 from meshwright.planner.stages import problem as partition_problem
 from meshwright.planner.stages.coefficients import problem_of
+from meshwright.planner.stages.problem import GAP
 from meshwright.planner.stages.relaxed_search import splittable
 from meshwright.planner.stages.solve import Solved, solve
 
@@ -119,10 +120,10 @@ def test_equals_all_splits(layout_text: str, layers: int, kinds: int, batch: int
     least = min((one.step_s for one in every if one.device_bytes <= memory_bytes), default=float("inf"))
     problem = problem_of(base, memory_bytes, separate_recompute=False)
     solved = solve(problem, lambda partition: scored(base, partition, memory_bytes), rounds=200)
-    assert solved.step_s == pytest.approx(least, rel=ilp.GAP)
+    assert solved.step_s == pytest.approx(least, rel=GAP)
     assert solved.bound_s <= least * (1 + 1e-9)
     if not limited or layout_text.endswith("rnone"):  # what recomputation needs for a while is counted at its least
-        assert solved.bound_s >= least * (1 - 3 * ilp.GAP)
+        assert solved.bound_s >= least * (1 - 3 * GAP)
     least_s, least_bytes = bound_of_any_split(base)
     assert least_s <= fastest.step_s * (1 + 1e-9)
     assert least_bytes <= min(one.device_bytes for one in every) * (1 + 1e-9)
@@ -314,7 +315,7 @@ def test_recompute_of_each_stage_equals_all_choices() -> None:
     base = Staged.of(resolved, layout, simulate=True)
     held = [base.split(partition).device_bytes for partition in all_partitions(resolved, layout, True)]
     solved, least = compare(resolved, layout, float(np.quantile(held, 0.2)), True)
-    assert solved.step_s == pytest.approx(least, rel=ilp.GAP)
+    assert solved.step_s == pytest.approx(least, rel=GAP)
     assert solved.partition is not None
     assert solved.partition.recomputed is not None
     assert solved.partition.recomputed[0] > solved.partition.recomputed[-1]
@@ -332,7 +333,7 @@ def test_paths_that_are_too_long_are_seen(monkeypatch: pytest.MonkeyPatch) -> No
     for text, layers, kinds, batch in CASES[:4]:
         layout = parse(text)
         solved, least = compare(request(model(layers, kinds=kinds), layout.pp, batch), layout, float("inf"), False)
-        wrong += solved.step_s > least * (1 + ilp.GAP)
+        wrong += solved.step_s > least * (1 + GAP)
     assert wrong
 
 
