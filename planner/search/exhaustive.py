@@ -37,10 +37,10 @@ from .warm_start import WARM_START_FROM, plain_part
 Progress = Callable[[Count, float], None]
 
 ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
-# Meshes, and nodes of each level, that are expanded at once: few at first, so that a good layout is found early and
-# cuts the rest; then ever more, since the order matters less and large arrays cost less per row.
-_FIRST_MESHES, _MOST_MESHES = 24, 1024
-_FIRST_ROWS = (64, 128, 512)
+# Meshes, and nodes of each level, that are expanded at once: fewer at first, so that a good layout is found early and
+# cuts the rest, but so many that numpy's calls cost less than their work; then ever more, since the order matters less.
+_FIRST_MESHES, _MOST_MESHES = 256, 1024
+_FIRST_ROWS = (512, 1024, 2048)
 _MOST_ROWS = (2048, 8192, 16384)
 _LATE = 0.2  # weight of the last batch in what a bound has cut of late
 
