@@ -17,7 +17,7 @@ from ...profiles.io import registry
 if TYPE_CHECKING:
     from .row import RowReader
 
-# Words of `inter_node_as_stated` -> kind of link; the first that occurs decides.
+# Starts of words of `inter_node_as_stated` -> kind of link; the first that occurs decides.
 _NETWORKS = (
     ("omni", "omni-path"), ("xdr", "xdr-ib"), ("ndr", "ndr-ib"), ("hdr", "hdr-ib"), ("edr", "edr-ib"), ("efa", "efa"),
     ("slingshot", "slingshot"), ("roce", "roce"), ("rdma", "roce"), ("ethernet", "ethernet"), ("tcp", "ethernet"),
@@ -54,7 +54,7 @@ def read_cluster(row: RowReader) -> tuple[int, ClusterSpec | None]:
     per_node = min(per_node, num_gpus)
     if num_gpus > max(domain, per_node) and nic_gbps is None:
         row.assume("network of the GPU's usual node, per GPU (nic_gbps_per_node not stated)")
-    kind = next((link for word, link in _NETWORKS if word in inter), "")
+    kind = next((link for word, link in _NETWORKS if re.search(rf"\b{word}", inter)), "")
     pcie = "pcie" in intra and "nvlink" not in intra
     # HGX boards of four A100 or H100 (H200) have no switch: their NVLinks go pairwise, a third to each other GPU.
     meshed = row.get("cluster", "gpus_per_node") == 4 and entry.link_kind in ("nvlink3", "nvlink4")

@@ -234,7 +234,9 @@ def test_recompute(tmp_path: Path, recompute: str, expected: str) -> None:
 
 def test_the_network_is_found_by_its_words(tmp_path: Path) -> None:
     shape = "gpu: a100_sxm_80g, num_gpus: 16, gpus_per_node: 8, nic_gbps_per_node: 400"
-    for words, kind in (("4x100Gb/s Omni-Path per node", "omni-path"), ("8x200Gb/s HDR InfiniBand", "hdr-ib")):
+    found = {"4x100Gb/s Omni-Path per node": "omni-path", "8x200Gb/s HDR InfiniBand": "hdr-ib", "4x EFA": "efa",
+             "8x200Gb/s (DGX A100 default, not stated)": "hdr-ib"}  # fmt: skip
+    for words, kind in found.items():
         cluster = f"cluster: {{{shape}, inter_node_as_stated: '{words}'}}"
         assert one(tmp_path, row(cluster=cluster, dp="dp: 4")).cluster.levels[-1].kind == kind
 
