@@ -13,10 +13,10 @@ _GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 # Bytes to quantise an element, both layouts. Delayed scaling needs no maximum, and is written by the norm or activation
 # before it: two fp8 layouts instead of one in bf16. MXFP8 and blocks: read (2), written twice (2). A maximum of the
 # whole tensor is read for first (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
-_CAST_DELAYED = 2.0
+CAST_DELAYED = 2.0
 _CAST_BLOCKS = 4.0
 _CAST_CURRENT = 6.0
-_CASTS = {"delayed": _CAST_DELAYED, "mxfp8": _CAST_BLOCKS, "blockwise": _CAST_BLOCKS, "current": _CAST_CURRENT}
+_CASTS = {"delayed": CAST_DELAYED, "mxfp8": _CAST_BLOCKS, "blockwise": _CAST_BLOCKS, "current": _CAST_CURRENT}
 _CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), _CAST_CURRENT)
 
 

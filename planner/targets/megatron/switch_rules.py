@@ -9,9 +9,11 @@ from ....cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE, modules_of
 from ....cost_models.layouts import MODULES, RECOMPUTE_MODES, SCHEDULES
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule
+from ...switches.dtypes import CAST_DELAYED
 
 _FULL = RECOMPUTE_MODES.index("full")
 _EXPERTS = 1 << MODULES.index("moe")
+_NORMS_AND_ACTIVATIONS = 1 << MODULES.index("norm") | 1 << MODULES.index("act")
 
 
 def _expert_overlap(columns: Columns, problem: Problem) -> Mask:
@@ -31,6 +33,12 @@ def _expert_overlap_graphs(columns: Columns, problem: Problem) -> Mask:
 
 def _expert_overlap_dispatch(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["ep_overlap"] == 0) | (problem.stack.ep_dispatch != "allgather"))
+
+
+def _delayed_scaling(columns: Columns, problem: Problem) -> Mask:
+    delayed = problem.workload.precision == "fp8" and problem.stack.cast_bytes == CAST_DELAYED
+    again = np.bitwise_and(columns["recompute_modules"], _NORMS_AND_ACTIVATIONS) > 0
+    return np.asarray(~np.logical_and(again, delayed))
 
 
 def _graphs_of_experts(columns: Columns, problem: Problem) -> Mask:
@@ -65,6 +73,8 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
              "--overlap-moe-expert-parallel-comm goes with no graph of experts or dense blocks ({graphs_name})"),
         Rule(f"{target}: ep_overlap and dispatcher", ("ep_overlap",), _expert_overlap_dispatch,
              "--overlap-moe-expert-parallel-comm needs --moe-token-dispatcher-type alltoall or flex"),
+        Rule(f"{target}: delayed scaling and recompute", ("recompute_modules",), _delayed_scaling,
+             "norm and act are not recomputed under delayed scaling of fp8"),
         Rule(f"{target}: graphs of experts", ("cuda_graphs",), _graphs_of_experts,
              "cuda_graphs {graphs_name} holds experts, which need a capacity to have fixed shapes"),
         Rule(f"{target}: graphs and recompute", ("cuda_graphs", "recompute"), _graphs_recompute,

@@ -58,3 +58,14 @@ def test_tokens_that_are_gathered_do_not_overlap() -> None:
     layouts = Layouts.of([parse("tp2-dp8-ep4-epo-mbs1-z1-rsel")])
     broken = [rule.name for rule in TARGETS["megatron"].rules if not rule.allows(layouts, gathered.problem).all()]
     assert broken == ["megatron: ep_overlap and dispatcher"]
+
+
+def test_delayed_scaling_recomputes_no_norms() -> None:
+    """TransformerConfig of Megatron Core: "does not support moe_act and layernorm recompute"."""
+    asked = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "target": "megatron",
+             "workload": {"seq_len": 4096, "global_batch": 64, "precision": "fp8"}}  # fmt: skip
+    layouts = Layouts.of([parse(f"dp8-mbs1-z1-rsel({module})-fp8") for module in ("norm", "act", "attn")])
+    rule = next(rule for rule in TARGETS["megatron"].rules if rule.name == "megatron: delayed scaling and recompute")
+    for recipe, legal in (("current", [True, True, True]), ("delayed", [False, False, True])):
+        problem = resolve(request_from_dict({**asked, "fix": {"fp8_recipe": recipe}})).problem
+        assert rule.allows(layouts, problem).tolist() == legal
