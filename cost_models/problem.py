@@ -40,7 +40,6 @@ class Problem:
     num_gpus: int  # of the whole cluster
     gpus_per_node: int  # that groups of neighbours fill
     on_host: bool = False  # the devices are CPU ranks, whose memory is that of the host
-    domain_gpus: int | None = None  # that the links of a node or rack join (NVL72: 72); None: those of a node
     stages: tuple[int, ...] | None = None  # [chunk] layers in the order of the model; None: as even as possible
 
     @cached_property

@@ -68,8 +68,7 @@ class Resolved:
         num_gpus = self.job_gpus or self.cluster.num_gpus
         on_host = any(group.gpu.is_host for group in self.cluster.groups)
         sizes = (num_gpus, self.cluster.gpus_per_node)
-        domain = self.cluster.levels[0].size
-        return Problem(self.model, self.workload, self.stack, *sizes, on_host, domain, self.stages)
+        return Problem(self.model, self.workload, self.stack, *sizes, on_host, self.stages)
 
     @cached_property
     def rates(self) -> Rates:

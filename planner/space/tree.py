@@ -86,7 +86,7 @@ class Space:
             ("sequence_parallel", (0, 1), "tp"),
             ("cp_algorithm", tuple(range(len(CP_ALGORITHMS))), "cp"),
             ("ep", divisors(blocks[0].experts) if blocks else (1,), ""),
-            ("etp", tuple(d for d in widths if d <= (self.problem.domain_gpus or self.problem.gpus_per_node)), ""),
+            ("etp", widths, ""),
             ("ep_overlap", self.switches.get("ep_overlap", (0,)), ""),
             ("cuda_graphs", self.switches.get("cuda_graphs", (0,)), ""),
             ("micro_batch", divisors(self.problem.workload.global_batch), ""),

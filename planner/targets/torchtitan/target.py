@@ -25,6 +25,7 @@ from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
 from ..switch_options import rules_of
+from . import micro_batches
 from .job_config import read_job_config
 from .options import registered, table
 
@@ -256,6 +257,7 @@ TARGET = Target(
         only(_N, "etp", (1,), "torchtitan has no expert-tensor parallelism (etp {etp})"),
         only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"),
              "torchtitan has no {schedule_name}"),
+        *micro_batches.rules(_N),
         only(_N, "zero", (0, 2, 3),
              "z1: it replicates (DDP) or shards parameters (FSDP2); ParallelismConfig cannot shard only the optimizer"),
         Rule(f"{_N}: reshard", ("pp", "zero"), _reshard,

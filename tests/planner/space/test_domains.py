@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from meshwright.cost_models.degrees import divisors
 from meshwright.planner import api
-from meshwright.planner.request.load import load_request
-from meshwright.planner.request.resolve import resolve
 
 MOE: dict[str, Any] = {"hidden": 2048, "layers": 4, "heads": 16, "kv_heads": 16, "head_dim": 128, "ffn_hidden": 4096,
                        "vocab": 32000, "max_positions": 4096,
@@ -32,7 +31,9 @@ def test_their_messages_stay_on_nvlink() -> None:
     assert ep_s("gb200-nvl72:18", layout) * 4 < ep_s("dgx-b200:9", layout)
 
 
-def test_tensor_parallel_experts_over_several_trays() -> None:
-    options = {name: values for name, values, _ in resolve(load_request(None, {**ASKED, "cluster": "gb200-nvl72:18"}))
-               .space.mesh_steps}  # fmt: skip
-    assert max(options["etp"]) == 64
+@pytest.mark.parametrize("cluster", ["gb200-nvl72:18", "dgx-h100:9"])
+def test_no_rule_keeps_the_parts_of_an_expert_on_a_node(cluster: str) -> None:
+    """Frameworks take any etp that divides the width and the ranks; it is slow where it leaves the links of a node."""
+    plan = api.plan(**ASKED, cluster=cluster, fix={"etp": 24}, top=1)
+    assert plan.best.to_layout().etp == 24
+    assert plan.certificate.space.by_axis["etp"] == len(divisors(768))

@@ -77,7 +77,7 @@ def mesh_rows(problem: Problem, switches: Switches) -> Iterator[dict[str, int]]:
     overlaps, graphs = (switches.get(name, (0,)) for name in ("ep_overlap", "cuda_graphs"))
     blocks = [kind.feed_forward for kind in problem.model.kinds if isinstance(kind.feed_forward, MixtureOfExperts)]
     eps = dividing(blocks[0].experts) if blocks else [1]
-    etps = [d for d in dividing(blocks[0].expert_inner) if d <= problem.gpus_per_node] if blocks else [1]
+    etps = dividing(blocks[0].expert_inner) if blocks else [1]
     batches = dividing(problem.workload.global_batch)
     n, precision = problem.num_gpus, PRECISIONS.index(problem.workload.precision)
     for tp in dividing(n):

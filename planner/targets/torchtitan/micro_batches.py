@@ -1,0 +1,29 @@
+"""The numbers of micro-batches that the schedules of torch take: they refuse others when training starts.
+
+Source: torch 2.13, torch/distributed/pipelining/schedules.py, the constructors of the classes that torchtitan names.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.problem import Problem
+from ....cost_models.schedule_kinds import CODE
+from ...space.rules import Columns, Rule, micro_batches
+
+
+def _one_f_one_b(columns: Columns, problem: Problem) -> Mask:
+    other = (columns["schedule"] != CODE["1f1b"]) | (columns["pp"] == 1)
+    return np.asarray(other | (micro_batches(columns, problem) >= columns["pp"]))
+
+
+_FIELDS = ("pp", "dp", "micro_batch", "schedule")
+
+
+def rules(target: str) -> tuple[Rule, ...]:
+    """What torch asks beside the rules of all targets."""
+    return (
+        Rule(f"{target}: 1f1b micro-batches", _FIELDS, _one_f_one_b,
+             "Schedule1F1B needs at least pp {pp} micro-batches, and there are {m:g}"),
+    )  # fmt: skip

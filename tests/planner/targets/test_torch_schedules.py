@@ -1,0 +1,44 @@
+"""The rules on numbers of micro-batches against the constructors of torch's schedules, on random draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts
+from meshwright.cost_models.schedule_kinds import KINDS
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.space.rules import RULES
+from meshwright.planner.targets.registry import TARGETS
+from meshwright.planner.targets.torchtitan.options import SCHEDULES as CLASSES
+
+visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
+ASKED = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "seq_len": 4096, "global_batch": 8}
+PROBLEM = resolve(load_request(None, ASKED)).problem
+
+
+def is_taken(schedule: str, pp: int, m: int, chunks: int) -> bool:
+    """Whether torch builds the schedule for m micro-batches."""
+    try:
+        visualizer.get_schedule_ops(CLASSES[schedule], pp, m, chunks)
+    except ValueError:
+        return False
+    return True
+
+
+def is_legal(schedule: str, pp: int, m: int, chunks: int) -> bool:
+    """Whether all rules of the space and of torchtitan allow it."""
+    problem = replace(PROBLEM, num_gpus=pp, workload=replace(PROBLEM.workload, global_batch=m))
+    columns = Layouts.of([Layout(pp=pp, vpp=chunks, schedule=SCHEDULES.index(schedule), zero=0)])
+    return all(bool(rule.allows(columns, problem)[0]) for rule in RULES + TARGETS["torchtitan"].rules)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("schedule", [name for name in CLASSES if name != "interleaved"])
+@given(pp=st.integers(2, 9), m=st.integers(1, 40), vpp=st.integers(2, 3))
+def test_torch_takes_what_is_planned_and_nothing_else(schedule: str, pp: int, m: int, vpp: int) -> None:
+    chunks = KINDS[SCHEDULES.index(schedule)].chunks or vpp
+    assert is_legal(schedule, pp, m, chunks) == is_taken(schedule, pp, m, chunks)
