@@ -36,6 +36,7 @@ from meshwright.planner.search.run import search_of
 from meshwright.planner.space.rules import RULES
 from meshwright.planner.space.tree import Columns, Count, Space, allowed, select
 from placement import measure as placement_figures
+from plan_commands import measure as plan_commands
 
 HERE = Path(__file__).parent
 OUT = HERE / "figures.json"
@@ -206,7 +207,7 @@ def main() -> None:
         "placement": placement_figures(),
         **accuracy(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
-        "plan_8b_16_gpus_s": round(command_seconds("plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:2"), 2),
+        "plan_commands": plan_commands(),
         "help_s": round(command_seconds("--help"), 3),
     }  # fmt: skip
     if options.suite:

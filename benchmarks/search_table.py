@@ -24,6 +24,8 @@ from meshwright.planner.stages.coefficients import problem_of
 from meshwright.planner.stages.solve import solve
 from mixed_clusters import measure as mixed_figures
 from placement import measure as placement_figures
+from plan_commands import COMMANDS
+from plan_commands import measure as plan_commands
 
 _FINALISTS = 5
 _BY_HAND = "tp2-pp16-vpp2-dp64-ep64-mbs1-z1-rsel(norm+act+mla)"  # DeepSeek-V3: 61 layers and an MTP module
@@ -101,6 +103,15 @@ def mixed_clusters() -> list[tuple[str, str, str, str]]:
     ]  # fmt: skip
 
 
+def commands() -> list[tuple[str, str, str, str]]:
+    """A row per plan: the whole command, cold."""
+    return [
+        (f"plan {name}, whole command", "", f"{COMMANDS[name].reach_s:g} s",
+         f"{x['cpu_s']} s, of them the search {x['search_cpu_s']} s, {x['peak_mib']} MiB")
+        for name, x in plan_commands().items()
+    ]  # fmt: skip
+
+
 def rows() -> list[tuple[str, str, str, str]]:
     """(what, best elsewhere, to reach, measured)."""
     large, larger = "llama-3.1-405b, 16,384 H100, any", "llama-3.1-405b, 100,000 H100, any"
@@ -110,6 +121,7 @@ def rows() -> list[tuple[str, str, str, str]]:
         (f"{large}, finalists simulated", "206 s for 59,040 layouts", "5 s", simulated_search(large)),
         (larger, "", "15 s", simulated_search(larger)),
         ("stages of DeepSeek-V3, pp 16 x vpp 2", "by hand", "5 s, gap 1 %", deepseek_stages()),
+        *commands(),
         *strategies(),
         *placements(),
         *mixed_clusters(),
