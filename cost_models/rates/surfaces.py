@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..arrays import Array
 
@@ -85,9 +85,15 @@ def _alignment(surface: GemmSurface, n: ArrayLike, k: ArrayLike) -> Array | floa
     """Time factor of leading dimensions that are no multiple of 128 or 16 bytes (of two-byte elements)."""
     if surface.unaligned_64 == 1.0 and surface.unaligned_8 == 1.0:
         return 1.0
-    odd_64 = (np.mod(n, 64.0) != 0) | (np.mod(k, 64.0) != 0)
-    odd_8 = (np.mod(n, 8.0) != 0) | (np.mod(k, 8.0) != 0)
+    odd_64 = _is_no_multiple(n, 64.0) | _is_no_multiple(k, 64.0)
+    odd_8 = _is_no_multiple(n, 8.0) | _is_no_multiple(k, 8.0)
     return np.where(odd_8, surface.unaligned_8, np.where(odd_64, surface.unaligned_64, 1.0))
+
+
+def _is_no_multiple(dim: ArrayLike, of: float) -> NDArray[np.bool_]:
+    """Whether `dim` is no multiple of a power of two: exact, and several times as fast as a remainder."""
+    quotient = np.asarray(dim, dtype=np.float64) / of
+    return np.asarray(np.floor(quotient) != quotient)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
