@@ -107,7 +107,7 @@ GlobalBatch = Annotated[
 Dtype = Annotated[str | None, _option("--dtype", metavar="bf16|fp16|fp8|fp4|fp32", text="Compute precision [bf16].")]
 Optimizer = Annotated[
     str | None,
-    _option("--optimizer", metavar="NAME", text="adamw, adamw-bf16, adamw-8bit or sgd [adamw]."),
+    _option("--optimizer", metavar="NAME", text="adamw, adamw-bf16, adamw-8bit, sgd or muon [adamw]."),
 ]
 LoraOption = Annotated[
     str | None,

@@ -12,6 +12,7 @@ from .layouts import Layout, Layouts
 from .quantities import memory
 from .quantities.edge_operations import embedding, head, mtp
 from .quantities.layer_operations import decoder_layer
+from .quantities.matrices import Matrix, edge_matrices, layer_matrices
 from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
@@ -74,6 +75,18 @@ class Problem:
             for v in self.variants
         )
         return layers + memory.edge_parameters(self.model, self.trains_everything)
+
+    @cached_property
+    def matrices(self) -> dict[Matrix, Array]:
+        """Parameters that Muon's ranks have whole -> [kind] how many there are, in the order of `parameters`."""
+        found: dict[Matrix, Array] = {}
+        layers = [layer_matrices(self.model, self.model.kinds[v.kind]) if v.trains == "all" else ()
+                  for v in self.variants]  # fmt: skip
+        edges = edge_matrices(self.model) if self.trains_everything else ()
+        for kind, matrices in enumerate((*layers, *edges)):
+            for matrix, number in matrices:
+                found.setdefault(matrix, np.zeros(len(self.parameters)))[kind] += number
+        return found
 
     @cached_property
     def sequence_operations(self) -> tuple[LayerOperations, ...]:

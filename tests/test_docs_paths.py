@@ -28,8 +28,11 @@ FOREIGN = {
         "megatron/core/transformer/moe/experts.py", "megatron/core/models/common/embeddings/rope_utils.py",
         "megatron/core/fusions/fused_mla_yarn_rope_apply.py", "megatron/core/transformer/cuda_graphs.py",
         "megatron/core/transformer/transformer_layer.py", "megatron/core/full_cuda_graph.py",
-        "megatron/core/datasets/gpt_dataset.py",
+        "megatron/core/datasets/gpt_dataset.py", "megatron/core/optimizer/emerging_optimizers.py",
+        "megatron/core/optimizer/layer_wise_optimizer.py",
+        "megatron/core/models/common/language_module/language_module.py",
     ),
+    "Emerging-Optimizers": ("emerging_optimizers/orthogonalized_optimizers/muon_utils.py",),
     "Megatron-Bridge": ("docs/performance-summary.md",),
     "TransformerEngine": (
         "transformer_engine/pytorch/module/_common.py", "transformer_engine/pytorch/permutation.py",

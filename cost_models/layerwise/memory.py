@@ -70,7 +70,7 @@ def alone(whole: Ledger) -> Ledger:
     counts[0, [num, num + 1], [whole.problem.pattern[0], whole.problem.pattern[-1]]] = 1.0
     counts[0, num, EMBEDDING] = counts[0, num + 1, HEAD] = 1.0
     zero = np.zeros((1, num + 2))
-    splits = Splits(counts, zero, zero + 1.0, counts.sum(axis=1))
+    splits = Splits(counts, zero, zero + 1.0, counts.sum(axis=1), adds_up=True)
     return replace(whole, splits=splits, split=np.zeros(len(whole.layouts), dtype=np.int64))
 
 

@@ -14,6 +14,7 @@ from .ledger import Ledger
 from .memory import flat_buffer_bytes
 from .moments import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, memory_moments, number_of_moments
 from .resident import resident_bytes
+from .whole_matrices import optimizer_bytes
 
 # The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
 # estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
@@ -121,7 +122,7 @@ class DeviceMemory:
             weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
         adapters = 0.0 if ledger.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
-        optimizer = np.where(ledger.states.away, 0.0, ledger.updated[j] * states.optimizer)
+        optimizer = np.where(ledger.states.away, 0.0, optimizer_bytes(ledger, j))
         return {
             "weights": weights + adapters,
             "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient),

@@ -18,7 +18,8 @@ from ..specs.workload import Workload
 from . import params
 
 # Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
-OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0}
+OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0, "muon": 8.0}
+MOMENTUM_BYTES = 4.0  # the moment of a matrix that Muon orthogonalises (matrices.py); OPTIMIZER_BYTES are of the rest
 MASTER_BYTES = 4.0
 GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it
 # nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
@@ -34,20 +35,28 @@ class StateBytes:
     frozen_weight: float  # of a frozen base, quantised under LoRA
     gradient: float  # as it is summed
     optimizer: float  # moments and master weight
+    orthogonalised: float  # the same of a matrix that Muon updates
     quantised_copy: float  # of a weight for products, with its transpose
     replaces_weight: bool  # whether that copy is all there is of a weight, where a distributed optimizer makes it
+
+    def update_bytes(self, optimizer: float) -> float:
+        """Bytes that an update moves per parameter with so many of states: gradient and states read, states and weight
+        written."""
+        return self.gradient + 2 * optimizer + self.weight
 
     @classmethod
     def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
         fp32 = workload.precision == "fp32"
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
-        moments = OPTIMIZER_BYTES[workload.optimizer] / (1.0 if fp32 or stack.master_weights else 2.0)
+        width = 1.0 if fp32 or stack.master_weights else 0.5
+        master = 0.0 if fp32 or not stack.master_weights else MASTER_BYTES
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
             gradient=4.0 if fp32 else float(stack.gradient_bytes),
-            optimizer=moments + (0.0 if fp32 or not stack.master_weights else MASTER_BYTES),
+            optimizer=OPTIMIZER_BYTES[workload.optimizer] * width + master,
+            orthogonalised=MOMENTUM_BYTES * width + master,
             quantised_copy=2 * workload.operand_bytes if workload.is_quantised else 0.0,
             # Weights of TransformerEngine that are quantised before they are gathered.
             replaces_weight=workload.is_quantised and stack.caches_fp8_weights and stack.fp8_gather,

@@ -74,6 +74,8 @@ class Splits:
     last: Array | None = None  # [split, J] highest device with the profile, None: every device has one of its own
     # A profile stands for any device from `first` to `last`, and needs what the one that holds least does.
     is_bound: bool = False
+    # A profile is a single item, and the caller adds items up: matrices count as if they could be cut.
+    adds_up: bool = False
     # [split, J, kind] the part of `counts` on the chunk that a V comes back through, None: no split is folded. It holds
     # other numbers of micro-batches than the chunk there (resident.py).
     back: Array | None = None

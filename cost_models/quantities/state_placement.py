@@ -56,6 +56,11 @@ class StatePlacement:
         zero = self.layouts["zero"]
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_gradients))
 
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether every rank gets the sum of all gradients, of which it needs a part (StackSpec.layer_wise_layout)."""
+        return self.problem.workload.optimizer == "muon" and not self.problem.stack.layer_wise_layout
+
     @cached_property
     def gathers_once(self) -> Mask:
         """[n] weights are gathered once per step, after the update."""

@@ -95,6 +95,10 @@ class StackSpec:
     reduces: Literal["buckets", "parts"] = "buckets"
     # Messages of other micro-batches that a stage of a pipeline holds buffers for, as it asks before it needs them.
     messages_ahead: int = 0
+    # Of Muon with a layer-wise optimizer: buffers have a layout in which a rank's matrices are next to one another, so
+    # that gradients are scattered and what Adam updates is shared byte by byte. Else gradients are summed everywhere,
+    # and every parameter is whole on one rank.
+    layer_wise_layout: bool = True
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -14,7 +14,7 @@ Precision = Literal["bf16", "fp16", "fp8", "fp32", "fp4"]
 OPERAND_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp32": 4.0, "fp4": 0.5 + 1 / 16}
 
 
-OptimizerName = Literal["adamw", "adamw-bf16", "adamw-8bit", "sgd"]
+OptimizerName = Literal["adamw", "adamw-bf16", "adamw-8bit", "sgd", "muon"]
 
 
 LoraTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]

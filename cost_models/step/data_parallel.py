@@ -117,7 +117,7 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
     plan, per_pass, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
         scattered, gathered, buckets = largest * traffic.scattered, largest * traffic.gathered, calls_of[part]
-        for hop in plan.gradients:
+        for hop in (Hop("all_reduce"),) if ledger.states.sums_gradients else plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
             reduce_s += np.where(ledger.states.reduces_once, in_pieces(scatter, scattered, buckets), 0.0)
         # ZeRO-3 scatters gradients per micro-batch. Once per step they go on to the ranks that update them, where these

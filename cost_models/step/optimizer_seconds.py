@@ -9,7 +9,7 @@ from ..quantities.gradients import cast_bytes
 from ..quantities.ledger import Ledger
 from ..quantities.stores import ADAM_BYTES
 from ..rates.rates import Rates
-from . import store_seconds
+from . import muon_seconds, store_seconds
 from .data_parallel import group_curve, in_pieces
 
 _NUMBER_BYTES = 8.0  # in double precision
@@ -30,8 +30,11 @@ def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     updated = np.max(ledger.updated, axis=0)
     cast = np.max([cast_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
     extra = _extra_s(ledger, rates) + _reductions_s(ledger, rates)
-    # Adam does a few FLOPs per byte, far below the ratio of a GPU: moving the states takes the time.
-    on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
+    if ledger.problem.workload.optimizer == "muon":
+        on_gpu = muon_seconds.update_s(ledger, rates) + cast + extra
+    else:
+        # Adam does a few FLOPs per byte, far below the ratio of a GPU: moving the states takes the time.
+        on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
     # The update starts when the gradient is in host memory, and the next step when the weights are back: nothing hides
     # either way.
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
@@ -41,7 +44,7 @@ def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
 def update_bytes(ledger: Ledger) -> float:
     """Bytes that the optimizer moves per parameter that it updates on the GPU."""
     states = ledger.problem.state_bytes
-    return states.gradient + 2 * states.optimizer + states.weight + ledger.problem.stack.optimizer_extra_bytes
+    return states.update_bytes(states.optimizer) + ledger.problem.stack.optimizer_extra_bytes
 
 
 def _extra_s(ledger: Ledger, rates: Rates) -> Array:

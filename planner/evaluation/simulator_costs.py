@@ -103,7 +103,7 @@ def single_layers(ledger: Ledger) -> Ledger:
     kinds = ledger.splits.counts.shape[2]
     counts = np.vstack([np.eye(kinds), np.zeros(kinds)])[:, None]
     ones = np.ones((kinds + 1, 1))
-    splits = Splits(counts, np.zeros_like(ones), ones, counts[:, 0])
+    splits = Splits(counts, np.zeros_like(ones), ones, counts[:, 0], adds_up=True)
     rows = np.zeros(kinds + 1, dtype=np.int64)
     return replace(ledger, layouts=ledger.layouts.take(rows), key=ledger.key[rows], code=ledger.code[rows],
                    splits=splits, split=np.arange(kinds + 1))  # fmt: skip
@@ -151,12 +151,13 @@ def data_parallel_s(resolved: Resolved, ledger: Ledger, rows: Array) -> tuple[Ar
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
         gradient, weight = trained * states.gradient, trained * states.weight
         if ledger.states.reduces_once[0]:
-            reduce_s += _collective_s(resolved, f"{prefix}shard", "reduce_scatter", shard, stride, gradient, calls)
+            op: Op = "all_reduce" if ledger.states.sums_gradients else "reduce_scatter"
+            reduce_s += _collective_s(resolved, f"{prefix}shard", op, shard, stride, gradient, calls)
         copies = int(groups.replicate[0]), int(groups.replicate_stride[0])
         reduce_s += _collective_s(resolved, f"{prefix}replicate", "all_reduce", *copies, gradient / shard, calls)
         if ledger.states.gathers_once[0]:
             broadcasts = resolved.stack.dp_gather == "broadcasts"
-            op: Op = "broadcast" if broadcasts else "all_gather"
+            op = "broadcast" if broadcasts else "all_gather"
             pieces = float(shard) if broadcasts else calls
             gather_s += _collective_s(resolved, f"{prefix}shard", op, shard, stride, weight, pieces)
     return reduce_s + float(of_whole_weights_s(ledger, resolved.rates)[0]) * per_chunk, gather_s

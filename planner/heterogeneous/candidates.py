@@ -9,6 +9,7 @@ import numpy as np
 
 from ...cost_models import units
 from ...cost_models.build_ledger import build_totals
+from ...cost_models.quantities.whole_matrices import saved_bytes
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
 from ..document.base import rounded
 from ..document.candidate import Candidate
@@ -126,7 +127,8 @@ def nothing_fits(resolved: Resolved, search: HeterogeneousSearch) -> MeshwrightE
     states, layers = problem.state_bytes, build_totals(problem)
     of_kinds = [kind.sharded + kind.replicated + kind.experts for kind in problem.parameters]
     parameters = float(layers @ np.array(of_kinds))
-    per_parameter = states.weight + states.gradient + states.optimizer
+    optimizer = states.optimizer - saved_bytes(problem, layers) / parameters
+    per_parameter = states.weight + states.gradient + optimizer
     num_bytes = parameters * per_parameter
     lines = [f"    {part.name}: {part.num_gpus} x {units.gib(part.alone.memory_bytes)} GiB "
              f"= {units.gib(part.num_gpus * part.alone.memory_bytes)} GiB" for part in search.parts]  # fmt: skip

@@ -142,6 +142,7 @@ class Request(_Model):
                 hint=f"`--seq-len {max(histogram)}`, or cut the documents",
             )
         mean = sum(length * share for length, share in histogram.items()) or None
+        _check_muon(work)
         lora = work.train.lora
         only_adapters = lora is not None and work.train.last_layers is None
         return Workload(
@@ -160,6 +161,17 @@ class Request(_Model):
             max_memory_bytes=work.max_memory,
             techniques=techniques.applied(work.techniques),
         )
+
+
+def _check_muon(work: WorkloadRequest) -> None:
+    """Raises InputError for what is not priced with Muon."""
+    if work.optimizer != "muon":
+        return
+    if work.train.lora is not None:
+        raise InputError("optimizer muon: adapters are not priced with it", hint="`--optimizer adamw`, or no adapters")
+    if work.techniques:
+        names = ", ".join(work.techniques)
+        raise InputError(f"optimizer muon: {names} is not priced with it", hint="`--optimizer adamw`, or without it")
 
 
 def _sequences(work: WorkloadRequest, seq_len: int, mean: float | None) -> int:

@@ -33,6 +33,7 @@ from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ...cost_models.techniques import registry as techniques
+from .optimizer_needs import optimizer_needs
 
 Columns = Mapping[str, NDArray[np.int64]]
 
@@ -276,10 +277,10 @@ def fixed(field: str, value: int, text: str) -> Rule:
 
 
 def legality(problem: Problem) -> tuple[Rule, ...]:
-    """All rules of legality of a problem: RULES, and what its techniques need of a layout."""
-    used = (technique for technique, _ in techniques.of(problem.workload.techniques))
-    return RULES + tuple(Rule(technique.name, need.fields, need.allows, f"{technique.name} needs {need.text}")
-                         for technique in used for need in technique.needs)  # fmt: skip
+    """All rules of legality of a problem: RULES, and what its techniques and its optimizer need of a layout."""
+    needs = [(used.name, need) for used, _ in techniques.of(problem.workload.techniques) for need in used.needs]
+    needs += [(problem.workload.optimizer, need) for need in optimizer_needs(problem)]
+    return RULES + tuple(Rule(name, need.fields, need.allows, f"{name} needs {need.text}") for name, need in needs)
 
 
 def violations(layout: Layout, problem: Problem) -> list[str]:

@@ -12,6 +12,7 @@ import math
 from ...cost_models import build_ledger, units
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.quantities import tables
+from ...cost_models.quantities.whole_matrices import saved_bytes
 from ...errors import InputError, UnknownNameError
 from ..request.resolve import Resolved
 from .base import Part, Question, Result
@@ -92,7 +93,7 @@ def checkpoint_bytes(resolved: Resolved) -> float:
     totals = build_ledger.build_totals(problem)
     weights = totals @ (parameters["dense_bytes"] + parameters["experts_bytes"])
     trained = totals @ (parameters["trained_dense"] + parameters["trained_experts"])
-    return float(weights[0] + trained[0] * problem.state_bytes.optimizer)
+    return float(weights[0] + trained[0] * problem.state_bytes.optimizer - saved_bytes(problem, totals))
 
 
 def _assumptions(question: Question) -> tuple[Assumption, ...]:

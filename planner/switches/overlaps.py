@@ -47,7 +47,8 @@ OVERLAP_PARAM_GATHER = Switch(
     changes=_hides("dp_gather_overlap"),
     source="dp_gather_overlap of stacks/generic.yaml",
     applies=lambda layout: layout.dp * layout.cp > 1 and layout.zero > 0,
-    needs={"on": {"overlap_grad_reduce": ("on",)}},  # Megatron-LM d98e8a64, training/arguments.py:1028
+    # Megatron-LM d98e8a64, training/arguments.py:1028; Megatron-Bridge, recipes/kimi_vl/h100/kimi_k25_vl.py:174.
+    needs={"on": {"overlap_grad_reduce": ("on",), "layer_wise_layout": ("on",)}},
     options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),
     choices=lambda situation: ("on", "off"),
 )

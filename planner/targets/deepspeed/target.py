@@ -142,7 +142,8 @@ def _ranks_of_one_replica(columns: Columns, problem: Problem) -> Mask:
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that DeepSpeed cannot express."""
     reasons = {
-        f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer not in OPTIMIZERS,
+        "workload.optimizer: plans are not written with its Muon": workload.optimizer == "muon",
+        f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer not in (*OPTIMIZERS, "muon"),
         "workload.lora: adapters belong to your script (peft)": workload.lora is not None,
         "workload.expert_capacity_factor: its AutoEP drops no token": model.capacity_factor is not None,
         "workload.trains_layers: frozen layers belong to your script": workload.trains_layers is not None,

@@ -8,6 +8,7 @@ from ....cost_models.specs.model import DROPOUTS, Attention, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
 from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
+from .muon import cannot_orthogonalise
 from .rope import cannot_rotate
 
 # Family -> its parts that no argument gives, or whose place in the model no plan holds.
@@ -57,7 +58,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
         "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
         f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
-        **cannot_rotate(model, options),
+        **cannot_rotate(model, options), **cannot_orthogonalise(workload, options),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..options import Settings
+from .muon import LAYER_WISE, conflicts_of_muon
 
 _EXCLUSIVE = (
     ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
@@ -30,6 +31,9 @@ _NEEDS = (
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip
 
+# training/arguments.py:1025 has it beside the distributed optimizer.
+_GATHERS_BY_ITSELF = ("--overlap-param-gather", LAYER_WISE)
+
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules of validate_args and TransformerConfig that no single option breaks."""
@@ -38,7 +42,11 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
         for group in _EXCLUSIVE
         if len(given := [name for name in group if name in settings]) > 1
     ]
-    out += [(name, f"needs {other}") for name, other in _NEEDS if name in settings and other not in settings]
+    out += [
+        (name, f"needs {other}")
+        for name, other in _NEEDS
+        if name in settings and other not in settings and (name, settings.get("--optimizer")) != _GATHERS_BY_ITSELF
+    ]
     fsdp = bool(settings.get("--use-megatron-fsdp") or settings.get("--use-torch-fsdp2"))
     sharding = settings.get("--data-parallel-sharding-strategy")
     if fsdp and settings.get("--ckpt-format") == "torch":
@@ -57,7 +65,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     fraction = settings.get("--optimizer-offload-fraction")
     if fraction is not None and not 0 <= fraction <= 1:
         out.append(("--optimizer-offload-fraction", f"`{fraction}` is not between 0 and 1"))
-    return out + _connections(settings, environment, fsdp)
+    return out + conflicts_of_muon(settings) + _connections(settings, environment, fsdp)
 
 
 def _connections(settings: Settings, environment: Mapping[str, str], fsdp: bool) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from ..options import Entry, Facts, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
 from .model import MODEL
+from .muon import LAYER_WISE
 from .stages import pipeline_read, pipeline_write
 
 MODULES = {"attn": "core_attn", "norm": "layernorm", "act": "moe_act", "moe": "moe", "mla": "mla_up_proj", "mlp": "mlp",
@@ -82,7 +83,8 @@ def _shards_read(settings: Settings, facts: Facts) -> Facts:
     elif settings.get("--use-megatron-fsdp"):
         zero = fsdp[strategy]
     else:
-        zero = int(bool(settings.get("--use-distributed-optimizer")))
+        layer_wise = settings.get("--optimizer") == LAYER_WISE
+        zero = int(bool(settings.get("--use-distributed-optimizer")) or layer_wise)
     instances = int(settings.get("--num-distributed-optimizer-instances", 1))
     return {"zero": zero, "replicas": instances}
 
@@ -136,7 +138,7 @@ def _precision_read(settings: Settings, facts: Facts) -> Facts:
 
 def _optimizer_write(setup: Setup) -> Settings:
     name = setup.workload.optimizer
-    out: Settings = {"--optimizer": "sgd" if name == "sgd" else "adam"}
+    out: Settings = {"--optimizer": name if name in ("sgd", "muon") else "adam"}
     if name == "adamw-bf16":
         out |= {"--exp-avg-dtype": "bf16", "--exp-avg-sq-dtype": "bf16"}
     if "opt" in setup.offload:
@@ -150,10 +152,11 @@ def _optimizer_write(setup: Setup) -> Settings:
 
 def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
     name = str(settings.get("--optimizer", "adam"))
-    if name not in ("adam", "sgd"):
-        raise InputError(f"--optimizer {name} has no counterpart in a plan", hint="known: adam, sgd")
+    known = {"adam": "adamw", "sgd": "sgd", "muon": "muon", LAYER_WISE: "muon"}
+    if name not in known:
+        raise InputError(f"--optimizer {name} has no counterpart in a plan", hint=f"known: {', '.join(known)}")
     small = {"bf16", "fp16"} & {settings.get("--exp-avg-dtype"), settings.get("--exp-avg-sq-dtype")}
-    optimizer = "sgd" if name == "sgd" else "adamw-bf16" if small else "adamw"
+    optimizer = "adamw-bf16" if name == "adam" and small else known[name]
     return {"workload.optimizer": optimizer, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
 
 

@@ -24,6 +24,7 @@ from ..switch_options import rules_of
 from .cannot_build import cannot_build
 from .conflicts import conflicts
 from .model import windows
+from .muon import muon_rules
 from .options import max_connections, table
 from .switch_rules import switch_rules
 
@@ -132,6 +133,7 @@ def rules(target: str) -> tuple[Rule, ...]:
         *switch_rules(target),
         Rule(f"{target}: optimizer", ("zero",), _small_moments,
              "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
+        *muon_rules(target),
         *rules_of(target),
     )  # fmt: skip
 

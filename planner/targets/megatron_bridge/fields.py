@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..megatron.layer_patterns import pattern_text
+from ..megatron.muon import LAYER_WISE, NO_LAYOUT
 from ..options import Settings
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -155,7 +156,7 @@ BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
 _LATENT = tuple(f"model.{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 _YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 # Arguments that no field says: implied by others, or what Bridge does by itself.
-IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion")
+IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", NO_LAYOUT)
 # Fields that go along with an argument.
 BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model"}
 
@@ -190,6 +191,8 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
             out[twin.argument] = translated
     if "--num-query-groups" in out:
         out["--group-query-attention"] = True
+    if out.get("--optimizer") == LAYER_WISE:
+        out[NO_LAYOUT] = True
     if "--pipeline-model-parallel-layout" in out:
         out.pop("--num-virtual-stages-per-pipeline-rank", None)  # which only repeats it: `conflicts` compares them
     if "model.cross_entropy_loss_fusion" not in settings:

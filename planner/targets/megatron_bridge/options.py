@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ....errors import InputError
 from ..megatron import options as megatron
 from ..megatron.conflicts import conflicts as of_the_core
+from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, Settings, Table
 from ..setup import Setup
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
@@ -33,7 +34,7 @@ def _translated(entry: Entry) -> Entry:
     fields += [_OVERLAPS[option] for option in entry.options if option in _OVERLAPS]
 
     def write(setup: Setup) -> Settings:
-        out = to_fields(_counted(entry.write(setup), setup))
+        out = to_fields(with_layer_wise_name(_counted(entry.write(setup), setup), setup))
         if "--bf16" in entry.options and setup.switches.get("grad_reduce_dtype") == "bf16":
             out.pop(_REDUCES_IN_FP32, None)  # the entry of that switch writes it
         return out
@@ -105,7 +106,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     known = {name for name in settings if "." in name}
     out = [
         (name if name.isupper() else _given(name, known), renamed(text))
-        for name, text in of_the_core(to_arguments(settings), environment)
+        for name, text in of_the_core(by_flag(to_arguments(settings)), environment)
     ]
     lengths = {settings[name] for name in ("model.seq_length", "dataset.seq_length") if name in settings}
     if len(lengths) > 1:
@@ -123,6 +124,10 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
         out.append((differ[0], f"needs {_SPEC}={BLOCK_SPEC}: the default builds plain layers, all alike"))
     if settings.get("mixed_precision.fp16") and settings.get("mixed_precision.fp8"):
         out.append(("mixed_precision.fp8", "needs mixed_precision.bf16"))
+    if str(settings.get("optimizer.optimizer")) in ("muon", LAYER_WISE):
+        shares = (f"{section}.use_distributed_optimizer" for section in ("ddp", "optimizer"))
+        text = f"goes with adam; {LAYER_WISE} shares the states of muon"
+        out += [(name, text) for name in shares if settings.get(name)]
     return out + _virtual(settings)
 
 

@@ -128,7 +128,7 @@ def test_all_problems_of_a_file_at_once(tmp_path: Path) -> None:
         ({**BASIC, "max_memory": "0 GiB"}, "--max-memory: must be more than 0, is 0 GiB"),
         ({**BASIC, "max_memory": "70 Gi"}, "--max-memory: `70 Gi`: unknown unit `Gi`"),
         ({**BASIC, "dtype": "int3"}, "--dtype: `int3` is none of bf16, fp16, fp8, fp32 or fp4"),
-        ({**BASIC, "optimizer": "adam"}, "--optimizer: `adam` is none of adamw, adamw-bf16, adamw-8bit or sgd"),
+        ({**BASIC, "optimizer": "adam"}, "--optimizer: `adam` is none of adamw, adamw-bf16, adamw-8bit, sgd or muon"),
         ({**BASIC, "objective": "fast"}, "--objective: `fast` is none of step, cost or memory"),
         ({**BASIC, "lora": "x"}, "--lora: `x` is not a whole number"),
         ({**BASIC, "lora": "16:q,z"}, "--lora: `z` is none of q, k, v, o, gate, up or down"),

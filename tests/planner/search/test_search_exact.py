@@ -41,6 +41,7 @@ TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     4: {"zero-infinity": {}, "zero++": {"secondary": 1}}, 7: {"luwu": {"network_gb_per_s": 400}},
     10: {"fuyou": {"gb_per_s": 100}}, 2: {"vocabulary-parallel": {}}, 11: {"diloco": {"period": 20}, "zero++": {}},
 }  # fmt: skip
+MUON = (5, 8)  # requests of twelve that train by it, unless adapters train
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
             "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
 
@@ -82,6 +83,9 @@ def random_request(seed: int) -> dict[str, Any]:
             precision=rng.choice(["bf16", "bf16", "fp32"]), objective=rng.choice(["step", "step", "step", "memory"]),
             techniques=techniques(seed),
         )  # fmt: skip
+        if seed % 12 in MUON and workload.lora is None:
+            workload = replace(workload, optimizer="muon")
+            stack = replace(stack, layer_wise_layout=seed % 2 == 0)
         problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node,
                           stages=given_stages(seed, model.num_layers))  # fmt: skip
         space = Space(problem, legality(problem) + target.rules + random_fixes(rng), random_switches(rng))

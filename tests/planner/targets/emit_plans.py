@@ -12,7 +12,7 @@ from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
-from meshwright.planner.space.rules import RULES, WELL_FORMED
+from meshwright.planner.space.rules import WELL_FORMED, legality
 from meshwright.planner.switches.registry import SWITCHES
 from meshwright.planner.targets.launch_config import LaunchConfig
 from meshwright.planner.targets.registry import TARGETS
@@ -84,7 +84,7 @@ def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
     whole = (columns["dp"] > 0) & (columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"] == problem.num_gpus)
     batch = Layouts({name: column[whole] for name, column in columns.items()})
     ok = np.ones(len(batch), dtype=bool)
-    for rule in WELL_FORMED + RULES:
+    for rule in WELL_FORMED + legality(problem):
         ok &= rule.allows(batch, problem)
     return batch.take(ok)
 
@@ -96,7 +96,8 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
     for model, seq_len, batch in OF_TARGET.get(target, MODELS):
         for cluster in CLUSTERS:
             precision = str(rng.choice(["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]))
-            optimizer = str(rng.choice(["adamw", "adamw", "adamw-bf16"])) if target.startswith("megatron") else "adamw"
+            few = ["adamw"] if precision == "fp16" else ["muon"]  # Muon does not train in fp16
+            optimizer = str(rng.choice(["adamw", "adamw-bf16", *few])) if target.startswith("megatron") else "adamw"
             asked = (model, seq_len, batch, cluster, precision, optimizer, target)
             found = resolved(*asked, random_switches(resolved(*asked), target, rng))
             drawn = random_layouts(found, rng)

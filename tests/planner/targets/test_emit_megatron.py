@@ -92,7 +92,9 @@ def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Pl
     setups = [Setup.of(plan, 1) for plan in plans]
     for version in versions("megatron"):
         release = option_list("megatron", version)[0]
-        used = {option for setup in setups for option in table(release).write(setup)}
+        able = [setup for setup in setups if not cannot_build(setup.model, setup.workload, release)]
+        assert {setup.workload.optimizer for setup in able} >= {"adamw", "adamw-bf16"}
+        used = {option for setup in able for option in table(release).write(setup)}
         assert not used - set(release.options)
         assert len(used) > 60
 
