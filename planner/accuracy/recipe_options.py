@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...cost_models.specs.model import ModelSpec
+from ...profiles.model.load import trained_with
+from ..targets.megatron.muon import LAYER_WISE
 from ..targets.options import Settings
 from .row import RowReader
 
@@ -43,18 +46,20 @@ _SCALES = {"fp8_delayed": "delayed", "fp8_current": "current", "fp8_subchannel_b
 # Precisions of recipes that keep and gather weights quantised unless told not to (MixedPrecisionConfig).
 _GATHERS = {"fp8_delayed": "fp8_param_gather", "fp8_current": "fp8_param_gather", "mxfp8": "fp8_param_gather",
             "nvfp4": "fp4_param_gather"}  # fmt: skip
+_MUON = ("muon", LAYER_WISE)
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _CP_COMM = {"allgather": "all_gather"}  # other types are spelled as the argument
 
 
-def arguments_of(row: RowReader) -> Settings:
-    """The arguments that say what the row's recipe sets; wrong fields are among the row's problems."""
+def arguments_of(row: RowReader, optimizer: str | None) -> Settings:
+    """The arguments that say what the row's recipe sets; wrong fields are among the row's problems. optimizer: that of
+    `optimizer_of`."""
     out: Settings = {}
     for name, option in _NUMBERS.items():
         if row.get(name) is not None or name in _REQUIRED:
             out[option] = row.whole(name)
     out |= {option: True for name, option in _FLAGS.items() if row.flag(name)}
-    out |= _precision(row) | _states(row) | _recompute(row) | _offload(row)
+    out |= _precision(row) | _states(row, optimizer) | _recompute(row) | _offload(row)
     if layout := row.text("pipeline_layout", default=""):
         out["--pipeline-model-parallel-layout"] = layout
     if comm := row.text("cp_comm_type", default=""):
@@ -69,8 +74,22 @@ def _precision(row: RowReader) -> Settings:
     return dict(PRECISIONS.get(name, {}))
 
 
-def _states(row: RowReader) -> Settings:
+def optimizer_of(row: RowReader, model: ModelSpec) -> str | None:
+    """The row's optimizer as Megatron Core calls it, None for Adam. A recipe that turns the distributed optimizer of
+    Adam off for a model whose makers trained it with Muon has Muon's layer-wise one in its place."""
+    stated = row.text("optimizer", default="")
+    if stated and stated not in ("adam", *_MUON):
+        row.fail(("optimizer",), f"`{stated}` is none of adam, {', '.join(_MUON)}")
+    if stated or row.flag("dist_opt") is not False or row.flag("fsdp") or trained_with(model.name) != "muon":
+        return stated if stated in _MUON else None
+    row.assume(f"layer-wise Muon, with which the makers of {model.name} trained it (not stated)")
+    return LAYER_WISE
+
+
+def _states(row: RowReader, optimizer: str | None) -> Settings:
     """How states are sharded, and in which dtype the optimizer holds them."""
+    if optimizer is not None:
+        return {"--optimizer": optimizer}
     out: Settings = {}
     if (sharded := row.flag("dist_opt")) is None and not row.flag("fsdp"):
         row.assume("distributed optimizer (not stated)")
@@ -111,7 +130,7 @@ def _offload(row: RowReader) -> Settings:
     return out
 
 
-def features_of(row: RowReader) -> dict[str, Any]:
+def features_of(row: RowReader, optimizer: str | None) -> dict[str, Any]:
     """The switches of the software that the recipe sets, as features of a published run (`stack_features.py`)."""
     fp32 = row.flag("grad_reduce_fp32")
     dispatcher = row.text("dispatcher", default="")
@@ -127,6 +146,7 @@ def features_of(row: RowReader) -> dict[str, Any]:
         "moe_dispatcher": dispatcher or None,
         "moe_a2a_overlap": row.flag("ep_overlap"),
         "delay_wgrad": row.flag("delay_wgrad"),
+        "layer_wise_layout": None if optimizer is None else False,  # Megatron-Bridge has none
     }
     if name := _GATHERS.get(row.text("precision")):
         stated[name] = gathers is not False

@@ -35,6 +35,7 @@ _STATED_BY = {
     "overlap_param_gather": ("param_sync_overlap", "dp_overlap_param", "dp_overlap"),
     "gradient_accumulation_fusion": ("gradient_accumulation_fusion",),
     "torch_compile": ("torch_compile",),
+    "layer_wise_layout": ("layer_wise_layout",),
     "ep_overlap": ("moe_a2a_overlap",),
     "moe_force_balance": ("moe_force_balance",),
     "fp8_param_gather": ("fp8_param_gather", "float8_allgather"),

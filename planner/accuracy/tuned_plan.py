@@ -19,7 +19,7 @@ from ..targets.megatron.options import LAYOUT
 from ..targets.megatron.stages import pipeline_read
 from ..targets.megatron_bridge.fields import renamed
 from ..targets.options import Facts, Settings, Table
-from .recipe_options import arguments_of, features_of
+from .recipe_options import arguments_of, features_of, optimizer_of
 from .row import RowReader
 
 TARGET = "megatron-bridge"
@@ -91,7 +91,8 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
         return replace(plan, undescribed=model)
     if plan.checks:
         return plan
-    settings, features = arguments_of(row), features_of(row)
+    optimizer = optimizer_of(row, model)
+    settings, features = arguments_of(row, optimizer), features_of(row, optimizer)
     _check_degrees(row)
     facts = {"model.layers": model.num_layers, "model.mtp_layers": _mtp_layers(row, model)}
     chunks = None if row.problems else _stages(row, settings, facts)

@@ -1,7 +1,8 @@
 """Models by name or file: the catalogue in `models/*.yaml`, Hugging Face config.json, and the explicit form.
 
-A catalogue file holds `source`, `aliases` and either `config` (the fields of config.json) or `model` (the explicit
-form, `read_explicit_form`). `_published_shapes.yaml` holds many such entries by name: the shapes of published runs.
+A catalogue file holds `source`, `aliases`, perhaps `trained_with` (an optimizer and its source), and either `config`
+(the fields of config.json) or `model` (the explicit form, `read_explicit_form`). `_published_shapes.yaml` holds many
+such entries by name: the shapes of published runs.
 """
 
 from __future__ import annotations
@@ -49,6 +50,15 @@ def catalogued(name: str) -> ModelSpec | None:
     """The catalogue's model of that name or alias, if there is one: no file is looked for."""
     entry = _entry(name)
     return None if entry is None else entry[0]
+
+
+def trained_with(name: str) -> str | None:
+    """The optimizer that the makers of a catalogued model trained it with, None where its file does not state it."""
+    _, path = _index().get(_normal(name), ("", None))
+    if path is None or path == _SHAPES:
+        return None
+    stated: str | None = read_document(path).data.get("trained_with", {}).get("optimizer")
+    return stated
 
 
 def model_names() -> list[str]:

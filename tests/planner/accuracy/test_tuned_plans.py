@@ -100,6 +100,40 @@ def test_sharded_states_are_those_of_the_recipe(tmp_path: Path) -> None:
     assert "-z0-" in str(one(tmp_path, EXPERTS, dist_opt=False, exp_avg_dtype="float32").layout)
 
 
+KIMI = {**EXPERTS, "model": "kimi_k2", "hf_id": None, "stage_layers": None, "mtp_layers": None, "dist_opt": False,
+        "precision_aware_opt": False, "exp_avg_dtype": "float32", "pipeline_layout": "Et*4|(t*4|)*14tL"}  # fmt: skip
+
+
+def test_a_recipe_without_the_distributed_optimizer_of_adam_has_that_of_muon(tmp_path: Path) -> None:
+    """Where the makers of the model trained it with Muon, and the row does not state the optimizer."""
+    plan = one(tmp_path, KIMI)
+    assert plan.request is not None
+    assert plan.request.workload.optimizer == "muon"
+    assert "-z1-" in str(plan.layout)
+    assert plan.features["layer_wise_layout"] is False
+    label = "layer-wise Muon, with which the makers of kimi-k2 trained it (not stated)"
+    assert label in plan.assumptions
+    other_model = {"model": "deepseek_v3", "pipeline_layout": EXPERTS["pipeline_layout"]}
+    others: tuple[dict[str, Any], ...] = ({"dist_opt": True}, {"optimizer": "adam"}, other_model)
+    for changed in others:
+        other = one(tmp_path, KIMI, **changed)
+        assert other.request is not None
+        assert other.request.workload.optimizer == "adamw"
+        assert label not in other.assumptions
+    stated = one(tmp_path, KIMI, optimizer="muon")
+    assert stated.request is not None
+    assert (stated.request.workload.optimizer, stated.assumptions) == ("muon", ())
+    assert "-z0-" in str(stated.layout)
+
+
+def test_muon_is_priced_with_fewer_bytes_than_adam(tmp_path: Path) -> None:
+    muon, adam = outcomes_of([one(tmp_path, KIMI)])[0], outcomes_of([one(tmp_path, KIMI, optimizer="adam")])[0]
+    assert muon.refused is None
+    assert muon.peak_memory_bytes is not None
+    assert adam.peak_memory_bytes is not None
+    assert muon.peak_memory_bytes < 0.9 * adam.peak_memory_bytes
+
+
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     rows = (
         {**DENSE, "id": "product", "dp": 3},
@@ -108,6 +142,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
         {**DENSE, "id": "gpu", "gpu": "h1000"},
         {**DENSE, "id": "precision", "precision": "fp7"},
         {**DENSE, "id": "task", "task": "dream"},
+        {**DENSE, "id": "optimizer", "optimizer": "sgd"},
         {**DENSE, "id": "layers", "layers": 31},
         {**EXPERTS, "id": "string", "pipeline_layout": "Et*4|(t*4|)*13tmL"},
         {**EXPERTS, "id": "letters", "pipeline_layout": "Ex*4|(t*4|)*14tmL"},
