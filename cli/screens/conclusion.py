@@ -19,7 +19,7 @@ def closing_lines(plan: Plan) -> list[Part]:
     """Share of the time that rests on measurements, layouts that the model cannot tell apart, proof of the search."""
     best = plan.best
     lines = [sources_line(best), *interval_lines(best), *memory_lines(plan), *preference_lines(plan),
-             *tie_lines(plan), certificate_line(plan)]  # fmt: skip
+             *published_lines(plan), *tie_lines(plan), certificate_line(plan)]  # fmt: skip
     outside = [] if plan.by_target else outside_lines(plan)
     return [*lines, *outside, *technique_lines(plan), *run_lines(plan, best), ""]
 
@@ -126,6 +126,14 @@ def _fastest(plan: Plan) -> str:
     name = plan.preference.fastest if plan.preference else plan.best.layout_id
     number = next((candidate.choice for candidate in plan.candidates if candidate.layout_id == name), None)
     return name if number is None else f"layout {number}"
+
+
+def published_lines(plan: Plan) -> list[str]:
+    """The published run whose mesh a layout of the list is nearest to."""
+    near = next((candidate for candidate in plan.candidates if candidate.near_run), None)
+    if near is None:
+        return []
+    return [text.wrapped(f"Layout {near.choice} is nearest to a published run of the model: {near.near_run}.")]
 
 
 def tie_lines(plan: Plan) -> list[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _BAR_CELLS = 25
 _MOST_TERMS = 10
+_MERITS = {"fastest": "the fastest", "roomiest": "least memory", "simplest": "the simplest",
+           "published": "nearest to published"}  # fmt: skip
 
 
 def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> list[Part]:
@@ -90,6 +92,10 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
         for candidate in candidates
     ]  # fmt: skip
     columns = ("#", "layout", "step s", "MFU %", "USD/Mtoken" if by_cost else "tok/s/GPU", "mem GiB")
+    if any(candidate.merits for candidate in candidates):
+        merits = (text.listed([_MERITS[merit] for merit in candidate.merits]) for candidate in candidates)
+        listed_as = [(*row, reason) for row, reason in zip(rows, merits, strict=True)]
+        return table(*columns, "", "listed as", rows=listed_as, right=columns[2:])
     return table(*columns, "", rows=rows, right=columns[2:])
 
 

@@ -15,6 +15,9 @@ from .layer_plan import LAYERS_OF_THEIR_OWN, LayerPlan
 from .partitions import custom_partition, layout_id
 from .placement import Placement
 
+# What a layout of the list is best at, among those that the model does not tell from the fastest: the time, the memory,
+# few parallel axes and no offloading, or being near the mesh of a published run of the model.
+Merit = Literal["fastest", "roomiest", "simplest", "published"]
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 
 
@@ -82,6 +85,8 @@ class Candidate(DocumentPart):
     gpu_hours: float | None = None
     cost_usd: float | None = None
     overflow_chance: float | None = None  # of running out of memory, by published runs; None: not known
+    merits: tuple[Merit, ...] = ()  # why it is listed; () for the next best, and where no reasons are given
+    near_run: str | None = None  # mesh, GPUs and id of the published run that it is nearest to
     targets: dict[str, str | None]  # target -> why it cannot run the layout; None: it can
     spread: IslandAssignment | None = None  # only where the cluster has islands
     layerwise: LayerPlan | None = None  # only where layers have strategies of their own
@@ -90,9 +95,9 @@ class Candidate(DocumentPart):
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans of one strategy, on a uniform cluster, look as they always did."""
         fields: dict[str, Any] = handler(self)
-        for name in ("spread", "layerwise", "overflow_chance"):
+        for name in ("spread", "layerwise", "overflow_chance", "near_run"):
             fields = without_none(fields, name)
-        return fields
+        return {name: value for name, value in fields.items() if value or name != "merits"}
 
     @property
     def device_bytes(self) -> float:

@@ -11,6 +11,7 @@ from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
+from .alternatives import FAMILIES, Listed, listed_rows
 from .assembly import build_plan, certify
 from .families import best_of_families
 from .other_targets import compare_targets
@@ -23,18 +24,21 @@ _SIMULATED_DIFFERS = 0.02  # relative: from here on the simulated step of the be
 def plan_even_stages(resolved: Resolved, watch: Watch, *, fastest: bool = False) -> Plan:
     """The plan of the exhaustive search, by the closed form. fastest: put the fastest layout first, also where the
     model does not tell a simpler one from it."""
-    outcome = best_of_families(resolved, watch)
-    rows, preference = outcome.top.rows, None
-    own = candidates(resolved, [Staged.of(resolved, rows[0][2])])[0]
-    if not (fastest or outcome.stopped or resolved.workload.objective == "memory"):
+    in_bytes = resolved.workload.objective == "memory"
+    outcome = best_of_families(resolved, watch, 0 if in_bytes else FAMILIES)
+    rows = outcome.top.rows
+    choice, preference = rows[0], None
+    own = candidates(resolved, [Staged.of(resolved, choice[2])])[0]
+    if not (fastest or outcome.stopped or in_bytes):
         choice, preference = prefer(resolved, outcome, watch)
-        rows = [choice, *(row for row in rows if row[1] != choice[1])][: resolved.request.top]
-    staged = [Staged.of(resolved, layout) for _, _, layout in rows]
-    listed = candidates(resolved, staged)
+    chosen = [Listed(row) for row in rows] if in_bytes else listed_rows(resolved, choice, rows)
+    staged = [Staged.of(resolved, one.row[2]) for one in chosen]
+    listed = tuple(candidate.model_copy(update={"merits": tuple(one.merits), "near_run": one.near_run})
+                   for candidate, one in zip(candidates(resolved, staged), chosen, strict=True))  # fmt: skip
     by_target = None if outcome.stopped else compare_targets(resolved, own, watch)
     plan = build_plan(resolved, listed, certify(resolved, outcome), outcome.count, by_target)
     plan = plan.model_copy(update={"preference": preference})
-    doubts = [] if resolved.workload.objective == "memory" else where_the_simulator_differs(staged)
+    doubts = [] if in_bytes else where_the_simulator_differs(staged)
     return watch.warn(plan.with_warnings(doubts))
 
 

@@ -49,6 +49,11 @@ def _simplest(resolved: Resolved, watch: Watch, start: Start, limit_s: float) ->
     return outcome.top.rows[0] if outcome.top.rows else None
 
 
+def complexity(layout: Layout) -> tuple[bool, int]:
+    """How hard a layout is to set up and to run: whether it offloads, then how many parallel axes it has."""
+    return bool(layout.offload), num_axes(layout)
+
+
 def _preference(choice: Layout, fastest: Row) -> Preference:
     """Why `choice` stands before the fastest layout."""
     reasons: dict[Reason, bool] = {
