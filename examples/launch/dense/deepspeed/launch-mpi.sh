@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 14.2 s per step predicted
+# cp2u-dp8-mbs1-z1-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 14.8 s per step predicted
 # Plan 6ddafacec8f7, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 # In this folder, which every node sees: sh launch-mpi.sh
 set -eu

@@ -1,4 +1,4 @@
-"""tp2-pp2-vpp8-dp4-ep8-epo-g(attn+router+pre)-mbs4-z1-rsel(norm+act): qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.43 s per step predicted
+"""dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.62 s per step predicted
 Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
@@ -51,16 +51,10 @@ def plan() -> ConfigContainer:
             attention_dropout=0.0,
             hidden_dropout=0.0,
             vocab_size=151936,
-            tensor_model_parallel_size=2,
-            sequence_parallel=True,
-            pipeline_model_parallel_size=2,
-            virtual_pipeline_model_parallel_size=8,
-            expert_model_parallel_size=8,
+            expert_model_parallel_size=16,
             expert_tensor_parallel_size=1,
             moe_grouped_gemm=True,
             seq_length=4096,
-            recompute_granularity="selective",
-            recompute_modules=["layernorm", "moe_act"],
             moe_token_dispatcher_type="flex",
             moe_flex_dispatcher_backend="deepep",
             overlap_moe_expert_parallel_comm=True,
@@ -68,14 +62,11 @@ def plan() -> ConfigContainer:
             cuda_graph_impl="transformer_engine",
             cuda_graph_modules=["attn", "moe_router", "moe_preprocess"],
             use_te_rng_tracker=True,
-            tp_comm_overlap=True,
             cross_entropy_loss_fusion=True,
             cross_entropy_fusion_impl="native",
-            overlap_p2p_comm=True,
-            batch_p2p_comm=False,
         ),
         train=TrainingConfig(
-            micro_batch_size=4,
+            micro_batch_size=1,
             global_batch_size=256,
             train_iters=1000,
         ),
