@@ -31,6 +31,7 @@ from .fields import (
 )
 
 DEFAULT_SEQ_LEN = 8192
+_MOST_TOKENS = 2**53  # whole numbers of a float64
 DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
 
 
@@ -147,7 +148,7 @@ class Request(_Model):
         only_adapters = lora is not None and work.train.last_layers is None
         return Workload(
             seq_len=seq_len,
-            global_batch=_sequences(work, seq_len, mean),
+            global_batch=_exact(_sequences(work, seq_len, mean), seq_len),
             precision=work.precision,
             optimizer=work.optimizer,
             mean_len=mean,
@@ -172,6 +173,16 @@ def _check_muon(work: WorkloadRequest) -> None:
     if work.techniques:
         names = ", ".join(work.techniques)
         raise InputError(f"optimizer muon: {names} is not priced with it", hint="`--optimizer adamw`, or without it")
+
+
+def _exact(global_batch: int, seq_len: int) -> int:
+    """The batch, if floating point counts its tokens one by one."""
+    if global_batch * seq_len > _MOST_TOKENS:
+        raise InputError(
+            f"global_batch: {global_batch:,} x {seq_len:,} tokens a step are more than 2^53",
+            hint=f"at most {_MOST_TOKENS // seq_len:,} sequences can be counted",
+        )
+    return global_batch
 
 
 def _sequences(work: WorkloadRequest, seq_len: int, mean: float | None) -> int:

@@ -214,6 +214,13 @@ def test_tokens_per_step_must_be_whole_sequences() -> None:
     assert "`--global-batch 512` is 4,194,304 tokens" in caught.value.hint
 
 
+def test_tokens_per_step_can_be_counted() -> None:
+    for batch in (10**20, f"{2**54} tokens"):
+        with pytest.raises(InputError, match=r"8,192 tokens a step are more than 2\^53"):
+            load_request(None, {**BASIC, "global_batch": batch}).to_workload()
+    assert load_request(None, {**BASIC, "global_batch": 10**12}).to_workload().global_batch == 10**12
+
+
 def test_lengths_give_the_moments() -> None:
     work = load_request(None, {**BASIC, "lengths": {2048: 7, 8192: 3}, "packed": False}).to_workload()
     assert work.seq_len == 8192
