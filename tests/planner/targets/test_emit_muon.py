@@ -120,3 +120,10 @@ def test_what_is_not_priced_with_muon_is_an_error() -> None:
         load_request(None, {**asked, "lora": 8}).to_workload()
     with pytest.raises(InputError, match="optimizer muon: diloco is not priced with it"):
         load_request(None, {**asked, "technique": {"diloco": {}}}).to_workload()
+
+
+def test_a_config_of_deepspeed_with_its_muon_is_not_read_as_adam(tmp_path: Path) -> None:
+    path = tmp_path / "ds_config.json"
+    path.write_text('{"optimizer": {"type": "Muon"}, "train_micro_batch_size_per_gpu": 1, "train_batch_size": 16}')
+    with pytest.raises(InputError, match=r"optimizer\.type Muon has no counterpart in a plan"):
+        import_config("deepspeed", [path], {"cluster": "dgx-h100:2", "model": "llama-3.1-8b"})

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from meshwright.cost_models.quantities.params import active_parameters, final_norm_parameters, total_parameters
+from meshwright.cost_models.specs.workload import OptimizerName
+from meshwright.profiles.io.folders import CATALOGUE
+from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.model.explicit_form import read_explicit_form
-from meshwright.profiles.model.load import load_model, model_names
+from meshwright.profiles.model.load import load_model, model_names, trained_with
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -258,3 +262,13 @@ def test_published_row_reads_as_the_catalogue_model() -> None:
 
     assert total_parameters(spec) == total_parameters(load_model("llama3-8b")[0])
     assert not warnings
+
+
+def test_optimizers_that_models_were_trained_with_have_a_source() -> None:
+    assert trained_with("moonshotai/Kimi-K2-Instruct") == trained_with("kimi-k2") == "muon"
+    assert trained_with("llama-3-8b") is None
+    assert trained_with("no-such-model") is None
+    for path in sorted((CATALOGUE / "models").glob("[!_]*.yaml")):
+        if stated := read_document(path).data.get("trained_with"):
+            assert stated["optimizer"] in get_args(OptimizerName), path.name
+            assert stated["source"], path.name
