@@ -170,7 +170,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ("--micro-batch-size ${MBS}", r"line 3, --micro-batch-size: `\$\{MBS\}` is not set here"),
         ("--pipeline-model-parallel-size 3 --micro-batch-size 1", "80 layers do not split over pp 3"),
         ("--cp-comm-type ring --context-parallel-size 2", "`ring` is none of p2p, all_gather, a2a, a2a"),
-        ("--optimizer muon --micro-batch-size 1", "--optimizer muon has no counterpart"),
+        ("--optimizer lion --micro-batch-size 1", "--optimizer lion has no counterpart"),
     ],
 )
 def test_configs_that_could_never_run(tmp_path: Path, extra: str, message: str) -> None:
