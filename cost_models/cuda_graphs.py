@@ -37,6 +37,9 @@ _BESIDE_ATTENTION = 0.2
 # Kernels of an expert block that route and count: softmax, top-k, permutation maps, counts per expert and rank
 # (assumed: over a third of the 110 of stacks/generic.yaml).
 ROUTER_KERNELS = 40
+# Bytes set apart for what experts save over the average, where a graph holds the iteration: sizes are not known at its
+# capture (Megatron-Bridge, perf_recipes: moe_paged_stash_buffer_size_factor_cuda).
+STASH_FACTOR = 1.2
 
 
 def code_of_token(token: str) -> int:

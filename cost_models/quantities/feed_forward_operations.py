@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import Array
-from ..cuda_graphs import has_fixed_shapes, router_launches
+from ..arrays import Array, Ints
+from ..cuda_graphs import IS_ITERATION, STASH_FACTOR, has_fixed_shapes, router_launches
 from ..specs.model import MixtureOfExperts
 from .operation_builder import Builder
 from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
@@ -81,6 +81,8 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
         ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * h, moe))
     if not builder.stack.weighs_activations:
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
+    if IS_ITERATION[shard.graphs].any() and builder.stack.dropless and block.capacity_factor is None:
+        ops.saved += _stash_room(ops.saved, shard.graphs)
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
     if block.expert_bias:
         _add_output_bias(builder, ops, rows, num_local)
@@ -92,6 +94,13 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _stash_room(saved: list[Saved], graphs: Ints) -> list[Saved]:
+    """The room beside what experts save on average, of each saved tensor."""
+    room = np.where(IS_ITERATION[graphs], STASH_FACTOR - 1.0, 0.0)
+    moe = tag("moe")
+    return [Saved(f"{each.name}, room", room * each.num_bytes, each.tag) for each in saved if each.tag & moe]
 
 
 def _add_dispatch(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array) -> None:

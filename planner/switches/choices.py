@@ -32,7 +32,7 @@ def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
         raise InputError.of(problems)
     settings, axes = dict[str, str](), dict[str, tuple[int, ...]]()
     for name, switch in SWITCHES.items():
-        values = (fixed[name],) if name in fixed else _choices(switch, target, situation, settings)
+        values = (fixed[name],) if name in fixed else _choices(switch, target, situation, {**fixed, **settings})
         if switch.axis:
             axes[name] = tuple(encode(name, value) for value in values or switch.values[:1])
         elif values:
@@ -41,11 +41,18 @@ def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
 
 
 def _choices(switch: Switch, target: str, situation: Situation, settings: Settings) -> tuple[str, ...]:
-    """settings: those of the switches before it."""
+    """settings: those that are fixed, and those of the switches before it."""
     if not switch.concerns(situation.problem):
         return ()
     has = switch.of_target(target)
-    return tuple(value for value in switch.choices(situation) if value in has and not switch.unmet(value, settings))
+    return tuple(value for value in switch.choices(situation) if value in has and not switch.unmet(value, settings)
+                 and not _against(switch.name, value, settings))  # fmt: skip
+
+
+def _against(name: str, value: str, settings: Settings) -> bool:
+    """Whether a value of a switch is none of those that another one needs."""
+    needs = (SWITCHES[other].needs.get(given, {}) for other, given in settings.items())
+    return any(value not in fit[name] for fit in needs if name in fit)
 
 
 def lacks(target: str, fixed: Settings) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...cost_models.cuda_graphs import GRAPH_CODE, STASH_FACTOR
 from ...cost_models.layouts import Layout
 from ...cost_models.problem import Problem
 from .base import Situation, Switch
@@ -9,6 +10,7 @@ from .megatron import of_megatron
 
 # A token is sent to all ranks, once per expert, or once per node.
 _DISPATCH = {"allgather": "allgather", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
+_BLACKWELL = 10.0  # compute capability
 _NODE = 8  # GPUs of an NVLink domain of DeepEP, at most (deepseek-ai/DeepEP, NUM_MAX_NVL_PEERS)
 _TYPE, _BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
 
@@ -24,12 +26,14 @@ def spreads_experts(layout: Layout) -> bool:
 
 
 def _dispatchers(situation: Situation) -> tuple[str, ...]:
-    """HybridEP across an NVLink domain that is larger than a node, else DeepEP, where their kernels run: NVIDIA GPUs
-    from Ampere on (Megatron-Bridge, training/flex_dispatcher_backend.py). With a capacity the plain all-to-all: padding
-    to it is refused by DeepEP (core/transformer/transformer_config.py)."""
+    """HybridEP on Blackwell and later, whose racks DeepEP refuses, and across an NVLink domain that is larger than a
+    node; else DeepEP first. Both run on NVIDIA GPUs from Ampere on (Megatron-Bridge,
+    training/flex_dispatcher_backend.py). With a capacity the plain all-to-all: DeepEP refuses to pad to it
+    (core/transformer/transformer_config.py)."""
     if situation.problem.model.capacity_factor is not None or situation.capability < 8.0:
         return ("alltoall",)
-    return ("hybridep" if situation.cluster.levels[0].size > _NODE else "deepep",)
+    wide = situation.capability >= _BLACKWELL or situation.cluster.levels[0].size > _NODE
+    return ("hybridep", "deepep") if wide else ("deepep", "hybridep")
 
 
 MOE_DISPATCHER = Switch(
@@ -70,6 +74,26 @@ DELAY_WGRAD = Switch(
     applies=lambda layout: bool(layout.ep_overlap),
     options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}),
     choices=lambda situation: ("on",),
+)
+# A rank of experts has room for half as many tokens again as it gets on average; what it saves is stashed in pages, for
+# a fifth more than the average on the GPU, the rest on the host. As the recipes of Megatron-Bridge (perf_recipes/qwen,
+# _enable_hybridep_full_iteration_mxfp8) and the checks of Megatron Core (core/transformer/transformer_config.py:1868).
+_STASH = {
+    "--moe-paged-stash": True, "--moe-paged-stash-buffer-size-factor-cuda": STASH_FACTOR,
+    "--moe-paged-stash-buffer-size-factor-cpu": 1.0, "--moe-expert-rank-capacity-factor": 1.5,
+    "--use-transformer-engine-op-fuser": True,
+}  # fmt: skip
+MOE_PAGED_STASH = Switch(
+    name="moe_paged_stash",
+    meaning="experts have fixed shapes, and no token is dropped: an iteration that overflows runs again without graphs",
+    values=("off", "on"),
+    source="Megatron-LM core/transformer/moe/paged_stash.py, PagedStashRunner",
+    concerns=has_experts,
+    subject="mixtures of experts",
+    applies=lambda layout: layout.cuda_graphs == GRAPH_CODE["full_iteration"],
+    needs={"on": {"moe_dispatcher": ("hybridep",)}},
+    options=of_megatron({"off": {}, "on": _STASH}),
+    choices=lambda situation: ("off",) if situation.problem.model.capacity_factor is not None else ("on", "off"),
 )
 MOE_FORCE_BALANCE = Switch(
     name="moe_force_balance",

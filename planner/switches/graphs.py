@@ -24,12 +24,13 @@ def _options(value: str, implementation: str, names: str) -> Options:
 
 
 def _choices(situation: Situation) -> tuple[str, ...]:
-    """All of a dense model; of a mixture of experts what has fixed shapes. The preprocessing of tokens has none where
-    the all-to-all drops some (core/transformer/transformer_config.py)."""
+    """All of a dense model; of a mixture of experts what has fixed shapes: all of it where HybridEP stashes in pages.
+    The preprocessing of tokens has none where the all-to-all drops some (core/transformer/transformer_config.py)."""
     if not situation.problem.model.is_moe:
         return ("none", "full_iteration")
-    drops = situation.problem.model.capacity_factor is not None
-    return ("none", "attn+moe_router" if drops else "attn+moe_router+moe_preprocess")
+    if situation.problem.model.capacity_factor is not None:
+        return ("none", "attn+moe_router")
+    return ("none", "attn+moe_router+moe_preprocess", "full_iteration")
 
 
 # `--cuda-graph-scope` until 0.17; Megatron's own graphs (`local`) hold the same modules, and are only read.
@@ -45,5 +46,6 @@ CUDA_GRAPHS = Switch(
     source="FIDELITY 5 (launches); cost_models/cuda_graphs.py",
     options=of_megatron(*_SPELLINGS),
     companions=frozenset({_RNG, _UNCHECKED}),
+    needs={"full_iteration": {"moe_dispatcher": ("hybridep",)}},
     choices=_choices,
 )

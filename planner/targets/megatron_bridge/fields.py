@@ -127,7 +127,11 @@ _TWINS = (
     _flag("--overlap-param-gather", "ddp.overlap_param_gather", "optimizer.overlap_param_gather"),
     _flag("--overlap-moe-expert-parallel-comm", "model.overlap_moe_expert_parallel_comm"),
     _flag("--delay-wgrad-compute", "model.delay_wgrad_compute", "ddp.delay_wgrad_compute"),
-    _flag("--moe-router-force-load-balancing", "model.moe_router_force_load_balancing"),
+    *(_flag(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("moe_router_force_load_balancing", "moe_paged_stash", "use_transformer_engine_op_fuser")),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("moe_paged_stash_buffer_size_factor_cuda", "moe_paged_stash_buffer_size_factor_cpu",
+                   "moe_expert_rank_capacity_factor")),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_flex_dispatcher_backend", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope")),
     _flag("--te-rng-tracker", "model.use_te_rng_tracker", "rng.te_rng_tracker"),

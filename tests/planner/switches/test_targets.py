@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from meshwright.cost_models.cuda_graphs import CUDA_GRAPHS
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import resolve
@@ -69,3 +70,23 @@ def test_delayed_scaling_recomputes_no_norms() -> None:
     for recipe, legal in (("current", [True, True, True]), ("delayed", [False, False, True])):
         problem = resolve(request_from_dict({**asked, "fix": {"fp8_recipe": recipe}})).problem
         assert rule.allows(layouts, problem).tolist() == legal
+
+
+@pytest.mark.parametrize(("cluster", "fix", "dispatcher", "graphs"), [
+    ("dgx-h100:2", {}, "deepep", {"none", "attn+moe_router+moe_preprocess"}),
+    ("dgx-h100:2", {"cuda_graphs": "full_iteration"}, "hybridep", {"full_iteration"}),
+    ("gb200-nvl72:2", {}, "hybridep", {"none", "attn+moe_router+moe_preprocess", "full_iteration"}),
+    ("gb200-nvl72:2", {"moe_dispatcher": "alltoall"}, "alltoall", {"none", "attn+moe_router+moe_preprocess"}),
+])  # fmt: skip
+def test_whole_iterations_of_experts_need_hybridep(
+    cluster: str, fix: dict[str, str], dispatcher: str, graphs: set[str]
+) -> None:
+    """Only it has room of a fixed size for the tokens of a rank; Bridge refuses DeepEP on racks of Blackwell."""
+    asked = {"model": "mixtral-8x7b", "cluster": cluster, "target": "megatron", "fix": fix,
+             "workload": {"seq_len": 4096, "global_batch": 64}}  # fmt: skip
+    switches = resolve(request_from_dict(asked)).switches
+    assert switches.settings["moe_dispatcher"] == dispatcher
+    assert switches.settings["moe_paged_stash"] == ("on" if dispatcher == "hybridep" else "off")
+    assert {CUDA_GRAPHS[code] for code in switches.axes["cuda_graphs"]} == graphs
+    with pytest.raises(InputError, match="full_iteration: it goes with moe_dispatcher hybridep"):
+        resolve(request_from_dict({**asked, "fix": {"cuda_graphs": "full_iteration", "moe_dispatcher": "deepep"}}))
