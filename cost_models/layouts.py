@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .cuda_graphs import CUDA_GRAPHS, GRAPH_TOKENS, code_of_token
+from .masks import mask_of, names_of
+from .offload_modules import OFFLOAD_MODULES, SENDERS
 from .schedule_kinds import KINDS
+from .units import whole_number
 
 CP_ALGORITHMS = ("ring", "allgather", "ulysses", "ring+ulysses")
 SCHEDULES = tuple(kind.name for kind in KINDS)
@@ -58,13 +61,17 @@ FIELDS = (
     Field("recompute_modules", 0),  # modules of selective recompute, a bit mask over MODULES
     Field("recompute_layers", 0),  # layers per stage under full recompute (0: all of them)
     Field("offload", 0, OFFLOADS),  # states and activations that live in host memory
+    Field("offload_layers", 0),  # layers whose saved activations live in host memory
+    Field("offload_modules", 0, OFFLOAD_MODULES),  # modules whose saved tensors live there, a bit mask
     Field("precision", 0, PRECISIONS),  # compute dtype
 )
 FIELD_NAMES = tuple(field.name for field in FIELDS)
 _FIELD = {field.name: field for field in FIELDS}
 # Fields that are true or false.
 FLAGS = ("sequence_parallel", "ep_overlap")
-_YES, _NO = ("true", "yes", "on"), ("false", "no", "off")
+_TRUTHS = {"true": 1, "yes": 1, "on": 1, "false": 0, "no": 0, "off": 0}
+# Fields that are sets of modules.
+_MASKS = {"recompute_modules": MODULES, "offload_modules": SENDERS}
 
 Column = NDArray[Any]
 
@@ -131,6 +138,8 @@ class Layout:
     recompute_modules: int = 0
     recompute_layers: int = 0
     offload: int = 0
+    offload_layers: int = 0
+    offload_modules: int = 0
     precision: int = 0
 
     def __str__(self) -> str:
@@ -153,16 +162,14 @@ class Layout:
         yield f"z{self.zero}"
         yield self._recompute_token()
         yield f"o{OFFLOADS[self.offload]}" if self.offload else ""
+        yield f"off{self.offload_layers}" if self.offload_layers else ""
+        yield f"off({OFFLOAD_MODULES[self.offload_modules]})" if self.offload_modules else ""
         yield PRECISIONS[self.precision] if self.precision else ""
 
     def _recompute_token(self) -> str:
-        mode = RECOMPUTE_MODES[self.recompute]
-        if mode == "full":
-            return f"rfull{self.recompute_layers}" if self.recompute_layers else "rfull"
-        if mode == "selective":
-            names = modules_of(self.recompute_modules)
-            return "rsel" if names == SELECTIVE_DEFAULT else f"rsel({'+'.join(names)})"
-        return "rnone"
+        names = modules_of(self.recompute_modules)
+        selective = "rsel" if names == SELECTIVE_DEFAULT else f"rsel({'+'.join(names)})"
+        return ("rnone", selective, f"rfull{self.recompute_layers or ''}")[self.recompute]
 
     @property
     def num_gpus(self) -> int:
@@ -178,7 +185,8 @@ class Layout:
             "micro_batch": self.micro_batch, "zero": self.zero,
             "recompute": {"mode": RECOMPUTE_MODES[self.recompute], "modules": list(modules_of(self.recompute_modules)),
                           "layers": self.recompute_layers or None},
-            "offload": OFFLOADS[self.offload], "precision": PRECISIONS[self.precision],
+            "offload": OFFLOADS[self.offload], "offload_layers": self.offload_layers,
+            "offload_modules": OFFLOAD_MODULES[self.offload_modules], "precision": PRECISIONS[self.precision],
         }  # fmt: skip
 
     @classmethod
@@ -190,8 +198,7 @@ class Layout:
         values["recompute"] = encode("recompute", recompute.get("mode", "none"))
         values["recompute_modules"] = module_mask(recompute.get("modules", ()))
         values["recompute_layers"] = int(recompute.get("layers") or 0)
-        if "sequence_parallel" not in data:
-            values["sequence_parallel"] = int(values.get("tp", 1) > 1)
+        values.setdefault("sequence_parallel", int(values.get("tp", 1) > 1))
         values.setdefault("shard", values["dp"])
         values.setdefault("schedule", default_schedule(values.get("pp", 1), values.get("vpp", 1)))
         return cls(**values)
@@ -204,7 +211,8 @@ _ID = re.compile(  # of an id with a hyphen before its first token too
     rf"(?:-(?P<schedule>{'|'.join(_SCHEDULE_TOKENS)}))?(?:-vpp(?P<vpp>\d+))?-dp(?P<dp>\d+)(?:-sh(?P<shard>\d+))?"
     r"(?:-ep(?P<ep>\d+))?(?:-etp(?P<etp>\d+))?(?P<epo>-epo)?(?:-g(?P<graphs>full|layer|\([a-z+]+\)))?-mbs(?P<micro_batch>\d+)-z(?P<zero>[0-3])"
     r"-r(?P<recompute>none|full(?P<layers>\d+)?|sel(?:\((?P<modules>[a-z+]+)\))?)"
-    r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-(?P<precision>fp4|fp8|fp16|fp32|bf16))?"
+    r"(?:-o(?P<offload>opt\+act|opt|act))?(?:-off(?P<offload_layers>\d+))?(?:-off\((?P<offload_modules>[a-z_+\d]+)\))?"
+    r"(?:-(?P<precision>fp4|fp8|fp16|fp32|bf16))?"
 )
 
 
@@ -220,37 +228,30 @@ def field_codes(name: str) -> tuple[int, ...]:
 
 def modules_of(mask: int) -> tuple[str, ...]:
     """Names of the modules in a bit mask, in the order of MODULES."""
-    return tuple(name for bit, name in enumerate(MODULES) if mask >> bit & 1)
+    return names_of(mask, MODULES)
 
 
 def module_mask(names: Iterable[str]) -> int:
     """Bit mask of module names. Raises InputError for an unknown one."""
-    names = list(names)
-    if unknown := [name for name in names if name not in MODULES]:
-        raise InputError(f"unknown recompute module `{unknown[0]}`", hint=f"known: {', '.join(MODULES)}")
-    return sum(1 << MODULES.index(name) for name in set(names))
+    return mask_of(names, MODULES, "recompute")
 
 
 def encode(name: str, value: Any) -> int:
     """The integer code of a field's value as users write it (`schedule=zb-v`, `sequence_parallel=true`, `tp=8`)."""
     if name not in _FIELD:
         raise InputError(f"unknown layout field `{name}`", hint=f"fields: {', '.join(FIELD_NAMES)}")
-    if name == "recompute_modules" and isinstance(value, str | list | tuple):
-        return module_mask(value.split("+") if isinstance(value, str) else value)
+    if name in _MASKS and isinstance(value, str | list | tuple):
+        return mask_of(value.split("+") if isinstance(value, str) else value, _MASKS[name], name.split("_")[0])
     choices = _FIELD[name].choices
     if choices:
         if str(value) in choices:
             return choices.index(str(value))
         raise InputError(f"{name}: `{value}` is none of {', '.join(choices)}", hint=f"write `{name}={choices[0]}`")
-    if name in FLAGS and str(value).lower() in (*_YES, *_NO):
-        return int(str(value).lower() in _YES)
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if number is None or isinstance(value, bool) or (isinstance(value, float) and number != value):
+    if name in FLAGS and str(value).lower() in _TRUTHS:
+        return _TRUTHS[str(value).lower()]
+    if (number := whole_number(value)) is None:
         raise InputError(f"{name}: `{value}` is not a whole number", hint=f"write `{name}=1`")
-    lowest = 0 if name in (*FLAGS, "zero", "recompute_modules", "recompute_layers") else 1
+    lowest = 0 if name in (*FLAGS, "zero", "recompute_modules", "recompute_layers", "offload_layers") else 1
     if number < lowest or number > {"zero": 3, **dict.fromkeys(FLAGS, 1)}.get(name, number):
         raise InputError(f"{name}: {number} is out of range", hint="degrees are 1 or more, zero is 0 to 3")
     return number
@@ -285,9 +286,11 @@ def parse(text: str) -> Layout:
         recompute_modules=module_mask(modules),
         recompute_layers=int(part["layers"] or 0),
         offload=OFFLOADS.index(part["offload"] or "none"),
+        offload_layers=int(part["offload_layers"] or 0),
+        offload_modules=encode("offload_modules", part["offload_modules"] or "none"),
         precision=PRECISIONS.index(part["precision"] or "bf16"),
     )
-    if min(number.values()) < 1 or layout.shard < 1:
+    if min(layout.shard, *number.values()) < 1:
         raise InputError(f"`{text}`: a degree of 0", hint="degrees are 1 or more")
     return layout
 

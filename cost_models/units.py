@@ -54,6 +54,15 @@ def parse(text: object, dimension: Dimension) -> float:
     return number * factor
 
 
+def whole_number(value: object) -> int | None:
+    """The whole number that a user means by text, an integer or `8.0`, None where it is none."""
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if isinstance(value, bool) or (isinstance(value, float) and number != value) else int(number)
+
+
 def _factor(unit: str, dimension: Dimension) -> float | None:
     if dimension == "s":
         return _TIME.get(unit)

@@ -62,7 +62,7 @@ PLANNER = (
 )
 # Folders of cost_models -> the folders of it that they may import. `problem` and `layer_kinds` stand beside
 # `quantities`: their files may import each other's, but never in a circle.
-_WORDS = {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "layouts", "degrees"}
+_WORDS = {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "masks", "offload_modules", "layouts", "degrees"}
 _QUANTITIES = _WORDS | {"problem", "layer_kinds", "quantities"}
 COST_MODELS: dict[str, set[str]] = {
     "arrays": set(),
@@ -70,8 +70,10 @@ COST_MODELS: dict[str, set[str]] = {
     "specs": {"arrays", "units"},
     "schedule_kinds": {"arrays", "units", "specs"},
     "cuda_graphs": {"arrays", "units", "specs", "schedule_kinds"},
-    "layouts": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs"},
-    "degrees": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "layouts"},
+    "masks": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs"},
+    "offload_modules": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "masks"},
+    "layouts": {"arrays", "units", "specs", "schedule_kinds", "cuda_graphs", "masks", "offload_modules"},
+    "degrees": _WORDS - {"degrees"},
     "problem": _QUANTITIES,
     "layer_kinds": _QUANTITIES,
     "quantities": _QUANTITIES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
+from ..offload_modules import mask_of_modules
 from ..specs.model import Attention
 from .operation_builder import Builder
 from .operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
@@ -27,17 +28,20 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     flops = 2.0 * tokens * a * (d + dv) * context / 2  # causal half of QK^T and PV
     ops.cores.append(Core(flops, context, d, tag("attn")))
     heads_bytes = w * tokens * (a * d + g * (d + dv))
-    ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0))
+    core, projection = mask_of_modules("core_attn"), mask_of_modules("attn_proj")
+    ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
     if attention.norm_parameters:
         _add_head_norms(builder, ops, attention, tokens * (a + g) * d)
     out, projected = w * tokens * a * dv, ops.keeps_input("o")
-    if projected:
-        ops.saved.append(Saved("attention output", out))
+    if projected:  # the core keeps the same tensor, but where it is sent to other ranks in between
+        alone = core if builder.kept_input < w else projection
+        ops.saved.append(Saved("attention output", out, offload=np.where(shard.ulysses > 1, alone, alone | core)))
     # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
     by_heads = np.where(shard.ulysses > 1, out, 0.0) if projected else out
-    ops.saved.append(Saved("attention output by heads", by_heads, tag("attn")))
+    ops.saved.append(Saved("attention output by heads", by_heads, tag("attn"), core))
     if builder.kept_input < w and projected:  # the core keeps it too, as it made it
-        ops.saved.append(Saved("quantised attention output", builder.kept_input * tokens * a * dv))
+        quantised = builder.kept_input * tokens * a * dv
+        ops.saved.append(Saved("quantised attention output", quantised, offload=projection))
     if not builder.model.learned_positions:
         _add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
@@ -54,7 +58,8 @@ def _add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention
     if attention.is_mla:
         elements = builder.shard.sp_tokens * attention.norm_parameters
     else:  # they keep what goes in; what comes out, turned to its positions, is what attention keeps
-        ops.saved.append(Saved("input of query and key norms", builder.activation_bytes * elements))
+        inputs = builder.activation_bytes * elements
+        ops.saved.append(Saved("input of query and key norms", inputs, offload=mask_of_modules("qkv_linear")))
     ops.traffic.append(builder.norm_traffic("query and key norms", elements))
 
 
@@ -83,7 +88,8 @@ def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:
     """Unfused attention, one row per query and head: the whole square is materialised. Kept: softmax output (w),
     dropout mask (1) and dropout output (w), 5*a*s/h of Korthikanti. The softmax itself is in the surface."""
     w, scores = builder.activation_bytes, rows * builder.workload.seq_len
-    ops.saved.append(Saved("attention scores", ((2 * w + 1) if builder.model.dropout else w) * scores, tag("attn")))
+    kept = ((2 * w + 1) if builder.model.dropout else w) * scores
+    ops.saved.append(Saved("attention scores", kept, tag("attn"), mask_of_modules("core_attn")))
     if builder.model.dropout:  # read, written, and the mask; the same of the gradient
         ops.traffic.append(
             MemoryTraffic("score dropout", (2 * w + 1) * scores, (2 * w + 1) * scores, tag("attn"), False)
@@ -107,10 +113,11 @@ def _add_latent_projections(builder: Builder, ops: LayerOperations, attention: A
     ops.wgrad_stash += [w * shard.sp_tokens * (2 * rank + rope), w * shard.tokens * a * nope_and_value]
     builder.add_gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
     builder.add_gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
-    ops.saved.append(Saved("latent", w * shard.sp_tokens * latent))
+    sends = mask_of_modules("qkv_linear")
+    ops.saved.append(Saved("latent", w * shard.sp_tokens * latent, offload=sends))
     inputs = {("q",): attention.q_lora_rank or 0, ("k", "v"): rank + rope}  # of the up projections: normed latents
     normed = sum(width for names, width in inputs.items() if ops.keeps_input(*names))
-    ops.saved.append(Saved("latent norm output", w * shard.sp_tokens * normed))
+    ops.saved.append(Saved("latent norm output", w * shard.sp_tokens * normed, offload=sends))
 
 
 def _context(builder: Builder, attention: Attention) -> float:

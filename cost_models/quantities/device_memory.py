@@ -13,6 +13,7 @@ from .activations import Activations
 from .ledger import Ledger
 from .memory import flat_buffer_bytes
 from .moments import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, memory_moments, number_of_moments
+from .offloads import Offloads, offloads_of
 from .resident import resident_bytes
 from .whole_matrices import optimizer_bytes
 
@@ -39,6 +40,11 @@ class DeviceMemory:
     def of_micro_batch(self) -> Activations:
         """What one micro-batch leaves."""
         return Activations(self.ledger, self.any_recompute)
+
+    @cached_property
+    def offloads(self) -> Offloads | None:
+        """What layers or modules send to the host, None without."""
+        return None if self.any_recompute else offloads_of(self.ledger)  # the least that is saved is without them
 
     def buffers(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
         """Bytes of every buffer (BUFFERS) on the device of profile j at its peak: [n] each. `gathered`: count that one
@@ -75,7 +81,8 @@ class DeviceMemory:
         """[n] bytes of activations when the gradient of the embedding is made: those of its micro-batch are gone, but
         for what waits for W."""
         ledger = self.ledger
-        others = np.maximum(after_f - self.of_micro_batch.saved[j] / ledger.chunks, 0.0)
+        gone = self.offloads.gone[j] if self.offloads is not None else 0.0
+        others = np.maximum(after_f - (self.of_micro_batch.saved[j] - gone) / ledger.chunks, 0.0)
         return np.asarray(np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], after_i, others))
 
     def _transient(self, j: int, gathered: bool) -> dict[str, Array]:
@@ -177,12 +184,13 @@ class DeviceMemory:
         """[2, n] bytes of activations after an F and after an I (resident.resident_bytes). The device of this profile
         that holds most counts: the first, but where the wgrad stash is larger than what waits for I."""
         if device is not None:
-            return self._resident_on(j, device)
+            return self._resident_on(j, device, None)
         if j not in self._resident_by_profile:
-            self._resident_by_profile[j] = self._resident_on(j, None)
+            self._resident_by_profile[j] = self._resident_on(j, None, None)
         return self._resident_by_profile[j]
 
-    def _resident_on(self, j: int, device: Array | None) -> Array:
+    def _resident_on(self, j: int, device: Array | None, offloads: Offloads | None) -> Array:
+        """offloads: without what these send."""
         ledger = self.ledger
         x, splits = ledger.layouts, ledger.splits
         splits_some = bool(SPLITS_BACKWARD[x["schedule"]].any())
@@ -192,7 +200,10 @@ class DeviceMemory:
             output = np.where(at < x["pp"] - 1, ledger.saved_output, 0.0)
             at = at - more  # as many micro-batches as a stage that is so many further to the front
             back = self.of_micro_batch.saved_back[j] if splits_some else 0.0
-            saved = np.array([self.of_micro_batch.saved[j] + output - back, back + np.zeros_like(output)])
+            whole = self.of_micro_batch.saved[j]
+            if offloads is not None:
+                back, whole = back - (offloads.gone_back[j] if splits_some else 0.0), whole - offloads.gone[j]
+            saved = np.array([whole + output - back, back + np.zeros_like(output)])
             stash = self.of_micro_batch.wgrad_stash[j] + output * _THERE if splits_some else saved
             return resident_bytes(x["schedule"], x["pp"], x["vpp"], ledger.m, at, saved, stash)
 
@@ -209,6 +220,9 @@ class DeviceMemory:
         other is computed. If only some layers are recomputed, of these: what they make again is in `workspace`."""
         ledger = self.ledger
         resident = self.resident(j, device)
+        if self.offloads is not None:
+            left = self._resident_on(j, device, self.offloads)
+            resident = np.minimum(resident, left + self.offloads.beside(j))
         if not ledger.states.offloads_activations.any():
             return resident
         # Copies to the host free a layer's activations behind it. Overlapped copies need a second buffer in flight.
@@ -222,11 +236,14 @@ class DeviceMemory:
         ledger = self.ledger
         on_host = ledger.updated[j] * max(traffic.on_host for traffic in ledger.traffic)
         on_host = on_host + (0.0 if ledger.store is None else ledger.store.pinned_bytes)
-        if not ledger.layouts["offload"].any():
+        if not ledger.layouts["offload"].any() and self.offloads is None:
             return on_host
         per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
         states = np.where(ledger.states.offloads_optimizer, ledger.updated[j] * per_parameter, 0.0)
         moved = self.resident(j, device).max(axis=0) - self.activations(j, device).max(axis=0)
+        if self.offloads is not None:  # with the second copies that modules send
+            gone, sent = self.offloads.gone[j], self.offloads.sent[j]
+            moved = moved * np.divide(sent, gone, out=np.ones_like(gone), where=sent > 0)
         return np.asarray(on_host + states + moved)
 
     def workspace(self, j: int) -> Array:
@@ -237,6 +254,8 @@ class DeviceMemory:
         recomputed = self._recomputed_bytes
         if self.of_micro_batch.recomputes_some_layers:
             dropped = self.of_micro_batch.saved_and_dropped[1]
+            if self.offloads is not None:
+                dropped = {kind: row - self.offloads.modules_of_layer[kind] for kind, row in dropped.items()}
             of_chunk = ledger.on_profile(j, dropped) / ledger.chunks
             here = ledger.recomputed(j, dropped)
             # The layers that keep their activations come last in a chunk, so the backward pass frees these before it

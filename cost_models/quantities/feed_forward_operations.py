@@ -6,6 +6,7 @@ import numpy as np
 
 from ..arrays import Array, Ints
 from ..cuda_graphs import IS_ITERATION, STASH_FACTOR, has_fixed_shapes, router_launches
+from ..offload_modules import mask_of_modules
 from ..specs.model import MixtureOfExperts
 from .operation_builder import Builder
 from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
@@ -43,7 +44,8 @@ def _add_activation(
         ops.saved.append(Saved("activation output", w * elements, outer))
         keeps_more = keeps_output and builder.kept_input < w
     else:
-        ops.saved.append(Saved("activation input", parts * input_bytes * elements, outer))
+        sends = mask_of_modules("moe_act") if tags & tag("moe") else 0
+        ops.saved.append(Saved("activation input", parts * input_bytes * elements, outer, sends))
         keeps_more = keeps_output
         if not keeps_output:
             ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
@@ -78,7 +80,7 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
                     weighted=builder.stack.weighs_activations)  # fmt: skip
     if ops.keeps_input():
-        ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * h, moe))
+        ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * h, moe, mask_of_modules("expert_fc1")))
     if not builder.stack.weighs_activations:
         ops.saved.append(Saved("expert outputs", w * routed * h, moe))
     if IS_ITERATION[shard.graphs].any() and builder.stack.dropless and block.capacity_factor is None:

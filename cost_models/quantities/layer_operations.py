@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..cuda_graphs import launched_beside_attention
+from ..offload_modules import mask_of_modules
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .attention_operations import add_attention
 from .element_bytes import cast_bytes
@@ -70,7 +71,7 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
     for block, projections in inputs.items():
         shares_input = block == "feed-forward" and kind.parallel_blocks
         if not shares_input:
-            ops.saved.append(Saved(f"{block} norm input", w * h * tokens))
+            ops.saved.append(Saved(f"{block} norm input", w * h * tokens, offload=_sends_input(block, kind)))
         if kind.num_norms == 4:
             ops.saved.append(Saved(f"{block} output norm input", w * h * tokens))
         if builder.norms_in_steps:  # fp32 input (4), what its weights multiply (w), but not its input (w)
@@ -79,12 +80,21 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
             continue
         if ops.keeps_input(*projections):
             dropped_with, num_bytes = 0 if kind.output_norms else tag("norm"), builder.kept_input * h * tokens
+            sends = mask_of_modules("qkv_linear") if block == "attention" else 0
             pinned = builder.graphs_return_norm(kind) if block == "feed-forward" else np.zeros_like(tokens)
-            ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with))
+            ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with, sends))
             ops.saved.append(Saved(f"{block} norm output of graphs", num_bytes * pinned))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
     ops.traffic.append(MemoryTraffic("residuals", 2 * 3 * w * h * tokens, 2 * 2 * w * h * tokens))
+
+
+def _sends_input(block: str, kind: Layer) -> int:
+    """The offload module that saves what the norm before a block takes: the first product of the block where it is
+    fused with the norm, as Megatron Core does but before latent attention and before experts (gpt_layer_specs.py)."""
+    if block == "attention":
+        return mask_of_modules("attn_norm" if kind.attention.is_mla else "qkv_linear")
+    return mask_of_modules("mlp_norm") if kind.is_moe else 0
 
 
 def _add_casts(builder: Builder, ops: LayerOperations) -> None:

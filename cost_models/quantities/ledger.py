@@ -94,7 +94,7 @@ class Ledger:
         those that the split names."""
         if self.splits.recomputed is not None:
             return weighted(self.of_split(self.splits.recomputed, j), rows)
-        return self._first_layers(self.counts[j], rows, self.layouts["recompute_layers"])
+        return self.first_layers(self.counts[j], rows, self.layouts["recompute_layers"])
 
     def recomputed_back(self, j: int, rows: dict[int, Array]) -> Array:
         """The same of the chunk that comes back through a V: what is left of n layers for it."""
@@ -104,9 +104,9 @@ class Ledger:
         wanted, back = self.layouts["recompute_layers"], self.back[j]
         before = self.layers[j] - _layers(back, self.problem.num_kinds)
         remaining = np.where((wanted > 0) & (wanted <= before), -1, np.where(wanted > 0, wanted - before, 0))
-        return self._first_layers(back, rows, remaining)
+        return self.first_layers(back, rows, remaining)
 
-    def _first_layers(self, counts: dict[int, Array], rows: dict[int, Array], wanted: Array) -> Array:
+    def first_layers(self, counts: dict[int, Array], rows: dict[int, Array], wanted: Array) -> Array:
         """[n] sum over so many layers of these, of average kind; 0: all of them, -1: none."""
         total = weighted(counts, rows)
         if not wanted.any():

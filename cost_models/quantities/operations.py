@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..arrays import Array, Mask
+from ..arrays import Array, Ints, Mask
 from ..layouts import MODULES
 from .exchanges import Op
 
@@ -81,6 +81,7 @@ class Saved:
     name: str  # for traces
     num_bytes: Array  # [key]
     tag: int = 0  # recompute modules that drop it
+    offload: Ints | int = 0  # offload modules that save it, each with a copy of its own on the host; 0: none sends it
 
 
 @dataclass(slots=True)

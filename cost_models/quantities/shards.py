@@ -14,7 +14,8 @@ from ..specs.model import ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 
-KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch", "ep_overlap", "cuda_graphs")
+KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch", "ep_overlap", "cuda_graphs",
+              "offload_modules")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..arrays import Array
 from ..cuda_graphs import IN_GRAPH, launched_share
 from ..layouts import MODULES, RECOMPUTE_MODES
+from ..offload_modules import num_modules, offloaded
 from ..problem import Problem
 from ..specs.model import Layer, MixtureOfExperts
 from .by_code import ByCode, Code, under_no_recompute
@@ -51,10 +52,10 @@ class Tables:
 
     @cached_property
     def least_saved(self) -> Array:
-        """[kind, key] bytes that no recomputation keeps less than, per micro-batch."""
+        """[kind, key] bytes that no recomputation keeps less than on the GPU, per micro-batch."""
         every = (1 << len(MODULES)) - 1
         codes = [(mode, every if name == "selective" else 0) for mode, name in enumerate(RECOMPUTE_MODES)]
-        return np.asarray(self._saved_under(codes).min(axis=1))
+        return np.asarray((self._saved_under(codes) - self._offloaded_under(codes)[0]).min(axis=1))
 
     @cached_property
     def working_by_code(self) -> ByCode:
@@ -79,6 +80,35 @@ class Tables:
             out[i] += ops.graph_output
             if is_layer:
                 out[i][full] = ops.input_bytes
+        return out
+
+    @cached_property
+    def offloaded_by_code(self) -> tuple[ByCode, ByCode]:
+        """Bytes of every kind per micro-batch that `offload_modules` takes off the GPU, and those that it copies."""
+        gone = ByCode(lambda codes: self._offloaded_under(codes)[0])
+        return gone, ByCode(lambda codes: self._offloaded_under(codes)[1])
+
+    def _offloaded_under(self, codes: Sequence[Code]) -> Array:
+        """[2, kind, code, key] the same; what a layer makes again, it does not save."""
+        out = np.zeros((2, len(self.operations), len(codes), self.num_keys))
+        saves = np.array([RECOMPUTE_MODES[mode] != "full" for mode, _ in codes])
+        for kind, tag, rows in self._offloadable:
+            out[:, kind] += (under_no_recompute([tag], codes)[:, 0] * saves)[:, None] * rows[:, None]
+        return out
+
+    @cached_property
+    def _offloadable(self) -> list[tuple[int, int, Array]]:
+        """Of each tensor that any key offloads: kind of layer, recompute modules that drop it, and [2, key] bytes that
+        leave the GPU and that are copied. Each module that saves a tensor sends a copy; when all have, it leaves."""
+        out = []
+        for kind, ops in enumerate(self.operations[: self.problem.num_kinds]):
+            is_moe = self.problem.model.kinds[self.problem.variants[kind].kind].is_moe
+            on = offloaded(self.keys["offload_modules"], self.keys["cuda_graphs"], is_moe)
+            for saved in ops.saved if ops.trains != "frozen" else ():
+                copies = num_modules(saved.offload & on)
+                if copies.any():
+                    gone = copies == num_modules(saved.offload)
+                    out.append((kind, saved.tag, saved.num_bytes * np.array([gone, copies])))
         return out
 
     @cached_property

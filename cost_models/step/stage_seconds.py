@@ -11,6 +11,7 @@ from ..quantities.activations import Activations
 from ..quantities.by_code import ByCode
 from ..quantities.gradients import accumulated_bytes, accumulated_per_kind
 from ..quantities.ledger import Ledger
+from ..quantities.offloads import offloads_of
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import Rates
 from . import store_seconds
@@ -80,6 +81,8 @@ def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
     offloads = ledger.states.offloads_activations
     if offloads.any():
         out += np.where(offloads, np.array(Activations(ledger).saved) / rates.pcie_bw_bytes_per_s, 0.0)
+    if (some := offloads_of(ledger)) is not None:
+        out += np.array(some.sent) / rates.pcie_bw_bytes_per_s
     return out if ledger.store is None else out + store_seconds.pass_s(ledger.store, ledger, rates)
 
 

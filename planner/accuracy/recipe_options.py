@@ -124,6 +124,7 @@ def _offload(row: RowReader) -> Settings:
     """Activations that go to host memory: of named modules, or of the first layers."""
     out: Settings = {}
     if row.flag("act_offload", "fine_grained"):
+        out["--fine-grained-activation-offloading"] = True
         out["--offload-modules"] = [str(name) for name in row.get("act_offload", "modules") or ()]
     if row.get("act_offload", "cpu_layers") is not None:
         out["--cpu-offloading-num-layers"] = row.whole("act_offload", "cpu_layers")

@@ -19,7 +19,8 @@ from ..search.roots import Start
 from ..space.rules import only
 from .watch import Watch
 
-_ON_GPU = only("preference", "offload", ("none",), "layouts that keep all states on the GPU are preferred")
+_ON_GPU = tuple(only("preference", field, (plain,), "layouts that keep everything on the GPU are preferred")
+                for field, plain in (("offload", "none"), ("offload_layers", 0)))  # fmt: skip
 Row = tuple[float, str, Layout]
 
 
@@ -29,7 +30,8 @@ def prefer(resolved: Resolved, outcome: SearchOutcome, watch: Watch) -> tuple[Ro
     limit_s = fastest[0] * (1 + intervals.indifference())
     if outcome.start is None:
         return fastest, None
-    for start in (outcome.start.under((_ON_GPU,)), outcome.start):
+    stay = outcome.start.of(outcome.start.counts.meshes["offload_modules"] == 0).under(_ON_GPU)
+    for start in (stay, outcome.start):
         choice = _simplest(resolved, watch, start, limit_s)
         if watch.cuts:
             break
@@ -51,13 +53,17 @@ def _simplest(resolved: Resolved, watch: Watch, start: Start, limit_s: float) ->
 
 def complexity(layout: Layout) -> tuple[bool, int]:
     """How hard a layout is to set up and to run: whether it offloads, then how many parallel axes it has."""
-    return bool(layout.offload), num_axes(layout)
+    return _offloads(layout), num_axes(layout)
+
+
+def _offloads(layout: Layout) -> bool:
+    return bool(layout.offload or layout.offload_layers or layout.offload_modules)
 
 
 def _preference(choice: Layout, fastest: Row) -> Preference:
     """Why `choice` stands before the fastest layout."""
     reasons: dict[Reason, bool] = {
-        "offload": not choice.offload and bool(fastest[2].offload),
+        "offload": not _offloads(choice) and _offloads(fastest[2]),
         "axes": num_axes(choice) < num_axes(fastest[2]),
     }
     return Preference(

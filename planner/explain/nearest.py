@@ -30,7 +30,7 @@ _FOLLOWS = {
 _MESH = ("tp", "cp", "pp", "dp", "ep", "etp")
 # Given up one after the other until a layout is found: first what only moves memory, then the mesh.
 _THEN = (
-    ("recompute", "recompute_modules", "recompute_layers", "offload"),
+    ("recompute", "recompute_modules", "recompute_layers", "offload", "offload_layers", "offload_modules"),
     ("zero", "shard", "micro_batch"),
     ("pp", "schedule", "vpp", "dp"),
     ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp"),

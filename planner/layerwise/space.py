@@ -43,7 +43,7 @@ def strategies(space: Space, pp: int) -> Layouts:
     columns |= {"sequence_parallel": (tp > 1).astype(np.int64), "cp_algorithm": np.where(cp > 1, _ULYSSES, 0)}
     columns["precision"] = np.full_like(tp, PRECISIONS.index(problem.workload.precision))
     recomputes = space.recomputes(pp)
-    whole = recomputes["recompute_layers"] == 0
+    whole = (recomputes["recompute_layers"] == 0) & (recomputes["offload_layers"] == 0)
     columns = _crossed(columns, {name: column[whole] for name, column in recomputes.items()})
     sharable = columns["dp"] * columns["cp"] > 1  # else there is no group to shard states over
     parts = [

@@ -88,8 +88,8 @@ class Resolved:
         return self.space_under(self.target.rules, self.fixes)
 
     def space_under(self, *rules: tuple[Rule, ...]) -> Space:
-        every = legality(self.problem) + tuple(rule for group in rules for rule in group)
-        return Space(self.problem, every, self.switches.axes)
+        own = self.target.compared(self.problem, self.request.fix)
+        return Space(self.problem, legality(self.problem) + sum(rules, ()), {**self.switches.axes, **own})
 
     @property
     def memory_bytes(self) -> float:

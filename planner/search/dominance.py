@@ -52,7 +52,8 @@ def _always_allowed(space: Space, mask: int) -> bool:
 
     A rule that reads switches, too, is asked for all of their values; one that reads a degree is not known to allow it.
     """
-    option = {"recompute": (_SELECTIVE,), "recompute_modules": (mask,), "recompute_layers": (0,)}
+    option = {"recompute": (_SELECTIVE,), "recompute_modules": (mask,), "recompute_layers": (0,),
+              "offload_layers": (0,)}  # fmt: skip
     for rule in space.rules:
         if "recompute_modules" not in rule.fields:
             continue  # sees the mode at most, which is the same for all sets

@@ -43,18 +43,23 @@ class MemoryCuts:
             return np.asarray(reserved_memory.least_bytes(ledger, self.rates) <= self.memory_bytes)
         memory = DeviceMemory(ledger, any_recompute=True)
         needed = reserved_memory.fullest_stage(memory, self.rates, gathered=False)[0]
+        if any(self.branching.counts.space.switches.get("offload_layers", ())):
+            # Layers may leave the GPU, which is no recomputation: then only states are known to stay.
+            states = reserved_memory.least_bytes(ledger, self.rates)
+            needed = np.where(nodes["pp"] == 1, states, needed)
         return np.asarray(needed * _STAY <= self.memory_bytes)
 
     def some_recomputed_too_big(self, children: Columns) -> Mask:
         """[child] whether it recomputes some layers in full, and would not fit even if it recomputed all of them.
 
-        Activations never take more bytes where more layers are recomputed. So one layout per node (`_node`: children
-        that share all but the recomputation) answers for every number of recomputed layers, of which there are many.
+        Activations never take more bytes where more layers are recomputed, unless modules are offloaded: a recomputed
+        layer keeps its input. So one layout per node (`_node`: children that share all but the recomputation) answers
+        for every number of recomputed layers, of which there are many.
         """
-        some = children["recompute_layers"] > 0
+        some = np.logical_and(children["recompute_layers"] > 0, children["offload_modules"] == 0)
         nodes, first = np.unique(children["_node"][some], return_index=True)
         if not len(nodes):
-            return some
+            return np.asarray(some)
         whole = select(children, np.flatnonzero(some)[first])
         free = {**self.branching.relaxed(whole, 0), "recompute": whole["recompute"]}
         memory = DeviceMemory(self._ledger(free, whole["_key"]))

@@ -40,6 +40,12 @@ class Start:
         counts = self.counts
         return Roots(counts.meshes, counts.signature, counts.weight, self.seconds, self.needed)
 
+    def of(self, rows: Mask) -> Start:
+        """The start from some of the meshes."""
+        counts, (distinct, signature) = self.counts, self.counts.signatures
+        some = replace(counts, meshes=select(counts.meshes, rows), known_signature=(distinct, signature[rows]))
+        return Start(some, self.seconds[rows], self.needed[rows])
+
     def under(self, rules: tuple[Rule, ...]) -> Start:
         """The same meshes, where fewer layouts grow from them: under more rules that read no field of a mesh and no set
         of recomputed modules, so that neither bounds nor dominance depend on them."""

@@ -21,7 +21,7 @@ _MICRO_BATCH = 2
 def plain_part(space: Space) -> Space:
     """The layouts of the usual kind, a hundredth of the space or less: sequence parallelism wherever tp is, one
     algorithm of context parallelism, small micro-batches, experts in one piece, ZeRO 0 or 1, no number of recomputed
-    layers."""
+    layers, no activations on the host."""
 
     def sequence_parallel(x: Fields, problem: Problem) -> Mask:
         return np.asarray((x["sequence_parallel"] == 1) | (x["tp"] == 1))
@@ -29,7 +29,8 @@ def plain_part(space: Space) -> Space:
     def at_most(name: str, most: int) -> Rule:
         return Rule(f"warm start: {name}", (name,), lambda x, problem: np.asarray(x[name] <= most), "")
 
-    limits = {"micro_batch": _MICRO_BATCH, "etp": 1, "cp_algorithm": 0, "zero": 1, "recompute_layers": 0}
+    limits = {"micro_batch": _MICRO_BATCH, "etp": 1, "cp_algorithm": 0, "zero": 1, "recompute_layers": 0,
+              "offload_layers": 0, "offload_modules": 0}  # fmt: skip
     rules = tuple(at_most(name, most) for name, most in limits.items())
     both = Rule("warm start: sequence_parallel", ("tp", "sequence_parallel"), sequence_parallel, "")
     return replace(space, rules=(*space.rules, both, *rules))

@@ -3,7 +3,7 @@
 Meshes that the remaining rules cannot tell apart share a *signature*. Per signature: the schedules, recomputes and
 shard sizes that pass the rules of their own level, and which (schedule, recompute mode, ZeRO stage, offload)
 categories pass the rules that join levels. Rules that join levels may read only those categories, whether
-recompute_layers is 0, and the mesh.
+recompute_layers and offload_layers are 0, and the mesh.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from .rules import Rule
 from .tree import MESH_FIELDS, RECOMPUTE_FIELDS, SCHEDULE_FIELDS, Columns, Count, Space, allowed, cross, select
 
 Counts = NDArray[np.int64]
-_MODES = len(RECOMPUTE_MODES) + 1  # the last: full recompute of some layers
+# The last two: full recompute of some layers, and none while some layers are offloaded.
+_MODES = len(RECOMPUTE_MODES) + 2
 _CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
 _LEVELS = ("schedule", "recompute", "state", "joint")  # keys of `level_rules`, in the order in which rules count
-_CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "zero", "offload"}
+_CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "offload_layers", "zero", "offload"}
 
 
 def recompute_category(columns: Columns) -> Ints:
-    """The recompute mode, with full recompute of some layers as a mode of its own."""
-    return np.asarray(columns["recompute"] + (columns["recompute_layers"] > 0))
+    """The recompute mode; full recompute of some layers, and some layers that are offloaded, are modes of their own."""
+    recomputed = columns["recompute"] + (columns["recompute_layers"] > 0)
+    return np.asarray(np.where(columns["offload_layers"] > 0, _MODES - 1, recomputed))
 
 
 def _schedule(columns: Columns) -> Ints:
@@ -63,8 +65,9 @@ def category_grid() -> Columns:
     """Every category that joint rules tell apart, in the order of _CATEGORIES."""
     grid = np.indices(_CATEGORIES).reshape(4, -1)
     options: Columns = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
-    options["recompute_layers"] = (options["recompute"] == _MODES - 1).astype(np.int64)
-    options["recompute"] = np.minimum(options["recompute"], _MODES - 2)
+    mode = options["recompute"]
+    options["recompute_layers"], options["offload_layers"] = (mode == _MODES - 2) * 1, (mode == _MODES - 1) * 1
+    options["recompute"] = np.where(mode == _MODES - 1, 0, np.minimum(mode, _MODES - 3))
     return options
 
 

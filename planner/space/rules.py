@@ -18,21 +18,21 @@ from ...cost_models.cuda_graphs import modules_of as modules_of_graph
 from ...cost_models.degrees import sequence_parts
 from ...cost_models.layouts import (
     CP_ALGORITHMS,
-    MODULES,
     OFFLOADS,
     PRECISIONS,
     SCHEDULES,
     Layout,
     Layouts,
     encode,
-    module_mask,
 )
+from ...cost_models.offload_modules import OFFLOAD_MODULES
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
 from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
-from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
+from ...cost_models.specs.model import MixtureOfExperts
 from ...cost_models.techniques import registry as techniques
+from . import activations
 from .optimizer_needs import optimizer_needs
 
 Columns = Mapping[str, NDArray[np.int64]]
@@ -62,7 +62,7 @@ class Rule:
             kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
             global_batch=workload.global_batch, schedule_name=SCHEDULES[layout.schedule],
             algorithm=CP_ALGORITHMS[layout.cp_algorithm], offload_name=OFFLOADS[layout.offload],
-            graphs_name=CUDA_GRAPHS[layout.cuda_graphs],
+            graphs_name=CUDA_GRAPHS[layout.cuda_graphs], modules_name=OFFLOAD_MODULES[layout.offload_modules],
             precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
             experts=block.experts if block else 0,
             expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
@@ -215,6 +215,10 @@ RULES: tuple[Rule, ...] = (
          "dualpipe-v needs at least 2 x pp {pp} micro-batches, and there are {m:g}"),
     Rule("expert shards", ("tp", "cp", "ep", "etp", "zero", "shard"), _expert_shards,
          "shard {shard} x cp {cp} x tp {tp} is not a multiple of ep {ep} x etp {etp}: expert shards would straddle"),
+    Rule("offload modules", ("offload_modules",), activations.offload_modules,
+         "offload_modules {modules_name}: the model has no such module, or the ranks have no GPU"),
+    Rule("offloaded once", ("offload_layers", "offload_modules"), activations.offloaded_once,
+         "offload_layers {offload_layers} or offload_modules {modules_name}, not both"),
     Rule("offload", ("offload",), lambda x, p: np.asarray((x["offload"] == OFFLOADS.index("none")) | (not p.on_host)),
          "offload {offload_name} moves tensors to host memory, where a CPU rank has all of its own already"),
 )  # fmt: skip
@@ -232,35 +236,18 @@ def _shard_shape(x: Columns, problem: Problem) -> Mask:
     return np.asarray(np.where(x["zero"] > 0, sharded, x["shard"] == x["dp"]))
 
 
-def present_modules(model: ModelSpec) -> int:
-    """Bit mask of the recompute modules that the model has."""
-    blocks = [kind.feed_forward for kind in model.kinds]
-    lacks = {
-        "moe": not model.is_moe,
-        "mla": not any(kind.attention.is_mla for kind in model.kinds),
-        "mlp": all(isinstance(block, MixtureOfExperts) for block in blocks),
-        "shared": not any(isinstance(block, MixtureOfExperts) and block.shared_inner for block in blocks),
-    }
-    return module_mask(name for name in MODULES if not lacks.get(name, False))
-
-
-def _modules_shape(x: Columns, problem: Problem) -> Mask:
-    return np.asarray(x["recompute_modules"] & ~present_modules(problem.model) == 0)
-
-
-def _layers_shape(x: Columns, problem: Problem) -> Mask:
-    return np.asarray(x["recompute_layers"] < -(-problem.model.num_layers // x["pp"]))
-
-
 # What the space never forms, so that only a layout given by its id can break it.
 WELL_FORMED: tuple[Rule, ...] = (
     Rule("schedule and chunks", ("pp", "schedule", "vpp"), _schedule_shape,
          "schedule {schedule_name} with pp {pp} and vpp {vpp}: interleaved has vpp > 1, V schedules 2, all others 1"),
     Rule("shards", ("dp", "cp", "zero", "shard"), _shard_shape,
          "shard {shard} with dp {dp}, cp {cp}, z{zero}: it divides dp and shards something, or is dp without ZeRO"),
-    Rule("modules", ("recompute_modules",), _modules_shape, "the model has no such module to recompute"),
-    Rule("recomputed layers", ("pp", "recompute_layers"), _layers_shape,
+    Rule("modules", ("recompute_modules",), activations.modules_shape, "the model has no such module to recompute"),
+    Rule("recomputed layers", ("pp", "recompute_layers"), activations.layers_shape,
          "{recompute_layers} recomputed layers are not fewer than those of a stage ({layers} layers, pp {pp})"),
+    # As Megatron Core checks it (core/transformer/transformer_config.py); no other framework has it.
+    Rule("offloaded layers", ("pp", "recompute", "offload_layers"), activations.offloaded_shape,
+         "{offload_layers} offloaded layers need pp 1, no recomputation and fewer than all {layers} layers"),
     Rule("dense experts", ("ep", "etp"), lambda x, p: np.asarray(p.model.is_moe | (x["ep"] * x["etp"] == 1)),
          "ep {ep} x etp {etp}, but the model has no experts"),
     Rule("sequence parallelism", ("tp", "sequence_parallel"),

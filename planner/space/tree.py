@@ -21,14 +21,15 @@ from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ..document.certificate import SpaceCount
-from .rules import RULES, Rule, present_modules
+from .activations import present_modules
+from .rules import RULES, Rule
 
 Columns = dict[str, Ints]
 
 MESH_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "dp", "ep", "etp", "ep_overlap", "cuda_graphs",
-               "micro_batch", "precision")  # fmt: skip
+               "offload_modules", "micro_batch", "precision")  # fmt: skip
 SCHEDULE_FIELDS = ("schedule", "vpp")
-RECOMPUTE_FIELDS = ("recompute", "recompute_modules", "recompute_layers")
+RECOMPUTE_FIELDS = ("recompute", "recompute_modules", "recompute_layers", "offload_layers")
 STATE_FIELDS = ("zero", "offload")
 SHARD_FIELDS = ("shard",)
 LEVELS = (MESH_FIELDS, SCHEDULE_FIELDS, RECOMPUTE_FIELDS, STATE_FIELDS, SHARD_FIELDS)
@@ -74,7 +75,8 @@ class Space:
 
     problem: Problem
     rules: tuple[Rule, ...] = RULES  # of legality, of the target, and those that the user fixed
-    # Field that is a switch of the framework (planner/switches) -> the codes that are compared; none: the first one.
+    # Field that is a switch of the framework (planner/switches), or that few frameworks have (Target.axes) -> the codes
+    # that are compared; none: the first one.
     switches: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -89,6 +91,7 @@ class Space:
             ("etp", widths, ""),
             ("ep_overlap", self.switches.get("ep_overlap", (0,)), ""),
             ("cuda_graphs", self.switches.get("cuda_graphs", (0,)), ""),
+            ("offload_modules", self.switches.get("offload_modules", (0,)), ""),
             ("micro_batch", divisors(self.problem.workload.global_batch), ""),
         )
 
@@ -173,14 +176,17 @@ class Space:
         return tuple(1 << bit for bit in range(len(MODULES)) if present >> bit & 1)
 
     def recomputes(self, pp: int) -> Columns:
-        """None, every set of modules, everything, or everything for the first n layers of a stage."""
+        """Nothing, every set of modules, everything, or everything for the first n layers of a stage is recomputed. Or
+        what the first n layers save is offloaded, which goes without pipelines and recomputation."""
         masks = [0]
         for bit in self.modules:
             masks += [mask | bit for mask in masks]
         none, selective, full = (RECOMPUTE_MODES.index(name) for name in ("none", "selective", "full"))
         longest = -(-self.problem.model.num_layers // pp)
-        rows = [(none, 0, 0), *((selective, mask, 0) for mask in masks[1:]), (full, 0, 0)]
-        rows += [(full, 0, n) for n in range(1, longest)]
+        rows = [(none, 0, 0, 0), *((selective, mask, 0, 0) for mask in masks[1:]), (full, 0, 0, 0)]
+        rows += [(full, 0, n, 0) for n in range(1, longest)]
+        if pp == 1 and not self.problem.on_host:
+            rows += [(none, 0, 0, n) for n in self.switches.get("offload_layers", ()) if 0 < n < longest]
         return dict(zip(RECOMPUTE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
 
     def states(self, ranks: int) -> Columns:

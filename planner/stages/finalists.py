@@ -237,4 +237,5 @@ class Finalists:
 
 def can_split(layout: Layout) -> bool:
     """Whether a layout can have a custom partition: `relaxed_search.splittable` for one layout."""
-    return layout.pp > 1 and not layout.recompute_layers and "act" not in OFFLOADS[layout.offload].split("+")
+    stays = not layout.offload_modules and "act" not in OFFLOADS[layout.offload].split("+")
+    return layout.pp > 1 and not layout.recompute_layers and stays

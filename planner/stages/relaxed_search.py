@@ -39,10 +39,14 @@ def splittable(space: Space) -> Space:
     def activations_stay(x: Fields, problem: Problem) -> Mask:
         return ~np.isin(x["offload"], _OFFLOADS_ACTIVATIONS)
 
+    def modules_stay(x: Fields, problem: Problem) -> Mask:
+        return np.asarray(x["offload_modules"] == 0)
+
     def distinct(x: Fields, problem: Problem) -> Mask:
         return np.asarray((x["zero"] <= 1) | (not problem.stack.is_fsdp2))
 
-    more = {"pp": pipeline, "recompute_layers": no_recompute_count, "offload": activations_stay, "zero": distinct}
+    more = {"pp": pipeline, "recompute_layers": no_recompute_count, "offload": activations_stay,
+            "offload_modules": modules_stay, "zero": distinct}  # fmt: skip
     rules = tuple(Rule(f"splittable: {field}", (field,), allows, "") for field, allows in more.items())
     return replace(space, rules=space.rules + rules)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ...cost_models.arrays import Mask
-from ...cost_models.layouts import Layouts
+from ...cost_models.layouts import Layouts, encode
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.stages import Partition
 from ...cost_models.specs.model import ModelSpec
@@ -19,6 +19,7 @@ from .launch_config import LaunchConfig
 from .launchers.base import Job
 from .option_lists import OptionList, option_list
 from .setup import Setup
+from .switch_options import PLAIN_AXES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class Target:
     # The release and the files of the framework where the rules were read.
     source: str
     rules: tuple[Rule, ...] = ()
+    # Field of PLAIN_AXES (switch_options.py) -> the codes that a search compares, where the target has it.
+    axes: Callable[[Problem], Mapping[str, tuple[int, ...]]] = lambda problem: {}
     # What a plan may choose about stages. `even`: nothing; `layers`: the layers of each chunk; `recompute`: also how
     # many of them recompute.
     stages: Literal["even", "layers", "recompute"] = "even"
@@ -66,6 +69,11 @@ class Target:
     def framework(self) -> str:
         """The name of its software."""
         return self.trainer.framework if self.trainer is not None else self.name
+
+    def compared(self, problem: Problem, fix: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Field of PLAIN_AXES -> the codes that a search compares: those of `axes`, or the one that a request fixes."""
+        fixed = {name: (encode(name, fix[name]),) for name in PLAIN_AXES if name in fix}
+        return {**self.axes(problem), **fixed}
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
         """([layouts] whether the target can execute each, the first reason why it cannot)."""

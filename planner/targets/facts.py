@@ -9,7 +9,8 @@ from ...errors import InputError
 from .options import Facts
 
 _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "vpp", "ep", "etp", "ep_overlap",
-           "cuda_graphs", "micro_batch", "zero", "recompute", "offload", "precision")  # fmt: skip
+           "cuda_graphs", "micro_batch", "zero", "recompute", "offload", "offload_layers", "offload_modules",
+           "precision")  # fmt: skip
 
 
 def layout_of(facts: Facts, num_gpus: int) -> Layout:

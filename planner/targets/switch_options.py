@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import InputError
@@ -14,6 +15,8 @@ from .setup import Setup
 
 # Prefix of facts and of entries' fields that are switches of the software.
 SWITCH = "switches."
+# Fields of the layout that few targets have (`Target.axes`) -> their value in the others.
+PLAIN_AXES: Mapping[str, int | str] = {"offload_layers": 0, "offload_modules": "none"}
 
 
 def field_of(switch: Switch) -> str:
@@ -21,16 +24,22 @@ def field_of(switch: Switch) -> str:
     return switch.name if switch.axis else f"{SWITCH}{switch.name}"
 
 
-def entries_of(target: str, release: OptionList | None = None) -> tuple[Entry, ...]:
+def entries_of(target: str, release: OptionList | None = None, *, axes: Collection[str] = ()) -> tuple[Entry, ...]:
     """One entry per switch that the target has, as a release spells it (None: the newest); and one without options for
-    each field of a layout that it lacks."""
+    each field of a layout that it lacks. axes: those of PLAIN_AXES that it has."""
     has = [switch for switch in SWITCHES.values() if switch.axis or switch.of_target(target)]
-    return tuple(_entry(switch, target, release) for switch in has)
+    return (*(_entry(switch, target, release) for switch in has),
+            *(_plain(name, value) for name, value in PLAIN_AXES.items() if name not in axes))  # fmt: skip
 
 
-def rules_of(target: str) -> tuple[Rule, ...]:
-    """The values that the target can be set to, of each switch that is a field of the layout."""
-    out = []
+def _plain(name: str, value: int | str) -> Entry:
+    return Entry((name,), (), lambda setup: {}, lambda settings, facts: {name: value})
+
+
+def rules_of(target: str, *, axes: Collection[str] = ()) -> tuple[Rule, ...]:
+    """The values that the target can be set to, of each switch that is a field of the layout; axes: as above."""
+    out = [only(target, name, (value,), f"{target} has no {name}")
+           for name, value in PLAIN_AXES.items() if name not in axes]  # fmt: skip
     for switch in SWITCHES.values():
         if switch.axis:
             values = switch.of_target(target) or switch.values[:1]
@@ -83,4 +92,3 @@ def _value_in(switch: Switch, setup: Setup) -> str | None:
     """The value of a switch in a plan, None where it does nothing there."""
     matters = switch.concerns(setup.problem) and switch.applies(setup.layout)
     return switch.value_of(setup.switches, setup.layout) if matters else None
-

@@ -101,7 +101,8 @@ class Case:
             stack = replace(stack, attention="unfused")
         problem = Problem(self.model, self.workload, stack, cluster.num_gpus, cluster.gpus_per_node)
         graphs = (0, GRAPH_CODE["attn+moe_router"], GRAPH_CODE["full_iteration"])
-        switches = {"ep_overlap": (0, 1), "cuda_graphs": graphs}
+        switches = {"ep_overlap": (0, 1), "cuda_graphs": graphs, "offload_layers": (0, 1, 3)}
+        switches |= {"offload_modules": (0, encode("offload_modules", "core_attn+attn_proj"))}
         return Space(problem, RULES + TARGETS[self.target].rules, switches)
 
     @cached_property
@@ -482,7 +483,7 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
     the embedding is differentiated beside other micro-batches, or the head's gradient of a tied table waits for the
     embedding's: then another moment may be the fullest."""
     case = case_named(name)
-    columns = draw(case, seed)
+    columns = with_column(draw(case, seed), offload_layers=0, offload_modules=0)  # they move a part of the buffer
     apart = SPLITS_BACKWARD[columns["schedule"]]
     there = ledger_of(case, with_column(columns, offload=0))
     for offload, buffers in ((OPT, {"optimizer"}), (ACT, {"activations"}), (3, {"optimizer", "activations"})):
@@ -523,6 +524,7 @@ def test_recompute_is_monotone(name: str, seed: int) -> None:
     offload = np.where(columns["offload"] == OFFLOADS.index("opt+act"), OPT, columns["offload"])
     offload = np.where(offload == ACT, 0, offload)
     columns = with_column(columns, recompute_modules=0, recompute_layers=0, offload=offload)
+    columns = with_column(columns, offload_layers=0, offload_modules=0)
     n, rng = len(columns["tp"]), np.random.default_rng(seed)
     some = rng.integers(1, 1 << len(MODULES), size=n)
     more = some | 1 << rng.integers(len(MODULES), size=n)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..options import Settings
+from . import offload
 from .muon import LAYER_WISE, conflicts_of_muon
 
 _EXCLUSIVE = (
@@ -65,7 +66,8 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     fraction = settings.get("--optimizer-offload-fraction")
     if fraction is not None and not 0 <= fraction <= 1:
         out.append(("--optimizer-offload-fraction", f"`{fraction}` is not between 0 and 1"))
-    return out + conflicts_of_muon(settings) + _connections(settings, environment, fsdp)
+    out += offload.conflicts(settings, environment) + conflicts_of_muon(settings)
+    return out + _connections(settings, environment, fsdp)
 
 
 def _connections(settings: Settings, environment: Mapping[str, str], fsdp: bool) -> list[tuple[str, str]]:

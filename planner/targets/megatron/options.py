@@ -15,6 +15,7 @@ from ..option_lists import OptionList
 from ..options import Entry, Facts, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
+from . import offload
 from .model import MODEL
 from .muon import LAYER_WISE
 from .stages import pipeline_read, pipeline_write
@@ -206,12 +207,13 @@ LAYOUT = (
           ("--optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--optimizer-cpu-offload",
            "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
           _optimizer_write, _optimizer_read),
+    offload.ENTRY,
 )  # fmt: skip
 
 
 def table(release: OptionList | None) -> Table:
     """The table of a release, None for the newest."""
-    return Table((*MODEL, *LAYOUT, *entries_of("megatron", release)))
+    return Table((*MODEL, *LAYOUT, *entries_of("megatron", release, axes=offload.FIELDS)))
 
 
 TABLE = table(None)

@@ -11,7 +11,8 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
 from ....cost_models.problem import Problem
-from ...space.rules import Columns, Rule, only, present_modules
+from ...space.activations import present_modules
+from ...space.rules import Columns, Rule, only
 from ..argv import read_arguments
 from ..base import Target, Trainer
 from ..framework_parser import FrameworkParser, machine
@@ -21,6 +22,7 @@ from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
 from ..switch_options import rules_of
+from . import offload
 from .cannot_build import cannot_build
 from .conflicts import conflicts
 from .model import windows
@@ -100,7 +102,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: text},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "${CHECKOUT}/pretrain_gpt.py" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup)},
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup), **offload.environment(setup)},
         needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, notes=setup.model.assumptions,
         example=_OWN,
     )  # fmt: skip
@@ -130,11 +132,12 @@ def rules(target: str) -> tuple[Rule, ...]:
              "Megatron offloads named inputs or whole layers without recomputation, not all saved activations"),
         Rule(f"{target}: offload", ("zero", "offload"), _host_optimizer,
              "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
+        *offload.rules(target),
         *switch_rules(target),
         Rule(f"{target}: optimizer", ("zero",), _small_moments,
              "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
         *muon_rules(target),
-        *rules_of(target),
+        *rules_of(target, axes=offload.FIELDS),
     )  # fmt: skip
 
 
@@ -172,5 +175,6 @@ TARGET = Target(
     "Megatron-LM d98e8a64 (2026-08-22), training/arguments.py and core/transformer/transformer_config.py",
     stages="layers",
     rules=rules(_N),
+    axes=offload.axes,
     trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build),
 )  # fmt: skip

@@ -133,7 +133,10 @@ _TWINS = (
       for name in ("moe_paged_stash_buffer_size_factor_cuda", "moe_paged_stash_buffer_size_factor_cpu",
                    "moe_expert_rank_capacity_factor")),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
-      for name in ("moe_flex_dispatcher_backend", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope")),
+      for name in ("moe_flex_dispatcher_backend", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope",
+                   "offload_modules", "fine_grained_offloading_max_inflight_offloads")),
+    _flag("--fine-grained-activation-offloading", "model.fine_grained_activation_offloading"),
+    _same("--cpu-offloading-num-layers", "model.cpu_offloading_num_layers"),
     _flag("--te-rng-tracker", "model.use_te_rng_tracker", "rng.te_rng_tracker"),
     Twin("--no-check-for-nan-in-loss-and-grad",
          ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad"), lambda value: False,
@@ -162,7 +165,8 @@ _YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale
 # Arguments that no field says: implied by others, or what Bridge does by itself.
 IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", NO_LAYOUT)
 # Fields that go along with an argument.
-BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model"}
+BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model",
+          "--cpu-offloading-num-layers": "model.cpu_offloading"}  # fmt: skip
 
 
 def to_fields(arguments: Mapping[str, Any]) -> Settings:
@@ -176,6 +180,8 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
         out |= {field: twin.to_field(value) for field in twin.fields if field not in others}
     if arguments.get("--swiglu"):
         out["model.activation_func"] = "silu"
+    if "--cpu-offloading-num-layers" in arguments:  # pretrain_gpt.py turns it on by itself
+        out["model.cpu_offloading"] = True
     if arguments.get("--multi-latent-attention"):
         out |= {"model": MODELS[True], "model.q_lora_rank": arguments.get("--q-lora-rank")}  # its default is 512
     if (half := next((name for name in ("bf16", "fp16") if arguments.get(f"--{name}")), "")) != "":
@@ -193,6 +199,8 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
         value = next((given for given in values if given not in (False,)), values[0] if values else None)
         if value is not None and (translated := twin.to_argument(value)) is not None:
             out[twin.argument] = translated
+    if not settings.get("model.cpu_offloading"):
+        out.pop("--cpu-offloading-num-layers", None)
     if "--num-query-groups" in out:
         out["--group-query-attention"] = True
     if out.get("--optimizer") == LAYER_WISE:

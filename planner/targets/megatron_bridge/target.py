@@ -17,6 +17,7 @@ from ..documents import read_config
 from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
+from ..megatron import offload
 from ..megatron.cannot_build import cannot_build
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.options import max_connections
@@ -140,7 +141,8 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup)}, notes=setup.model.assumptions,
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup), **offload.environment(setup)},
+        notes=setup.model.assumptions,
         example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
     )  # fmt: skip
 
@@ -188,5 +190,6 @@ TARGET = Target(
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
     rules=tuple(replace(rule, message=renamed(rule.message)) for rule in rules(_N)),
+    axes=offload.axes,
     trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot),
 )  # fmt: skip

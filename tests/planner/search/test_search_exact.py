@@ -11,6 +11,7 @@ import pytest
 from meshwright.cost_models import build_ledger
 from meshwright.cost_models.cuda_graphs import GRAPH_CODE
 from meshwright.cost_models.layouts import Layouts, parse
+from meshwright.cost_models.offload_modules import OFFLOAD_MODULES
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.specs.cluster import ClusterSpec
@@ -129,9 +130,14 @@ def random_fixes(rng: random.Random) -> tuple[Rule, ...]:
 
 
 def random_switches(rng: random.Random) -> dict[str, tuple[int, ...]]:
-    """Every other request compares the switches of frameworks."""
-    if rng.random() < 0.5:
+    """Every other request compares the switches of frameworks, or what is offloaded."""
+    drawn = rng.random()
+    if drawn < 0.5:
         return {}
+    other = random.Random(drawn)
+    if other.random() < 0.5:
+        sends = (0, *sorted(other.sample(range(1, len(OFFLOAD_MODULES)), 2)))
+        return {"offload_layers": tuple(range(4)), "offload_modules": sends}
     graphs = (0, GRAPH_CODE["attn+moe_router+moe_preprocess"], GRAPH_CODE["full_iteration"])
     return {"ep_overlap": (0, 1), "cuda_graphs": graphs}
 

@@ -31,6 +31,7 @@ from meshwright.cost_models.layouts import (
     SCHEDULES,
     encode,
 )
+from meshwright.cost_models.offload_modules import OFFLOAD_MODULES
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
@@ -50,10 +51,11 @@ PHASES = (Phase.explicit, Phase.generate)  # a smaller seed is no simpler proble
 NONE, SELECTIVE, FULL = (RECOMPUTE_MODES.index(name) for name in ("none", "selective", "full"))
 # When a field is bound: degrees, then each choice of the mesh, then the levels below; rules that join levels come last.
 BOUND = {"tp": 0, "cp": 0, "pp": 0, "dp": 0, "precision": 0, "sequence_parallel": 1, "cp_algorithm": 2, "ep": 3,
-         "etp": 4, "ep_overlap": 5, "cuda_graphs": 6, "micro_batch": 7}  # fmt: skip
+         "etp": 4, "ep_overlap": 5, "cuda_graphs": 6, "offload_modules": 7,
+         "micro_batch": 8}  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
     {"schedule", "vpp"},
-    {"recompute", "recompute_modules", "recompute_layers"},
+    {"recompute", "recompute_modules", "recompute_layers", "offload_layers"},
     {"zero", "shard"},
 )
 Row = tuple[int, ...]
@@ -74,7 +76,8 @@ def dividing(n: int) -> list[int]:
 
 def mesh_rows(problem: Problem, switches: Switches) -> Iterator[dict[str, int]]:
     """Every factorisation of the GPUs with every choice of the mesh, and of the switches in every mesh."""
-    overlaps, graphs = (switches.get(name, (0,)) for name in ("ep_overlap", "cuda_graphs"))
+    names = ("ep_overlap", "cuda_graphs", "offload_modules")
+    overlaps, graphs, sends = (switches.get(name, (0,)) for name in names)
     blocks = [kind.feed_forward for kind in problem.model.kinds if isinstance(kind.feed_forward, MixtureOfExperts)]
     eps = dividing(blocks[0].experts) if blocks else [1]
     etps = dividing(blocks[0].expert_inner) if blocks else [1]
@@ -87,16 +90,18 @@ def mesh_rows(problem: Problem, switches: Switches) -> Iterator[dict[str, int]]:
                     for algorithm in range(len(CP_ALGORITHMS)) if cp > 1 else (0,):
                         for ep in eps:
                             for etp in etps:
-                                for overlap, graph, micro_batch in product(overlaps, graphs, batches):
+                                for overlap, graph, sent, micro_batch in product(overlaps, graphs, sends, batches):
                                     yield dict(
                                         tp=tp, sequence_parallel=sequence_parallel, cp=cp, cp_algorithm=algorithm,
                                         pp=pp, dp=n // tp // cp // pp, ep=ep, etp=etp, ep_overlap=overlap,
-                                        cuda_graphs=graph, micro_batch=micro_batch, precision=precision,
+                                        cuda_graphs=graph, offload_modules=sent, micro_batch=micro_batch,
+                                        precision=precision,
                                     )  # fmt: skip
 
 
-def rows_below(problem: Problem, pp: int, dp: int, cp: int) -> list[Row]:
-    """(schedule, vpp, recompute, modules, layers, zero, offload, shard) of everything that grows from a mesh."""
+def rows_below(problem: Problem, switches: Switches, pp: int, dp: int, cp: int) -> list[Row]:
+    """(schedule, vpp, recompute, modules, layers, offloaded layers, zero, offload, shard) of everything that grows from
+    a mesh."""
     layers = problem.model.num_layers
     schedules = [(SCHEDULES.index("1f1b"), 1)]
     if pp > 1:
@@ -110,9 +115,10 @@ def rows_below(problem: Problem, pp: int, dp: int, cp: int) -> list[Row]:
     present += ["shared"] * any(isinstance(block, MixtureOfExperts) and block.shared_inner > 0 for block in blocks)
     masks = range(1, 1 << len(MODULES))
     possible = sum(1 << MODULES.index(name) for name in present)
-    recomputes = [(NONE, 0, 0), (FULL, 0, 0)]
-    recomputes += [(SELECTIVE, mask, 0) for mask in masks if mask & possible == mask]
-    recomputes += [(FULL, 0, some) for some in range(1, layers) if (some - 1) * pp < layers - pp]
+    recomputes = [(NONE, 0, 0, 0), (FULL, 0, 0, 0)]
+    recomputes += [(SELECTIVE, mask, 0, 0) for mask in masks if mask & possible == mask]
+    recomputes += [(FULL, 0, some, 0) for some in range(1, layers) if (some - 1) * pp < layers - pp]
+    recomputes += [(NONE, 0, 0, n) for n in switches.get("offload_layers", ()) if pp == 1 and 0 < n < layers]
     states = [
         (zero, offload, shard)
         for zero in range(4 if dp * cp > 1 else 1)
@@ -122,7 +128,8 @@ def rows_below(problem: Problem, pp: int, dp: int, cp: int) -> list[Row]:
     return [(*schedule, *recompute, *state) for schedule in schedules for recompute in recomputes for state in states]
 
 
-BELOW = ("schedule", "vpp", "recompute", "recompute_modules", "recompute_layers", "zero", "offload", "shard")
+BELOW = ("schedule", "vpp", "recompute", "recompute_modules", "recompute_layers", "offload_layers", "zero", "offload",
+         "shard")  # fmt: skip
 
 
 @dataclass
@@ -135,7 +142,7 @@ class Enumeration:
 
     def __post_init__(self) -> None:
         meshes = list(mesh_rows(self.problem, self.switches))
-        below = [rows_below(self.problem, mesh["pp"], mesh["dp"], mesh["cp"]) for mesh in meshes]
+        below = [rows_below(self.problem, self.switches, mesh["pp"], mesh["dp"], mesh["cp"]) for mesh in meshes]
         sizes = [len(rows) for rows in below]
         columns: Columns = {
             name: np.repeat(np.array([mesh[name] for mesh in meshes], dtype=np.int64), sizes) for name in MESH_FIELDS
@@ -144,7 +151,7 @@ class Enumeration:
         columns.update({name: flat[:, i] for i, name in enumerate(BELOW)})
         self.total, self.num_meshes = len(flat), len(meshes)
         self.distinct = {name: len(np.unique(column)) for name, column in columns.items()}
-        self.distinct["recompute"] = len({row[2:5] for row in rows_below(self.problem, 1, 1, 1)})
+        self.distinct["recompute"] = len({row[2:6] for row in rows_below(self.problem, self.switches, 1, 1, 1)})
         self.ruled_out: dict[str, int] = {}
         for rule in sorted(self.rules, key=step_of):
             ok = rule.allows(columns, self.problem)
@@ -192,8 +199,13 @@ def random_switches(rng: random.Random) -> Switches:
     """Sometimes the switches are compared, those of graphs perhaps without the plain one."""
     if rng.random() < 0.5:
         return {}
-    graphs = rng.sample(range(len(CUDA_GRAPHS)), 2)
-    return {"ep_overlap": (0, 1), "cuda_graphs": tuple(sorted(graphs))}
+    graphs = tuple(sorted(rng.sample(range(len(CUDA_GRAPHS)), 2)))
+    sends = tuple(sorted(rng.sample(range(len(OFFLOAD_MODULES)), 2)))
+    return rng.choice([
+        {"ep_overlap": (0, 1), "cuda_graphs": graphs},
+        {"offload_modules": sends, "offload_layers": (0, 1, 2, 3)},
+        {"cuda_graphs": graphs, "offload_modules": sends, "offload_layers": (2,)},
+    ])  # fmt: skip
 
 
 def random_space(seed: int) -> Space:
@@ -208,7 +220,7 @@ def random_space(seed: int) -> Space:
         problem = Problem(model, workload, load_stack(target.stack), cluster.num_gpus, cluster.gpus_per_node)
         space = Space(problem, (*RULES, *target.rules, *random_fixes(rng)), random_switches(rng))
         meshes = mesh_rows(problem, space.switches)
-        if sum(len(rows_below(problem, m["pp"], m["dp"], m["cp"])) for m in meshes) <= MOST_ROWS:
+        if sum(len(rows_below(problem, space.switches, m["pp"], m["dp"], m["cp"])) for m in meshes) <= MOST_ROWS:
             return space
 
 
@@ -255,7 +267,7 @@ def test_what_grows_from_a_mesh(seed: int) -> None:
     found = dict(zip(rows, bare.num_below(meshes).tolist(), strict=True))
     for mesh in expected:
         row = tuple(mesh[name] for name in MESH_FIELDS)
-        assert found.pop(row) == len(rows_below(bare.problem, mesh["pp"], mesh["dp"], mesh["cp"]))
+        assert found.pop(row) == len(rows_below(bare.problem, bare.switches, mesh["pp"], mesh["dp"], mesh["cp"]))
     assert not found
     assert count.ruled_out == {}
     assert LayoutCounts(bare, meshes).weight.sum() == count.total

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from meshwright.cost_models.layouts import FIELD_NAMES, FIELDS, PRECISIONS, Layout, Layouts
+from meshwright.cost_models.offload_modules import OF_EXPERTS
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
@@ -78,7 +79,13 @@ def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
     columns["schedule"] = np.where(columns["pp"] > 1, np.where(columns["vpp"] > 1, 2, columns["schedule"]), 0)
     columns["ep_overlap"] = rng.integers(0, 2, n) & (columns["ep"] > 1)
     columns["cuda_graphs"] = np.where(rng.integers(0, 3, n) > 0, 0, columns["cuda_graphs"])
+    sends = rng.integers(0, 8, n)  # layers or modules to the host, the latter mostly sets that Megatron has
+    pairs = columns["offload_modules"] | np.where(columns["offload_modules"] & 8 > 0, 4, 0)
+    columns["offload_modules"] = np.where(sends == 1, pairs, 0)
+    alone = np.isin(sends, (2, 3, 4)) & (columns["pp"] == 1) & (columns["recompute"] == 0)
+    columns["offload_layers"] = np.where(alone, rng.integers(1, problem.model.num_layers, n), 0)
     if not problem.model.is_moe:
+        columns["offload_modules"] &= ~OF_EXPERTS
         columns["ep"] = columns["etp"] = np.ones(n, dtype=int)
         columns["ep_overlap"] = np.zeros(n, dtype=int)
     whole = (columns["dp"] > 0) & (columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"] == problem.num_gpus)

@@ -88,6 +88,10 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
         assert workload == {name: getattr(setup.workload, name) for name in ("seq_len", "global_batch", "optimizer")}
 
 
+# A graph of the whole iteration needs it to offload modules, and `emit` refuses these releases for it.
+NEWER = {version: {"--fine-grained-offloading-max-inflight-offloads"} for version in ("0.16.1", "0.17.0")}
+
+
 def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Plan]) -> None:
     setups = [Setup.of(plan, 1) for plan in plans]
     for version in versions("megatron"):
@@ -95,7 +99,7 @@ def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Pl
         able = [setup for setup in setups if not cannot_build(setup.model, setup.workload, release)]
         assert {setup.workload.optimizer for setup in able} >= {"adamw", "adamw-bf16"}
         used = {option for setup in able for option in table(release).write(setup)}
-        assert not used - set(release.options)
+        assert used - set(release.options) <= NEWER.get(version, set())
         assert len(used) > 60
 
 

@@ -35,11 +35,12 @@ WRITTEN = tuple(name for name, target in TARGETS.items() if target.config is not
 ONLY_DEFAULT = {
     "megatron": set[str](),
     "megatron-bridge": set[str](),
-    "torchtitan": {"cuda_graphs", "ep_overlap", "etp", "offload", "recompute_layers", "recompute_modules"},
-    "deepspeed": {"cuda_graphs", "ep_overlap", "etp", "recompute_layers", "recompute_modules", "schedule",
-                  "sequence_parallel", "shard", "vpp"},
-    "accelerate": {"cuda_graphs", "ep", "ep_overlap", "etp", "offload", "pp", "recompute_layers", "recompute_modules",
-                   "schedule", "sequence_parallel", "vpp"},
+    "torchtitan": {"cuda_graphs", "ep_overlap", "etp", "offload", "offload_layers", "offload_modules",
+                   "recompute_layers", "recompute_modules"},
+    "deepspeed": {"cuda_graphs", "ep_overlap", "etp", "offload_layers", "offload_modules", "recompute_layers",
+                  "recompute_modules", "schedule", "sequence_parallel", "shard", "vpp"},
+    "accelerate": {"cuda_graphs", "ep", "ep_overlap", "etp", "offload", "offload_layers", "offload_modules", "pp",
+                   "recompute_layers", "recompute_modules", "schedule", "sequence_parallel", "vpp"},
 }  # fmt: skip
 DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
 
