@@ -241,9 +241,10 @@ class DeviceMemory:
         per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
         states = np.where(ledger.states.offloads_optimizer, ledger.updated[j] * per_parameter, 0.0)
         moved = self.resident(j, device).max(axis=0) - self.activations(j, device).max(axis=0)
-        if self.offloads is not None:  # with the second copies that modules send
+        if self.offloads is not None:  # with the copies of what stays on the GPU all the same, or is sent twice
             gone, sent = self.offloads.gone[j], self.offloads.sent[j]
-            moved = moved * np.divide(sent, gone, out=np.ones_like(gone), where=sent > 0)
+            copies = np.divide(sent, gone, out=np.ones_like(gone), where=(sent > 0) & (gone > 0))
+            moved = moved * copies + np.where(gone > 0, 0.0, sent)
         return np.asarray(on_host + states + moved)
 
     def workspace(self, j: int) -> Array:

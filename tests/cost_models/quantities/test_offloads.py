@@ -46,6 +46,7 @@ def of_layer(name: str, layout: str = "dp8-mbs1-z1-rnone", model: str = DENSE) -
         ("core_attn", H + 2 * KV, 2 * H + 2 * KV),  # its output stays, as the projection has it too
         ("core_attn+attn_proj", 2 * H + 2 * KV, 3 * H + 2 * KV),
         ("qkv_linear", 2 * H, 2 * H),  # the input and the output of the norm that is fused with it
+        ("attn_proj", 0, H),  # the core of attention has it too
         ("attn_norm", 0, 0),
         ("mlp_norm", 0, 0),
     ],
@@ -101,6 +102,11 @@ def test_modules_leave_but_for_two_layers() -> None:
     assert here[0] - here[1] == pytest.approx((LAYERS - 2) * gone)
     host = DeviceMemory(ledger).host_bytes(0)  # with the second copy of what both modules save
     assert host[1] == pytest.approx((LAYERS - 2) * gone * (3 * H + 2 * KV) / (2 * H + 2 * KV))
+
+
+def test_copies_of_what_stays_are_on_the_host() -> None:
+    ledger, _ = built([parse("dp8-mbs1-z1-rnone-off(attn_proj)")])
+    assert DeviceMemory(ledger).host_bytes(0)[0] == pytest.approx(LAYERS * 2 * SEQ * H)
 
 
 def test_every_micro_batch_in_flight_sends() -> None:

@@ -29,7 +29,7 @@ from meshwright.planner.search.memory_cuts import MemoryCuts
 from meshwright.planner.search.warm_start import WARM_START_FROM
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
-from meshwright.planner.space.tree import MESH_FIELDS, Count, Space, allowed, cross, select
+from meshwright.planner.space.tree import MESH_FIELDS, Columns, Count, Space, allowed, cross, select
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.stack.load import load_stack
@@ -317,3 +317,47 @@ def test_interrupt_keeps_the_best() -> None:
 
     assert stopped.stopped == "interrupted"
     assert stopped.top.rows[0][0] == calls[0]
+
+
+def deep_request(seed: int) -> dict[str, Any]:
+    """A model with so many layers that what is offloaded decides what fits: most bytes are activations."""
+    rng = random.Random(seed)
+    attention = Attention(heads=2, kv_heads=2, head_dim=64, value_head_dim=64)
+    experts = MixtureOfExperts(experts=2, top_k=1, expert_inner=256)
+    layer = Layer(attention=attention, feed_forward=experts if seed % 2 else FeedForward(inner=256))
+    layers = rng.choice([48, 64])
+    model = ModelSpec(name="deep", family="llama", hidden=128, vocab=1000, max_positions=4096, kinds=(layer,),
+                      pattern=(0,) * layers)  # fmt: skip
+    target, cluster = TARGETS[rng.choice(["megatron", "any"])], load_cluster("2xh100-sxm-80gb")
+    workload = Workload(seq_len=2048, global_batch=8, objective=rng.choice(["step", "memory"]))
+    problem = Problem(model, workload, load_stack(target.stack), cluster.num_gpus, cluster.gpus_per_node)
+    sends = (0, *rng.sample(range(1, len(OFFLOAD_MODULES)), 2), len(OFFLOAD_MODULES) - 1)
+    switches = {"offload_layers": tuple(range(layers)), "offload_modules": sends}
+    fixes = tuple(fixed(name, value, f"{name}={value}") for name, value in (("pp", 1), ("cp", 1), ("micro_batch", 4)))
+    space = Space(problem, legality(problem) + target.rules + fixes, switches)
+    return {"space": space, "cluster": cluster, "quantile": rng.choice([0.0, 0.0005, 0.01]), "host": float("inf")}
+
+
+def deep_mismatches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setitem(globals(), "random_request", deep_request)
+    return [found for seed in range(12) if (found := mismatch(seed))]
+
+
+def test_what_is_offloaded_equals_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deep_mismatches(monkeypatch) == []
+
+
+HONEST_MAY_FIT = MemoryCuts.may_fit
+
+
+def layers_that_stay(cuts: MemoryCuts, nodes: Columns) -> Any:
+    """`may_fit` as it would be if no layer left the GPU."""
+    switches = {name: codes for name, codes in cuts.branching.counts.space.switches.items() if name != "offload_layers"}
+    counts = replace(cuts.branching.counts, space=replace(cuts.branching.counts.space, switches=switches))
+    return HONEST_MAY_FIT(replace(cuts, branching=Branching(counts)), nodes)
+
+
+def test_a_bound_that_forgets_what_is_offloaded_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryCuts, "may_fit", layers_that_stay)
+        assert deep_mismatches(patch)
