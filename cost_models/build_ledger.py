@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from .arrays import Array, Ints
 from .layouts import Layouts
 from .problem import Problem
-from .quantities import interleaving_stalls
+from .quantities.interleaving_stalls import Stalls
 from .quantities.ledger import Ledger
 from .quantities.stages import Partition, SplitKey, build_splits, custom_splits, mean_splits
 from .quantities.tables import Tables
@@ -44,14 +42,12 @@ def build(
         splits = custom_splits(*ends, *keys[0], partition)
     else:
         splits = mean_splits(*ends, keys) if mean else build_splits(*ends, keys, problem.stages)
-    if not mean:
-        splits = replace(splits, stalls=interleaving_stalls.of_keys(problem, keys, partition))
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
     distinct, inverse = np.unique(code, return_inverse=True)
     plain = Ledger(
         problem=problem, tables=tables, layouts=layouts, key=key,
         codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
-        splits=splits, split=split,
+        splits=splits, split=split, stalls=None if mean else Stalls(problem, tuple(keys), partition),
         traffic=(StateTraffic.of(problem.state_bytes),),
     )  # fmt: skip
     return registry.rewrite(plain)

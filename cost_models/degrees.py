@@ -7,7 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from .arrays import Ints
 from .layouts import CP_ALGORITHMS
 
 
@@ -33,3 +35,21 @@ def sequence_parts(x: Mapping[str, Any]) -> tuple[Any, Any]:
     per_rank = np.where(np.asarray(x["cp_algorithm"]) == CP_ALGORITHMS.index("ulysses"), 1, 2)
     chunks = np.where(np.asarray(x["cp"]) > 1, per_rank * x["cp"], 1)
     return chunks, chunks * np.where(np.asarray(x["sequence_parallel"]) > 0, x["tp"], 1)
+
+
+def interleaving_group(pp: ArrayLike, m: ArrayLike) -> Ints:
+    """Micro-batches of a chunk that an interleaved pipeline runs at a time: the fewest, pp or more, that leave no last
+    group of fewer than pp; all m where there are fewer than pp.
+
+    Smaller groups hold fewer activations. Groups of fewer than pp wait for the chunk before, and Megatron-LM refuses
+    them (forward_backward_pipelining_with_interleaving). Where torch takes m, its m / max(1, m // pp) is the same
+    (ScheduleInterleaved1F1B).
+    """
+    number = np.maximum(np.rint(np.asarray(m)), 1).astype(np.int64)
+    least = np.minimum(np.asarray(pp).astype(np.int64), number)
+    group, rest = least, number % least
+    while (short := (rest > 0) & (rest < least)).any():
+        # With as many full groups, one more in each takes one of every group from the last.
+        group = np.where(short, group - (-rest // (number // group)), group)
+        rest = number % group
+    return np.asarray(group)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..cost_models.degrees import interleaving_group
 from ..cost_models.layouts import Layout
 from ..cost_models.quantities.params import total_parameters
 from ..errors import FieldProblem, InputError, UnknownNameError
@@ -91,6 +92,7 @@ def import_config(
     if "batch_per_rank" in facts and "global_batch" not in given:
         # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
         request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
+    assumed += _regrouped(facts, layout, resolved.workload.global_batch)
     settings = _settings(facts, resolved, layout)
     switched = _switched_options(settings, resolved, table)
     read = len(set(arguments.settings) & table.options)
@@ -100,6 +102,14 @@ def import_config(
         warnings=(warning,) if warning else (), settings=settings, switched=switched,
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+
+
+def _regrouped(facts: Facts, layout: Layout, batch: int) -> list[str]:
+    """A sentence where chunks of an interleaved pipeline take turns in other groups than in plans."""
+    if (stated := facts.get("interleaving_group")) is None:
+        return []
+    group = int(interleaving_group(layout.pp, batch // (layout.dp * layout.micro_batch)))
+    return [] if stated == group else [f"groups of {stated} micro-batches per chunk: priced as groups of {group}"]
 
 
 def _settings(facts: Facts, resolved: Resolved, layout: Layout) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What interleaved pipelines wait where their chunks are not equally long.
 
-Devices take turns through their chunks, p micro-batches of each, and wait for neighbours that are at a longer one, even
-where all devices have as much to do in sum. The order repeats itself every p micro-batches, so three short runs tell
+Devices take turns through their chunks, a group of micro-batches of each, and wait for neighbours that are at a longer
+one, even where all devices have as much to do in sum. The order repeats itself every group, so three short runs tell
 what a step of any number takes: each operation one turn after those that it waits for, all devices and splits at once.
 A test holds it against the event simulator, which does the same one operation after the other.
 """
@@ -9,120 +9,179 @@ A test holds it against the event simulator, which does the same one operation a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..degrees import interleaving_group
 from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, most_chunks, recomputed_rows
 
 if TYPE_CHECKING:
     from ..problem import Problem
 
 Flops = tuple[tuple[float, ...], tuple[float, ...]]  # forward, backward; of each kind, as in stages.py
+Ends = tuple[tuple[int, ...], int, Edges, Flops]  # layers of each kind, number of kinds, and both of the above
 _NOTHING = 1e-9  # a share below this is rounding
 
 
-def of_keys(problem: Problem, keys: Sequence[SplitKey], partition: Partition | None = None) -> Array | None:
-    """[split, 3] `stall_shares` of each split key, None where no split is interleaved. partition:
-    stages of the only split; None: as even as possible."""
-    several = [i for i, (pp, vpp, folded) in enumerate(keys) if pp > 1 and vpp > 1 and not folded]
-    if not several:
-        return None
-    forward, backward = problem.flops.tolist()
-    of_model = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
-    if partition is not None and partition != _even(len(problem.pattern), len(partition.sizes)):
-        return _of_splits(*of_model, keys[0][0], [partition])
-    stalls = np.zeros((len(keys), 3))
-    for i in several:
-        pp, vpp, _ = keys[i]
+@dataclass(frozen=True)
+class Turns:
+    """How many micro-batches take turns: `group` of each chunk at a time, `last` of them in the last group.
+
+    Where there are fewer than stages, a group has a turn for each stage, and `last` of them are used.
+    """
+
+    group: int
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stalls:
+    """What interleaved pipelines of some splits wait. partition: stages of the only split; None: those of the problem,
+    else as even as possible."""
+
+    problem: Problem
+    keys: tuple[SplitKey, ...]
+    partition: Partition | None = None
+
+    def cycles(self, split: Ints, m: Array) -> Array:
+        """[n] seconds of a step beyond the slowest device's work and the bubble (step/pipeline.py), in units of what
+        the slowest device does for a micro-batch. split: [n] index into `keys`; m: [n] micro-batches."""
+        several = np.array([pp > 1 and vpp > 1 and not folded for pp, vpp, folded in self.keys])
+        rows, waits = np.flatnonzero(several[split]), np.zeros(len(split))
+        if not len(rows):
+            return waits
+        code, which = np.unique(split[rows] << 32 | np.rint(m[rows]).astype(np.int64), return_inverse=True)
+        keys, number = [self.keys[index] for index in (code >> 32).tolist()], code & 0xFFFFFFFF
+        pp = np.array([key[0] for key in keys])
+        group = np.where(number < pp, pp, interleaving_group(pp, number))
+        last = np.where(number < pp, number, (number - 1) % group + 1)
+        turns = map(Turns, group.tolist(), last.tolist())
+        once, third, further = np.array(list(map(self._shares, keys, turns))).T
+        groups = -(-number // group)
+        waits[rows] = np.where(groups > 1, third + (groups - 3) * further, once)[which]
+        return waits
+
+    def _shares(self, key: SplitKey, turns: Turns) -> Array:
+        problem, (pp, vpp, _) = self.problem, key
+        forward, backward = problem.flops.tolist()
+        ends = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
+        if self.partition is not None and self.partition != _even(len(problem.pattern), len(self.partition.sizes)):
+            return np.asarray(_of_splits(ends, pp, [self.partition], turns)[0])
         if problem.stages is not None and len(problem.stages) == pp * vpp:
-            stalls[i] = _of_given_split(*of_model, pp, problem.stages)
-        else:
-            stalls[i] = _of_even_splits(*of_model, pp)[vpp]
-    return stalls
+            return _of_given_split(ends, pp, problem.stages, turns)
+        return np.asarray(_of_even_splits(ends, pp, turns)[vpp])
 
 
 def _even(num_layers: int, num_chunks: int) -> Partition:
     return Partition(tuple(chunk_sizes(num_layers, num_chunks)))
 
 
-@lru_cache(maxsize=256)
-def _of_even_splits(pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int) -> Array:
+@lru_cache(maxsize=1024)
+def _of_even_splits(ends: Ends, pp: int, turns: Turns) -> Array:
     """[v, 3] `stall_shares` of the most even splits into v chunks on each of pp devices, for every v that leaves an
     inner chunk a layer; none for v of 0 and 1. Chunks are taken to last as long as they have FLOPs."""
-    most = most_chunks(len(pattern)) // pp
+    most = most_chunks(len(ends[0])) // pp
     stalls = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
-        splits = [_even(len(pattern), pp * v) for v in range(2, most + 1)]
-        stalls[2:] = _of_splits(pattern, num_kinds, edges, flops, pp, splits)
+        stalls[2:] = _of_splits(ends, pp, [_even(len(ends[0]), pp * v) for v in range(2, most + 1)], turns)
     return stalls
 
 
 @lru_cache(maxsize=256)
-def _of_given_split(
-    pattern: tuple[int, ...], num_kinds: int, edges: Edges, flops: Flops, pp: int, sizes: tuple[int, ...]
-) -> Array:
+def _of_given_split(ends: Ends, pp: int, sizes: tuple[int, ...], turns: Turns) -> Array:
     """[3] `stall_shares` of chunks of these sizes."""
-    return np.asarray(_of_splits(pattern, num_kinds, edges, flops, pp, [Partition(sizes)])[0])
+    return np.asarray(_of_splits(ends, pp, [Partition(sizes)], turns)[0])
 
 
-def _of_splits(
-    pattern: Sequence[int], num_kinds: int, edges: Edges, flops: Flops, pp: int, splits: Sequence[Partition]
-) -> Array:
+def _of_splits(ends: Ends, pp: int, splits: Sequence[Partition], turns: Turns) -> Array:
     """[split, 3] `stall_shares` of splits. What is recomputed counts where stages choose it."""
+    pattern, num_kinds, edges, flops = ends
     seconds = np.full((2, len(splits), max(len(split.sizes) for split in splits) // pp, pp), np.nan)
     for n, split in enumerate(splits):
         v = len(split.sizes) // pp
-        rows = chunk_rows(pattern, num_kinds, edges, pp, v, False, split.sizes)
-        passes = np.array(flops) @ rows.T
+        passes = np.array(flops) @ chunk_rows(pattern, num_kinds, edges, pp, v, False, split.sizes).T
         if split.recomputed is not None:
             passes[1] += flops[0] @ recomputed_rows(pattern, num_kinds, edges, split).T
         seconds[:, n, :v] = passes.reshape(2, v, pp)
-    return stall_shares(*seconds)
+    return stall_shares(seconds[0], seconds[1], turns)
 
 
-def stall_shares(forward: Array, backward: Array) -> Array:
-    """[n, 3] seconds of a step beyond the slowest device's work and the bubble of SC21's form, as shares of what the
-    slowest device does for p micro-batches: of p micro-batches; and of more, for the first p and for every further p.
+def stall_shares(forward: Array, backward: Array, turns: Turns) -> Array:
+    """[n, 3] seconds of a step beyond the slowest device's work and the bubble, as multiples of what the slowest device
+    does for a micro-batch: of one group; of three; and more for every further one.
 
-    forward, backward: [n, chunk, device] as in `makespans`. More than p are on a line through 3p and 4p, where the
-    order repeats itself. Below 0 where the longest chunks are not those of the slowest device: the bubble is shorter.
+    forward, backward: [n, chunk, device] as in `makespans`. More than one are on a line through three and four, where
+    the order repeats itself. Below 0 where the longest chunks are not those of the slowest device: the bubble is
+    shorter.
     """
-    groups = np.repeat(np.array([1, 3, 4]), len(forward))
-    once, three, four = makespans(np.tile(forward, (3, 1, 1)), np.tile(backward, (3, 1, 1)), groups).reshape(3, -1)
+    p, chunks = forward.shape[2], np.isfinite(forward[:, :, 0]).sum(axis=1)
+    numbers = np.array([1, 3, 4] if turns.last >= p else [1])  # fewer micro-batches than stages are one group
+    repeated = (len(numbers), 1, 1)
+    runs = makespans(np.tile(forward, repeated), np.tile(backward, repeated), np.repeat(numbers, len(forward)), turns)
+    once, *more = runs.reshape(len(numbers), -1)
+    three, four = more or (once, once)
     device = np.nansum(forward + backward, axis=1)
-    slowest, p = device.max(axis=1), forward.shape[2]
-    bubble = (device.sum(axis=1) - slowest) / np.isfinite(forward[:, :, 0]).sum(axis=1)
-    further = np.maximum(four - three, p * slowest)
-    beyond = np.array([once - bubble, three - 2 * further - bubble, further]).T / (p * slowest)[:, None] - 1.0
+    slowest = device.max(axis=1)
+    refilled = 1 + max(p - turns.last, 0) * (chunks - 1) / max(p - 1, 1)
+    bubble = (device.sum(axis=1) - slowest) / chunks * refilled
+    further = np.maximum(four - three, turns.group * slowest)
+    work = turns.last * slowest
+    beyond = np.array([
+        once - bubble - work, three - bubble - work - 2 * turns.group * slowest, further - turns.group * slowest,
+    ]).T / slowest[:, None]  # fmt: skip
     return np.where(abs(beyond) > _NOTHING, beyond, 0.0)
 
 
-def makespans(forward: Array, backward: Array, groups: Ints) -> Array:
+def makespans(forward: Array, backward: Array, groups: Ints, turns: Turns) -> Array:
     """[n] seconds of interleaved 1F1B (Narayanan et al., SC21) over equal links of no latency. forward, backward:
-    [n, chunk, device] seconds of a micro-batch, chunks that a row does not have NaN; groups: [n] of p micro-batches.
+    [n, chunk, device] seconds of a micro-batch, chunks that a row does not have NaN; groups: [n] numbers of groups.
 
-    Device d runs 2(p-1-d) + (v-1)p forwards ahead. In turn i + p-1-d it runs that many after forward i, and backward i:
-    what comes from its neighbours they have run in a turn before.
+    Device d runs 2(p-1-d) + (v-1) group forwards ahead. In turn i + p-1-d it runs that many after forward i, and
+    backward i: what comes from its neighbours they have run in a turn before, and what comes from the chunk before, at
+    the other end of the pipeline, as many turns before as the group has.
     """
     n, _, p = forward.shape
-    rows, device = np.arange(n)[:, None], np.arange(p)
-    chunks = np.isfinite(forward[:, :, 0]).sum(axis=1)[:, None]
-    cycle = chunks * p
-    total, ahead, late = cycle * groups[:, None], 2 * (p - 1 - device) + cycle - p, p - 1 - device
+    row, device = np.arange(n), np.arange(p)
+    rows = row[:, None]
+    chunks = np.isfinite(forward[:, :, 0]).sum(axis=1)
+    last = max(turns.last, p)  # turns of the last group, used or not
+    total = chunks * ((groups - 1) * turns.group + last)
+    ahead, late = 2 * (p - 1 - device) + ((chunks - 1) * turns.group)[:, None], p - 1 - device
+    place, size, used = _places(chunks, groups, turns, last, int(total.max()))
+    ends_f, ends_b = np.zeros((2, n, place.shape[1]))  # of the last device, and of the first one
     done_f, done_b = np.zeros((2, n, p))
     for turn in range(-int((ahead - late).max()), int(total.max()) + p - 1):
         i = turn - late
-        number = i + ahead
-        chunk = number % cycle // p
-        runs = (number >= 0) & (number < total)
-        arrives = np.where((chunk == 0) & (device == 0), 0.0, np.roll(done_f, 1, axis=1))
+        at = np.minimum(np.maximum(i + ahead, 0), place.shape[1] - 1)
+        chunk = place[rows, at]
+        arrives = np.empty_like(done_f)
+        arrives[:, 1:] = done_f[:, :-1]
+        arrives[:, 0] = np.where(chunk[:, 0] == 0, 0.0, ends_f[row, at[:, 0] - size[row, at[:, 0]]])
+        runs = (i + ahead == at) & used[rows, at]
         end_f = np.where(runs, np.maximum(done_b, arrives) + forward[rows, chunk, device], done_b)
-        chunk = chunks - 1 - i % cycle // p
-        runs_b = (i >= 0) & (i < total)
-        arrives = np.where((chunk == chunks - 1) & (device == p - 1), 0.0, np.roll(done_b, -1, axis=1))
-        done_b = np.where(runs_b, np.maximum(end_f, arrives) + backward[rows, chunk, device], end_f)
+        ends_f[row, at[:, -1]] = end_f[:, -1]
+        at_b = np.minimum(np.maximum(i, 0), place.shape[1] - 1)
+        chunk = place[rows, at_b]
+        arrives[:, :-1] = done_b[:, 1:]
+        arrives[:, -1] = np.where(chunk[:, -1] == 0, 0.0, ends_b[rows[:, 0], at_b[-1] - size[:, at_b[-1]]])
+        runs = (i == at_b) & used[rows, at_b]
+        chunk = chunks[:, None] - 1 - chunk
+        done_b = np.where(runs, np.maximum(end_f, arrives) + backward[rows, chunk, device], end_f)
+        ends_b[:, at_b[0]] = done_b[:, 0]
         done_f = end_f
     return np.asarray(done_b.max(axis=1))
+
+
+def _places(chunks: Ints, groups: Ints, turns: Turns, last: int, most: int) -> tuple[Ints, Ints, Array]:
+    """[n, turn] the chunk (from the end, of a backward pass) that comes, how many turns its group has for each chunk,
+    and whether there is a micro-batch for the turn: of `most` turns and one more, where there is none."""
+    number, cycle = np.arange(most + 1), (chunks * turns.group)[:, None]
+    group = np.minimum(number // cycle, groups[:, None] - 1)
+    size = np.where(group == groups[:, None] - 1, last, turns.group)
+    within = number - group * cycle
+    used = (within < chunks[:, None] * size) & (within % size < np.where(size == last, turns.last, turns.group))
+    return np.minimum(within // size, chunks[:, None] - 1), size, used

@@ -18,6 +18,7 @@ from ..schedule_kinds import FOLDED
 from .by_code import ByCode
 from .exchanges import PLAIN, Exchanges
 from .groups import Groups
+from .interleaving_stalls import Stalls
 from .stages import Splits
 from .state_placement import StatePlacement
 from .stores import Store
@@ -39,6 +40,7 @@ class Ledger:
     splits: Splits  # layers per stage of the distinct (pp, vpp, schedule shape)
     split: Ints  # [n] index into `splits`
     traffic: tuple[StateTraffic, ...]  # of the phases of training, whose shares sum to 1
+    stalls: Stalls | None = None  # what interleaved pipelines wait, None: not counted
     exchanges: Exchanges = PLAIN  # collectives of sharded states, per micro-batch
     store: Store | None = None  # what of the states is on a drive or on another node
     vocabulary: Vocabulary | None = None  # how embedding and head are over all stages, where they are

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..degrees import interleaving_group
 from ..schedule_kinds import KINDS, SPLITS_BACKWARD, by_code, rows_by_schedule
 
 Moment = list[Array]  # [n] micro-batches held from F to I, of the chunk there and of the one back; of both from I to W
@@ -19,22 +20,23 @@ Moment = list[Array]  # [n] micro-batches held from F to I, of the chunk there a
 def in_flight(schedule: Ints, pp: Array, vpp: Array, m: Array, device: Array) -> Array:
     """Micro-batches whose activations device `device` holds at its peak, in units of all its chunks: those of
     `_IN_FLIGHT`, and never more than there are."""
-    columns = np.broadcast_arrays(schedule, pp, vpp, device)
+    columns = np.broadcast_arrays(schedule, pp, vpp, m, device)
     most = np.empty(columns[0].shape)
     for code, rows in rows_by_schedule(columns[0]):
         most[rows] = _IN_FLIGHT[code](*(column[rows] for column in columns[1:]))
     return np.minimum(most, m)
 
 
-# Of (pp, vpp, device). Interleaved: on device 0 p(1 + (p-1)/(p v)) (Megatron-LM theoretical_memory_usage.py). ZB-H1 and
-# ZB-V: zero-bubble README. DualPipeV: (2p+1)/2 (DualPipe README, PP = 2p).
-_IN_FLIGHT: dict[int, Callable[[Array, Array, Array], Array | float]] = by_code("micro-batches in flight", {
-    "1f1b": lambda pp, vpp, device: pp - device,
-    "gpipe": lambda pp, vpp, device: np.inf,
-    "interleaved": lambda pp, vpp, device: (2 * (pp - device - 1) + (vpp - 1) * pp + 1) / vpp,
-    "zb-h1": lambda pp, vpp, device: pp,
-    "zb-v": lambda pp, vpp, device: pp,
-    "dualpipe-v": lambda pp, vpp, device: pp + 0.5,
+# Of (pp, vpp, m, device). Interleaved: on device 0 p(1 + (p-1)/(p v)) where groups are of p (Megatron-LM
+# theoretical_memory_usage.py). ZB-H1 and ZB-V: zero-bubble README. DualPipeV: (2p+1)/2 (DualPipe README, PP = 2p).
+_IN_FLIGHT: dict[int, Callable[[Array, Array, Array, Array], Array | float]] = by_code("micro-batches in flight", {
+    "1f1b": lambda pp, vpp, m, device: pp - device,
+    "gpipe": lambda pp, vpp, m, device: np.inf,
+    "interleaved": lambda pp, vpp, m, device: (
+        2 * (pp - device - 1) + (vpp - 1) * interleaving_group(pp, m) + 1) / vpp,
+    "zb-h1": lambda pp, vpp, m, device: pp,
+    "zb-v": lambda pp, vpp, m, device: pp,
+    "dualpipe-v": lambda pp, vpp, m, device: pp + 0.5,
 })  # fmt: skip
 
 

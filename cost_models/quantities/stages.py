@@ -80,7 +80,6 @@ class Splits:
     # other numbers of micro-batches than the chunk there (resident.py).
     back: Array | None = None
     recomputed_back: Array | None = None  # [split, J, kind] the part of `recomputed` on that chunk
-    stalls: Array | None = None  # [split, 3] shares of interleaving_stalls.py, None: no split is interleaved
 
     @cached_property
     def layers(self) -> Array:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..arrays import Ints
+from ..degrees import interleaving_group
 
 F, B, I, W = range(4)  # noqa: E741
 LETTERS = "FBIW"
@@ -137,14 +138,14 @@ def one_f_one_b(p: int, m: int) -> Schedule:
 
 
 def interleaved(p: int, m: int, v: int, group: int = 0) -> Schedule:
-    """1F1B over v chunks per device, `group` micro-batches of a chunk at a time (default p).
+    """1F1B over v chunks per device, `group` micro-batches of a chunk at a time (default `interleaving_group`).
 
     Narayanan et al., SC21, 2.2; group: Megatron-LM `microbatch_group_size_per_vp_stage`, whose warm-up of
     2 (p - d - 1) + (v - 1) group chunks this follows. A last group of m mod group micro-batches is shorter.
     Groups (the last one too) of fewer than p micro-batches may deadlock: then `simulate` says so.
     """
     _positive(stages=p, micro_batches=m, chunks=v)
-    group = group or p
+    group = group or int(interleaving_group(p, m))
     starts = range(0, m, group)
     table = [(j, c) for s in starts for c in range(v) for j in range(s, min(s + group, m))]
     order = np.array(table)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..degrees import interleaving_group
 from ..schedule_kinds import by_code, rows_by_schedule
 
 
@@ -83,16 +84,22 @@ def _zb_h1_s(x: Pipelines) -> Array:
 
 
 def _interleaved_s(x: Pipelines) -> Array:
-    """Interleaved, m a multiple of p: c (m/p + (p-1)/(2 p v)).
+    """Interleaved, in groups of g = p: c (m/p + (p-1)/(2 p v)).
 
-    Path (s, r): the first micro-batch through all chunks before chunk r of device s, then all that s has to run yet: p
+    Path (s, r): the first micro-batch through all chunks before chunk r of device s, then all that s has to run yet: g
     forwards of each of its chunks 0 to r-1 are over. It ends in the same way, backwards. Weights: u = 1/(p v) of each
-    r >= 1, L(s) - (v-1) u of r = 0, L(s) = 1/p + (s - (p-1)/2) u/m. What the paths of s miss of one of its chunks, p-1
-    times their weight, those of the p-1 other devices make up. So chunk r >= 1 of s counts m L(s) + (p-1-s) u =
-    m/p + (p-1) u/2, chunk 0 no less. No weight is below 0 while 2 m >= p-1. Messages: p v - 1 in the mean, or more.
+    r >= 1, L(s) - (v-1) u of r = 0, L(s) = 1/p + (s - (p-1)/2) u/m. What the paths of s miss of one of its chunks, g-1
+    times their weight, those of the p-1 other devices make up, but for (g-p)(v-1) u at most. So chunk r >= 1 of s
+    counts m L(s) + (p-1-s) u = m/p + (p-1) u/2 less that, chunk 0 no less. Messages: p-1 + p^2 v (v-1) u in the mean,
+    or more. All of it holds for smaller u, which where 2 m < p-1 keep weights from below 0, and for u = 0, which larger
+    groups may need. No step is shorter than one micro-batch through all chunks and back.
     """
-    fill = (x.pp - 1) / (2 * x.pp * x.vpp)
-    return np.asarray(x.total_s * (x.m / x.pp + fill) + (x.pp * x.vpp - 1) * x.hop_s)
+    u = np.minimum(1.0, x.vpp / (x.vpp - 1 + (x.pp - 1) / (2 * x.m))) / (x.pp * x.vpp)
+    missed = np.maximum(interleaving_group(x.pp, x.m) - x.pp, 0) * (x.vpp - 1)
+    trips_s = x.pp**2 * x.vpp * (x.vpp - 1) * x.hop_s
+    fill_s = np.maximum(u * (x.total_s * ((x.pp - 1) / 2 - missed) + trips_s), 0.0)
+    once_s = x.total_s + 2 * (x.pp * x.vpp - 1) * x.hop_s
+    return np.maximum(once_s, x.total_s * x.m / x.pp + fill_s + (x.pp - 1) * x.hop_s)
 
 
 def _v_shaped_s(x: Pipelines) -> Array:

@@ -37,17 +37,14 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
     others_f, others_b, others_w = ((pp - 1) * mean for mean in (mean_f, mean_b, mean_w))
     fill = Fill(pp, vpp, ledger.m, total_c / pp, hidden_f, others_c, others_f, others_b, others_w)
     bubble = bubble_s(x["schedule"], fill)
-    bubble = np.maximum(bubble + _chunk_stalls_s(ledger, pp, cycle), 0.0)
+    bubble = np.maximum(bubble + _chunk_stalls_s(ledger, cycle), 0.0)
     messages = Messages(pp, vpp, ledger.m, *message_s(ledger, rates), total_c - pp * passes, cycle, mean_f, mean_b,
                         mean_w)  # fmt: skip
     return np.asarray(np.where(pp > 1, bubble, 0.0)), exposed_hop_s(x["schedule"], messages)
 
 
-def _chunk_stalls_s(ledger: Ledger, pp: Array, cycle: Array) -> Array:
+def _chunk_stalls_s(ledger: Ledger, cycle: Array) -> Array:
     """[n] seconds that devices wait for longer chunks of others (interleaving_stalls.py)."""
-    if ledger.splits.stalls is None:
+    if ledger.stalls is None:
         return np.zeros(len(cycle))
-    once, first, further = ledger.splits.stalls[ledger.split].T
-    # The order of interleaved 1F1B repeats every p micro-batches, so stalls grow by the same amount for each p of them.
-    of_p = np.where(ledger.m > pp, first + (ledger.m / pp - 1.0) * further, once)
-    return np.asarray(np.minimum(ledger.m, pp) * cycle * of_p)
+    return np.asarray(cycle * ledger.stalls.cycles(ledger.split, ledger.m))

@@ -16,7 +16,8 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layouts
 from ...cost_models.problem import Problem
-from ...cost_models.quantities import interleaving_stalls, tables
+from ...cost_models.quantities import tables
+from ...cost_models.quantities.interleaving_stalls import Stalls
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.stages import Partition, Splits, chunk_devices, custom_splits, is_folded
 from ...cost_models.quantities.tables import index_keys
@@ -43,7 +44,11 @@ def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
     problem = Problem(case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
     keys, key = index_keys(layouts)
     ledger = build_ledger.build(problem, tables.build(problem, keys), layouts, key)
-    return replace(ledger, splits=_stated_splits(ledger, case)) if case.chunks is not None else ledger
+    if case.chunks is None:
+        return ledger
+    split = (case.layout.pp, len(case.chunks) // case.layout.pp, is_folded(case.layout))
+    stalls = Stalls(problem, (split,), Partition(tuple(case.chunks)))
+    return replace(ledger, splits=_stated_splits(ledger, case), stalls=stalls)
 
 
 def _stated_splits(ledger: Ledger, case: Case) -> Splits:
@@ -66,10 +71,7 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
     if devices[0] != devices[-1]:
         rows[devices[-1], num_kinds:] += even.total[0, num_kinds:] - at_first
     distinct, first, count = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    key = (layout.pp, len(sizes) // layout.pp, False)
-    stalls = interleaving_stalls.of_keys(problem, [key], Partition(tuple(sizes)))
-    return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None],
-                  stalls=stalls)  # fmt: skip
+    return Splits(distinct[None], first[None].astype(float), count[None].astype(float), rows.sum(axis=0)[None])
 
 
 class Batch:

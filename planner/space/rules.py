@@ -170,11 +170,6 @@ def _batch(x: Columns, problem: Problem) -> Mask:
     return np.asarray(problem.workload.global_batch % (x["dp"] * x["micro_batch"]) == 0)
 
 
-def _interleaved_batch(x: Columns, problem: Problem) -> Mask:
-    # Chunks take turns in groups of pp micro-batches; a shorter last group has no order.
-    return np.asarray(~INTERLEAVED[x["schedule"]] | (micro_batches(x, problem) % x["pp"] == 0))
-
-
 def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
     # The DualPipe project refuses fewer: the phases of its order need 2 pp micro-batches.
     return np.asarray((x["schedule"] != CODE["dualpipe-v"]) | (micro_batches(x, problem) >= 2 * x["pp"]))
@@ -209,8 +204,6 @@ RULES: tuple[Rule, ...] = (
          "pp {pp} x {per_stage} chunks are more than the {layers} layers, one for the embedding and one for the head"),
     Rule("stages", ("pp", "schedule", "vpp"), _stages,
          "pp {pp} x {per_stage} chunks, and the stages of the request are {num_stages}"),
-    Rule("interleaving", ("pp", "dp", "micro_batch", "schedule"), _interleaved_batch,
-         "interleaved needs a multiple of pp {pp} micro-batches, and there are {m:g}"),
     Rule("dualpipe", ("pp", "dp", "micro_batch", "schedule"), _dualpipe_batch,
          "dualpipe-v needs at least 2 x pp {pp} micro-batches, and there are {m:g}"),
     Rule("expert shards", ("tp", "cp", "ep", "etp", "zero", "shard"), _expert_shards,

@@ -98,6 +98,8 @@ def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> 
     stages = facts.get("stages")
     if stages is not None and setup.layout.pp > 1 and stages != setup.chunk_sizes:
         differs["stages"] = (stages, setup.chunk_sizes)
+    if (group := facts.get("interleaving_group", setup.interleaving_group)) != setup.interleaving_group:
+        differs["interleaving_group"] = (group, setup.interleaving_group)
     hint = "edited after `emit`: plan again with `--fix`"
     return _of_model(facts, setup, places) + [
         places.problem(f"{name} is {new}, plan.json has {old}", (name, f"workload.{name}"), hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...cost_models.degrees import interleaving_group
 from ...cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
 from ...cost_models.problem import Problem
 from ...cost_models.specs.cluster import capability_of
@@ -81,6 +82,13 @@ class Setup:
     def num_micro_batches(self) -> int:
         """Micro-batches per pipeline and step."""
         return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
+
+    @property
+    def interleaving_group(self) -> int | None:
+        """Micro-batches of a chunk that run at a time; None where the pipeline is not interleaved."""
+        if self.schedule != "interleaved":
+            return None
+        return int(interleaving_group(self.layout.pp, self.num_micro_batches))
 
     @classmethod
     def of(cls, plan: Plan, choice: int, name: str = "plan", *, layerwise: bool = False) -> Setup:

@@ -18,7 +18,7 @@ from ..switch_options import entries_of
 from . import offload
 from .model import MODEL
 from .muon import LAYER_WISE
-from .stages import pipeline_read, pipeline_write
+from .stages import GROUP_SIZE, group_read, group_write, pipeline_read, pipeline_write
 
 MODULES = {"attn": "core_attn", "norm": "layernorm", "act": "moe_act", "moe": "moe", "mla": "mla_up_proj", "mlp": "mlp",
            "shared": "shared_experts"}  # fmt: skip
@@ -186,6 +186,7 @@ LAYOUT = (
            "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
            "--decoder-last-pipeline-num-layers", "--account-for-embedding-in-pipeline-split",
            "--account-for-loss-in-pipeline-split"), pipeline_write, pipeline_read),
+    Entry(("interleaving_group",), (GROUP_SIZE,), group_write, group_read),
     number("cp", "--context-parallel-size", lambda s: s.layout.cp, 1),
     Entry(("cp_algorithm",), ("--cp-comm-type", "--hierarchical-context-parallel-sizes"),
           _context_write, _context_read),

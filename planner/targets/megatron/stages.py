@@ -10,6 +10,8 @@ from ...space.stage_string import GRAMMAR, misplaced, read_stages, write_stages
 from ..options import Facts, Settings
 from ..setup import Setup
 
+GROUP_SIZE = "--microbatch-group-size-per-virtual-pipeline-stage"
+
 
 def pipeline_write(setup: Setup) -> Settings:
     layout, sizes = setup.layout, setup.chunk_sizes
@@ -39,6 +41,17 @@ def pipeline_read(settings: Settings, facts: Facts) -> Facts:
     else:
         vpp = int(settings.get("--num-virtual-stages-per-pipeline-rank", 1))
     return {"vpp": vpp, "stages": _even_stages(settings, pp, vpp, layers)}
+
+
+def group_write(setup: Setup) -> Settings:
+    """Megatron takes groups of pp by itself, and refuses them where pp does not divide the micro-batches."""
+    group = setup.interleaving_group
+    return {} if group in (None, setup.layout.pp) else {GROUP_SIZE: group}
+
+
+def group_read(settings: Settings, facts: Facts) -> Facts:
+    _positive(settings, GROUP_SIZE)
+    return {"interleaving_group": settings.get(GROUP_SIZE, facts["pp"])} if facts["vpp"] > 1 else {}
 
 
 def _positive(settings: Settings, *options: str) -> None:

@@ -12,7 +12,7 @@ from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
 from ....cost_models.problem import Problem
 from ...space.activations import present_modules
-from ...space.rules import Columns, Rule, only
+from ...space.rules import Columns, Rule, micro_batches, only
 from ..argv import read_arguments
 from ..base import Target, Trainer
 from ..framework_parser import FrameworkParser, machine
@@ -56,6 +56,12 @@ def _expert_blocks(columns: Columns, problem: Problem) -> Mask:
 
 def _per_chunk(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["recompute_layers"] == 0) | (columns["schedule"] != SCHEDULES.index("interleaved")))
+
+
+def _groups(columns: Columns, problem: Problem) -> Mask:
+    # core/pipeline_parallel/schedules.py: chunks take turns in groups of pp micro-batches or more.
+    number = micro_batches(columns, problem)
+    return np.asarray((columns["schedule"] != SCHEDULES.index("interleaved")) | (number >= columns["pp"]))
 
 
 def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
@@ -116,6 +122,8 @@ def rules(target: str) -> tuple[Rule, ...]:
     """Rules of Megatron Core, which hold whoever configures it."""
     return (
         only(target, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
+        Rule(f"{target}: interleaving", ("pp", "dp", "micro_batch", "schedule"), _groups,
+             "interleaved needs at least pp {pp} micro-batches, and there are {m:g}"),
         Rule(f"{target}: zero", ("pp", "zero"), _sharding,
              "z{zero} is Megatron-FSDP, planned without a pipeline (pp {pp})"),
         Rule(f"{target}: recompute_modules", ("recompute_modules",), _modules,

@@ -111,6 +111,7 @@ _TWINS = (
     _negated("--untie-embeddings-and-output-weights", "model.share_embeddings_and_output_weights"),
     _negated("--no-gradient-accumulation-fusion", "model.gradient_accumulation_fusion"),
     _same("--num-virtual-stages-per-pipeline-rank", "model.virtual_pipeline_model_parallel_size"),
+    _same("--microbatch-group-size-per-virtual-pipeline-stage", "model.microbatch_group_size_per_vp_stage"),
     *(_same(f"--decoder-{end}-pipeline-num-layers", f"model.num_layers_in_{end}_pipeline_stage")
       for end in ("first", "last")),
     Twin("--cp-comm-type", ("model.cp_comm_type",), lambda value: value[0],

@@ -18,6 +18,12 @@ def _one_f_one_b(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(other | (micro_batches(columns, problem) >= columns["pp"]))
 
 
+def _interleaved(columns: Columns, problem: Problem) -> Mask:
+    number = micro_batches(columns, problem)
+    whole = number % np.maximum(number // columns["pp"], 1) == 0
+    return np.asarray((columns["schedule"] != CODE["interleaved"]) | whole)
+
+
 _FIELDS = ("pp", "dp", "micro_batch", "schedule")
 
 
@@ -26,4 +32,6 @@ def rules(target: str) -> tuple[Rule, ...]:
     return (
         Rule(f"{target}: 1f1b micro-batches", _FIELDS, _one_f_one_b,
              "Schedule1F1B needs at least pp {pp} micro-batches, and there are {m:g}"),
+        Rule(f"{target}: interleaved micro-batches", _FIELDS, _interleaved,
+             "ScheduleInterleaved1F1B needs equal rounds, as many as pp {pp} fits into the {m:g} micro-batches"),
     )  # fmt: skip

@@ -59,6 +59,7 @@ def least_of_all_splits(order: Schedule, share: Array) -> float:
 
 CASES = (
     ("interleaved", 4, 4, 2), ("interleaved", 4, 8, 2), ("interleaved", 4, 8, 4), ("interleaved", 6, 12, 2),
+    ("interleaved", 4, 3, 2), ("interleaved", 6, 2, 2), ("interleaved", 4, 10, 2), ("interleaved", 3, 11, 3),
     ("1f1b", 4, 3, 1), ("1f1b", 4, 4, 1), ("1f1b", 8, 16, 1), ("zb-h1", 4, 3, 1), ("zb-h1", 4, 4, 1),
     ("zb-h1", 8, 12, 1), ("zb-h1", 4, 16, 1), ("zb-v", 4, 4, 2), ("zb-v", 4, 16, 2), ("zb-v", 6, 12, 2),
     ("dualpipe-v", 4, 8, 2), ("dualpipe-v", 4, 16, 2), ("gpipe", 4, 6, 1),
@@ -75,7 +76,7 @@ def test_no_split_is_faster(name: str, p: int, m: int, v: int) -> None:
         found = bound(name, p, m, v, share[:, None], [share])
         assert found <= least * (1 + 1e-6)
         assert found >= least * (0.88 if m > p else 0.75)
-        assert found > m / p * 1.005 or m <= p
+        assert found > m / p * 1.005 or m <= p or order.period > p  # interleaved in larger groups
 
 
 def test_every_schedule_is_a_case() -> None:
@@ -103,8 +104,7 @@ def test_random_splits(data: st.DataObject) -> None:
     simulated step is shorter."""
     name = data.draw(st.sampled_from(SCHEDULES))
     p, v = data.draw(st.integers(2, 6)), data.draw(st.sampled_from(CHUNKS.get(name, (1,))))
-    least_m, step = {"interleaved": (p, p), "dualpipe-v": (2 * p, 1)}.get(name, (1, 1))
-    m = data.draw(st.sampled_from(range(least_m, 4 * p + 1, step)))
+    m = data.draw(st.integers(2 * p if name == "dualpipe-v" else 1, 4 * p))
     order = simulator.make(name, p, m, v)
     amounts = st.floats(0.0, 4.0) | st.just(0.0)
     part = st.floats(0.05, 1.0)

@@ -114,7 +114,7 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
                 refused[rule.name] += int((ok & ~allowed).sum())
                 ok &= allowed
             kept = drawn.take(ok)
-            pool += [(found, kept.layout(row)) for row in _varied(kept, 1 + count // 15, rng)]
+            pool += [(found, kept.layout(row)) for row in _varied(kept, 1 + count // 12, rng)]
     order = rng.permutation(len(pool)).tolist()[:count]
     return [api.evaluate(pool[index][0].request, str(pool[index][1])) for index in order], refused
 

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts
 from meshwright.cost_models.schedule_kinds import KINDS
+from meshwright.cost_models.schedules.csv import from_csv
+from meshwright.cost_models.schedules.simulator import make
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.space.rules import RULES
@@ -37,8 +39,18 @@ def is_legal(schedule: str, pp: int, m: int, chunks: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("schedule", [name for name in CLASSES if name != "interleaved"])
+@pytest.mark.parametrize("schedule", CLASSES)
 @given(pp=st.integers(2, 9), m=st.integers(1, 40), vpp=st.integers(2, 3))
 def test_torch_takes_what_is_planned_and_nothing_else(schedule: str, pp: int, m: int, vpp: int) -> None:
     chunks = KINDS[SCHEDULES.index(schedule)].chunks or vpp
     assert is_legal(schedule, pp, m, chunks) == is_taken(schedule, pp, m, chunks)
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(pp=st.integers(2, 8), m=st.integers(1, 30), vpp=st.integers(2, 4))
+def test_interleaved_passes_are_those_that_are_priced(pp: int, m: int, vpp: int) -> None:
+    """Operation for operation, whether pp divides the micro-batches or not, and where there are fewer than stages."""
+    if is_taken("interleaved", pp, m, vpp):
+        rows = visualizer.get_schedule_ops(CLASSES["interleaved"], pp, m, vpp)
+        text = "\n".join(",".join("" if op is None else str(op) for op in row) for row in rows)
+        assert from_csv(text).code.tolist() == make("interleaved", pp, m, vpp).code.tolist()

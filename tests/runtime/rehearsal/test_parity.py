@@ -116,6 +116,14 @@ def test_an_order_of_ones_own(layout_id: str, name: str) -> None:
     assert parity_of(replace(wanted, custom_order=custom_order(name, wanted))).agrees
 
 
+@pytest.mark.parametrize(("pp", "micro_batches"), [(2, 3), (3, 8), (3, 2), (3, 1)])
+def test_interleaved_with_any_number_of_micro_batches(pp: int, micro_batches: int) -> None:
+    """Groups of more than pp, of two sizes, and fewer micro-batches than stages."""
+    wanted = job(f"pp{pp}-vpp2-dp1-mbs1-z0-rnone", llama(2 * pp), extra=micro_batches - pp)
+    assert wanted.num_micro_batches == micro_batches
+    assert parity_of(wanted).agrees
+
+
 def test_uneven_chunks_of_a_v() -> None:
     assert parity_of(job("pp2-zbv-vpp2-dp1-mbs1-z0-rnone", llama(4), sizes=[2, 0, 1, 1])).agrees
 
