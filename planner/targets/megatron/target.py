@@ -131,7 +131,7 @@ def rules(target: str) -> tuple[Rule, ...]:
         Rule(f"{target}: expert blocks", ("recompute_modules",), _expert_blocks,
              "Megatron recomputes the shared experts with the routed ones (moe)"),
         Rule(f"{target}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
-             "--recompute-num-layers counts per chunk: it cannot say {recompute_layers} layers of a stage of {vpp}"),
+             "--recompute-num-layers counts per chunk, a plan {recompute_layers} layers from the first chunk on"),
         Rule(f"{target}: context and windows", ("cp", "cp_algorithm"), _windowed_context,
              "cp {cp} by {algorithm}: TransformerEngine has sliding windows only with allgather and ulysses"),
         Rule(f"{target}: context and sinks", ("cp", "cp_algorithm"), _context_with_sinks,
