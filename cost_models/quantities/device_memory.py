@@ -256,7 +256,9 @@ class DeviceMemory:
         if self.of_micro_batch.recomputes_some_layers:
             dropped = self.of_micro_batch.saved_and_dropped[1]
             if self.offloads is not None:
-                dropped = {kind: row - self.offloads.modules_of_layer[kind] for kind, row in dropped.items()}
+                some = ledger.layouts["recompute_layers"] > 0
+                dropped = {kind: row - np.where(some, self.offloads.modules_of_layer[kind], 0.0)
+                           for kind, row in dropped.items()}  # fmt: skip
             of_chunk = ledger.on_profile(j, dropped) / ledger.chunks
             here = ledger.recomputed(j, dropped)
             # The layers that keep their activations come last in a chunk, so the backward pass frees these before it

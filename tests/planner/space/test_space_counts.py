@@ -231,6 +231,7 @@ def dominated_of(space: Space) -> frozenset[tuple[int, int]]:
 
 @given(st.integers(0, 2**31), st.booleans())
 @settings(max_examples=60, derandomize=True, deadline=None, database=None, phases=PHASES)
+@pytest.mark.slow
 def test_layout_counts_equal_enumeration(seed: int, prunes: bool) -> None:
     """Total, layouts excluded by each rule, dominated ones, the legal meshes, and how much grows from each."""
     space = random_space(seed)
@@ -256,6 +257,7 @@ def test_layout_counts_equal_enumeration(seed: int, prunes: bool) -> None:
 
 @given(st.integers(0, 2**31))
 @settings(max_examples=40, derandomize=True, deadline=None, database=None, phases=PHASES)
+@pytest.mark.slow
 def test_what_grows_from_a_mesh(seed: int) -> None:
     """`num_below` of every mesh, before any rule; without rules every mesh is legal and nothing is excluded."""
     bare = replace(random_space(seed), rules=())

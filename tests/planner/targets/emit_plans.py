@@ -25,7 +25,7 @@ MODELS = (
 # torchtitan builds only what it has registered.
 OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480))}
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
-_DRAWN = 20_000
+_DRAWN = 40_000
 _SMALL = np.array([1, 1, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 16, 32])
 
 

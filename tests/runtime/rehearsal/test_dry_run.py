@@ -266,8 +266,8 @@ def test_a_buffer_that_the_ledger_forgets_is_named(folder: Path, monkeypatch: py
     """Planted fault: the ledger drops the logits. The plan is made by the faulty one, the trace does not share it."""
     right = moments.memory_moments
 
-    def wrong(*args: Any) -> Any:
-        found = right(*args)
+    def wrong(*args: Any, **options: Any) -> Any:
+        found = right(*args, **options)
         return {**found, "logits": 0 * found["logits"]}
 
     monkeypatch.setattr("meshwright.cost_models.quantities.device_memory.memory_moments", wrong)
