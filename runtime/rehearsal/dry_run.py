@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from ...cost_models.degrees import interleaving_group
 from ..job import Job
 from ..model.decoder import DecoderChunk
 from ..parallel import host
@@ -57,10 +58,16 @@ def _shortened(job: Job, stage: int) -> Job:
         return job
     if layout.pp > 1 and job.splits_backward:  # full after 2 pp micro-batches, and drained by the last ones
         return replace(job, global_batch=min(number, 3 * layout.pp) * layout.dp * layout.micro_batch)
-    # Interleaved: rounds of pp micro-batches, the last of which may be shorter.
     rounds = layout.pp > 1 and layout.vpp > 1
-    least = 2 * layout.pp + number % layout.pp if rounds else layout.pp - stage + 1 + AHEAD
+    least = _interleaved_alike(layout.pp, number) if rounds else layout.pp - stage + 1 + AHEAD
     return replace(job, global_batch=min(number, least) * layout.dp * layout.micro_batch)
+
+
+def _interleaved_alike(pp: int, number: int) -> int:
+    """The fewest micro-batches in two full groups and a last one, both as long as those of `number`."""
+    group = int(interleaving_group(pp, number))
+    alike = range(2 * group + number % group, number, group)
+    return next((fewer for fewer in alike if int(interleaving_group(pp, fewer)) == group), number)
 
 
 def _trace(job: Job, rank: int, gpu: bool) -> Trace:
