@@ -25,6 +25,7 @@ CP_ALGORITHMS = ("ring", "allgather", "ulysses", "ring+ulysses")
 SCHEDULES = tuple(kind.name for kind in KINDS)
 RECOMPUTE_MODES = ("none", "selective", "full")
 OFFLOADS = ("none", "opt", "act", "opt+act")
+OPTIMIZER_ON_HOST = tuple(code for code, name in enumerate(OFFLOADS) if "opt" in name)
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "fp4")
 # What selective recompute drops: core attention, norm outputs, outputs of activation functions, routed experts, the
 # up-projections of latent attention, dense feed-forward blocks, and shared experts.

@@ -97,22 +97,26 @@ def _plan_layers(request: Request, watch: Watch, *, techniques: bool) -> Plan:
 
 
 def _plan_resolved(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) -> Plan:
+    return with_headroom(resolved, lambda limited: _plan_driven(limited, watch, seed, fastest=fastest))
+
+
+def _plan_driven(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) -> Plan:
     """The plan of the driver that fits the cluster and the requested stages. Only that one is imported: the solvers of
     others would slow the start of every plan."""
     stages = resolved.request.stages
     if stages is None and applies(resolved):
         from .drivers.islands import plan_islands
 
-        return with_headroom(resolved, lambda request: plan_islands(request, watch))
+        return plan_islands(resolved, watch)
     if stages == "own":
         from .drivers.custom_stages import plan_custom_stages
 
-        return with_headroom(resolved, lambda request: plan_custom_stages(request, watch))
+        return plan_custom_stages(resolved, watch)
     if resolved.cluster.links is not None:
         from .drivers.node_order import plan_node_order
 
-        return with_headroom(resolved, lambda request: plan_node_order(request, watch, seed))
-    return with_headroom(resolved, lambda request: plan_even_stages(request, watch, fastest=fastest))
+        return plan_node_order(resolved, watch, seed)
+    return plan_even_stages(resolved, watch, fastest=fastest)
 
 
 def _plan_with_techniques(

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..cost_models.degrees import sequence_parts
-from ..cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, Layouts, modules_of
+from ..cost_models.layouts import (
+    OFFLOADS,
+    OPTIMIZER_ON_HOST,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    SCHEDULES,
+    Layout,
+    Layouts,
+    modules_of,
+)
 from ..cost_models.problem import Problem
 from ..cost_models.quantities.stages import devices_of
 from ..cost_models.schedules.orders import W
@@ -145,7 +154,7 @@ class Job:
     @property
     def offloads_states(self) -> bool:
         """Whether the optimizer and its states live in host memory."""
-        return "opt" in OFFLOADS[self.layout.offload].split("+")
+        return self.layout.offload in OPTIMIZER_ON_HOST
 
 
 def dropped_modules(layout: Layout) -> tuple[str, ...]:

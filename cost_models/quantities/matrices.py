@@ -83,8 +83,8 @@ def _block(hidden: int, inner: int, gated: bool, *, expert: bool = False) -> Ite
 
 
 def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, int], ...], ...]:
-    """Of the edges in the order of stages.py, with the token table and the head, which Adam updates. Megatron marks
-    only these two as such (language_module.py), so learned positions are a matrix of Muon."""
+    """Matrices of the edges, in the order of stages.py. Adam updates the token table and the head. Megatron marks only
+    these two (language_module.py), so learned positions are a matrix of Muon."""
     table = Matrix(((model.vocab, model.embedding_dim or model.hidden),), orthogonalised=False)
     positions = Matrix(((model.learned_positions, model.hidden),), split=False)
     projection = Matrix(((model.hidden, 2 * model.hidden),), split=False)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays import Array, Mask
-from ..layouts import OFFLOADS, Layouts
+from ..layouts import OFFLOADS, OPTIMIZER_ON_HOST, Layouts
 from ..problem import Problem
 from .stores import Store
 
@@ -24,7 +24,7 @@ class StatePlacement:
 
     @cached_property
     def offloads_optimizer(self) -> Mask:
-        return np.isin(self.layouts["offload"], (OFFLOADS.index("opt"), OFFLOADS.index("opt+act")))
+        return np.isin(self.layouts["offload"], OPTIMIZER_ON_HOST)
 
     @property
     def stores_optimizer(self) -> bool:

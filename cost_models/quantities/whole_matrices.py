@@ -48,7 +48,7 @@ def parts(ledger: Ledger, matrix: Matrix) -> Ints:
 
 
 def by_adam(ledger: Ledger, j: int) -> Array:
-    """[n] parameters of profile j that a rank updates byte by byte, by Adam: what is in no matrix that is dealt out."""
+    """[n] parameters of profile j that a rank updates byte by byte, by Adam: those in no matrix that is dealt out."""
     rest = []
     for expert, trained in enumerate(ledger.trained[j]):
         for matrix in dealt(ledger):
@@ -91,6 +91,6 @@ def _fullest(costs: Array, numbers: Array, ranks: Ints, *, whole: bool) -> Array
         return np.asarray(mean)
     order = np.argsort(-costs, axis=0, kind="stable")
     costs, numbers = (np.take_along_axis(rows, order, axis=0) for rows in (costs, numbers))
-    # Of all that cost so much or more, one rank has at least the share that is rounded up.
+    # One rank has at least the rounded-up share of all matrices that cost so much or more.
     at_least = np.ceil(np.cumsum(numbers, axis=0) / ranks - 1e-9) * costs
     return np.asarray(np.maximum(mean, at_least.max(axis=0)))

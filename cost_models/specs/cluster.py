@@ -10,6 +10,8 @@ from typing import Literal
 
 from .notice import Notice
 
+BLACKWELL = 10.0  # compute capability of the first GPUs of the generation
+
 
 def capability_of(arch: str) -> float | None:
     """CUDA compute capability in the name of an architecture: 9.0 where it has sm_90, None where it has none."""

@@ -53,7 +53,7 @@ def _mesh(row: Mapping[str, Any]) -> PublishedMesh:
 
 
 def _shape_of(model: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """Of the model of a row."""
+    """Hidden size, layers, heads and experts of a row's model."""
     experts = (model.get("moe") or {}).get("experts") or 0
     return int(model["hidden"]), int(model["layers"]), int(model["heads"]), int(experts)
 

@@ -15,8 +15,8 @@ from .layer_plan import LAYERS_OF_THEIR_OWN, LayerPlan
 from .partitions import custom_partition, layout_id
 from .placement import Placement
 
-# What a layout of the list is best at, among those that the model does not tell from the fastest: the time, the memory,
-# few parallel axes and no offloading, or being near the mesh of a published run of the model.
+# A layout is listed for its time, its memory, few parallel axes and no offloading, or a mesh near that of a published
+# run of the model. It is compared with those that the model does not tell from the fastest.
 Merit = Literal["fastest", "roomiest", "simplest", "published"]
 Source = Literal["measured", "fitted", "formula", "datasheet", "assumed"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
+from ...cost_models.layouts import OPTIMIZER_ON_HOST, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
 from ...cost_models.quantities.stages import recomputed_by_layout
@@ -88,7 +88,7 @@ def _source(resolved: Resolved, layout: Layout, name: str) -> str:
         "tp": layout.tp, "cp": layout.tp * layout.cp, "ep": layout.ep * layout.etp,
         "fsdp": layout.tp * layout.cp * layout.dp, "dp": layout.tp * layout.cp * layout.dp, "pp": layout.num_gpus,
     }  # fmt: skip
-    if name == "optimizer" and "opt" in OFFLOADS[layout.offload].split("+"):
+    if name == "optimizer" and layout.offload in OPTIMIZER_ON_HOST:
         return "assumed"
     if name not in spans:
         return sources[name]

@@ -1,4 +1,4 @@
-"""Nodes that cannot fit, found from what they share with others before each is bounded by itself."""
+"""Cuts of nodes that cannot fit. Nodes that share states or activations are bounded together, before each is alone."""
 
 from __future__ import annotations
 

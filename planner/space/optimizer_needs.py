@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cost_models.layouts import OFFLOADS
+from ...cost_models.layouts import OPTIMIZER_ON_HOST
 from ...cost_models.problem import Problem
 from ...cost_models.techniques.base import Need
-
-_ON_HOST = [code for code, name in enumerate(OFFLOADS) if name.startswith("opt")]
 
 # Muon updates whole matrices, by products that take a GPU.
 _MUON = (
     Need(("zero",), lambda x, problem: np.asarray(x["zero"] <= 1), "whole weights and gradients (z0 or z1)"),
-    Need(("offload",), lambda x, problem: np.asarray(~np.isin(x["offload"], _ON_HOST)), "its states on the GPU"),
+    Need(("offload",), lambda x, problem: ~np.isin(x["offload"], OPTIMIZER_ON_HOST), "its states on the GPU"),
 )
 
 

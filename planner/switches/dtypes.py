@@ -1,11 +1,13 @@
 """Switches of numerics: what gradients are reduced in, and how tensors are quantised.
 
-A search never compares them, because they change what is trained: they are as the framework has them unless requested.
+A search never compares them. Those of NUMERICS change what is trained: they are as the framework has them unless
+requested. Gathers of quantised weights are on wherever they are legal.
 """
 
 from __future__ import annotations
 
-from ...cost_models.layouts import OFFLOADS, Layout
+from ...cost_models.layouts import OPTIMIZER_ON_HOST, Layout
+from ...cost_models.specs.cluster import BLACKWELL
 from .base import Situation, Switch
 from .megatron import of_megatron
 
@@ -21,12 +23,11 @@ _CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), _CAST_CURRENT
 
 
 _MEGATRON_RECIPES = {"delayed": "delayed", "current": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
-_BLACKWELL = 10.0
 
 
 def _recipe(situation: Situation) -> tuple[str, ...]:
     """Blackwell quantises blocks of 32 in hardware; before it, whole tensors are scaled by their maximum."""
-    return ("mxfp8" if situation.capability >= _BLACKWELL else "current",)
+    return ("mxfp8" if situation.capability >= BLACKWELL else "current",)
 
 
 GRAD_REDUCE_DTYPE = Switch(
@@ -51,10 +52,12 @@ FP8_RECIPE = Switch(
     options=of_megatron({value: {"--fp8-recipe": spelled} for value, spelled in _MEGATRON_RECIPES.items()}),
     choices=_recipe,
 )
-# Only a distributed optimizer gathers weights, and one on the host leaves them in bf16 unless scaling is delayed:
-# Megatron-LM d98e8a64, training/arguments.py:1095 and 1889.
+
+
 def _gathers(layout: Layout) -> bool:
-    return layout.zero > 0 and not OFFLOADS[layout.offload].startswith("opt")
+    """Whether a distributed optimizer on the GPU updates weights. One on the host takes quantised weights under delayed
+    scaling only, which is left out (Megatron-LM d98e8a64, training/arguments.py:1095 and 1889)."""
+    return layout.zero > 0 and layout.offload not in OPTIMIZER_ON_HOST
 
 
 # MXFP8 keeps a buffer of weights in bf16 beside them unless the buffer of gradients takes its place:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...cost_models.cuda_graphs import GRAPH_CODE, STASH_FACTOR
 from ...cost_models.layouts import Layout
 from ...cost_models.problem import Problem
+from ...cost_models.specs.cluster import BLACKWELL
 from .base import Situation, Switch
 from .megatron import of_megatron
 
 # A token is sent to all ranks, once per expert, or once per node.
 _DISPATCH = {"allgather": "allgather", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
-_BLACKWELL = 10.0  # compute capability
 _NODE = 8  # GPUs of an NVLink domain of DeepEP, at most (deepseek-ai/DeepEP, NUM_MAX_NVL_PEERS)
 _TYPE, _BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
 
@@ -32,7 +32,7 @@ def _dispatchers(situation: Situation) -> tuple[str, ...]:
     (core/transformer/transformer_config.py)."""
     if situation.problem.model.capacity_factor is not None or situation.capability < 8.0:
         return ("alltoall",)
-    wide = situation.capability >= _BLACKWELL or situation.cluster.levels[0].size > _NODE
+    wide = situation.capability >= BLACKWELL or situation.cluster.levels[0].size > _NODE
     return ("hybridep", "deepep") if wide else ("deepep", "hybridep")
 
 

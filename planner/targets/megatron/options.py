@@ -10,6 +10,7 @@ import numpy as np
 
 from ....cost_models.layouts import CP_ALGORITHMS
 from ....cost_models.quantities.shards import ulysses_degree
+from ....cost_models.specs.cluster import BLACKWELL
 from ....errors import InputError
 from ..option_lists import OptionList
 from ..options import Entry, Facts, Settings, Table, number
@@ -24,7 +25,6 @@ MODULES = {"attn": "core_attn", "norm": "layernorm", "act": "moe_act", "moe": "m
            "shared": "shared_experts"}  # fmt: skip
 CP_COMM = {"ring": "p2p", "allgather": "all_gather", "ulysses": "a2a", "ring+ulysses": "a2a+p2p"}
 STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
-_BLACKWELL = 10.0
 
 
 def max_connections(setup: Setup) -> str | None:
@@ -33,7 +33,7 @@ def max_connections(setup: Setup) -> str | None:
     if setup.layout.ep_overlap:
         return "32"
     split = setup.layout.tp > 1 or setup.layout.cp > 1
-    return "1" if split and setup.layout.zero < 2 and (setup.capability or 0.0) < _BLACKWELL else None
+    return "1" if split and setup.layout.zero < 2 and (setup.capability or 0.0) < BLACKWELL else None
 
 
 def _context_write(setup: Setup) -> Settings:
