@@ -15,6 +15,7 @@ from ..io.document import LineOf, no_line
 from .families import FAMILIES
 from .fields import Fields
 from .numerics import with_numerics
+from .unknown_parts import parts_without_formula
 from .unmodelled import unmodelled
 
 _EXPLICIT_FORM = (
@@ -36,7 +37,7 @@ def read_config(
     if not isinstance(model_type, str):
         raise _no_model_type(data, file or name)
     if model_type not in FAMILIES:
-        raise _unknown_family(data, model_type, file or name)
+        raise _unknown_family(data, text, file or name)
     fields = Fields(text, file=file, prefix=prefix, line=line)
     spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
     spec = replace(spec, unmodelled=unmodelled(fields, spec.family))
@@ -68,10 +69,20 @@ def _no_model_type(data: Mapping[str, Any], where: str) -> InputError:
     return InputError(f"{where}: no `model_type`{stated}", hint=f"families: {', '.join(sorted(FAMILIES))}")
 
 
-def _unknown_family(data: Mapping[str, Any], model_type: str, where: str) -> UnknownNameError:
-    error = UnknownNameError("model_type", model_type, FAMILIES, where=where)
+def _unknown_family(data: Mapping[str, Any], text: Mapping[str, Any], where: str) -> UnknownNameError:
+    """What of the model has no formula. A family that only sounds alike is never suggested, the same name in another
+    spelling is."""
+    model_type = str(text["model_type"])
+    near = [name for name in FAMILIES if _letters(name) == _letters(model_type)]
+    error = UnknownNameError("model_type", model_type, near, where=where)
+    if without := parts_without_formula(text):
+        error.message += f": there is no formula for its {', '.join(without)}"
     parts = [error.hint or f"families with formulas: {', '.join(sorted(FAMILIES))}", _EXPLICIT_FORM]
     if data.get("auto_map"):
         parts.append("its auto_map names custom code, and code in configs is never executed")
     error.hint = "; ".join(part for part in parts if part)
     return error
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.quantities.memory import edge_parameters
@@ -23,72 +21,17 @@ from meshwright.cost_models.quantities.params import (
 )
 from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
 from meshwright.profiles.model.huggingface import read_config
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from ...meta_models import assert_equal_counts, text_config
 from ...snapshots import ROOT
 from ..mtp_parameters import mtp_parameters
 
 CONFIGS = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
-# Where transformers keeps its list of layers.
-LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "model.decoder.layers")
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:transformers"),
 ]
-
-
-def text_config(data: dict[str, Any]) -> PretrainedConfig:
-    """The config of the text model; only what the file says, no code and no network."""
-    text = dict(data.get("text_config", data))
-    for key in ("auto_map", "quantization_config", "architectures"):
-        text.pop(key, None)
-    if text["model_type"] == "kimi_k2":  # Kimi K2 is DeepSeek-V3 with other sizes; transformers has no type of its own
-        text["model_type"] = "deepseek_v3"
-    return AutoConfig.for_model(**text)
-
-
-def count(module: torch.nn.Module) -> int:
-    """Elements of the distinct parameters: tied weights once, buffers not at all."""
-    return sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
-
-
-def expert_count(module: torch.nn.Module) -> int:
-    """Elements of the routed experts."""
-    named = module.named_parameters()
-    return sum(p.numel() for name, p in named if ".experts." in name and "shared" not in name)
-
-
-def build(data: dict[str, Any]) -> torch.nn.Module:
-    with torch.device("meta"):
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(text_config(data))  # type: ignore[no-untyped-call]
-    model.tie_weights()  # type: ignore[operator]  # the method of transformers, not a submodule
-    return model
-
-
-def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
-    for path in LAYER_LISTS:
-        try:
-            found = functools.reduce(getattr, path.split("."), model)
-        except AttributeError:
-            continue
-        if isinstance(found, torch.nn.ModuleList):
-            return found
-    raise LookupError(f"no list of layers in {type(model).__name__}")
-
-
-def assert_equal_counts(data: dict[str, Any]) -> None:
-    spec, _ = read_config(data, "test")
-    model = build(data)
-    layers = layers_of(model)
-
-    assert len(layers) == spec.num_layers
-    for index, layer in enumerate(layers):
-        kind = spec.kinds[spec.pattern[index]]
-        assert count(layer) == sum(layer_parameters(spec, kind).values()), f"layer {index}"
-        assert expert_count(layer) == expert_parameters(spec, kind), f"experts of layer {index}"
-    assert count(model) == total_parameters(spec)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -51,11 +51,10 @@ def problems(data: dict[str, Any]) -> str:
 
 
 def test_every_family_has_a_published_config() -> None:
-    def model_type(path: Path) -> str:
-        data = json.loads(path.read_text())
-        return str(data.get("text_config", data)["model_type"])
-
-    shown = {model_type(path) for path in CONFIGS.glob("*.json")}
+    listed = yaml.safe_load((CONFIGS.parent / "published_configs.yaml").read_text())
+    published = [entry["config"] for entry in listed if "refused" not in entry]
+    published += [json.loads(path.read_text()) for path in CONFIGS.glob("*.json")]
+    shown = {str(data.get("text_config", data)["model_type"]) for data in published}
     functions = {FAMILIES[name] for name in shown}
 
     assert set(FAMILIES.values()) == functions
@@ -66,14 +65,32 @@ def test_every_published_config_is_in_sources(path: Path) -> None:
     assert f"| {path.name} |" in (CONFIGS / "SOURCES.md").read_text()
 
 
-def test_unknown_architecture_names_type_fields_and_near_families() -> None:
+@pytest.mark.parametrize("spelling", ["Llama", "qwen-3", "DeepSeek_V3"])
+def test_another_spelling_of_a_family_is_suggested(spelling: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
-        read_config({**LLAMA, "model_type": "lama"}, "m")
+        read_config({**LLAMA, "model_type": spelling}, "m")
 
-    assert "`lama`" in caught.value.message
-    assert "`llama`" in caught.value.hint
+    assert f"`{spelling}`" in caught.value.message
+    assert "did you mean `" in caught.value.hint
     assert "ffn_hidden" in caught.value.hint
     assert "never executed" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "words"),
+    [
+        ("jamba", {"mamba_d_conv": 4, "mamba_d_state": 16}, "its state-space layers (`mamba_d_conv`, `mamba_d_state`)"),
+        ("llamba", {"index_topk": 2048}, "its index of sparse attention (`index_topk`)"),
+        ("lama", {"hidden_size_per_layer_input": 0}, "unknown model_type `lama` in m"),
+    ],
+)
+def test_a_family_that_sounds_alike_is_not_suggested(model_type: str, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        read_config({**LLAMA, **fields, "model_type": model_type}, "m")
+
+    assert caught.value.message.endswith(words)
+    assert "did you mean" not in caught.value.hint
+    assert "families with formulas: bloom, " in caught.value.hint
 
 
 def test_unknown_architecture_with_custom_code_is_not_executed(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Parts of networks that no formula covers, by the fields of config.json that describe them.
+
+A config whose model_type is unknown is refused with the parts that are found in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Part -> fields that only a config with this part has, set to something.
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "state-space layers": (
+        "hybrid_override_pattern", "mamba_d_conv", "mamba_d_state", "mamba_num_heads", "ssm_state_size", "state_size",
+    ),
+    "linear attention": (
+        "linear_attn_alpha_factor", "linear_attn_config", "linear_key_head_dim", "linear_num_heads",
+        "linear_num_key_heads", "short_conv_kernel_size",
+    ),
+    "recurrent layers of RWKV": ("attention_hidden_size", "decay_low_rank_dim"),
+    "gates of attention": ("use_head_wise_attn_gate",),
+    "short convolutions": ("conv_L_cache",),
+    "index of sparse attention": ("index_topk", "sparse_attention_config"),
+    "compressed attention": ("compress_rates", "compress_ratios"),
+    "several residual streams": ("altup_num_inputs", "hc_mult"),
+    "embeddings of each layer": ("hidden_size_per_layer_input",),
+    "projected experts": ("moe_latent_size", "routed_expert_hidden_size"),
+}  # fmt: skip
+
+
+def parts_without_formula(config: Mapping[str, Any]) -> list[str]:
+    """The parts that the fields of `config` describe, each with these fields."""
+    found = {part: [name for name in names if config.get(name)] for part, names in _FIELDS.items()}
+    return [f"{part} (`{'`, `'.join(names)}`)" for part, names in found.items() if names]

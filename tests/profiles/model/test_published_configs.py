@@ -1,0 +1,68 @@
+"""Sixty published configurations: each is read with all of its parameters, or refused for the reason that it states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from meshwright.cost_models.quantities.params import total_parameters
+from meshwright.profiles.model.huggingface import read_config
+from transformers import CONFIG_MAPPING
+
+from meshwright.errors import InputError
+
+from ...meta_models import assert_equal_counts
+from ...snapshots import ROOT
+
+ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
+NEAR = 0.01  # of a published number that is rounded
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:transformers"),
+]
+
+
+def model_type(entry: dict[str, Any]) -> str:
+    config = entry["config"]
+    return str(config.get("text_config", config)["model_type"])
+
+
+def in_transformers(entry: dict[str, Any]) -> bool:
+    return model_type(entry) in CONFIG_MAPPING or model_type(entry) == "kimi_k2"
+
+
+def named(entries: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("entry", entries, ids=[entry["name"] for entry in entries])
+
+
+def test_the_list_has_sixty_models_with_a_source() -> None:
+    assert len({entry["name"] for entry in ENTRIES}) == len(ENTRIES) == 60
+    assert all(entry["source"] for entry in ENTRIES)
+
+
+@named([entry for entry in ENTRIES if "refused" in entry])
+def test_a_refused_config_says_what_is_not_understood(entry: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        read_config(entry["config"], entry["name"])
+
+    assert all(part in caught.value.message for part in entry["refused"].split(", "))
+    assert "did you mean" not in caught.value.hint
+
+
+@named([entry for entry in ENTRIES if "refused" not in entry and in_transformers(entry)])
+def test_a_config_has_the_parameters_of_transformers(entry: dict[str, Any]) -> None:
+    assert_equal_counts(entry["config"])
+
+
+@named([entry for entry in ENTRIES if "refused" not in entry and "billions" in entry])
+def test_a_config_has_the_published_parameters(entry: dict[str, Any]) -> None:
+    spec, _ = read_config(entry["config"], entry["name"])
+
+    assert total_parameters(spec) / 1e9 == pytest.approx(entry["billions"], rel=NEAR)
+
+
+def test_every_config_is_checked_against_something() -> None:
+    assert all("refused" in entry or in_transformers(entry) or "billions" in entry for entry in ENTRIES)
