@@ -25,8 +25,8 @@ def text_config(data: dict[str, Any]) -> PretrainedConfig:
 
 
 def count(module: torch.nn.Module) -> int:
-    """Elements of the distinct parameters: tied weights once, buffers not at all."""
-    return sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
+    """Elements of the distinct parameters: tied weights once, buffers and what never trains (ERNIE 4.5) not at all."""
+    return sum(parameter.numel() for parameter in {id(p): p for p in module.parameters() if p.requires_grad}.values())
 
 
 def expert_count(module: torch.nn.Module) -> int:

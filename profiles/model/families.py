@@ -1,6 +1,7 @@
 """The model families of Hugging Face that meshwright has formulas for: config.json fields -> ModelSpec.
 
-One small function per family; those with experts are in `families_moe.py`. Where a key is absent, the default of
+One small function per family, the newer ones in `families_llama.py`, `families_layernorm.py`, `families_moe.py` and
+`families_shared_experts.py`. Where a key is absent, the default of
 that family in transformers holds (5.23, `configuration_<family>.py`); sizes have no default but where published configs
 leave them out (gemma3).
 """
@@ -12,7 +13,10 @@ from dataclasses import replace
 from math import sqrt
 
 from ...cost_models.specs.model import Attention, FeedForward, ModelSpec
+from . import families_layernorm as layernorm
+from . import families_llama as dense
 from . import families_moe as moe
+from . import families_shared_experts as shared
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
 from .rope import window_rope_theta
@@ -97,13 +101,6 @@ def _falcon(f: Fields) -> ModelSpec:
     attention = attention_of(f, hidden, kv_heads=kv_heads, bias=(bias, bias))
     return dense_model(f, "falcon", attention, hidden, ffn=ffn, num_norms=parallel_norms if parallel else 2,
                        norm_bias=True, tied=True, dropout=dropout, parallel=parallel)  # fmt: skip
-
-
-def _llama(f: Fields, family: str = "llama") -> ModelSpec:
-    hidden = f.count("hidden_size")
-    bias = f.flag("attention_bias", False)
-    ffn = FeedForward(inner=f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
-    return dense_model(f, family, attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn)
 
 
 def _mistral(f: Fields) -> ModelSpec:
@@ -198,8 +195,7 @@ def _olmo2(f: Fields) -> ModelSpec:
     hidden = f.count("hidden_size")
     bias = f.flag("attention_bias", False)
     attention = attention_of(f, hidden, bias=(bias, bias))
-    norms = (attention.heads + attention.kv_heads) * attention.head_dim
-    return dense_model(f, "olmo2", replace(attention, norm_parameters=norms), hidden, output_norms=True)
+    return dense_model(f, "olmo2", dense.with_norms_of_heads(attention), hidden, output_norms=True)
 
 
 def _starcoder2(f: Fields) -> ModelSpec:
@@ -213,49 +209,70 @@ def _starcoder2(f: Fields) -> ModelSpec:
 
 
 def _granite(f: Fields) -> ModelSpec:
-    """A Llama with factors for embeddings, scores, residuals and logits."""
-    spec = _llama(f, "granite")
-    (layer,) = spec.kinds
-    attention = replace(layer.attention, score_scale=f.positive("attention_multiplier") or 1.0)
-    return replace(
-        spec,
-        kinds=(replace(layer, attention=attention),),
-        embedding_scale=f.positive("embedding_multiplier") or 1.0,
-        residual_scale=f.positive("residual_multiplier") or 1.0,
-        logit_scale=1.0 / (f.positive("logits_scaling") or 1.0),
-    )
+    return dense.with_granite_factors(f, dense.llama(f, "granite"))
 
 
 FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
+    "arcee": dense.arcee,
+    "baichuan": dense.baichuan,
+    "bailing_moe_v2": shared.bailing_v2,
     "bloom": _bloom,
+    "cohere": layernorm.cohere,
+    "cohere2": layernorm.cohere2,
     "deepseek_v2": moe.deepseek_v2,
     "deepseek_v3": moe.deepseek_v3,
+    "dots1": shared.dots1,
+    "ernie4_5": dense.ernie,
+    "ernie4_5_moe": shared.ernie_moe,
+    "exaone4": dense.exaone4,
     "falcon": _falcon,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3_text": _gemma3,
+    "glm": dense.glm,
+    "glm4": dense.glm4,
+    "glm4_moe": shared.glm4_moe,
+    "glm4_moe_lite": shared.glm4_moe_lite,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
     "gpt_oss": moe.gpt_oss,
     "gptj": _gptj,
     "granite": _granite,
+    "granitemoe": moe.granitemoe,
+    "hunyuan_v1_dense": dense.hunyuan,
+    "hunyuan_v1_moe": shared.hunyuan_moe,
+    "hy_v3": shared.hy_v3,
+    "internlm": dense.internlm,
+    "internlm2": dense.internlm,
+    "internlm3": dense.internlm3,
     "kimi_k2": moe.deepseek_v3,
-    "llama": _llama,
+    "llama": dense.llama,
     "llama4": moe.llama4,
     "llama4_text": moe.llama4,
+    "mimo": dense.mimo,
+    "mimo_v2_flash": shared.mimo_v2_flash,
+    "minimax_m2": moe.minimax_m2,
+    "ministral3": dense.ministral3,
     "mistral": _mistral,
     "mixtral": moe.mixtral,
+    "nemotron": layernorm.nemotron,
     "olmo2": _olmo2,
+    "olmo3": dense.olmo3,
+    "olmoe": moe.olmoe,
     "opt": _opt,
     "phi3": _phi3,
+    "phimoe": moe.phimoe,
     "qwen2": _qwen2,
+    "qwen2_5_vl": _qwen2,
     "qwen2_moe": moe.qwen2_moe,
     "qwen2_vl": _qwen2,  # its text model is Qwen 2
-    "qwen2_5_vl": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": moe.qwen3_moe,
     "qwen3_vl_moe_text": moe.qwen3_moe,
     "qwen3_vl_text": _qwen3,
+    "seed_oss": dense.seed_oss,
+    "smollm3": dense.smollm3,
+    "stablelm": layernorm.stablelm,
     "starcoder2": _starcoder2,
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
 from .blocks import attention_of, expert_model, num_layers_of, window_size, windows_of
+from .families_llama import with_granite_factors, with_norms_of_heads
 from .fields import Fields
 
 
@@ -70,7 +71,7 @@ def qwen3_moe(f: Fields) -> ModelSpec:
     return expert_model(f, "qwen3_moe", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)
 
 
-def _latent_attention(f: Fields) -> Attention:
+def latent_attention(f: Fields) -> Attention:
     """Multi-head latent attention; the two norms are of the compressed query and key/value."""
     heads = f.count("num_attention_heads")
     q_rank, kv_rank = f.optional_count("q_lora_rank"), f.count("kv_lora_rank")
@@ -90,12 +91,12 @@ def _latent_attention(f: Fields) -> Attention:
     )
 
 
-def _expert_groups(f: Fields, family: str) -> tuple[int, int]:
-    """Groups of experts, and how many of them a token may use (DeepSeek-V2, arXiv 2405.04434, 2.2.2)."""
-    groups, experts = f.count("n_group", default=1), f.count("n_routed_experts")
+def expert_groups(f: Fields, number: str, *, ignored: bool = False) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token may use (DeepSeek-V2, arXiv 2405.04434, 2.2.2). number: the field
+    of the experts. ignored: the model takes experts out of all groups, whatever the config has."""
+    groups, experts = f.count("n_group", default=1), f.count(number)
     chosen = f.count("topk_group", default=groups)
-    # V2 takes experts out of all groups unless its config has another method. V3 has only one method.
-    if family == "deepseek_v2" and f.get("topk_method") in (None, "greedy"):
+    if ignored:
         return 1, 1
     if f.sound and experts % groups:
         f.problem("n_group", f"{groups} groups do not divide {experts} experts")
@@ -110,7 +111,9 @@ def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
     first = f.count("first_k_dense_replace", default=0, minimum=0)
     every = f.count("moe_layer_freq", default=1)
     inner = f.count("moe_intermediate_size")
-    groups, top_groups = _expert_groups(f, family)
+    # V2 takes experts out of all groups unless its config has another method. V3 has only one method.
+    free = family == "deepseek_v2" and f.get("topk_method") in (None, "greedy")
+    groups, top_groups = expert_groups(f, "n_routed_experts", ignored=free)
     moe = MixtureOfExperts(
         experts=f.count("n_routed_experts"),
         top_k=f.count("num_experts_per_tok"),
@@ -122,7 +125,7 @@ def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
     )
     pattern = [index >= first and index % every == 0 for index in range(layers)]
     dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
-    spec = expert_model(f, family, _latent_attention(f), hidden, moe, dense=dense, is_moe=pattern)
+    spec = expert_model(f, family, latent_attention(f), hidden, moe, dense=dense, is_moe=pattern)
     # `aux_loss_alpha` counts in each layer, and over the experts of a token already (MoEGate of the code that
     # DeepSeek published with the weights); the classes in transformers have no such loss.
     return replace(
@@ -187,3 +190,52 @@ def llama4(f: Fields) -> ModelSpec:
     bias = f.flag("attention_bias", False)
     attention = attention_of(f, hidden, head_dim=128, bias=(bias, bias))
     return expert_model(f, "llama4", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)
+
+
+def olmoe(f: Fields) -> ModelSpec:
+    """Norms of queries and keys over all heads; scores as they are unless the config says otherwise."""
+    hidden, layers, bias = f.count("hidden_size"), num_layers_of(f), f.flag("attention_bias", False)
+    moe = MixtureOfExperts(
+        experts=f.count("num_experts"), top_k=f.count("num_experts_per_tok"), expert_inner=f.count("intermediate_size"),
+        router_normalised=f.flag("norm_topk_prob", False),
+    )  # fmt: skip
+    attention = with_norms_of_heads(attention_of(f, hidden, bias=(bias, bias)))
+    return expert_model(f, "olmoe", attention, hidden, moe, dense=None, is_moe=[True] * layers)
+
+
+def granitemoe(f: Fields) -> ModelSpec:
+    """Mixtral with the factors of Granite."""
+    hidden, layers, bias = f.count("hidden_size"), num_layers_of(f), f.flag("attention_bias", False)
+    moe = MixtureOfExperts(experts=f.count("num_local_experts"), top_k=f.count("num_experts_per_tok"),
+                           expert_inner=f.count("intermediate_size"))  # fmt: skip
+    attention = attention_of(f, hidden, bias=(bias, bias))
+    return with_granite_factors(
+        f, expert_model(f, "granitemoe", attention, hidden, moe, dense=None, is_moe=[True] * layers)
+    )
+
+
+def phimoe(f: Fields) -> ModelSpec:
+    """LayerNorm; a token's two experts are drawn at random among the good ones (SparseMixer, arXiv 2409.12136)."""
+    hidden, layers, bias = f.count("hidden_size"), num_layers_of(f), f.flag("attention_bias", False)
+    moe = MixtureOfExperts(
+        experts=f.count("num_local_experts"), top_k=f.count("num_experts_per_tok"),
+        expert_inner=f.count("intermediate_size"), router_normalised=False,
+    )  # fmt: skip
+    windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
+    attention = attention_of(f, hidden, bias=(bias, bias))
+    spec = expert_model(f, "phimoe", attention, hidden, moe, dense=None, is_moe=[True] * layers, windows=windows)
+    kinds = tuple(replace(kind, norm_bias=True) for kind in spec.kinds)
+    return replace(spec, kinds=kinds, norm_bias=True, head_bias=f.flag("lm_head_bias", False),
+                   unmodelled=("SparseMixer router",))  # fmt: skip
+
+
+def minimax_m2(f: Fields) -> ModelSpec:
+    """Sigmoid scores; norms of queries and keys over all heads. Configs mention modules that predict several tokens:
+    neither transformers nor Megatron-Bridge has them."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    moe = MixtureOfExperts(experts=f.count("num_local_experts"), top_k=f.count("num_experts_per_tok"),
+                           expert_inner=f.count("intermediate_size"), router_scores="sigmoid")  # fmt: skip
+    attention = with_norms_of_heads(attention_of(f, hidden, head_dim=128))
+    spec = expert_model(f, "minimax_m2", attention, hidden, moe, dense=None, is_moe=[True] * layers)
+    turned = f.count("rotary_dim", default=attention.head_dim)
+    return replace(spec, partial_rotary_factor=turned / attention.head_dim)

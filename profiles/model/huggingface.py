@@ -40,7 +40,7 @@ def read_config(
         raise _unknown_family(data, text, file or name)
     fields = Fields(text, file=file, prefix=prefix, line=line)
     spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
-    spec = replace(spec, unmodelled=unmodelled(fields, spec.family))
+    spec = replace(spec, unmodelled=(*spec.unmodelled, *unmodelled(fields, spec.family)))
     fields.finish()
     if data.get("quantization_config") or text.get("quantization_config"):
         warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")

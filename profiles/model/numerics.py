@@ -23,31 +23,54 @@ class _Defaults(NamedTuple):
 
 
 _FAMILIES: Mapping[str, _Defaults] = {
+    "arcee": _Defaults(norm_epsilon=1e-5, activation="relu2"),
     "bloom": _Defaults(None, 1e-5, "gelu_tanh"),
+    "cohere": _Defaults(500_000.0, 1e-5),
+    "cohere2": _Defaults(norm_epsilon=1e-5),
+    "ernie4_5": _Defaults(500_000.0, 1e-5),
+    "ernie4_5_moe": _Defaults(500_000.0, 1e-5),
+    "exaone4": _Defaults(norm_epsilon=1e-5),
     "falcon": _Defaults(norm_epsilon=1e-5, activation="gelu"),
     "gemma": _Defaults(activation="gelu_tanh"),
     "gemma2": _Defaults(activation="gelu_tanh"),
     "gemma3": _Defaults(1e6, activation="gelu_tanh"),
     "gemma3_text": _Defaults(1e6, activation="gelu_tanh"),
+    "glm": _Defaults(norm_epsilon=1.5625e-7),
+    "glm4": _Defaults(norm_epsilon=1.5625e-7),
+    "glm4_moe": _Defaults(norm_epsilon=1e-5),
+    "glm4_moe_lite": _Defaults(norm_epsilon=1e-5),
     "gpt2": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
     "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu"),
     "gptj": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
+    "hunyuan_v1_dense": _Defaults(norm_epsilon=1e-5),
+    "hunyuan_v1_moe": _Defaults(norm_epsilon=1e-5),
+    "hy_v3": _Defaults(11_158_840.0, 1e-5),
+    "internlm3": _Defaults(norm_epsilon=1e-5),
     "llama4": _Defaults(500_000.0, 1e-5),
     "llama4_text": _Defaults(500_000.0, 1e-5),
+    "mimo_v2_flash": _Defaults(5e6, 1e-5),
+    "minimax_m2": _Defaults(5e6),
+    "ministral3": _Defaults(1e6, 1e-5),
     "mixtral": _Defaults(1e6, 1e-5),
+    "nemotron": _Defaults(norm_epsilon=1e-5, activation="relu2"),
     "olmo2": _Defaults(norm_epsilon=1e-5),
+    "olmo3": _Defaults(500_000.0, 1e-5),
+    "olmoe": _Defaults(norm_epsilon=1e-5),
     "opt": _Defaults(None, 1e-5, "relu"),
     "phi3": _Defaults(norm_epsilon=1e-5),
+    "phimoe": _Defaults(1e6, 1e-5),
     "qwen2_vl": _Defaults(1e6, 1e-5),
     "qwen2_5_vl": _Defaults(1e6, 1e-5),
     "qwen3_vl_moe_text": _Defaults(500_000.0),
     "qwen3_vl_text": _Defaults(500_000.0),
+    "smollm3": _Defaults(2e6),
+    "stablelm": _Defaults(norm_epsilon=1e-5),
     "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
 }
 # Numbers that are in the code of the family, so that its config has none of them.
 _FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}
-_EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
+_EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "layernorm_epsilon")
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),

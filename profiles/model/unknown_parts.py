@@ -18,6 +18,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
         "linear_num_key_heads", "short_conv_kernel_size",
     ),
     "recurrent layers of RWKV": ("attention_hidden_size", "decay_low_rank_dim"),
+    "keys that are values, too": ("attention_k_eq_v",),
     "gates of attention": ("use_head_wise_attn_gate",),
     "short convolutions": ("conv_L_cache",),
     "index of sparse attention": ("index_topk", "sparse_attention_config"),

@@ -20,13 +20,17 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     # transformers does not normalise the weights of DeepSeek-V2's experts, and turns neighbours of a head.
     "deepseek_v2": {**_NO_NOISE, "moe_layer_freq": 1, "mlp_bias": False, "norm_topk_prob": False},
     "deepseek_v3": {**_NO_NOISE, "moe_layer_freq": 1, "rope_interleave": True},
+    "ernie4_5_moe": {"moe_norm_min": 1e-12},
     "gemma": _CAUSAL,
     "gemma2": _CAUSAL,
     "gemma3": {**_CAUSAL, "attn_logit_softcapping": None},  # transformers caps no scores of Gemma 3
     "gpt2": {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
     "gpt_oss": {**_NO_NOISE, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    "minimax_m2": _NO_NOISE,
     "mixtral": _NO_NOISE,
+    "olmoe": {"clip_qkv": None},
     "opt": {"do_layer_norm_before": True},
+    "phimoe": {**_NO_NOISE, "input_jitter_noise": 0.0},
     "qwen2_moe": _NO_NOISE,
     "qwen3_moe": _NO_NOISE,
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},

@@ -58,9 +58,22 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
         "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
         f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
-        **cannot_rotate(model, options), **cannot_orthogonalise(workload, options),
+        **_unwritten(model), **cannot_rotate(model, options), **cannot_orthogonalise(workload, options),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
+
+
+def _unwritten(model: ModelSpec) -> dict[str, bool]:
+    """Parts that no argument written here gives, of whatever family."""
+    scores = any(kind.attention.score_scale or kind.attention.score_softcap for kind in model.kinds)
+    factors = {model.embedding_scale, model.residual_scale, model.logit_scale}
+    return {
+        "model.kinds.output_norms: norms are in front of the blocks": any(kind.output_norms for kind in model.kinds),
+        "model.kinds.parallel_blocks: blocks run in turn": any(kind.parallel_blocks for kind in model.kinds),
+        "model.logit_scale: embeddings, residuals, scores and logits have no factors":
+            factors != {1.0} or scores or model.logit_softcap is not None,
+        "model.unit_offset_norms: norms multiply by their weight": model.unit_offset_norms,
+    }  # fmt: skip
 
 
 def _plain(attention: Attention) -> tuple[Any, ...]:

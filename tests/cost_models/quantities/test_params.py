@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.quantities.memory import edge_parameters
@@ -26,6 +27,12 @@ from ...meta_models import assert_equal_counts, text_config
 from ...snapshots import ROOT
 from ..mtp_parameters import mtp_parameters
 
+# Families that have no file of their own, by one of their configs; transformers has a class of each.
+LISTED = {
+    entry["name"]: entry["config"]
+    for entry in yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
+    if "refused" not in entry
+}
 CONFIGS = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -40,8 +47,13 @@ def test_real_config_counts_equal_transformers(path: Path) -> None:
 
 
 def family(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "configs" / f"{name}.json").read_text())
+    path = ROOT / "tests" / "data" / "configs" / f"{name}.json"
+    data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else LISTED[name]
     return dict(data.get("text_config", data))
+
+
+def _layers_of(*kinds: str) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(kinds), min_size=3, max_size=3)
 
 
 @st.composite
@@ -57,26 +69,33 @@ def perturbed(draw: st.DrawFn, name: str) -> dict[str, Any]:
     data["vocab_size"] = draw(st.integers(50, 200))
     data |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}  # the defaults lie outside a small vocabulary
     data["tie_word_embeddings"] = draw(st.booleans())
-    data.pop("rope_scaling", None)
+    for key in ("rope_scaling", "no_rope_layers", "hybrid_layer_pattern", "moe_layer_freq"):
+        data.pop(key, None)
     for key in ("num_key_value_heads", "num_kv_heads"):
         if key in data and "kv_lora_rank" not in data:
             data[key] = draw(st.sampled_from([1, 2, heads]))
     for key in ("intermediate_size", "ffn_dim", "moe_intermediate_size", "shared_expert_intermediate_size"):
         if key in data:
             data[key] = draw(st.integers(8, 96))
-    for key in ("attention_bias", "mlp_bias", "use_bias", "bias", "qkv_bias", "enable_bias"):
+    for key in SWITCHES:
         if key in data or (name, key) in ADDED:
             data[key] = draw(st.booleans())
-    if "layer_types" in data:
-        data["layer_types"] = draw(
-            st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=layers, max_size=layers)
-        )
+    for key, kinds in LAYERS.items():
+        if key in data:
+            data[key] = draw(st.lists(st.sampled_from(kinds), min_size=layers, max_size=layers))
     data |= draw(FAMILY_SWITCHES.get(name, st.just({})))
     return data
 
 
+SWITCHES = ("attention_bias", "attention_out_bias", "mlp_bias", "use_bias", "bias", "qkv_bias", "enable_bias",
+            "use_qkv_bias", "use_qk_norm", "qk_layernorm", "use_parallel_residual", "lm_head_bias")  # fmt: skip
+# Fields with a word per layer.
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "mlp_layer_types": ["dense", "sparse"]}
 # Switches that the published config leaves at their default.
-ADDED = {("opt-125m", "enable_bias"), ("qwen1.5-moe-a2.7b", "qkv_bias"), ("gpt-neox-20b", "attention_bias")}
+ADDED = {
+    ("opt-125m", "enable_bias"), ("qwen1.5-moe-a2.7b", "qkv_bias"), ("gpt-neox-20b", "attention_bias"),
+    ("command-r", "use_qk_norm"), ("stablelm-2-1.6b", "qk_layernorm"), ("stablelm-2-1.6b", "use_parallel_residual"),
+}  # fmt: skip
 
 _small_moe = st.fixed_dictionaries({"num_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)})
 _small_mla = st.fixed_dictionaries(
@@ -92,6 +111,19 @@ _small_mla = st.fixed_dictionaries(
         "qk_nope_head_dim": st.sampled_from([8, 16]),
         "qk_rope_head_dim": st.sampled_from([4, 8]),
         "v_head_dim": st.sampled_from([8, 12]),
+    }
+)
+_LOCAL = {"num_local_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)}
+_local = st.fixed_dictionaries(_LOCAL)
+_shared = st.fixed_dictionaries(
+    {
+        "n_routed_experts": st.sampled_from([4, 8]),
+        "n_shared_experts": st.integers(1, 2),
+        "n_group": st.sampled_from([1, 2]),
+        "topk_group": st.just(1),
+        "num_experts_per_tok": st.just(2),
+        "first_k_dense_replace": st.integers(0, 3),
+        "head_dim": st.sampled_from([8, 16]),
     }
 )
 _head_dim = st.fixed_dictionaries({"head_dim": st.sampled_from([8, 16, 32])})
@@ -114,6 +146,34 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "ffn_hidden_size": st.sampled_from([None, 56]),
         }
     ),
+    "afm-4.5b": _head_dim,
+    "command-r7b": _head_dim,
+    "ernie-4.5-0.3b": _head_dim,
+    "ernie-4.5-21b-a3b": st.fixed_dictionaries({
+        "moe_num_experts": st.integers(2, 5), "moe_k": st.just(2), "moe_num_shared_experts": st.integers(0, 2),
+        "moe_layer_start_index": st.integers(0, 2), "moe_layer_end_index": st.sampled_from([-1, 0, 1]),
+        "moe_layer_interval": st.integers(1, 2), "use_bias": st.just(False),
+    }),
+    "dots.llm1": _shared,
+    "glm-4.5": _shared,
+    "glm-4.7-flash": _small_mla,
+    "hy3-295b-a21b": st.fixed_dictionaries({"num_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2),
+                                            "num_shared_experts": st.integers(1, 2)}),
+    "hunyuan-a13b": st.fixed_dictionaries({"num_experts": st.integers(2, 5), "moe_topk": st.just(2)}),
+    "internlm3-8b": st.booleans().map(lambda bias: {"attention_bias": bias, "mlp_bias": bias}),
+    "mimo-v2-flash": st.fixed_dictionaries({
+        "n_routed_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2), "head_dim": st.sampled_from([12, 24]),
+        "v_head_dim": st.sampled_from([8, 12]), "num_key_value_heads": st.sampled_from([1, 2]),
+        "layer_types": _layers_of("sliding_attention", "full_attention"), "num_hidden_layers": st.just(3),
+        "mlp_layer_types": _layers_of("dense", "sparse"),
+    }),
+    "granite-3.1-3b-a800m": _local,
+    "minimax-m2.5": st.fixed_dictionaries({**_LOCAL, "head_dim": st.sampled_from([16, 32]),
+                                           "rotary_dim": st.sampled_from([8, 16])}),
+    "nemotron-4-340b": _head_dim,
+    "olmoe-1b-7b": _small_moe,
+    "phi-3.5-moe": _local,
+    "seed-oss-36b": _head_dim,
     "llama-3.1-8b": _head_dim,
     "mistral-7b": _head_dim,
     "mixtral-8x7b": st.fixed_dictionaries({"num_local_experts": st.integers(2, 5)}),
@@ -136,7 +196,7 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
-    "gpt-oss-20b": st.fixed_dictionaries({"num_local_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)}),
+    "gpt-oss-20b": _local,
     "llama-4-scout": st.fixed_dictionaries(
         {
             "num_local_experts": st.integers(2, 5),
@@ -151,6 +211,12 @@ PERTURBED = [
     for path in CONFIGS
     if path.stem not in ("kimi-k2", "opt-350m", "falcon-40b", "llama-3.2-1b", "gemma-3-4b", "llama-4-maverick")
 ]
+PERTURBED += [
+    "afm-4.5b", "command-r", "command-r7b", "devstral-2-123b", "dots.llm1", "ernie-4.5-0.3b", "ernie-4.5-21b-a3b",
+    "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash", "granite-3.1-3b-a800m", "hunyuan-7b",
+    "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash", "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b",
+    "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b", "stablelm-2-1.6b",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PERTURBED)
