@@ -79,10 +79,9 @@ def has_fixed_shapes(codes: Ints) -> Mask:
     return _WHOLE_SHARE[codes] < 1.0
 
 
-# The parts of a layer whose products may be in a graph: of a dense layer the first two, of one with experts all but the
-# second.
-PARTS = ("attention", "mlp", "shared", "router", "experts")
-_PART_MODULES = {"attention": ("attn",), "mlp": ("mlp",), "shared": ("moe_router", "moe"),
+# The parts of layers whose products may be in a graph (graph_parts.parts_of). Graphs of modules hold no mixers.
+PARTS = ("attention", "mixer", "mlp", "shared", "router", "experts")
+_PART_MODULES = {"attention": ("attn",), "mixer": (), "mlp": ("mlp",), "shared": ("moe_router", "moe"),
                  "router": ("moe_router", "moe"), "experts": ("moe",)}  # fmt: skip
 
 
@@ -106,7 +105,6 @@ def returns_normed_tokens(codes: Ints, *, permutes_first: bool) -> Mask:
     return np.asarray(_ENDS_AT_ROUTER[codes] & ~(permutes_first & _HOLDS_PREPROCESSING[codes]))
 
 
-def holds_whole_layer(codes: Ints, *, is_moe: bool) -> Mask:
-    """[n] whether one graph holds all of a layer."""
-    parts = ("attention", "experts", "router") if is_moe else ("attention", "mlp")
+def holds_whole_layer(codes: Ints, parts: tuple[str, ...]) -> Mask:
+    """[n] whether one graph holds all `parts` of a layer."""
     return np.asarray(np.all([IN_GRAPH[part][codes] for part in parts], axis=0))

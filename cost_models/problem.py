@@ -12,7 +12,8 @@ from .layouts import Layout, Layouts
 from .quantities import memory
 from .quantities.edge_operations import embedding, head, mtp
 from .quantities.layer_operations import decoder_layer
-from .quantities.matrices import Matrix, edge_matrices, layer_matrices
+from .quantities.matrices import edge_matrices, layer_matrices
+from .quantities.matrix import Matrix
 from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains

@@ -184,7 +184,7 @@ def kept_axes(text: str) -> dict[str, int]:
 
 def check_balancing(job: Job, settings: Settings) -> None:
     """Raises InputError where experts cannot, or must not, get their tokens in turn."""
-    if not any(isinstance(kind.feed_forward, MixtureOfExperts) for kind in job.model.kinds):
+    if not any(isinstance(block, MixtureOfExperts) for block in job.model.feed_forwards):
         raise InputError(f"--balance-experts: {job.model.name} has no experts", hint="leave it out")
     if settings.check_parity:
         raise InputError("--balance-experts: which experts a token gets depends on the layout, so no run equals it",

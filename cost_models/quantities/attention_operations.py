@@ -20,29 +20,22 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         _add_latent_projections(builder, ops, attention)
         g = a  # MLA decompresses keys and values for every head before the core
     else:
-        builder.add_gemm(ops, "qkv", tokens, a * d + g * (d + dv), h)
-        ops.wgrad_stash.append(w * tokens * (a * d + g * (d + dv)))
+        gate = a * dv if attention.output_gate else 0.0
+        builder.add_gemm(ops, "qkv", tokens, a * d + g * (d + dv) + gate, h)
+        ops.wgrad_stash.append(w * tokens * (a * d + g * (d + dv) + gate))
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
     ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
     context = _context(builder, attention)
     flops = 2.0 * tokens * a * (d + dv) * context / 2  # causal half of QK^T and PV
     ops.cores.append(Core(flops, context, d, tag("attn")))
-    heads_bytes = w * tokens * (a * d + g * (d + dv))
-    core, projection = mask_of_modules("core_attn"), mask_of_modules("attn_proj")
+    heads_bytes, core = w * tokens * (a * d + g * (d + dv)), mask_of_modules("core_attn")
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
     if attention.norm_parameters:
         _add_head_norms(builder, ops, attention, tokens * (a + g) * d)
-    out, projected = w * tokens * a * dv, ops.keeps_input("o")
-    if projected:  # the core keeps the same tensor, but where it is sent to other ranks in between
-        alone = core if builder.kept_input < w else projection
-        ops.saved.append(Saved("attention output", out, offload=np.where(shard.ulysses > 1, alone, alone | core)))
-    # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
-    by_heads = np.where(shard.ulysses > 1, out, 0.0) if projected else out
-    ops.saved.append(Saved("attention output by heads", by_heads, tag("attn"), core))
-    if builder.kept_input < w and projected:  # the core keeps it too, as it made it
-        quantised = builder.kept_input * tokens * a * dv
-        ops.saved.append(Saved("quantised attention output", quantised, offload=projection))
-    if not builder.model.learned_positions:
+    _add_kept_output(builder, ops, tokens * a * dv)
+    if attention.output_gate:
+        _add_output_gate(builder, ops, tokens * a * dv)
+    if not builder.model.learned_positions and attention.rotary:
         _add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
         _add_scores(builder, ops, tokens * a)
@@ -51,6 +44,29 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     else:
         ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
     _add_context_parallel(builder, ops, a * d, g * d, g * dv)
+
+
+def _add_kept_output(builder: Builder, ops: LayerOperations, elements: Array) -> None:
+    """What attention puts out, kept by its core and by the projection after it."""
+    shard, w = builder.shard, builder.activation_bytes
+    core, projection = mask_of_modules("core_attn"), mask_of_modules("attn_proj")
+    out, projected = w * elements, ops.keeps_input("o")
+    if projected:  # the core keeps the same tensor, but where it is sent to other ranks in between
+        alone = core if builder.kept_input < w else projection
+        ops.saved.append(Saved("attention output", out, offload=np.where(shard.ulysses > 1, alone, alone | core)))
+    # The core keeps it as it made it: by heads. The product after it keeps what came back by tokens.
+    by_heads = np.where(shard.ulysses > 1, out, 0.0) if projected else out
+    ops.saved.append(Saved("attention output by heads", by_heads, tag("attn"), core))
+    if builder.kept_input < w and projected:  # the core keeps it too, as it made it
+        ops.saved.append(Saved("quantised attention output", builder.kept_input * elements, offload=projection))
+
+
+def _add_output_gate(builder: Builder, ops: LayerOperations, elements: Array) -> None:
+    """The output of attention times a sigmoid of the gate: both are kept beside their product. Sigmoid 2, product 3;
+    backward: two products 3 each, sigmoid 3."""
+    w = builder.activation_bytes
+    ops.saved.append(Saved("gate of the output, its sigmoid, gated output", 3 * w * elements))
+    ops.traffic.append(MemoryTraffic("output gate", 5 * w * elements, 9 * w * elements, fusable=False))
 
 
 def _add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:

@@ -73,21 +73,23 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     inner = block.expert_inner / shard.etp
     parts, moe = (2 if block.gated else 1), tag("moe")
     builder.add_gemm(ops, "router", local, float(block.experts), h, wide=True)
-    builder.add_gemm(ops, "experts up", rows / num_local, inner * parts, h, moe, count=num_local)
-    builder.add_gemm(ops, "experts down", rows / num_local, h, inner, moe, count=num_local)
-    ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * h)
+    width = h if block.latent is None else _add_latent(builder, ops, float(block.latent))
+    builder.add_gemm(ops, "experts up", rows / num_local, inner * parts, width, moe, count=num_local)
+    builder.add_gemm(ops, "experts down", rows / num_local, width, inner, moe, count=num_local)
+    ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * width)
     ops.wgrad_stash.append(w * local * block.experts)
     _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
                     weighted=builder.stack.weighs_activations)  # fmt: skip
     if ops.keeps_input():
-        ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * h, moe, mask_of_modules("expert_fc1")))
+        kept, sends = builder.kept_input * rows * width, mask_of_modules("expert_fc1")
+        ops.saved.append(Saved("dispatched tokens", kept, moe, sends))
     if not builder.stack.weighs_activations:
-        ops.saved.append(Saved("expert outputs", w * routed * h, moe))
+        ops.saved.append(Saved("expert outputs", w * routed * width, moe))
     if IS_ITERATION[shard.graphs].any() and builder.stack.dropless and block.capacity_factor is None:
         ops.saved += _stash_room(ops.saved, shard.graphs)
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
     if block.expert_bias:
-        _add_output_bias(builder, ops, rows, num_local)
+        _add_output_bias(builder, ops, rows * width, num_local)
     launched = np.maximum(builder.stack.kernels_per_expert_block - router_launches(shard.graphs), 0.0)
     ops.kernels = ops.kernels + launched + builder.stack.kernels_per_expert * num_local
     ops.host_waits = ~has_fixed_shapes(shard.graphs) & (builder.stack.dropless and block.capacity_factor is None)
@@ -96,6 +98,18 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _add_latent(builder: Builder, ops: LayerOperations, latent: float) -> float:
+    """The projection of tokens to the width of experts, and that of their outputs back, whole on every rank of tp
+    (Megatron Core d98e8a64, transformer/moe/moe_layer.py, fc1_latent_proj); returns that width."""
+    h, w, tokens = builder.model.hidden, builder.activation_bytes, builder.shard.sp_tokens
+    builder.add_gemm(ops, "experts latent down", tokens, latent, h)
+    builder.add_gemm(ops, "experts latent up", tokens, h, latent)
+    ops.wgrad_stash.append((w + builder.kept_input) * tokens * latent + w * h * tokens)
+    if ops.keeps_input():
+        ops.saved.append(Saved("latent of experts", 2 * builder.kept_input * tokens * latent))
+    return latent
 
 
 def _stash_room(saved: list[Saved], graphs: Ints) -> list[Saved]:
@@ -107,7 +121,7 @@ def _stash_room(saved: list[Saved], graphs: Ints) -> list[Saved]:
 
 def _add_dispatch(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array) -> None:
     """Tokens to the ranks of their experts, in the order of these, and back."""
-    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    shard, h, w = builder.shard, block.latent or builder.model.hidden, builder.activation_bytes
     ranks = shard.ep * shard.etp
     if builder.stack.ep_dispatch == "allgather":  # all tokens of all ranks go to each of them
         before = routed = shard.sp_tokens * ranks
@@ -141,18 +155,18 @@ def _add_permutation(
     else:
         padded = np.logical_and(ops.host_waits, builder.workload.is_quantised)
         again = rows * (np.where(block.experts > shard.ep, 2.0, 0.0) + np.where(padded, 2.0, 0.0))
-    moved = builder.activation_bytes * builder.model.hidden * 2 * (tokens + routed + again)
+    moved = builder.activation_bytes * (block.latent or builder.model.hidden) * 2 * (tokens + routed + again)
     ops.traffic.append(MemoryTraffic("permute", moved, moved, tag("moe")))
 
 
-def _add_output_bias(builder: Builder, ops: LayerOperations, rows: Array, num_local: Array) -> None:
+def _add_output_bias(builder: Builder, ops: LayerOperations, elements: Array, num_local: Array) -> None:
     """The bias of an expert times the weight of a token, added to the expert's output by kernels of one step each, in
     fp32 (Megatron Core, transformer/moe/experts.py, TEGroupedMLP._apply_bias).
 
     Forward: product written 4, sum read w + 4 and written 4, all experts joined 8, cast 4 + w. Backward: cast w + 4,
     cast for the output 4 + w, products with weights and with biases 8 and summed up 4 each, parts joined 2 w.
     """
-    w, elements = builder.activation_bytes, rows * builder.model.hidden
+    w = builder.activation_bytes
     forward, backward = (24 + 2 * w) * elements, (32 + 4 * w) * elements
     ops.traffic.append(MemoryTraffic("expert bias", forward, backward, tag("moe"), fusable=False))
     ops.kernels = ops.kernels + 2.0 * num_local

@@ -14,7 +14,7 @@ def kept_outputs(codes: Ints, kind: Layer) -> Array:
     not."""
     block, router = kind.feed_forward, IN_GRAPH["router"][codes]
     shared = isinstance(block, MixtureOfExperts) and block.shared_inner > 0
-    whole = holds_whole_layer(codes, is_moe=kind.is_moe)
+    whole = holds_whole_layer(codes, parts_of(kind))
     return np.where(whole | (router & shared), 1.0, 0.0)
 
 
@@ -23,18 +23,23 @@ def kept_gradients(codes: Ints, kind: Layer) -> Array:
     the router gives the residual, the normed tokens, and the output of the shared experts."""
     block = kind.feed_forward
     any_graph = np.any([held[codes] for part, held in IN_GRAPH.items() if part in parts_of(kind)], axis=0)
-    whole = holds_whole_layer(codes, is_moe=kind.is_moe)
+    whole = holds_whole_layer(codes, parts_of(kind))
     more = 1.0 + (isinstance(block, MixtureOfExperts) and block.shared_inner > 0) if kind.is_moe else 0.0
     return np.where(any_graph, 1.0 + np.where(~whole & IN_GRAPH["router"][codes], more, 0.0), 0.0)
 
 
 def parts_of(kind: Layer) -> tuple[str, ...]:
     """Of cuda_graphs.PARTS, those of a layer."""
-    return ("attention", "router", "shared", "experts") if kind.is_moe else ("attention", "mlp")
+    mixing = ("attention",) * (kind.attention is not None) + ("mixer",) * (kind.mixer is not None)
+    if kind.feed_forward is None:
+        return mixing
+    return mixing + (("router", "shared", "experts") if kind.is_moe else ("mlp",))
 
 
 def part_of_product(name: str, *, is_moe: bool) -> str:
     """Which of cuda_graphs.PARTS a product (Gemm.name) is in; adapters count as attention's."""
+    if name.startswith("mixer"):
+        return "mixer"
     if name in ("up", "down"):
         return "shared" if is_moe else "mlp"
     return "experts" if name.startswith("experts") else name if name == "router" else "attention"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..cuda_graphs import launched_beside_attention
+from ..layer_kinds.registry import kind_of
 from ..offload_modules import mask_of_modules
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .attention_operations import add_attention
@@ -28,28 +29,19 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     """Operations of one decoder layer of `kind`."""
     lora = builder.workload.lora if trains == "lora" else None
     adapted = frozenset(lora_shapes(builder.model, kind, lora.targets)) if lora is not None else frozenset()
-    ops = LayerOperations(name="moe layer" if kind.is_moe else "layer", trains=trains, adapted=adapted)
+    ops = LayerOperations(name=name_of(kind), trains=trains, adapted=adapted)
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     ops.input_bytes = w * h * shard.sp_tokens
     ops.graph_output = kept_outputs(shard.graphs, kind) * ops.input_bytes
-    ops.kernels = builder.stack.kernels_per_layer * launched_beside_attention(shard.graphs)
+    # A block that mixes tokens and a feed-forward block launch half of a transformer layer's kernels each (assumed).
+    ops.kernels = builder.stack.kernels_per_layer * num_blocks(kind) / 2 * launched_beside_attention(shard.graphs)
     _add_norms(builder, ops, kind)
-    add_attention(builder, ops, kind.attention)
-    if isinstance(kind.feed_forward, MixtureOfExperts):
-        add_experts(builder, ops, kind.feed_forward)
-    else:
-        add_dense(builder, ops, kind.feed_forward.inner, kind.feed_forward.gated)
-    if builder.model.dropout:  # two one-byte masks (after attention, after the feed-forward block)
-        ops.saved.append(Saved("dropout masks", 2.0 * h * shard.sp_tokens))
+    projections = _add_mixing(builder, ops, kind) + _add_feed_forward(builder, ops, kind)
+    if builder.model.dropout:  # a one-byte mask after each block
+        ops.saved.append(Saved("dropout masks", num_blocks(kind) * h * shard.sp_tokens))
         # The mask written; backward, a pass of its own over it and the gradient (torch native_dropout_backward).
-        elements = 2.0 * h * shard.sp_tokens
+        elements = num_blocks(kind) * h * shard.sp_tokens
         ops.traffic.append(MemoryTraffic("dropout", elements, (1 + 2 * w) * elements))
-    projections = 4  # query, key, value; output
-    builder.add_tensor_parallel(ops, inputs=3)
-    if isinstance(kind.feed_forward, FeedForward):
-        inputs = 2 if kind.feed_forward.gated else 1
-        builder.add_tensor_parallel(ops, inputs=inputs, first=tag("mlp"), last=LAST | last_of_block(builder, "mlp"))
-        projections += inputs + 1
     ops.kernels = ops.kernels + np.where(shard.tp > 1, builder.stack.kernels_per_projection * projections, 0.0)
     if builder.workload.is_quantised:
         _add_casts(builder, ops)
@@ -61,14 +53,55 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     return ops
 
 
+def name_of(kind: Layer) -> str:
+    """The layer's name in tables: `layer` and `moe layer` of transformers, else that of its blocks."""
+    if kind.is_transformer:
+        return "moe layer" if kind.is_moe else "layer"
+    names = ["attention"] if kind.attention is not None else []
+    names += [kind_of(kind.mixer).name] if kind.mixer is not None else []
+    names += [] if kind.feed_forward is None else ["experts"] if kind.is_moe else ["mlp"]
+    return f"{' + '.join(names)} layer"
+
+
+def num_blocks(kind: Layer) -> float:
+    """Blocks that add to the residual stream: one that mixes tokens, and a feed-forward block."""
+    return float(kind.mixes) + float(kind.feed_forward is not None)
+
+
+def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
+    """Attention and another mixer, both of one input; the number of projections."""
+    projections = 0
+    if kind.attention is not None:
+        add_attention(builder, ops, kind.attention)
+        projections += 4  # query, key, value; output
+    if kind.mixer is not None:
+        mixer = kind_of(kind.mixer)
+        mixer.add(builder, ops, kind.mixer)
+        ops.kernels = ops.kernels + mixer.kernels
+        projections += 2
+    if projections:
+        builder.add_tensor_parallel(ops, inputs=projections - 1)
+    return projections
+
+
+def _add_feed_forward(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
+    """The feed-forward block; the number of its projections that tensor parallelism splits."""
+    block = kind.feed_forward
+    if isinstance(block, MixtureOfExperts):
+        add_experts(builder, ops, block)
+    if not isinstance(block, FeedForward):
+        return 0
+    add_dense(builder, ops, block.inner, block.gated)
+    inputs = 2 if block.gated else 1
+    builder.add_tensor_parallel(ops, inputs=inputs, first=tag("mlp"), last=LAST | last_of_block(builder, "mlp"))
+    return inputs + 1
+
+
 def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
     # Each block's norm keeps its input (the residual stream) and its output (the input of the next product). A norm of
     # the block's output keeps that, too: without a norm before the block in place of what that one would have made.
     h, w, tokens = builder.model.hidden, builder.activation_bytes, builder.shard.sp_tokens
-    down = kind.attention.is_mla  # key, value and mostly query come out of latents
-    inputs = {"attention": () if kind.attention.q_lora_rank else ("q",) if down else ("q", "k", "v"),
-              "feed-forward": ("gate", "up")}  # fmt: skip
-    for block, projections in inputs.items():
+    for block, projections in _inputs(kind).items():
         shares_input = block == "feed-forward" and kind.parallel_blocks
         if not shares_input:
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens, offload=_sends_input(block, kind)))
@@ -85,15 +118,28 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
             ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with, sends))
             ops.saved.append(Saved(f"{block} norm output of graphs", num_bytes * pinned))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
+    added = num_blocks(kind) * w * h * tokens
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
-    ops.traffic.append(MemoryTraffic("residuals", 2 * 3 * w * h * tokens, 2 * 2 * w * h * tokens))
+    ops.traffic.append(MemoryTraffic("residuals", 3 * added, 2 * added))
+
+
+def _inputs(kind: Layer) -> dict[str, tuple[str, ...]]:
+    """Block -> projections of its normed input, as adapters name them."""
+    inputs: dict[str, tuple[str, ...]] = {}
+    if (attention := kind.attention) is not None:  # latent attention: key, value and mostly query come out of latents
+        inputs["attention"] = () if attention.q_lora_rank else ("q",) if attention.is_mla else ("q", "k", "v")
+    elif kind.mixer is not None:
+        inputs["mixer"] = ()
+    return inputs if kind.feed_forward is None else inputs | {"feed-forward": ("gate", "up")}
 
 
 def _sends_input(block: str, kind: Layer) -> int:
     """The offload module that saves what the norm before a block takes: the first product of the block where it is
     fused with the norm, as Megatron Core does but before latent attention and before experts (gpt_layer_specs.py)."""
-    if block == "attention":
+    if block == "attention" and kind.attention is not None:
         return mask_of_modules("attn_norm" if kind.attention.is_mla else "qkv_linear")
+    if block != "feed-forward":
+        return 0
     return mask_of_modules("mlp_norm") if kind.is_moe else 0
 
 

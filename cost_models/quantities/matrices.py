@@ -3,58 +3,37 @@
 Muon (arXiv 2502.16982) keeps one moment of a matrix and updates it by the nearest orthogonal matrix, which
 Newton-Schulz steps find. Adam updates all other parameters. Sources of what is one matrix: Megatron Core d98e8a64,
 optimizer/emerging_optimizers.py (_is_muon_excluded: two dimensions, neither token table nor head; queries, keys and
-values by themselves; gate and up projection together); of the steps: Emerging-Optimizers fd772926, muon_utils.py.
+values by themselves; gate and up projection together).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from ..specs.model import Attention, FeedForward, Layer, ModelSpec
-
-STEPS = 5  # of Newton-Schulz: OptimizerConfig.muon_num_ns_steps
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A parameter that one rank of those that share optimizer states has whole."""
-
-    parts: tuple[tuple[int, int], ...]  # rows and columns of what is orthogonalised by itself
-    split: bool = True  # whether tensor parallelism splits it
-    expert: bool = False  # of a routed expert
-    orthogonalised: bool = True  # by Muon; else Adam updates it
-
-    @property
-    def elements(self) -> int:
-        return sum(rows * columns for rows, columns in self.parts)
-
-    @property
-    def products(self) -> tuple[tuple[int, int, int], ...]:
-        """(m, n, k) of every product [m, k] x [k, n] of one step. With X the part, or its transpose if that has fewer
-        rows: A = X X', B = b A + c A A, X = a X + B X."""
-        if not self.orthogonalised:
-            return ()
-        sides = ((min(part), max(part)) for part in self.parts)
-        return tuple(product for short, long in sides
-                     for product in ((short, short, long), (short, short, short), (short, long, short)))  # fmt: skip
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of the products of an update: of [m, n], m <= n, STEPS (4 m^2 n + 2 m^3)."""
-        return STEPS * sum(2 * m * n * k for m, n, k in self.products)
+from ..layer_kinds.registry import kind_of
+from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from .matrix import Matrix
 
 
 def layer_matrices(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]]:
     """The matrices of a layer of `kind`, and how many it has of each."""
     h, block = model.hidden, kind.feed_forward
-    for matrix in _attention(kind.attention, h):
+    for matrix in _attention(kind.attention, h) if kind.attention is not None else ():
+        yield matrix, 1
+    for matrix in kind_of(kind.mixer).matrices(kind.mixer, h) if kind.mixer is not None else ():
         yield matrix, 1
     if isinstance(block, FeedForward):
         yield from _block(h, block.inner, block.gated)
-        return
+    elif block is not None:
+        yield from _experts(h, block)
+
+
+def _experts(h: int, block: MixtureOfExperts) -> Iterator[tuple[Matrix, int]]:
     yield Matrix(((block.experts, h),), split=False), 1  # the router
-    for matrix, number in _block(h, block.expert_inner, block.gated, expert=True):
+    if block.latent is not None:
+        yield Matrix(((block.latent, h),), split=False), 1
+        yield Matrix(((h, block.latent),), split=False), 1
+    for matrix, number in _block(block.latent or h, block.expert_inner, block.gated, expert=True):
         yield matrix, number * block.experts
     if block.shared_inner:
         yield from _block(h, block.shared_inner, block.gated)
@@ -66,7 +45,8 @@ def _attention(attention: Attention, hidden: int) -> Iterator[Matrix]:
     heads, width = attention.heads, attention.heads * attention.head_dim
     if attention.kv_lora_rank is None:
         keys, values = (attention.kv_heads * dim for dim in (attention.head_dim, attention.value_head_dim))
-        yield Matrix(((width, hidden), (keys, hidden), (values, hidden)))
+        gate = ((heads * attention.value_head_dim, hidden),) * attention.output_gate
+        yield Matrix(((width, hidden), (keys, hidden), (values, hidden), *gate))
     else:
         if attention.q_lora_rank is not None:
             yield Matrix(((attention.q_lora_rank, hidden),), split=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array
+from ..layer_kinds.registry import kind_of
 from ..specs.model import Layer, ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
@@ -24,7 +25,8 @@ MASTER_BYTES = 4.0
 GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it
 # nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
 BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 4.127 / 8}
-REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate")
+REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate",
+              "latent")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +97,15 @@ def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workl
     """Parameters of a decoder layer; `trains` as in operations.Trains."""
     named = params.layer_parameters(model, kind)
     experts = float(params.expert_parameters(model, kind))
-    replicated = float(sum(named.get(name, 0) for name in REPLICATED))
+    whole = (*REPLICATED, *(kind_of(kind.mixer).replicated if kind.mixer is not None else ()))
+    replicated = float(sum(named.get(name, 0) for name in whole))
     sharded = sum(named.values()) - experts - replicated
     if trains == "all":
         return KindParameters(sharded, replicated, experts, sharded, replicated, experts, False)
-    split, whole = 0.0, 0.0
+    split, whole_too = 0.0, 0.0
     if trains == "lora" and workload.lora is not None:
-        split, whole = map(float, params.lora_parameters(model, kind, workload.lora.rank, workload.lora.targets))
-    return KindParameters(sharded, replicated, experts, split, whole, 0.0, True)
+        split, whole_too = map(float, params.lora_parameters(model, kind, workload.lora.rank, workload.lora.targets))
+    return KindParameters(sharded, replicated, experts, split, whole_too, 0.0, True)
 
 
 def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, ...]:

@@ -48,6 +48,25 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchedProduct:
+    """`batch` products of activations in one kernel, [m, k] x [k, n] each; the backward pass makes the gradients of
+    both, and the output again `remade` times."""
+
+    name: str  # for tables and profiles
+    m: float  # rows
+    n: float  # columns
+    k: float  # contracted
+    batch: Array  # [key]
+    tag: int  # recompute modules that run it again
+    remade: float = 0.0  # by a kernel that keeps its inputs only
+
+    @property
+    def flops(self) -> Array:
+        """[key] of the forward pass."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryTraffic:
     """A memory-bound operation: bytes read and written, forward and backward."""
 
@@ -92,6 +111,7 @@ class LayerOperations:
     trains: Trains = "all"  # how much of it
     gemms: list[Gemm] = field(default_factory=list)  # products
     cores: list[Core] = field(default_factory=list)  # core attention
+    batched: list[BatchedProduct] = field(default_factory=list)  # products inside the scan of a mixer
     traffic: list[MemoryTraffic] = field(default_factory=list)  # memory-bound operations
     exchanges: list[Exchange] = field(default_factory=list)  # collectives
     saved: list[Saved] = field(default_factory=list)  # tensors kept for the backward pass
@@ -114,8 +134,8 @@ class LayerOperations:
     def forward_flops(self, modules: int | None = None) -> float:
         """Of the first key; `modules`: only of operations that selective recompute of them redoes."""
         gemms = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if modules is None or g.tag & modules)
-        cores = sum(float(c.flops[0]) for c in self.cores if modules is None or c.tag & modules)
-        return gemms + cores
+        cores: list[Core | BatchedProduct] = [*self.cores, *self.batched]
+        return gemms + sum(float(c.flops[0]) for c in cores if modules is None or c.tag & modules)
 
     def backward_flops(self) -> float:
         """Of the first key: gradients of inputs, and of the weights that train."""
@@ -123,7 +143,8 @@ class LayerOperations:
             return 0.0
         weights = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if g.has_wgrad)
         inputs = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms)
-        return inputs + weights + 2 * sum(float(c.flops[0]) for c in self.cores)
+        cores: list[Core | BatchedProduct] = [*self.cores, *self.batched]
+        return inputs + weights + 2 * sum(float(core.flops[0]) for core in cores)
 
 
 def tag(*modules: str) -> int:

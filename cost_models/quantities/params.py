@@ -8,6 +8,7 @@ Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases a
 
 from __future__ import annotations
 
+from ..layer_kinds.registry import kind_of
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 
 
@@ -33,6 +34,8 @@ def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
         "k": attention.kv_heads * attention.head_dim,
         "v": attention.kv_heads * attention.value_head_dim,
     }
+    if attention.output_gate:
+        widths["q_gate"] = attention.heads * attention.value_head_dim
     counts = {name: hidden * width for name, width in widths.items()}
     if attention.qkv_bias:
         counts["qkv_bias"] = sum(widths.values())
@@ -83,6 +86,8 @@ def feed_forward_parameters(block: FeedForward | MixtureOfExperts, hidden: int) 
     if block.router_bias:
         counts["router_bias"] = block.experts
     counts["experts"] = block.experts * one_expert_parameters(block, hidden)
+    if block.latent is not None:
+        counts["latent"] = 2 * hidden * block.latent
     if block.shared_inner:
         counts["shared"] = sum(_matrices(hidden, block.shared_inner, block.gated, False).values())
     if block.shared_gate:
@@ -92,7 +97,7 @@ def feed_forward_parameters(block: FeedForward | MixtureOfExperts, hidden: int) 
 
 def one_expert_parameters(block: MixtureOfExperts, hidden: int) -> int:
     """Elements of one routed expert, its biases included."""
-    return sum(_matrices(hidden, block.expert_inner, block.gated, block.expert_bias).values())
+    return sum(_matrices(block.latent or hidden, block.expert_inner, block.gated, block.expert_bias).values())
 
 
 def norm_parameters(num_norms: int, hidden: int, bias: bool) -> int:
@@ -105,17 +110,19 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
 
     Raises nothing: a ModelSpec is checked where it is made.
     """
-    counts = attention_parameters(kind.attention, model.hidden)
-    counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
+    counts = attention_parameters(kind.attention, model.hidden) if kind.attention is not None else {}
+    if kind.mixer is not None:
+        counts |= kind_of(kind.mixer).parameters(kind.mixer, model.hidden)
+    if kind.feed_forward is not None:
+        counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
     counts["norms"] = norm_parameters(kind.num_norms, model.hidden, kind.norm_bias)
     return counts
 
 
 def expert_parameters(model: ModelSpec, kind: Layer) -> int:
     """Routed experts of one layer of `kind` (0 when dense): what expert parallelism splits."""
-    if isinstance(kind.feed_forward, FeedForward):
-        return 0
-    return kind.feed_forward.experts * one_expert_parameters(kind.feed_forward, model.hidden)
+    block = kind.feed_forward
+    return block.experts * one_expert_parameters(block, model.hidden) if isinstance(block, MixtureOfExperts) else 0
 
 
 def embedding_parameters(model: ModelSpec) -> int:
@@ -172,9 +179,9 @@ def active_parameters(model: ModelSpec) -> int:
 
 
 def _idle(model: ModelSpec, kind: Layer) -> int:
-    if isinstance(kind.feed_forward, FeedForward):
-        return 0
     block = kind.feed_forward
+    if not isinstance(block, MixtureOfExperts):
+        return 0
     return (block.experts - block.top_k) * one_expert_parameters(block, model.hidden)
 
 
@@ -183,26 +190,28 @@ def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict
 
     MLA: q, k, v are the up projections. gate, up, down are the dense or shared block; routed experts take no adapters.
     """
-    h, attention, block = model.hidden, kind.attention, kind.feed_forward
-    inner = block.inner if isinstance(block, FeedForward) else block.shared_inner
+    shapes = _attention_shapes(kind.attention, model.hidden) if kind.attention is not None else {}
+    if (block := kind.feed_forward) is not None:
+        inner = block.inner if isinstance(block, FeedForward) else block.shared_inner
+        shapes |= {"gate": (model.hidden, inner, True)} if block.gated else {}
+        shapes |= {"up": (model.hidden, inner, True), "down": (inner, model.hidden, False)}
+    wanted = {name: shapes[name] for name in targets if name in shapes}
+    return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
+
+
+def _attention_shapes(attention: Attention, h: int) -> dict[str, tuple[int, int, bool]]:
     q_in, kv_in, k_width = h, h, attention.kv_heads * attention.head_dim
     v_width = attention.kv_heads * attention.value_head_dim
     if attention.is_mla:
         q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
         k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
         v_width = attention.heads * attention.value_head_dim
-    shapes = {
+    return {
         "q": (q_in, attention.heads * attention.head_dim, True),
         "k": (kv_in, k_width, True),
         "v": (kv_in, v_width, True),
         "o": (attention.heads * attention.value_head_dim, h, False),
-        "gate": (h, inner, True),
-        "up": (h, inner, True),
-        "down": (inner, h, False),
     }
-    gated = block.gated
-    wanted = {name: shapes[name] for name in targets if gated or name != "gate"}
-    return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
 
 
 def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def ulysses_degree(model: ModelSpec, keys: Mapping[str, NDArray[np.int64]]) -> A
     degree = np.ones(len(cp))
     degree[algorithm == CP_ALGORITHMS.index("ulysses")] = cp[algorithm == CP_ALGORITHMS.index("ulysses")]
     hybrid = np.flatnonzero((algorithm == CP_ALGORITHMS.index("ring+ulysses")) & (cp > 1))
-    kv_heads = min(kind.attention.kv_heads for kind in model.kinds)
+    kv_heads = min((attention.kv_heads for attention in model.attentions), default=1)
     for pair in set(zip(cp[hybrid].tolist(), tp[hybrid].tolist(), strict=True)):
         per_rank = max(1, kv_heads // pair[1])
         best = max(u for u in range(1, pair[0]) if pair[0] % u == 0 and per_rank % u == 0)

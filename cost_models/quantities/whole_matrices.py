@@ -14,7 +14,7 @@ import numpy as np
 from ..arrays import Array, Ints
 from ..problem import Problem
 from .ledger import Ledger
-from .matrices import Matrix
+from .matrix import Matrix
 
 
 def fullest(ledger: Ledger, j: int, cost: Callable[[Matrix], Array]) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays import Array, Mask
 from ..layouts import MODULES
-from ..quantities.operations import Exchange, Gemm, LayerOperations
+from ..quantities.operations import BatchedProduct, Exchange, Gemm, LayerOperations
 from ..specs.cluster import NetworkLevel
 from ..specs.stack import StackSpec
 from . import collectives
@@ -174,6 +174,20 @@ def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _
         flops, context, head = core.flops, core.context, core.head_dim
         forward.add(1, attention_seconds(rates.attention, flops, context, head, False), core.tag)
         backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
+    for product in ops.batched:
+        output, left, right = _batched(product, rates)
+        forward.add(1, output, product.tag)
+        backward.add(1, left + right + product.remade * output, 0)
+
+
+def _batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]:
+    """Seconds of a batch of products: its output, and the gradients of both operands. Nothing of activations is fp8."""
+    m, n, k = product.m, product.n, product.k
+    output, left, right = (
+        gemm_seconds(rates.wide_gemm, *dims, rates.wide_element_bytes, batch=product.batch)
+        for dims in ((m, n, k), (m, k, n), (k, n, m))
+    )
+    return output, left, right
 
 
 def _products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:

@@ -49,8 +49,9 @@ def gemm_seconds(
     element_bytes: float = 2.0,
     *,
     contiguous: tuple[ArrayLike, ArrayLike] | None = None,
+    batch: Array | float = 1.0,
 ) -> Array:
-    """Seconds of one product of [m, k] by [k, n], each operand of `element_bytes` bytes per element.
+    """Seconds of `batch` products of [m, k] by [k, n] in one kernel, each operand of `element_bytes` bytes per element.
 
     Best tile: tiles = ceil(m/tile_m) ceil(n/tile_n); waves = q ceil(tiles/SMs) + (1-q) tiles/SMs;
     compute = waves 2 tile_m tile_n (k + ramp_k) / (rate of one SM); plus fixed_s, and a smooth maximum (exponent 4)
@@ -60,20 +61,21 @@ def gemm_seconds(
     result never falls when m, n or k grows, as long as their alignment stays.
     """
     m, n, k = (np.asarray(dim, dtype=np.float64) for dim in (m, n, k))
-    compute = _tile_seconds(surface, m, n, k) * _alignment(surface, *(contiguous or (n, k))) / surface.training_factor
-    traffic = element_bytes * (m * k + k * n) + max(element_bytes, 2.0) * (m * n)
+    aligned = _alignment(surface, *(contiguous or (n, k)))
+    compute = _tile_seconds(surface, m, n, k, batch) * aligned / surface.training_factor
+    traffic = batch * (element_bytes * (m * k + k * n) + max(element_bytes, 2.0) * (m * n))
     memory = traffic / (surface.memory_bw_bytes_per_s * surface.memory_efficiency)
     high, low = np.maximum(compute, memory), np.minimum(compute, memory)
     ratio = low / np.maximum(high, 1e-300)
     return np.asarray(surface.fixed_s + high * np.sqrt(np.sqrt(1.0 + (ratio * ratio) ** 2)))
 
 
-def _tile_seconds(surface: GemmSurface, m: Array, n: Array, k: Array) -> Array:
+def _tile_seconds(surface: GemmSurface, m: Array, n: Array, k: Array, batch: Array | float) -> Array:
     rate = surface.peak_flops_per_s * surface.efficiency
     quantised = surface.wave_quantisation
     best: Array = np.full((), np.inf)
     for rows, columns in surface.tiles:
-        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        tiles = batch * (np.ceil(m / rows) * np.ceil(n / columns))
         waves = np.ceil(tiles / surface.num_sms) * (quantised * surface.num_sms) + tiles * (1.0 - quantised)
         halvings = np.log2(_LARGEST_TILE / (rows * columns))
         work = waves * (2.0 * rows * columns / (rate * surface.small_tile_factor**halvings))

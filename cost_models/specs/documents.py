@@ -30,6 +30,10 @@ _SILENT = {
     "moe_aux_loss_coeff": 0.0,
     "moe_aux_loss_per_sequence": False,
     "unmodelled": (),
+    "mixer": None,
+    "output_gate": False,
+    "rotary": True,
+    "latent": None,
     "saves_fp8_activations": False,
     "weighs_activations": False,
     "reduces": "buckets",
@@ -40,4 +44,8 @@ _SILENT = {
 
 def spec_to_dict(spec: ModelSpec | StackSpec) -> dict[str, Any]:
     """The fields of a model or stack as files hold them: without those that say nothing, which older files lack."""
-    return asdict(spec, dict_factory=lambda pairs: {k: v for k, v in pairs if k not in _SILENT or v != _SILENT[k]})
+    data = asdict(spec, dict_factory=lambda pairs: {k: v for k, v in pairs if k not in _SILENT or v != _SILENT[k]})
+    for kind, layer in zip(data.get("kinds", ()), spec.kinds if isinstance(spec, ModelSpec) else (), strict=True):
+        if layer.mixer is not None:
+            kind["mixer"] = {"kind": layer.mixer.kind, **kind["mixer"]}
+    return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import log
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 # Dropout in configs, by field: a training without it computes the same network.
 DROPOUTS = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
@@ -22,6 +22,8 @@ class Attention:
     window: int | None = None  # tokens that a query sees at most (sliding window or chunk), None: all before it
     qkv_bias: bool = False  # of the projections of queries, keys and values
     output_bias: bool = False  # of the output projection
+    output_gate: bool = False  # whether a sigmoid of a second query projection multiplies the output (Qwen3-Next)
+    rotary: bool = True  # whether queries and keys are turned, where the model has such positions
     norm_parameters: int = 0  # elements of query/key (and MLA latent) norms
     sink_parameters: int = 0  # learned attention sinks (gpt-oss: one per head)
     q_lora_rank: int | None = None  # MLA: rank of the query compression, None: direct projection
@@ -60,6 +62,7 @@ class MixtureOfExperts:
     expert_bias: bool = False  # of all their matrices
     router_bias: bool = False  # one per expert
     shared_inner: int = 0  # width of all shared experts as one block, 0: none
+    latent: int | None = None  # width that tokens are projected to before they go to experts, None: hidden (Nemotron 3)
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
     groups: int = 1  # of neighbouring experts (DeepSeek-V2, arXiv 2405.04434, 2.2.2)
     top_groups: int = 1  # groups that the experts of a token are in; 1 of 1: a free choice
@@ -78,12 +81,21 @@ class MixtureOfExperts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One kind of decoder layer."""
+class Mixer:
+    """Another block than attention that mixes the tokens of a sequence: a state-space model, linear attention or a
+    convolution. Each is a file of `layer_kinds`."""
 
-    attention: Attention  # block
-    feed_forward: FeedForward | MixtureOfExperts  # block
-    num_norms: int = 2  # of size hidden: 2 pre-norm, 4 around both blocks (gemma-2), 1 shared (gptj)
+    kind: ClassVar[str]  # its name in plans, screens and the explicit form of a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One kind of decoder layer: blocks that mix tokens, then a feed-forward block. A layer may lack either."""
+
+    attention: Attention | None  # block, None: none
+    feed_forward: FeedForward | MixtureOfExperts | None  # block, None: none
+    mixer: Mixer | None = None  # block in place of attention, or beside it on the same input (Falcon-H1)
+    num_norms: int = 2  # of size hidden: 2 pre-norm, 4 around both blocks (gemma-2), 1 shared (gptj) or of one block
     norm_bias: bool = False  # of these norms
     output_norms: bool = False  # the two norms are of the outputs of the blocks (OLMo 2, arXiv 2501.00656)
     parallel_blocks: bool = False  # both blocks take the layer's input, their outputs are added together (GPT-J)
@@ -91,6 +103,23 @@ class Layer:
     @property
     def is_moe(self) -> bool:
         return isinstance(self.feed_forward, MixtureOfExperts)
+
+    @property
+    def transformer_blocks(self) -> tuple[Attention, FeedForward | MixtureOfExperts]:
+        """Its attention and its feed-forward block. Raises TypeError unless these two are all that it has."""
+        if self.attention is None or self.feed_forward is None or self.mixer is not None:
+            raise TypeError("not a transformer layer")
+        return self.attention, self.feed_forward
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether it is attention and a feed-forward block, and nothing else."""
+        return self.attention is not None and self.feed_forward is not None and self.mixer is None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether any of its blocks mixes tokens."""
+        return self.attention is not None or self.mixer is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +210,21 @@ class ModelSpec:
         return len(self.pattern)
 
     @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """The attention of each kind that has one."""
+        return tuple(kind.attention for kind in self.kinds if kind.attention is not None)
+
+    @property
+    def feed_forwards(self) -> tuple[FeedForward | MixtureOfExperts, ...]:
+        """The feed-forward block of each kind that has one."""
+        return tuple(kind.feed_forward for kind in self.kinds if kind.feed_forward is not None)
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The mixer of each kind that has one."""
+        return tuple(kind.mixer for kind in self.kinds if kind.mixer is not None)
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the user should know of `assumed`: a sentence, or none."""
         values = ", ".join(f"{name} {getattr(self, name) or 'none'}" for name in self.assumed)
@@ -204,7 +248,7 @@ class ModelSpec:
     @property
     def capacity_factor(self) -> float | None:
         """That of its routed experts; None where they drop no token."""
-        blocks = (kind.feed_forward for kind in self.kinds)
+        blocks = self.feed_forwards
         return next((block.capacity_factor for block in blocks if isinstance(block, MixtureOfExperts)), None)
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..quantities.ledger import Ledger
-from ..quantities.matrices import STEPS, Matrix
+from ..quantities.matrix import STEPS, Matrix
 from ..quantities.whole_matrices import by_adam, fullest, of_rank, parts
 from ..rates import collectives
 from ..rates.rates import Rates

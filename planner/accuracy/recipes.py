@@ -59,6 +59,5 @@ def _shape_of(model: Mapping[str, Any]) -> tuple[int, int, int, int]:
 
 
 def _shape(model: ModelSpec) -> tuple[int, int, int, int]:
-    blocks = [kind.feed_forward for kind in model.kinds]
-    experts = max((block.experts for block in blocks if isinstance(block, MixtureOfExperts)), default=0)
-    return model.hidden, model.num_layers, model.kinds[0].attention.heads, experts
+    experts = max((block.experts for block in model.feed_forwards if isinstance(block, MixtureOfExperts)), default=0)
+    return model.hidden, model.num_layers, model.attentions[0].heads, experts

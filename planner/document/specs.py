@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, get_args, get_type_hints
 
-from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
+from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
+from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec, RopeScaling
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Lora, LoraTarget, Workload
 from ...errors import FieldProblem, InputError
@@ -52,17 +53,7 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     layers = []
     for index, kind in enumerate(kinds):
         where = f"resolved.model.kinds.{index}"
-        block = kind.get("feed_forward", {})
-        parts = {
-            "attention": build(Attention, kind.get("attention", {}), f"{where}.attention", name),
-            "feed_forward": build(
-                MixtureOfExperts if "experts" in block else FeedForward, block, f"{where}.feed_forward", name
-            ),
-        }
-        if "experts" in block:
-            _capacity(parts["feed_forward"], f"{where}.feed_forward.capacity_factor", name)
-        _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
-        layers.append(build(Layer, {**kind, **parts}, where, name))
+        layers.append(build(Layer, {**kind, **_blocks(kind, where, name)}, where, name))
     pattern = tuple(data.get("pattern", ()))
     if not pattern or not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.pattern")])
@@ -82,6 +73,38 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
             problem = FieldProblem(f"`{value}` is not a positive number", file=name, field=f"resolved.model.{key}")
             raise InputError.of([problem])
     return model
+
+
+def _blocks(kind: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
+    """The blocks of a layer; null where it lacks one."""
+    attention, mixer = kind.get("attention", {}), kind.get("mixer")
+    block = kind.get("feed_forward", {})
+    parts: dict[str, Any] = {"attention": None, "feed_forward": None, "mixer": None}
+    if attention is not None:
+        parts["attention"] = build(Attention, attention, f"{where}.attention", name)
+        _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
+    if block is not None:
+        of = MixtureOfExperts if "experts" in block else FeedForward
+        parts["feed_forward"] = build(of, block, f"{where}.feed_forward", name)
+        if "experts" in block:
+            _capacity(parts["feed_forward"], f"{where}.feed_forward.capacity_factor", name)
+    if mixer is not None:
+        parts["mixer"] = _mixer(mixer, f"{where}.mixer", name)
+    if not any(parts.values()):
+        raise InputError.of([FieldProblem("has no attention, mixer or feed-forward block", file=name, field=where)])
+    return parts
+
+
+def _mixer(data: Mapping[str, Any], where: str, name: str) -> Mixer:
+    """Raises InputError for a kind that is not known, and for sizes that are no positive numbers."""
+    kind = MIXER_KINDS.get(str(data.get("kind")))
+    if kind is None:
+        text = f"`{data.get('kind')}` is none of {', '.join(MIXER_KINDS)}"
+        raise InputError.of([FieldProblem(text, file=name, field=f"{where}.kind")])
+    mixer: Mixer = build(kind.spec, {key: value for key, value in data.items() if key != "kind"}, where, name)
+    _positive(vars_of(mixer), tuple(key for key, value in vars_of(mixer).items() if not isinstance(value, bool)), where,
+              name)  # fmt: skip
+    return mixer
 
 
 def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
@@ -114,7 +137,7 @@ def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any
     unsaid = ("rope_scaling",) if rotary and "rope_scaling" not in data else ()
     if "activation" in data:
         return {"assumed": (*data.get("assumed", ()), *unsaid)}
-    gated = layers[0].feed_forward.gated
+    gated = next((kind.feed_forward.gated for kind in layers if kind.feed_forward is not None), True)
     names = ("rope_theta", "norm_epsilon", "activation", *unsaid)
     return {"activation": "silu" if gated else "gelu", "assumed": names}
 

@@ -194,7 +194,7 @@ def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
     """The model under the asked capacity of its experts. Raises InputError where it can drop nothing."""
     if factor is None:
         return model
-    blocks = [kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, MixtureOfExperts)]
+    blocks = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
     if not blocks:
         raise InputError(f"expert_capacity_factor {factor:g}: {model.name} has no experts", hint="leave it out")
     most = min(block.experts / block.top_k for block in blocks)

@@ -17,10 +17,11 @@ Columns = Mapping[str, Ints]
 
 def present_modules(model: ModelSpec) -> int:
     """Bit mask of the recompute modules that the model has."""
-    blocks = [kind.feed_forward for kind in model.kinds]
+    blocks = model.feed_forwards
     lacks = {
         "moe": not model.is_moe,
-        "mla": not any(kind.attention.is_mla for kind in model.kinds),
+        "mla": not any(attention.is_mla for attention in model.attentions),
+        "attn": not model.attentions,
         "mlp": all(isinstance(block, MixtureOfExperts) for block in blocks),
         "shared": not any(isinstance(block, MixtureOfExperts) and block.shared_inner for block in blocks),
     }

@@ -27,18 +27,16 @@ from ...cost_models.layouts import (
 )
 from ...cost_models.offload_modules import OFFLOAD_MODULES
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.shards import ulysses_degree
 from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ...cost_models.techniques import registry as techniques
-from . import activations
+from . import activations, splits
 from .optimizer_needs import optimizer_needs
 
 Columns = Mapping[str, NDArray[np.int64]]
 
 _CHUNKS = np.array([kind.chunks or 0 for kind in KINDS])  # per device, by code; 0: `vpp` of them
-_HYBRID = CP_ALGORITHMS.index("ring+ulysses")
 
 
 @dataclass(frozen=True)
@@ -53,18 +51,18 @@ class Rule:
     def explain(self, layout: Layout, problem: Problem) -> str:
         """Why `layout` fails this rule, with the arithmetic."""
         model, workload = problem.model, problem.workload
-        attention = model.kinds[0].attention
-        block = next((k.feed_forward for k in model.kinds if isinstance(k.feed_forward, MixtureOfExperts)), None)
+        attention = next(iter(model.attentions), None)
+        block = next((block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)), None)
         values = {name: getattr(layout, name) for name in Layout.__dataclass_fields__}
         chunks, parts = (int(count) for count in sequence_parts(values))
         return self.message.format(
-            **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads,
-            kv_heads=attention.kv_heads, layers=model.num_layers, seq_len=workload.seq_len,
+            **values, product=layout.num_gpus, num_gpus=problem.num_gpus, heads=attention.heads if attention else 0,
+            kv_heads=attention.kv_heads if attention else 0, layers=model.num_layers, seq_len=workload.seq_len,
             global_batch=workload.global_batch, schedule_name=SCHEDULES[layout.schedule],
             algorithm=CP_ALGORITHMS[layout.cp_algorithm], offload_name=OFFLOADS[layout.offload],
             graphs_name=CUDA_GRAPHS[layout.cuda_graphs], modules_name=OFFLOAD_MODULES[layout.offload_modules],
             precision_name=PRECISIONS[layout.precision], workload_precision=workload.precision,
-            experts=block.experts if block else 0,
+            experts=block.experts if block else 0, mixer_heads=splits.mixer_heads_text(problem),
             expert_inner=block.expert_inner if block else 0, chunks=chunks, parts=parts, split=parts // chunks,
             m=workload.global_batch / (layout.dp * layout.micro_batch), ranks=layout.tp * layout.cp * layout.dp,
             per_stage=2 if FOLDED[layout.schedule] else layout.vpp, num_stages=len(problem.stages or ()),
@@ -78,56 +76,6 @@ def micro_batches(columns: Columns, problem: Problem) -> NDArray[np.int64]:
 
 def _world(x: Columns, problem: Problem) -> Mask:
     return np.asarray(x["tp"] * x["cp"] * x["pp"] * x["dp"] == problem.num_gpus)
-
-
-def _heads(x: Columns, problem: Problem) -> Mask:
-    ok = np.ones(len(x["tp"]), dtype=bool)
-    for kind in problem.model.kinds:
-        ok &= kind.attention.heads % x["tp"] == 0
-    return ok
-
-
-def _kv_heads(x: Columns, problem: Problem) -> Mask:
-    ok = np.ones(len(x["tp"]), dtype=bool)
-    for kind in problem.model.kinds:
-        if not kind.attention.is_mla:
-            kv = kind.attention.kv_heads
-            ok &= (kv % x["tp"] == 0) | (x["tp"] % kv == 0)
-    return ok
-
-
-def _ffn(x: Columns, problem: Problem) -> Mask:
-    ok = np.ones(len(x["tp"]), dtype=bool)
-    for kind in problem.model.kinds:
-        block = kind.feed_forward
-        inner = block.shared_inner if isinstance(block, MixtureOfExperts) else block.inner
-        if inner:
-            ok &= inner % x["tp"] == 0
-    return ok
-
-
-def _sequence(x: Columns, problem: Problem) -> Mask:
-    # A ring gives every rank two chunks, one from each end, so that causal attention is equal work for all.
-    return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
-
-
-def _ulysses(x: Columns, problem: Problem) -> Mask:
-    degree = ulysses_degree(problem.model, x).astype(np.int64)
-    ok = np.ones(len(x["tp"]), dtype=bool)
-    for kind in problem.model.kinds:
-        heads = kind.attention.heads if kind.attention.is_mla else kind.attention.kv_heads
-        ok &= (degree == 1) | (heads % (x["tp"] * degree) == 0)
-    hybrid = (x["cp_algorithm"] == _HYBRID) & (x["cp"] > 1)
-    return np.asarray(ok & (~hybrid | ((degree > 1) & (degree < x["cp"]))))
-
-
-def _experts(x: Columns, problem: Problem) -> Mask:
-    ok = np.ones(len(x["tp"]), dtype=bool)
-    for kind in problem.model.kinds:
-        block = kind.feed_forward
-        if isinstance(block, MixtureOfExperts):
-            ok &= (block.experts % x["ep"] == 0) & (block.expert_inner % x["etp"] == 0)
-    return ok
 
 
 def _fold(x: Columns, problem: Problem) -> Mask:
@@ -152,8 +100,8 @@ def _layers(x: Columns, problem: Problem) -> Mask:
 
 
 def _graphs(x: Columns, problem: Problem) -> Mask:
-    dense = any(not kind.is_moe for kind in problem.model.kinds)
-    has = {"attn": True, "mlp": dense}
+    dense = any(not isinstance(block, MixtureOfExperts) for block in problem.model.feed_forwards)
+    has = {"attn": bool(problem.model.attentions), "mlp": dense}
     known = [all(has.get(module, problem.model.is_moe) for module in modules_of_graph(name)) for name in CUDA_GRAPHS]
     return np.array(known)[x["cuda_graphs"]]
 
@@ -179,19 +127,23 @@ MESH = ("tp", "cp", "pp", "dp")
 RULES: tuple[Rule, ...] = (
     Rule("gpus", MESH, _world,
          "tp {tp} x cp {cp} x pp {pp} x dp {dp} = {product}, but the cluster has {num_gpus} GPUs"),
-    Rule("heads", ("tp",), _heads, "tp {tp} does not divide the {heads} attention heads"),
-    Rule("kv heads", ("tp",), _kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
-    Rule("feed-forward", ("tp",), _ffn, "tp {tp} does not divide the feed-forward width"),
-    Rule("sequence", ("tp", "sequence_parallel", "cp", "cp_algorithm"), _sequence,
+    Rule("heads", ("tp",), splits.heads, "tp {tp} does not divide the {heads} attention heads"),
+    Rule("kv heads", ("tp",), splits.kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
+    Rule("mixer heads", ("tp", "cp"), splits.mixer_heads,
+         "tp {tp} x cp {cp} does not divide the heads of the layers' mixers: {mixer_heads}"),
+    Rule("cp algorithm", ("cp", "cp_algorithm"), splits.has_keys,
+         "cp_algorithm {algorithm} is of attention, and the model has none"),
+    Rule("feed-forward", ("tp",), splits.ffn, "tp {tp} does not divide the feed-forward width"),
+    Rule("sequence", ("tp", "sequence_parallel", "cp", "cp_algorithm"), splits.sequence,
          "{seq_len} tokens do not split over cp {cp} ({algorithm}) and tp {tp}: "
          "{chunks} chunks x {split} parts of each = {parts} does not divide them"),
-    Rule("ulysses", ("tp", "cp", "cp_algorithm"), _ulysses,
+    Rule("ulysses", ("tp", "cp", "cp_algorithm"), splits.ulysses,
          "{algorithm} with cp {cp} x tp {tp} does not divide the {kv_heads} key/value heads"),
     Rule("layers", ("pp",), _layers,
          "pp {pp} is more than the {layers} layers, a stage for the embedding and one for the head"),
     Rule("batch", ("dp", "micro_batch"), _batch,
          "global batch {global_batch} is not a multiple of dp {dp} x micro batch {micro_batch}"),
-    Rule("experts", ("ep", "etp"), _experts,
+    Rule("experts", ("ep", "etp"), splits.experts,
          "ep {ep} does not divide the {experts} experts, or etp {etp} their width {expert_inner}"),
     Rule("expert folding", ("tp", "cp", "dp", "ep", "etp"), _fold,
          "ep {ep} x etp {etp} does not divide the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"),

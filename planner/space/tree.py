@@ -82,7 +82,7 @@ class Space:
     @cached_property
     def mesh_steps(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
         """How a mesh grows: field, its options, and the degree that must exceed 1 for more than the first option."""
-        blocks = [k.feed_forward for k in self.problem.model.kinds if isinstance(k.feed_forward, MixtureOfExperts)]
+        blocks = [block for block in self.problem.model.feed_forwards if isinstance(block, MixtureOfExperts)]
         widths = divisors(blocks[0].expert_inner) if blocks else (1,)
         return (
             ("sequence_parallel", (0, 1), "tp"),

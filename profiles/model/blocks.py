@@ -61,7 +61,7 @@ def windows_of(f: Fields, layers: int, size: int | None, slides: Callable[[int],
     return [None if kind == "full_attention" else size for kind in kinds]
 
 
-def _assemble(
+def assemble(
     f: Fields,
     family: str,
     layers: Sequence[Layer],
@@ -115,7 +115,7 @@ def dense_model(
         replace(layer, attention=replace(attention, window=window)) for window in windows or [None] * num_layers_of(f)
     ]
     positions = max_positions or f.count("max_position_embeddings", default=2048)
-    return _assemble(f, family, layers, hidden=hidden, tied=tied, max_positions=positions, vocab=vocab,
+    return assemble(f, family, layers, hidden=hidden, tied=tied, max_positions=positions, vocab=vocab,
                      norm_bias=norm_bias, dropout=dropout)  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def expert_model(
     if f.sound and moe.top_k > moe.experts:
         f.problem("num_experts_per_tok", f"{moe.top_k} experts per token, but there are only {moe.experts}")
     positions = f.count("max_position_embeddings", default=2048)
-    spec = _assemble(f, family, layers, hidden=hidden, tied=False, max_positions=positions)
+    spec = assemble(f, family, layers, hidden=hidden, tied=False, max_positions=positions)
     # transformers multiplies it by a mean over layers of loads that are not over the experts of a token
     # (load_balancing_loss_func).
     in_each_layer = f.number("router_aux_loss_coef", 0.0) * moe.top_k / max(sum(is_moe), 1)

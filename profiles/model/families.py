@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import sqrt
 
 from ...cost_models.specs.model import Attention, FeedForward, ModelSpec
+from . import families_hybrid as hybrid
 from . import families_layernorm as layernorm
 from . import families_llama as dense
 from . import families_moe as moe
@@ -257,6 +258,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "mistral": _mistral,
     "mixtral": moe.mixtral,
     "nemotron": layernorm.nemotron,
+    "nemotron_h": hybrid.nemotron_h,
     "olmo2": _olmo2,
     "olmo3": dense.olmo3,
     "olmoe": moe.olmoe,
@@ -269,6 +271,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "qwen2_vl": _qwen2,  # its text model is Qwen 2
     "qwen3": _qwen3,
     "qwen3_moe": moe.qwen3_moe,
+    "qwen3_next": hybrid.qwen3_next,
     "qwen3_vl_moe_text": moe.qwen3_moe,
     "qwen3_vl_text": _qwen3,
     "seed_oss": dense.seed_oss,

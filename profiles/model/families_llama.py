@@ -27,7 +27,8 @@ def with_norms_of_heads(attention: Attention) -> Attention:
 def with_granite_factors(f: Fields, spec: ModelSpec) -> ModelSpec:
     """Factors for embeddings, scores, residuals and logits."""
     factor = f.positive("attention_multiplier") or 1.0
-    kinds = tuple(replace(kind, attention=replace(kind.attention, score_scale=factor)) for kind in spec.kinds)
+    scaled = [replace(attention, score_scale=factor) for attention in spec.attentions]
+    kinds = tuple(replace(kind, attention=heads) for kind, heads in zip(spec.kinds, scaled, strict=True))
     return replace(
         spec,
         kinds=kinds,

@@ -24,7 +24,7 @@ def mixtral(f: Fields) -> ModelSpec:
     )
 
 
-def _sparse_pattern(f: Fields, layers: int) -> list[bool]:
+def sparse_pattern(f: Fields, layers: int) -> list[bool]:
     """Qwen: every decoder_sparse_step-th layer has experts, those in mlp_only_layers never."""
     step = f.count("decoder_sparse_step", default=1)
     dense = set(f.indices("mlp_only_layers", layers) or [])
@@ -34,7 +34,7 @@ def _sparse_pattern(f: Fields, layers: int) -> list[bool]:
 def qwen2_moe(f: Fields) -> ModelSpec:
     """Shared expert with a learned gate; every other layer below max_window_layers slides, if any does."""
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
-    pattern = _sparse_pattern(f, layers)
+    pattern = sparse_pattern(f, layers)
     moe = MixtureOfExperts(
         experts=f.count("num_experts"),
         top_k=f.count("num_experts_per_tok"),
@@ -56,7 +56,7 @@ def qwen3_moe(f: Fields) -> ModelSpec:
     `norm_topk_prob` is (Qwen3VLMoeTextTopKRouter in transformers)."""
     of_vision = f.get("model_type") == "qwen3_vl_moe_text"
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
-    pattern = _sparse_pattern(f, layers)
+    pattern = sparse_pattern(f, layers)
     moe = MixtureOfExperts(
         experts=f.count("num_experts", "num_local_experts"),
         top_k=f.count("num_experts_per_tok"),

@@ -117,8 +117,8 @@ def mimo_v2_flash(f: Fields) -> ModelSpec:
     spec = _model(f, "mimo_v2_flash", full, moe, _routed(f, 1), windows=windows)
     short: dict[str, Any] = {"kv_heads": 2 * full.kv_heads, "sink_parameters": full.heads}
     kinds = tuple(
-        kind if kind.attention.window is None else replace(kind, attention=replace(kind.attention, **short))
-        for kind in spec.kinds
+        kind if attention.window is None else replace(kind, attention=replace(attention, **short))
+        for kind, attention in zip(spec.kinds, spec.attentions, strict=True)
     )
     scaled = ("attention_value_scale",) * (f.number("attention_value_scale", 0.707) != 1.0)
     return replace(spec, kinds=kinds, partial_rotary_factor=0.334, unmodelled=scaled,

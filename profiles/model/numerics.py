@@ -54,6 +54,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "ministral3": _Defaults(1e6, 1e-5),
     "mixtral": _Defaults(1e6, 1e-5),
     "nemotron": _Defaults(norm_epsilon=1e-5, activation="relu2"),
+    "nemotron_h": _Defaults(None, 1e-5, "relu2"),
     "olmo2": _Defaults(norm_epsilon=1e-5),
     "olmo3": _Defaults(500_000.0, 1e-5),
     "olmoe": _Defaults(norm_epsilon=1e-5),
@@ -74,6 +75,7 @@ _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsil
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
+    "nemotron_h": ("mlp_hidden_act",),
     "gpt_oss": (),  # its config has silu, but its code clamps gate and input
 }  # fmt: skip
 # Spellings of transformers and of published tables, where blocks are named after the gate -> that of ModelSpec.
@@ -114,7 +116,7 @@ def explicit_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
 
     Defaults: base 10,000 where positions are not learned, epsilon 1e-5, SiLU for gates, else GELU.
     """
-    gated = spec.kinds[0].feed_forward.gated
+    gated = spec.feed_forwards[0].gated
     # An explicit null: neither rotary nor learned positions, as with ALiBi.
     none = bool(spec.learned_positions) or ("rope_theta" in f.data and not f.has("rope_theta"))
     given = {

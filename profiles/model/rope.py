@@ -53,9 +53,9 @@ def with_rope(f: Fields, part: Fields | None, spec: ModelSpec) -> ModelSpec:
 
 def _share(f: Fields, part: Fields | None, spec: ModelSpec) -> float:
     """The share of a head that turns; that of the family where the config has none."""
-    name, head = "partial_rotary_factor", spec.kinds[0].attention
+    name, head = "partial_rotary_factor", next(iter(spec.attentions), None)
     share = (part if part is not None and part.has(name) else f).positive(name)
-    if head.is_mla:  # rope_head_dim is the part of a head that turns, and all of it does
+    if head is None or head.is_mla:  # rope_head_dim is the part of a head that turns, and all of it does
         return 1.0
     share = spec.partial_rotary_factor if share is None else share
     width = int(head.head_dim * share)

@@ -10,9 +10,7 @@ from typing import Any
 
 # Part -> fields that only a config with this part has, set to something.
 _FIELDS: Mapping[str, tuple[str, ...]] = {
-    "state-space layers": (
-        "hybrid_override_pattern", "mamba_d_conv", "mamba_d_state", "mamba_num_heads", "ssm_state_size", "state_size",
-    ),
+    "state-space layers": ("mamba_d_conv", "mamba_d_state", "state_size"),
     "linear attention": (
         "linear_attn_alpha_factor", "linear_attn_config", "linear_key_head_dim", "linear_num_heads",
         "linear_num_key_heads", "short_conv_kernel_size",
@@ -25,7 +23,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "compressed attention": ("compress_rates", "compress_ratios"),
     "several residual streams": ("altup_num_inputs", "hc_mult"),
     "embeddings of each layer": ("hidden_size_per_layer_input",),
-    "projected experts": ("moe_latent_size", "routed_expert_hidden_size"),
+    "projected experts": ("routed_expert_hidden_size",),
 }  # fmt: skip
 
 

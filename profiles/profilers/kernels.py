@@ -121,7 +121,7 @@ class _Collector:
                 kernel = Kernel("gemm", direction, shape, gemm.name, 2.0 * m * n * k, wide=gemm.wide)
                 self.calls[kernel] += count * times
         for core in ops.cores:
-            if kind is not None:
+            if kind is not None and kind.attention is not None:
                 self._attention(kind.attention, float(core.flops[self.row]), count, backward)
         for traffic in ops.traffic:
             self._memory_bound(traffic, count, kind, backward)
@@ -195,7 +195,7 @@ def _residual(of: _Collector, kind: Layer | None) -> _Shape:
 
 
 def _rotary(of: _Collector, kind: Layer | None) -> _Shape:
-    attention = _of_layer(kind).attention
+    attention, _ = _of_layer(kind).transformer_blocks
     tp = of.layout.tp
     kv_heads = attention.heads if attention.is_mla else max(attention.kv_heads, tp)
     return "rotary", (("tokens", of.tokens), ("heads", (attention.heads + kv_heads) // tp),
@@ -203,7 +203,7 @@ def _rotary(of: _Collector, kind: Layer | None) -> _Shape:
 
 
 def _activation(of: _Collector, kind: Layer | None) -> _Shape:
-    block = _of_layer(kind).feed_forward
+    _, block = _of_layer(kind).transformer_blocks
     if isinstance(block, MixtureOfExperts):
         raise TypeError("experts have activations of many shapes")
     shape = (("tokens", of.tokens), ("inner", block.inner // of.layout.tp), ("gated", int(block.gated)))

@@ -67,8 +67,9 @@ def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _layer(naming: Naming, layer: Layer) -> Sources:
-    out = {f"attention.{ours}": source for ours, source in naming.attention(layer.attention).items()}
-    out |= {f"feed_forward.{ours}": source for ours, source in naming.feed_forward(layer.feed_forward).items()}
+    attention, block = layer.transformer_blocks
+    out = {f"attention.{ours}": source for ours, source in naming.attention(attention).items()}
+    out |= {f"feed_forward.{ours}": source for ours, source in naming.feed_forward(block).items()}
     separate = naming.parallel_norms if layer.parallel_blocks and layer.num_norms == 2 else ()
     for ours, theirs in zip(_norm_names(layer), separate or naming.norms, strict=False):
         out |= _norm(ours, theirs, layer.norm_bias)

@@ -41,11 +41,11 @@ class DecoderLayer(Block):
 
         inputs, outputs = not spec.output_norms, spec.output_norms or spec.num_norms == 4
         self.attention_norm = norm(inputs)
-        kind = LatentAttention if spec.attention.is_mla else SelfAttention
-        self.attention = kind(context, spec.attention, hidden)
+        attention, block = spec.transformer_blocks
+        kind = LatentAttention if attention.is_mla else SelfAttention
+        self.attention = kind(context, attention, hidden)
         self.attention_output_norm = norm(outputs)
         self.feed_forward_norm = norm(inputs and spec.num_norms > 1)
-        block = spec.feed_forward
         self.feed_forward: Block = (
             Mlp(context, block, hidden) if isinstance(block, FeedForward) else Experts(context, block, hidden)
         )

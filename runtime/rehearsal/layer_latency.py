@@ -58,15 +58,15 @@ def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
 
 def _has_even_heads(model: ModelSpec) -> bool:
     """Whether two ranks can share the heads of a layer of the last kind."""
-    return model.kinds[-1].attention.kv_heads % 2 == 0
+    return model.attentions[-1].kv_heads % 2 == 0
 
 
 def _dropped(model: ModelSpec) -> tuple[str, ...]:
     """What can be recomputed of a layer of the last kind, which has all that there is: everything, or its modules."""
     kind = model.kinds[-1]
-    block = kind.feed_forward  # the modules that are not named here are in every layer
+    attention, block = kind.transformer_blocks  # the modules that are not named here are in every layer
     shared = isinstance(block, MixtureOfExperts) and block.shared_inner > 0
-    present = {"moe": kind.is_moe, "mla": kind.attention.is_mla, "mlp": not kind.is_moe, "shared": shared}
+    present = {"moe": kind.is_moe, "mla": attention.is_mla, "mlp": not kind.is_moe, "shared": shared}
     return ("layer", *(module for module in MODULES if present.get(module, True)))
 
 
@@ -144,15 +144,15 @@ def _chunk(
 ) -> DecoderChunk:  # fmt: skip
     """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it; deals:
     whether its heads are dealt out to two ranks, of sequences twice as long."""
-    attention = replace(kind.attention, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM,
-                        norm_parameters=kind.attention.norm_parameters * _HEAD_DIM // kind.attention.head_dim)
+    large, block = kind.transformer_blocks
+    attention = replace(large, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM,
+                        norm_parameters=large.norm_parameters * _HEAD_DIM // large.head_dim)
     if attention.is_mla:
         rank = _INNER if attention.q_lora_rank else None
         attention = replace(attention, rope_head_dim=_HEAD_DIM // 2, kv_lora_rank=_INNER, q_lora_rank=rank)
-    block = kind.feed_forward
     small = (replace(block, expert_inner=_INNER, shared_inner=_INNER if block.shared_inner else 0)
              if isinstance(block, MixtureOfExperts) else FeedForward(inner=_INNER, gated=block.gated, bias=block.bias))
-    spec = replace(model, hidden=_HEAD_DIM * kind.attention.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
+    spec = replace(model, hidden=_HEAD_DIM * large.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
                    kinds=(replace(kind, attention=attention, feed_forward=small),))  # fmt: skip
     part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
                  head=end == "head", gpu="", recompute_layers=_LAYERS if dropped == "layer" else 0)  # fmt: skip

@@ -155,11 +155,11 @@ def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, ep: int) -
     """num_layers, seq_len: of the small model; least_heads: parts that key/value heads are scattered to; ep: of the
     layout. A window that cuts sequences takes the same share of the short ones."""
     model = job.model
-    windows = [_window(kind.attention.window, job.seq_len, seq_len) for kind in model.kinds]
-    attention = [replace(_attention(kind.attention, least_heads, model.hidden), window=window)
-                 for kind, window in zip(model.kinds, windows, strict=True)]  # fmt: skip
+    large = [kind.transformer_blocks[0] for kind in model.kinds]
+    attention = [replace(_attention(spec, least_heads, model.hidden), window=_window(spec.window, job.seq_len, seq_len))
+                 for spec in large]  # fmt: skip
     # Width: that of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model.
-    first = model.kinds[0].attention
+    first = large[0]
     ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
     hidden = max(_eighths(attention[0].heads * attention[0].head_dim * ratio), 8)
     shrink = hidden / model.hidden
@@ -212,7 +212,7 @@ def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attentio
 
 
 def _feed_forward(kind: Layer, shrink: float, ep: int) -> FeedForward | MixtureOfExperts:
-    block = kind.feed_forward
+    _, block = kind.transformer_blocks
     if isinstance(block, FeedForward):
         return replace(block, inner=max(_eighths(block.inner * shrink), 8))
     experts = min(block.experts, MOST_EXPERTS)

@@ -211,7 +211,7 @@ def without_vectors(model: ModelSpec) -> ModelSpec:
     for kind in model.kinds:
         block = kind.feed_forward
         assert isinstance(block, FeedForward)
-        attention = replace(kind.attention, qkv_bias=False, output_bias=False)
+        attention = replace(kind.transformer_blocks[0], qkv_bias=False, output_bias=False)
         kinds.append(replace(kind, attention=attention, feed_forward=replace(block, bias=False), num_norms=0))
     return replace(model, kinds=tuple(kinds))
 

@@ -71,7 +71,7 @@ def gemma(layers: int = 4) -> ModelSpec:
     a width of their own, every other layer with a window and another rotary base, tied embeddings."""
     windowed = Layer(attention=attention(window=5, norm_parameters=16, score_scale=0.3, score_softcap=2.0),
                      feed_forward=FeedForward(inner=64), num_norms=4)  # fmt: skip
-    full = replace(windowed, attention=replace(windowed.attention, window=None))
+    full = replace(windowed, attention=replace(windowed.transformer_blocks[0], window=None))
     return llama(layers, family="gemma3", kinds=(windowed, full), pattern=tuple(i % 2 for i in range(layers)),
                  tied_embeddings=True, activation="gelu_tanh", unit_offset_norms=True, embedding_scale=32**0.5,
                  window_rope_theta=100.0, logit_softcap=3.0)  # fmt: skip

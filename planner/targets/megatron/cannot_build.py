@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....cost_models.specs.model import DROPOUTS, Attention, ModelSpec
+from ....cost_models.specs.model import DROPOUTS, Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
+from ..other_layers import other_layers
 from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
 from .muon import cannot_orthogonalise
 from .rope import cannot_rotate
@@ -23,10 +24,12 @@ _OTHER_FAMILIES = {
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that has no argument."""
-    attentions = {_plain(kind.attention) for kind in model.kinds}
+    if other := other_layers(model, "pretrain_gpt.py"):
+        return other
+    attentions = {_plain(attention) for attention in model.attentions}
     dense, routed = blocks(model)
-    attention = model.kinds[0].attention
-    known = GATED_ACTIVATIONS if model.kinds[0].feed_forward.gated else PLAIN_ACTIVATIONS
+    attention = model.attentions[0]
+    known = GATED_ACTIVATIONS if model.feed_forwards[0].gated else PLAIN_ACTIVATIONS
     head_norms = (0, 2 * attention.head_dim)
     unwritten = [name for name in model.unmodelled if name not in DROPOUTS]
     biases = {attention.output_bias, *(block.bias for block in dense)}
@@ -36,19 +39,12 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
         "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
         f"model.activation: {model.activation} is none of {', '.join(known)}": model.activation not in known,
-        "model.kinds.gated: blocks are gated all or none": len({kind.feed_forward.gated for kind in model.kinds}) > 1,
+        "model.kinds.gated: blocks are gated all or none": len({block.gated for block in model.feed_forwards}) > 1,
         "model.kinds.norm_parameters: query and key norms are those of one head, each":
             not attention.is_mla and attention.norm_parameters not in head_norms,
         "model.rope_theta: positions are rotary or learned": model.rope_theta is None and not model.learned_positions,
         "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
-        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
-        "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
-            any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
-                for block in routed),
-        "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
-            any(block.router_normalised and block.top_k == 1 for block in routed),
-        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
-            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
+        **_cannot_route(routed),
         "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
         f"model.unmodelled: {', '.join(unwritten)} of the model's config is not written": bool(unwritten),
         "model.embedding_norm: the embedding has no norm": model.embedding_norm,
@@ -65,7 +61,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
 
 def _unwritten(model: ModelSpec) -> dict[str, bool]:
     """Parts that no argument written here gives, of whatever family."""
-    scores = any(kind.attention.score_scale or kind.attention.score_softcap for kind in model.kinds)
+    scores = any(attention.score_scale or attention.score_softcap for attention in model.attentions)
     factors = {model.embedding_scale, model.residual_scale, model.logit_scale}
     return {
         "model.kinds.output_norms: norms are in front of the blocks": any(kind.output_norms for kind in model.kinds),
@@ -73,6 +69,25 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
         "model.logit_scale: embeddings, residuals, scores and logits have no factors":
             factors != {1.0} or scores or model.logit_softcap is not None,
         "model.unit_offset_norms: norms multiply by their weight": model.unit_offset_norms,
+        "model.kinds.output_gate: a gate of what attention puts out is not written":
+            any(attention.output_gate for attention in model.attentions),
+        "model.kinds.rotary: attention without positions is not written":
+            not all(attention.rotary for attention in model.attentions),
+    }  # fmt: skip
+
+
+def _cannot_route(routed: list[MixtureOfExperts]) -> dict[str, bool]:
+    """Sentence -> whether it applies to blocks of experts."""
+    return {
+        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
+        "model.kinds.latent: experts of a latent width are not written": any(block.latent for block in routed),
+        "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
+            any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
+                for block in routed),
+        "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
+            any(block.router_normalised and block.top_k == 1 for block in routed),
+        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
+            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
     }  # fmt: skip
 
 

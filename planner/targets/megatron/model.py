@@ -17,24 +17,24 @@ PLAIN_ACTIVATIONS = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
 
 def blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
     """The distinct dense and routed blocks."""
-    distinct = list(dict.fromkeys(kind.feed_forward for kind in model.kinds))
+    distinct = list(dict.fromkeys(model.feed_forwards))
     routed = [block for block in distinct if isinstance(block, MixtureOfExperts)]
     return [block for block in distinct if isinstance(block, FeedForward)], routed
 
 
 def windows(model: ModelSpec, workload: Workload) -> set[int]:
     """Sizes of windows that are shorter than the sequence."""
-    sizes = {kind.attention.window for kind in model.kinds}
+    sizes = {attention.window for attention in model.attentions}
     return {size for size in sizes if size is not None and size < workload.seq_len}
 
 
 def _biased(model: ModelSpec) -> bool:
     """Whether linear layers other than those of queries, keys and values have biases."""
-    return model.kinds[0].attention.output_bias or any(block.bias for block in blocks(model)[0])
+    return model.attentions[0].output_bias or any(block.bias for block in blocks(model)[0])
 
 
 def _attention(setup: Setup) -> Attention:
-    return setup.model.kinds[0].attention
+    return setup.model.attentions[0]
 
 
 def _routed(setup: Setup) -> MixtureOfExperts | None:
@@ -107,7 +107,7 @@ def _norm_write(setup: Setup) -> Settings:
 def _feed_forward_write(setup: Setup) -> Settings:
     model, (dense, routed) = setup.model, blocks(setup.model)
     inner = dense[0].inner if dense else routed[0].expert_inner
-    argument = (GATED_ACTIVATIONS if model.kinds[0].feed_forward.gated else PLAIN_ACTIVATIONS)[model.activation]
+    argument = (GATED_ACTIVATIONS if model.feed_forwards[0].gated else PLAIN_ACTIVATIONS)[model.activation]
     out: Settings = {"--ffn-hidden-size": inner} | ({argument: True} if argument else {})
     # Megatron fuses biases with GELU by itself, and refuses to with another function.
     return out | ({"--no-bias-gelu-fusion": True} if argument == "--squared-relu" and _biased(model) else {})
@@ -218,7 +218,8 @@ def _window_write(setup: Setup) -> Settings:
     if not sizes:
         return {}
     size = sizes.pop()
-    pattern = [int(setup.model.kinds[kind].attention.window == size) for kind in setup.model.pattern]
+    windowed = [int(attention.window == size) for attention in setup.model.attentions]
+    pattern = [windowed[kind] for kind in setup.model.pattern]
     out: Settings = {"--window-size": f"{size - 1},0"}  # tokens before the query, which sees itself too
     return out if all(pattern) else out | {"--window-attn-skip-freq": pattern_text(pattern)}
 

@@ -41,7 +41,7 @@ def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, boo
     # GPT models of pretrain_gpt.py got both in 0.19: gpt_builders.py did not hand on the first.
     linear = bridge or options is None or "--yarn-original-max-position-embeddings" in options.options
     kind, factor = scaling.kind, scaling.factor
-    latent = model.kinds[0].attention.is_mla
+    latent = model.attentions[0].is_mla
     field = "model.rope_scaling"
     by_numbers = replace(scaling, attention_factor=None).amplitude
     return {
@@ -74,7 +74,7 @@ def write(setup: Setup) -> Settings:
         out["--rotary-base"] = round(model.rope_theta or _ROTARY_BASE)
     if model.partial_rotary_factor < 1:
         out["--rotary-percent"] = model.partial_rotary_factor
-    return out | _scaling_write(model.trained_scaling, model.kinds[0].attention.is_mla)
+    return out | _scaling_write(model.trained_scaling, model.attentions[0].is_mla)
 
 
 def _scaling_write(scaling: RopeScaling | None, latent: bool) -> Settings:

@@ -79,7 +79,7 @@ def _windowed_context(columns: Columns, problem: Problem) -> Mask:
 
 def _context_with_sinks(columns: Columns, problem: Problem) -> Mask:
     # The same function: a softmax that is not plain only with a2a.
-    sinks = any(kind.attention.sink_parameters for kind in problem.model.kinds)
+    sinks = any(attention.sink_parameters for attention in problem.model.attentions)
     ulysses = columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")
     return np.asarray((columns["cp"] == 1) | ulysses | (not sinks))
 

@@ -71,7 +71,7 @@ _SPEC = "model.transformer_layer_spec"
 
 def _spec_write(setup: Setup) -> Settings:
     kinds = setup.model.kinds
-    mixed = len({kind.is_moe for kind in kinds}) > 1 or any(kind.attention.is_mla for kind in kinds)
+    mixed = len({kind.is_moe for kind in kinds}) > 1 or any(attention.is_mla for attention in setup.model.attentions)
     return {_SPEC: BLOCK_SPEC} if mixed else {}
 
 
@@ -81,7 +81,7 @@ _LATENT_YARN = {f"model.{name}": name for name in ("beta_fast", "beta_slow", "or
 
 def _latent_yarn_write(setup: Setup) -> Settings:
     scaling = setup.model.trained_scaling
-    if scaling is None or not setup.model.kinds[0].attention.is_mla:
+    if scaling is None or not setup.model.attentions[0].is_mla:
         return {}
     values = (scaling.beta_fast, scaling.beta_slow, scaling.original_max_positions)
     return dict(zip(_LATENT_YARN, values, strict=True))

@@ -12,6 +12,7 @@ from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
+from ..other_layers import other_layers
 from ..switch_options import rules_of
 
 _TARGET_NAME = "meshwright"
@@ -39,7 +40,7 @@ def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
 
 def _flash(columns: Columns, problem: Problem) -> Mask:
     """Keys that come part by part go through the flash kernel itself: no other one of torch stands in for it."""
-    fits = all(kind.attention.suits_flash for kind in problem.model.kinds)
+    fits = all(attention.suits_flash for attention in problem.model.attentions)
     elsewhere = (columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses"))
     return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
 
@@ -47,7 +48,7 @@ def _flash(columns: Columns, problem: Problem) -> Mask:
 def _whole_sequences(columns: Columns, problem: Problem) -> Mask:
     """Ring and all-gather attention add up what parts of the keys give, without windows, softcaps and sinks."""
     length = problem.workload.seq_len
-    plain = not any(_changes_scores(kind.attention, length) for kind in problem.model.kinds)
+    plain = not any(_changes_scores(attention, length) for attention in problem.model.attentions)
     return np.asarray((columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")) | plain)
 
 
@@ -64,11 +65,14 @@ def _whole(columns: Columns, problem: Problem) -> Mask:
 
 def _own_heads(columns: Columns, problem: Problem) -> Mask:
     """No two ranks hold the same key/value head: its gradients would have to be added up."""
-    return np.asarray(np.all([kind.attention.kv_heads % columns["tp"] == 0 for kind in problem.model.kinds], axis=0))
+    whole = [attention.kv_heads % columns["tp"] == 0 for attention in problem.model.attentions]
+    return np.asarray(np.all(whole, axis=0)) if whole else np.ones(len(columns["tp"]), dtype=bool)
 
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that the runtime lacks."""
+    if other := other_layers(model, "the runtime"):
+        return other
     reasons = {**_training(model, workload), **_network(model)}
     of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
@@ -97,7 +101,7 @@ def _network(model: ModelSpec) -> dict[str, bool]:
     return {
         f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
         f"the runtime has {model.activation} only in gated blocks":
-            model.activation in _GATES and not all(kind.feed_forward.gated for kind in model.kinds),
+            model.activation in _GATES and not all(block.gated for block in model.feed_forwards),
         "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
         "the runtime has no longrope: plans do not hold its lists of factors":
             model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
@@ -108,13 +112,16 @@ def _network(model: ModelSpec) -> dict[str, bool]:
 
 def _lacks(kind: Layer) -> list[str]:
     """A sentence for each part of a layer that the runtime has no code for."""
-    attention = kind.attention
+    attention, block = kind.transformer_blocks
     latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
     heads = attention.heads + attention.kv_heads
     norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim, heads * attention.head_dim)
     unit = "rank of its latents" if attention.is_mla else "element of a head, or of all heads"
     other_scores = _changes_scores(attention, None) or attention.score_scale is not None
     reasons = {
+        "the runtime has no gate of what attention puts out": attention.output_gate,
+        "the runtime has no attention without positions in a model with rotary ones": not attention.rotary,
+        "the runtime has no experts of a latent width": getattr(block, "latent", None) is not None,
         "the runtime's latent attention has no windows, softcaps or sinks": attention.is_mla and other_scores,
         f"the runtime's norms in attention have one weight per {unit}": attention.norm_parameters not in norms,
         f"the runtime has layers of 2 or 4 norms, not {kind.num_norms}":

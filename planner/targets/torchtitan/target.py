@@ -23,6 +23,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
+from ..other_layers import other_layers
 from ..setup import Setup
 from ..switch_options import rules_of
 from . import micro_batches
@@ -115,7 +116,7 @@ def _block(name: str, kind: str, settings: Settings) -> str:
 
 def _rotated(model: ModelSpec) -> str:
     """The function that sets RoPE.Config of each layer (models/common/rope.py)."""
-    scaling, latent = model.trained_scaling, model.kinds[0].attention.is_mla
+    scaling, latent = model.trained_scaling, model.attentions[0].is_mla
     values: Settings = {"theta": model.rope_theta, "scaling": "none"}
     if scaling is not None and scaling.kind == "llama3":
         values |= {"scaling": "llama", "scaling_factor": scaling.factor, "low_freq_factor": scaling.low_freq_factor,
@@ -211,6 +212,8 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     """A sentence for each part of the model and its training that torchtitan cannot express."""
     if options is None:
         return []
+    if other := other_layers(model, "torchtitan"):
+        return other
     known = ", ".join(entry.name for entry in options.models)
     entry = registered(model, options)
     reasons = {

@@ -8,13 +8,14 @@ import random
 import numpy as np
 import pytest
 from meshwright.cost_models.quantities import params
-from meshwright.cost_models.quantities.matrices import Matrix, edge_matrices, layer_matrices
+from meshwright.cost_models.quantities.matrices import edge_matrices, layer_matrices
+from meshwright.cost_models.quantities.matrix import Matrix
 from meshwright.cost_models.quantities.whole_matrices import _fullest
 from meshwright.cost_models.specs.model import MixtureOfExperts
 from meshwright.profiles.model.load import load_model, model_names
 
 NAMES = ("q", "k", "v", "o", "q_a", "q_b", "kv_a", "kv_b", "gate", "up", "down", "router", "experts", "shared",
-         "shared_gate")  # fmt: skip
+         "shared_gate", "q_gate", "latent", "mixer_in", "mixer_out")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -109,7 +109,7 @@ def rows_below(problem: Problem, switches: Switches, pp: int, dp: int, cp: int) 
         schedules += [(SCHEDULES.index("zb-v"), 2), (SCHEDULES.index("dualpipe-v"), 2)]
         schedules += [(SCHEDULES.index("interleaved"), v) for v in range(2, layers + 3) if v * pp <= layers + 2]
     present = ["attn", "norm", "act"] + ["moe"] * problem.model.is_moe
-    present += ["mla"] * any(kind.attention.is_mla for kind in problem.model.kinds)
+    present += ["mla"] * any(kind.transformer_blocks[0].is_mla for kind in problem.model.kinds)
     blocks = [kind.feed_forward for kind in problem.model.kinds]
     present += ["mlp"] * any(not isinstance(block, MixtureOfExperts) for block in blocks)
     present += ["shared"] * any(isinstance(block, MixtureOfExperts) and block.shared_inner > 0 for block in blocks)

@@ -201,7 +201,7 @@ def test_outer_tied_embeddings_reach_the_text_model() -> None:
 
 def windows(name: str, **changes: object) -> list[int | None]:
     spec, _ = read_config({**config(name), **changes}, name)
-    return [spec.kinds[index].attention.window for index in spec.pattern]
+    return [spec.kinds[index].transformer_blocks[0].window for index in spec.pattern]
 
 
 def test_sliding_windows_follow_each_family() -> None:
@@ -235,7 +235,7 @@ def test_llama4_chunks_and_experts() -> None:
     spec, _ = read_config(config("llama-4-maverick"), "m")
     layers = [spec.kinds[index] for index in spec.pattern]
 
-    assert [layer.attention.window for layer in layers] == [8192, 8192, 8192, None] * 12
+    assert [layer.transformer_blocks[0].window for layer in layers] == [8192, 8192, 8192, None] * 12
     assert [layer.is_moe for layer in layers] == [False, True] * 24
     routed = layers[1].feed_forward
     assert isinstance(routed, MixtureOfExperts)
@@ -350,12 +350,12 @@ def test_own_form_reads_every_variant_of_published_tables(tmp_path: Path) -> Non
     assert not warnings
     assert spec.source == "a table"
     assert [layer.is_moe for layer in layers] == [False, True, True, True]
-    assert [layer.attention.window for layer in layers] == [32, None, 32, None]
+    assert [layer.transformer_blocks[0].window for layer in layers] == [32, None, 32, None]
     assert isinstance(block_of_last, MixtureOfExperts)
     assert block_of_last.shared_inner == 48
-    assert layers[0].attention.is_mla
-    assert layers[0].attention.head_dim == 24
-    assert layers[0].attention.sink_parameters == 8
+    assert layers[0].transformer_blocks[0].is_mla
+    assert layers[0].transformer_blocks[0].head_dim == 24
+    assert layers[0].transformer_blocks[0].sink_parameters == 8
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_name_of_several_shapes_says_so() -> None:
     _, warnings = load_model("gpt-181b (BLOOM tuning)")
 
     assert "4 shapes" in warnings[0]
-    assert load_model("gpt-181b-bloom-tuning-a256")[0].kinds[0].attention.heads == 256
+    assert load_model("gpt-181b-bloom-tuning-a256")[0].kinds[0].transformer_blocks[0].heads == 256
 
 
 @pytest.mark.parametrize(

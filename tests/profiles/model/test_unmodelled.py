@@ -51,7 +51,7 @@ def test_every_field_of_an_accepted_family_is_read_or_has_no_effect(model_type: 
     if spec.family not in COMPARED:
         pytest.skip("the runtime refuses the family")
     unmodelled(fields, spec.family)
-    more = OF_LATENT if spec.kinds[0].attention.is_mla else {"hidden_act"} if spec.family == "gpt_oss" else set()
+    more = OF_LATENT if spec.attentions[0].is_mla else {"hidden_act"} if spec.family == "gpt_oss" else set()
     dropped = set(data) - fields.read - NO_EFFECT - set(SWITCHES) - more
     assert not {name for name in dropped if not name.startswith("summary_")}
 

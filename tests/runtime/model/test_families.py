@@ -108,7 +108,7 @@ def gradient(weight: Any) -> Tensor:
 
 
 def of_attention(**changes: Any) -> Callable[[ModelSpec], ModelSpec]:
-    return of_layers(lambda layer: replace(layer, attention=replace(layer.attention, **changes)))
+    return of_layers(lambda layer: replace(layer, attention=replace(layer.transformer_blocks[0], **changes)))
 
 
 def of_block(kind: type[Any], **changes: Any) -> Callable[[ModelSpec], ModelSpec]:

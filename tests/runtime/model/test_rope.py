@@ -43,14 +43,14 @@ def test_frequencies_are_those_of_transformers(said: dict[str, Any]) -> None:
         rope_parameters={"rope_theta": 500_000.0, **said},
     )  # fmt: skip
     spec, _ = read_config(config.to_dict(), "m")
-    width = rotated_width(spec, spec.kinds[0].attention)
+    width = rotated_width(spec, spec.kinds[0].transformer_blocks[0])
     amplitude = spec.rope_scaling.amplitude if spec.rope_scaling else 1.0
     if said["rope_type"] == "default":
         theirs, theirs_amplitude = 500_000.0 ** -(torch.arange(0, width, 2) / width), 1.0
         assert width == 128 * said.get("partial_rotary_factor", 1.0)
     else:
         theirs, theirs_amplitude = ROPE_INIT_FUNCTIONS[said["rope_type"]](config, "cpu")
-    ours = frequencies(Rotation.of(spec, spec.kinds[0].attention))
+    ours = frequencies(Rotation.of(spec, spec.kinds[0].transformer_blocks[0]))
     torch.testing.assert_close(ours, theirs.double(), rtol=2e-6, atol=0)
     assert amplitude == pytest.approx(theirs_amplitude)
 
@@ -58,7 +58,7 @@ def test_frequencies_are_those_of_transformers(said: dict[str, Any]) -> None:
 def test_llama_3_1_by_hand() -> None:
     """A frequency keeps its value above 4 turns in 8192 tokens, is divided by 8 below 1, and is between otherwise."""
     spec, _ = load_model("llama-3.1-8b")
-    found = frequencies(Rotation.of(spec, spec.kinds[0].attention))
+    found = frequencies(Rotation.of(spec, spec.kinds[0].transformer_blocks[0]))
     plain = [500_000.0 ** -(2 * index / 128) for index in range(64)]
     turns = [8192 * each / (2 * math.pi) for each in plain]
     assert (sum(each > 4 for each in turns), sum(each < 1 for each in turns)) == (29, 29)
@@ -72,7 +72,7 @@ def test_llama_3_1_by_hand() -> None:
 def test_yarn_of_deepseek_v3_by_hand() -> None:
     """Pairs 0 to 10 turn 32 times or more in 4096 tokens; from pair 23 on none turns once: divided by 40."""
     spec, _ = load_model("deepseek-v3")
-    found = frequencies(Rotation.of(spec, spec.kinds[0].attention))
+    found = frequencies(Rotation.of(spec, spec.kinds[0].transformer_blocks[0]))
     plain = [10_000.0 ** -(2 * index / 64) for index in range(32)]
     assert found[:11].tolist() == pytest.approx(plain[:11])
     assert found[23:].tolist() == pytest.approx([each / 40 for each in plain[23:]])
@@ -86,9 +86,9 @@ def test_yarn_of_deepseek_v3_by_hand() -> None:
 def test_a_part_of_a_head_turns_and_the_rest_stays() -> None:
     phi3 = pytest.importorskip("transformers.models.phi3.modeling_phi3")
     spec = llama(partial_rotary_factor=0.75, rope_theta=10.0)
-    width = rotated_width(spec, spec.kinds[0].attention)
-    assert (width, rotated_width(deepseek(), deepseek().kinds[0].attention)) == (6, 4)
-    angles = torch.arange(5).double()[:, None] * frequencies(Rotation.of(spec, spec.kinds[0].attention))
+    width = rotated_width(spec, spec.kinds[0].transformer_blocks[0])
+    assert (width, rotated_width(deepseek(), deepseek().kinds[0].transformer_blocks[0])) == (6, 4)
+    angles = torch.arange(5).double()[:, None] * frequencies(Rotation.of(spec, spec.kinds[0].transformer_blocks[0]))
     x = torch.randn(2, 5, 4, 8, dtype=torch.float64)
     both = torch.cat([angles, angles], dim=-1)[None]
     theirs, _ = phi3.apply_rotary_pos_emb(x.transpose(1, 2), x.transpose(1, 2), both.cos(), both.sin())

@@ -133,7 +133,7 @@ SIXTHS = ["dp6-mbs1-z3-rnone", "tp2-dp3-mbs2-z0-rfull", "tp3-dp2-mbs3-z1-rnone",
 def heads(number: int, layers: int) -> ModelSpec:
     """As GPT-2, with `number` heads."""
     model = gpt(layers, vocab=60, max_positions=24, learned_positions=24)
-    wide = replace(model.kinds[0].attention, heads=number, kv_heads=number)
+    wide = replace(model.kinds[0].transformer_blocks[0], heads=number, kv_heads=number)
     return replace(model, kinds=(replace(model.kinds[0], attention=wide),), tied_embeddings=False)
 
 
@@ -194,14 +194,14 @@ def test_peak_memory_with_context_parallelism(text: str, algorithm: str) -> None
 def middling(model: ModelSpec) -> ModelSpec:
     """A fourth of the width of an 8B model, half as many layers."""
     wide = large(model, 16)
-    heads = replace(wide.kinds[0].attention, heads=16, head_dim=64, value_head_dim=64)
+    heads = replace(wide.kinds[0].transformer_blocks[0], heads=16, head_dim=64, value_head_dim=64)
     kinds = tuple(replace(each, attention=heads, feed_forward=block)
                   for each, block in zip(wide.kinds, map(_narrow, wide.kinds), strict=True))  # fmt: skip
     return replace(wide, hidden=1024, vocab=16384, kinds=kinds)
 
 
 def _narrow(kind: Layer) -> FeedForward | MixtureOfExperts:
-    block = kind.feed_forward
+    _, block = kind.transformer_blocks
     return replace(block, inner=2816) if isinstance(block, FeedForward) else replace(block, expert_inner=2816)
 
 

@@ -137,7 +137,7 @@ def test_layers_of_other_families_need_what_is_planned(model: str, recompute: st
     blocks that share a norm which is recomputed (Falcon 7B) are planned 5.2 % too high."""
     spec, _ = load_model(model)
     few = replace(spec, pattern=spec.pattern[:4], vocab=2048, tied_embeddings=False)
-    narrow = [replace(kind.attention, window=kind.attention.window and 512) for kind in few.kinds]
+    narrow = [replace(attention, window=attention.window and 512) for attention in few.attentions]
     few = replace(few, kinds=tuple(map(lambda kind, heads: replace(kind, attention=heads), few.kinds, narrow)))
     wanted = job(f"dp8-mbs2-z3-{recompute}", few, seq_len=2048, dtype="bf16", optimizer="adamw", clip=1.0, extra=1)
     traced = dry_run.trace(wanted, 0)

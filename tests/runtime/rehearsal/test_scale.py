@@ -25,7 +25,7 @@ def large(model: ModelSpec, layers: int = 32) -> ModelSpec:
     heads = attention(heads=32, kv_heads=8, head_dim=128, value_head_dim=128)
     kinds = []
     for kind in model.kinds:
-        block = kind.feed_forward
+        _, block = kind.transformer_blocks
         wide = replace(block, inner=14336) if isinstance(block, FeedForward) else replace(block, expert_inner=14336)
         kinds.append(replace(kind, attention=heads, feed_forward=wide))
     return replace(model, hidden=4096, vocab=128256, kinds=tuple(kinds), pattern=(0,) * layers, max_positions=8192)
@@ -52,7 +52,7 @@ def test_axes_become_two_and_stay() -> None:
 def test_axes_stay_on_request(layout_id: str, keep: dict[str, int], shown: str) -> None:
     rehearsal = scale_down(job(layout_id, large(llama()), seq_len=8192), keep)[0]
     assert str(rehearsal.layout) == shown
-    assert all(kind.attention.kv_heads % rehearsal.layout.tp == 0 for kind in rehearsal.model.kinds)
+    assert all(kind.transformer_blocks[0].kv_heads % rehearsal.layout.tp == 0 for kind in rehearsal.model.kinds)
     chunks = 2 * rehearsal.layout.cp if rehearsal.layout.cp > 1 else 1
     assert rehearsal.seq_len % (chunks * rehearsal.layout.tp) == 0
 
@@ -162,7 +162,7 @@ def test_fewer_stages_of_an_uneven_pipeline_stay_uneven() -> None:
 def test_heads_tying_and_kinds_stay(model: ModelSpec) -> None:
     wide = large(model)
     found = small("dp2-mbs1-z0-rnone", wide).model
-    one, other = wide.kinds[0].attention, found.kinds[0].attention
+    one, other = wide.kinds[0].transformer_blocks[0], found.kinds[0].transformer_blocks[0]
     assert one.heads // one.kv_heads == other.heads // other.kv_heads
     assert (found.tied_embeddings, found.is_moe) == (wide.tied_embeddings, wide.is_moe)
     assert found.hidden <= 128
@@ -172,7 +172,7 @@ def test_latents_and_groups_of_experts_stay() -> None:
     plan = api.evaluate(None, "tp2-pp2-dp4-ep4-mbs1-z1-rsel(mla)", model="deepseek-v3", cluster="dgx-h100:2",
                         seq_len=4096, global_batch=64)  # fmt: skip
     found = scale_down(job_of(plan, 1))[0].model
-    latent, block = found.kinds[1].attention, found.kinds[1].feed_forward
+    latent, block = found.kinds[1].transformer_blocks[0], found.kinds[1].feed_forward
     assert isinstance(block, MixtureOfExperts)
     assert (latent.q_lora_rank, latent.kv_lora_rank, latent.head_dim, latent.rope_head_dim) == (24, 8, 32, 8)
     assert (block.groups, block.top_groups, block.top_k, block.router_scores) == (4, 2, 4, "sigmoid")

@@ -1,0 +1,89 @@
+"""Linear recurrences computed in chunks: products inside a chunk, and a state that goes from chunk to chunk.
+
+A head keeps a state of key_dim x value_dim. Tokens of a chunk of Q see one another as in attention, through scores of
+Q x Q, and see the chunks before through the state: S' = decay S + K' V, out = (Q K' . mask) V + Q S. The forms are
+those of Mamba-2 (arXiv 2405.21060, section 6; queries C, keys B, values x), of gated linear attention (arXiv
+2312.06635, section 4) and, with `delta`, of DeltaNet (arXiv 2406.06484, section 3.2; 2412.06464).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..quantities.operation_builder import Builder
+from ..quantities.operations import BatchedProduct, Exchange, LayerOperations, MemoryTraffic, tag
+
+_FP32 = 4.0
+# Bytes per element that a kernel of one pass moves: forward; backward, with its input made again.
+_PASS, _PASS_BACK = 2.0, 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Sizes of a chunked scan on one rank."""
+
+    heads: Array  # [key] that have a state
+    key_heads: Array  # [key] distinct heads of queries and keys: scores are made once for each
+    key_dim: float  # of queries and keys: N of Mamba-2
+    value_dim: float  # of values: P of Mamba-2
+    chunk: float  # tokens: Q
+    delta: bool = False  # whether a token first takes from the state what its key gives (delta rule)
+
+
+def add_scan(builder: Builder, ops: LayerOperations, scan: Scan) -> None:
+    """The products of the scan, what its kernels move beside them, and the state on its way.
+
+    The kernels keep their inputs and make scores and states again in the backward pass (mamba_ssm e9594ce,
+    ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_bwd; flash-linear-attention, ops/gated_delta_rule/chunk.py).
+    """
+    tokens, q = builder.shard.tokens, scan.chunk
+    chunks = tokens / q  # a last chunk that is not full is computed as its share
+    each, states = chunks * scan.heads, chunks * scan.heads * scan.key_dim * scan.value_dim
+    attn = tag("attn")
+
+    def product(name: str, m: float, n: float, k: float, batch: Array, remade: float = 0.0) -> None:
+        ops.batched.append(BatchedProduct(name, m, n, k, batch, attn, remade))
+
+    product("scores of chunks", q, q, scan.key_dim, chunks * scan.key_heads, remade=1.0)
+    product("values by scores", q, scan.value_dim, q, each)
+    product("states of chunks", scan.key_dim, scan.value_dim, q, each, remade=1.0)
+    product("states read", q, scan.value_dim, scan.key_dim, each)
+    if scan.delta:
+        # (I + A)^-1 times values and times keys, A of products of keys; and what the state takes off the values.
+        product("keys by keys", q, q, scan.key_dim, each, remade=1.0)
+        product("transformed values", q, scan.value_dim, q, each, remade=1.0)
+        product("transformed keys", q, scan.key_dim, q, each, remade=1.0)
+        product("states subtracted", q, scan.value_dim, scan.key_dim, each, remade=1.0)
+    # States of all chunks in fp32: read and written as each takes that of the chunk before; backward for both again.
+    passed = 2 * _FP32 * states
+    ops.traffic.append(MemoryTraffic("state passing", passed, 2 * passed, attn, fusable=False))
+    # Decays of every head and token in fp32: step read, cumulated, and read in three kernels.
+    decays = 5 * _FP32 * tokens * scan.heads
+    ops.traffic.append(MemoryTraffic("decays", decays, 2 * decays, attn, fusable=False))
+
+
+def add_convolution(builder: Builder, ops: LayerOperations, channels: Array) -> None:
+    """A short causal convolution along the tokens, per channel, and the activation behind it: one kernel each way
+    (causal_conv1d), whose backward pass makes the output again."""
+    moved = builder.activation_bytes * builder.shard.tokens * channels
+    ops.traffic.append(MemoryTraffic("convolution", _PASS * moved, (_PASS + _PASS_BACK) * moved, tag("attn")))
+
+
+def add_gated_norm(builder: Builder, ops: LayerOperations, width: Array) -> None:
+    """The norm of what the scan puts out, times an activation of the gate: two read, one written; backward three read,
+    two written."""
+    moved = builder.activation_bytes * builder.shard.tokens * width
+    ops.traffic.append(MemoryTraffic("gated norm", 3 * moved, 5 * moved, tag("attn")))
+
+
+def add_head_exchange(builder: Builder, ops: LayerOperations, into: Array, out: Array) -> None:
+    """Ranks of context parallelism swap tokens for heads before the convolution and back after the scan, as Ulysses
+    does (Megatron Core d98e8a64, ssm/mamba_context_parallel.py). into, out: [key] elements per token of a rank."""
+    shard, w = builder.shard, builder.activation_bytes
+    for elements in (into, out):
+        sent = np.where(shard.cp > 1, w * shard.tokens * elements, 0.0)
+        if sent.any():
+            ops.exchanges.append(Exchange("cp", "all_to_all", sent, shard.cp, shard.tp, 1, 1, tag("attn")))

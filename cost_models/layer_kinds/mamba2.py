@@ -1,0 +1,97 @@
+"""Mamba-2: a state-space model whose scan is made of products (arXiv 2405.21060).
+
+d = heads * head_dim channels, G groups with a B and a C of N states each. One projection makes gate z, x, B, C and the
+step of every head; x, B and C go through a short convolution; the scan runs per head; its output is normed, gated and
+projected. Tensor parallelism splits heads and groups (Megatron Core d98e8a64, ssm/mamba_mixer.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..offload_modules import mask_of_modules
+from ..quantities.matrix import Matrix
+from ..quantities.operation_builder import Builder
+from ..quantities.operations import LayerOperations, Saved, tag
+from ..specs.model import Mixer
+from .base import MixerKind
+from .chunked_scan import Scan, add_convolution, add_gated_norm, add_head_exchange, add_scan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2(Mixer):
+    """Sizes of a Mamba-2 mixer."""
+
+    kind: ClassVar[str] = "mamba2"
+    heads: int  # H
+    head_dim: int  # P: channels of a head
+    groups: int  # G: heads of a group share B and C
+    state: int  # N: of a channel
+    conv_kernel: int = 4  # tokens that the convolution sees
+    chunk: int = 256  # tokens: Q
+    conv_bias: bool = True  # of the convolution
+    bias: bool = False  # of the projections
+    gated_norm: bool = True  # whether the output is normed
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels of x, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """Width of what the first projection makes."""
+        return self.inner + self.convolved + self.heads
+
+
+def _parameters(mixer: Mamba2, hidden: int) -> dict[str, int]:
+    counts = {
+        "mixer_in": hidden * mixer.projected,
+        "mixer_conv": mixer.convolved * (mixer.conv_kernel + mixer.conv_bias),
+        "mixer_heads": 3 * mixer.heads,  # decay, skip, bias of the step
+        "mixer_out": mixer.inner * hidden,
+    }
+    if mixer.bias:
+        counts["mixer_in_bias"], counts["mixer_out_bias"] = mixer.projected, hidden
+    if mixer.gated_norm:
+        counts["mixer_norm"] = mixer.inner
+    return counts
+
+
+def _matrices(mixer: Mamba2, hidden: int) -> tuple[Matrix, ...]:
+    return Matrix(((mixer.projected, hidden),)), Matrix(((hidden, mixer.inner),))
+
+
+def _add(builder: Builder, ops: LayerOperations, mixer: Mamba2) -> None:
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    tokens, inner = shard.tokens, mixer.inner / shard.tp
+    projected, convolved = mixer.projected / shard.tp, mixer.convolved / shard.tp
+    builder.add_gemm(ops, "mixer in", tokens, projected, h)
+    builder.add_gemm(ops, "mixer out", tokens, h, inner)
+    add_convolution(builder, ops, convolved)
+    add_scan(builder, ops, Scan(heads=mixer.heads / shard.tp, key_heads=mixer.groups / shard.tp, key_dim=mixer.state,
+                                value_dim=mixer.head_dim, chunk=mixer.chunk))  # fmt: skip
+    add_gated_norm(builder, ops, inner)
+    add_head_exchange(builder, ops, projected, inner)
+    # The fused kernel keeps what it got and what the scan puts out before the gate, and makes all between again
+    # (MambaSplitConv1dScanCombinedFn); the norm behind it (mamba_mixer.py) and the projection keep their inputs.
+    sends = mask_of_modules("core_attn")
+    ops.saved.append(Saved("projected by mixer", w * tokens * projected))
+    ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn"), sends))
+    if mixer.gated_norm:
+        ops.saved.append(Saved("gated norm input", w * tokens * inner))
+    if ops.keeps_input():
+        ops.saved.append(Saved("mixer output", builder.kept_input * tokens * inner))
+    ops.wgrad_stash += [w * tokens * projected, builder.kept_input * tokens * inner, w * h * shard.sp_tokens]
+
+
+KIND = MixerKind(
+    spec=Mamba2, parameters=_parameters, replicated=("mixer_out_bias",), matrices=_matrices, add=_add,
+    heads=lambda mixer: {"state-space heads": (mixer.heads, False), "state-space groups": (mixer.groups, True)},
+    kernels=7.0,  # convolution, cumulated decays, states, their passing, scores, scan, gated norm (ssd_combined.py)
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""Masks of the rules about what ranks split of a model: heads, widths, experts, and the tokens of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...cost_models.arrays import Ints, Mask
+from ...cost_models.degrees import sequence_parts
+from ...cost_models.layer_kinds.registry import kind_of
+from ...cost_models.layouts import CP_ALGORITHMS
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.shards import ulysses_degree
+from ...cost_models.specs.model import MixtureOfExperts
+
+Columns = Mapping[str, Ints]
+
+_HYBRID = CP_ALGORITHMS.index("ring+ulysses")
+
+
+def heads(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for attention in problem.model.attentions:
+        ok &= attention.heads % x["tp"] == 0
+    return ok
+
+
+def kv_heads(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for attention in problem.model.attentions:
+        if not attention.is_mla:
+            kv = attention.kv_heads
+            ok &= (kv % x["tp"] == 0) | (x["tp"] % kv == 0)
+    return ok
+
+
+def mixer_heads(x: Columns, problem: Problem) -> Mask:
+    """Tensor parallelism splits heads, and context parallelism the heads of a rank; several ranks of the latter may
+    have the same group (Megatron Core d98e8a64, ssm/mamba_context_parallel.py)."""
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for mixer in problem.model.mixers:
+        for split, shared in kind_of(mixer).heads(mixer).values():
+            ok &= split % x["tp"] == 0
+            local = np.maximum(split // x["tp"], 1)
+            ok &= (local % x["cp"] == 0) | (shared & (x["cp"] % local == 0))
+    return ok
+
+
+def has_keys(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["cp_algorithm"] == 0) | (x["cp"] == 1) | bool(problem.model.attentions))
+
+
+def ffn(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for block in problem.model.feed_forwards:
+        inner = block.shared_inner if isinstance(block, MixtureOfExperts) else block.inner
+        if inner:
+            ok &= inner % x["tp"] == 0
+    return ok
+
+
+def sequence(x: Columns, problem: Problem) -> Mask:
+    # A ring gives every rank two chunks, one from each end, so that causal attention is equal work for all.
+    return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
+
+
+def ulysses(x: Columns, problem: Problem) -> Mask:
+    degree = ulysses_degree(problem.model, x).astype(np.int64)
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for attention in problem.model.attentions:
+        heads = attention.heads if attention.is_mla else attention.kv_heads
+        ok &= (degree == 1) | (heads % (x["tp"] * degree) == 0)
+    hybrid = (x["cp_algorithm"] == _HYBRID) & (x["cp"] > 1)
+    return np.asarray(ok & (~hybrid | ((degree > 1) & (degree < x["cp"]))))
+
+
+def experts(x: Columns, problem: Problem) -> Mask:
+    ok = np.ones(len(x["tp"]), dtype=bool)
+    for block in problem.model.feed_forwards:
+        if isinstance(block, MixtureOfExperts):
+            ok &= (block.experts % x["ep"] == 0) & (block.expert_inner % x["etp"] == 0)
+    return ok
+
+
+def mixer_heads_text(problem: Problem) -> str:
+    """How many heads the mixers have, by name."""
+    heads: dict[str, int] = {}
+    for mixer in problem.model.mixers:
+        heads |= {name: number for name, (number, _) in kind_of(mixer).heads(mixer).items()}
+    return ", ".join(f"{number} {name}" for name, number in heads.items())

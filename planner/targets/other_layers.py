@@ -1,0 +1,29 @@
+"""Layers that are no transformer's, for the frameworks that build or split none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...cost_models.arrays import Mask
+from ...cost_models.problem import Problem
+from ...cost_models.quantities.layer_operations import name_of
+from ...cost_models.specs.model import ModelSpec
+from ..space.rules import Columns, Rule
+
+
+def other_layers(model: ModelSpec, builder: str) -> list[str]:
+    """A sentence if the model has layers other than attention with a feed-forward block, which `builder` lacks."""
+    names = list(dict.fromkeys(name_of(kind) for kind in model.kinds if not kind.is_transformer))
+    text = f"model.kinds: {builder} builds layers of attention and a feed-forward block, not {', '.join(names)}"
+    return [text] if names else []
+
+
+def whole_mixers(target: str, framework: str) -> Rule:
+    """The rule of a framework that runs the layers of transformers, whose mixers other than attention are not split."""
+
+    def allows(columns: Columns, problem: Problem) -> Mask:
+        whole = (columns["tp"] == 1) & (columns["cp"] == 1)
+        return np.asarray(whole | (not problem.model.mixers))
+
+    text = f"{framework} splits attention, but not the model's other mixers: tp {{tp}}, cp {{cp}}"
+    return Rule(f"{target}: mixers", ("tp", "cp"), allows, text)
