@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 GIB = 2**30
+MIB = 2**20
 
 
 def decimals(values: Iterable[float], digits: int = 3) -> int:
@@ -35,6 +36,11 @@ def significant(value: float | None, digits: int = 3) -> str:
 def gib(num_bytes: float | None) -> str:
     """Bytes in GiB with one decimal."""
     return fixed(None if num_bytes is None else num_bytes / GIB, 1)
+
+
+def mib(num_bytes: float) -> str:
+    """Bytes in MiB, whole."""
+    return fixed(num_bytes / MIB, 0)
 
 
 def percent(share: float | None, places: int = 1) -> str:

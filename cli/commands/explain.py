@@ -16,6 +16,7 @@ from ..screens import listings as listings_screen
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
     from ...planner.document.plan import Plan
+    from ...planner.explain.kinds_of_layers import KindLoad
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
 
@@ -58,16 +59,17 @@ def command(
 
 def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
     """The layout in full."""
-    loads = _loads(terminal, plan, candidate)
+    loads, kinds = _loads(terminal, plan, candidate), _kinds(terminal, plan, candidate)
     spread = _redistribution(plan, candidate) if loads else None
     if terminal.settings.json:
         redistributed = {} if spread is None else {"redistribution": spread.model_dump(mode="json")}
         terminal.write_json({
             "format_version": FORMAT_VERSION, "kind": "explanation", "candidate": candidate.model_dump(mode="json"),
             "certificate": plan.certificate.model_dump(mode="json"), "rejected": plan.rejected,
-            "stage_loads": None if loads is None else loads.model_dump(mode="json"), **redistributed,
+            "stage_loads": None if loads is None else loads.model_dump(mode="json"),
+            "kinds_of_layers": [kind.model_dump(mode="json") for kind in kinds], **redistributed,
         })  # fmt: skip
-    terminal.show(explain_screen.explain_screen(plan, candidate, loads, spread, unicode=terminal.unicode))
+    terminal.show(explain_screen.explain_screen(plan, candidate, kinds, loads, spread, unicode=terminal.unicode))
     requests.show_warnings(terminal, plan.warnings)
 
 
@@ -101,6 +103,18 @@ def _loads(terminal: Terminal, plan: Plan, candidate: Candidate) -> StageLoads |
     except MeshwrightError as error:
         terminal.talk(f"The stages are not timed: {error.message}")
         return None
+
+
+def _kinds(terminal: Terminal, plan: Plan, candidate: Candidate) -> tuple[KindLoad, ...]:
+    """Loads of the kinds of layers, priced anew; none where the request no longer resolves."""
+    from ...planner.explain.kinds_of_layers import kind_loads
+    from ...planner.request.load import request_from_dict
+
+    try:
+        return kind_loads(request_from_dict(plan.request), candidate)
+    except MeshwrightError as error:
+        terminal.talk(f"The layers are not timed: {error.message}")
+        return ()
 
 
 def _redistribution(plan: Plan, candidate: Candidate) -> Redistribution | None:

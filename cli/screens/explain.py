@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
     from ...planner.document.certificate import SpaceCount
     from ...planner.document.plan import Plan
+    from ...planner.explain.kinds_of_layers import KindLoad
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
     from .facts import Software
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 
 def explain_screen(
-    plan: Plan, candidate: Candidate, loads: StageLoads | None = None, redistribution: Redistribution | None = None, *,
-    unicode: bool,
+    plan: Plan, candidate: Candidate, kinds: Sequence[KindLoad], loads: StageLoads | None = None,
+    redistribution: Redistribution | None = None, *, unicode: bool,
 ) -> list[Part]:  # fmt: skip
-    """One layout: terms with sources, hidden terms, stages, memory, targets, the search and the assumptions."""
+    """One layout: terms with sources, hidden terms, layers, stages, memory, targets, the search and the assumptions."""
     facts = Facts.of(plan)
     parts: list[Part] = [header(plan), *_time_parts(candidate, unicode=unicode)]
+    if len(kinds) > 1:
+        parts += ["", "Kinds of layers, each of one micro-batch on a GPU", _kinds_table(kinds)]
     if len(chunks_by_stage(candidate)) > 1:
         why = why_these_stages(candidate, loads, redistribution) if loads else []
         parts += ["", "Stages", stages_table(candidate, loads), *why]
@@ -75,6 +78,17 @@ def _time_parts(candidate: Candidate, *, unicode: bool) -> list[Part]:
         parts += ["", "Counted only as far as it is longer than what it runs beside"]
         parts += [text.wrapped(f"  {term.name}: beside {text.listed(term.overlaps)}", "    ") for term in beside]
     return parts
+
+
+def _kinds_table(kinds: Sequence[KindLoad]) -> Table:
+    """A row per kind: how many layers, milliseconds forward and backward, their share of all, MiB kept."""
+    rows = [
+        (f"  {kind.name}", str(kind.layers), text.significant(1e3 * kind.forward_s),
+         text.significant(1e3 * kind.backward_s), f"{text.percent(kind.share)} %", text.mib(kind.saved_bytes))
+        for kind in kinds
+    ]  # fmt: skip
+    names = ("  kind", "layers", "forward ms", "backward ms", "of all layers", "saved MiB")
+    return table(*names, rows=rows, right=names[1:])
 
 
 def software_lines(software: Software) -> list[str]:

@@ -90,7 +90,7 @@ def screens() -> dict[str, list[Any]]:
         "memory": memory_screen.memory_screen(plan, first),
         "memory-offload": memory_screen.memory_screen(plan, with_offload().best),
         "memory-many-stages": memory_screen.memory_screen(many_stages(), many_stages().best),
-        "explain": explain_screen.explain_screen(plan, first, unicode=True),
+        "explain": explain_screen.explain_screen(plan, first, (), unicode=True),
         "why-not": explain_screen.why_not_screen(plan, third),
         "why-not-target": explain_screen.why_not_screen(resolved_to(target="torchtitan"), third),
         "why-not-memory": explain_screen.why_not_screen(resolved_to(memory_bytes=2**35), third),
