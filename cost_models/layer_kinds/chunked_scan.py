@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.exchanges import Op
 from ..quantities.operation_builder import Builder
-from ..quantities.operations import BatchedProduct, Exchange, LayerOperations, MemoryTraffic, tag
+from ..quantities.operations import BatchedProduct, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 
 _FP32 = 4.0
 # Bytes per element that a kernel of one pass moves: forward; backward, with its input made again.
@@ -79,7 +80,39 @@ def add_gated_norm(builder: Builder, ops: LayerOperations, width: Array) -> None
     ops.traffic.append(MemoryTraffic("gated norm", 3 * moved, 5 * moved, tag("attn")))
 
 
-def add_head_exchange(builder: Builder, ops: LayerOperations, into: Array, out: Array) -> None:
+def add_context_parallel(
+    builder: Builder, ops: LayerOperations, scan: Scan, into: Array, out: Array, convolved: Array, kernel: int
+) -> None:
+    """Exchanges of context parallelism, by `StackSpec.mixer_context`. into, out: [key] elements per token of a rank, of
+    what is projected and of what the scan puts out; convolved: of what goes through a convolution over `kernel` tokens.
+    """
+    if builder.stack.mixer_context == "heads":
+        _add_head_exchange(builder, ops, into, out)
+    else:
+        _add_state_exchange(builder, ops, scan, (kernel - 1) * convolved)
+
+
+def _add_state_exchange(builder: Builder, ops: LayerOperations, scan: Scan, halo: Array) -> None:
+    """Ranks keep their tokens, and get the state of the tokens before theirs: its gradient goes back the same way. The
+    delta rule changes the incoming state by a matrix of key_dim x key_dim per head, which travels, too. halo: elements
+    of the last tokens, which the convolution of the next rank sees.
+
+    A ring of keys gives each rank two chunks, one from each end of the sequence: two states.
+    """
+    shard, w = builder.shard, builder.activation_bytes
+    chunks = np.where((shard.ring > 1) & bool(builder.model.attentions), 2.0, 1.0)
+    width = scan.value_dim + (scan.key_dim if scan.delta else 0.0)
+    state = w * shard.batch * chunks * scan.heads * scan.key_dim * width
+    gathers = builder.stack.mixer_context == "gather"
+    op: Op = "all_gather" if gathers else "all_scan"
+    for name, num_bytes in ((op, state * (shard.cp if gathers else 1.0)), ("p2p", w * shard.batch * chunks * halo)):
+        sent = np.where(shard.cp > 1, num_bytes, 0.0)
+        if sent.any():
+            ops.exchanges.append(Exchange("cp", name, sent, shard.cp, shard.tp, 1, 1, tag("attn")))
+    ops.saved.append(Saved("incoming states", np.where(shard.cp > 1, state, 0.0), tag("attn")))
+
+
+def _add_head_exchange(builder: Builder, ops: LayerOperations, into: Array, out: Array) -> None:
     """Ranks of context parallelism swap tokens for heads before the convolution and back after the scan, as Ulysses
     does (Megatron Core d98e8a64, ssm/mamba_context_parallel.py). into, out: [key] elements per token of a rank."""
     shard, w = builder.shard, builder.activation_bytes

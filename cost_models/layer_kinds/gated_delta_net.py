@@ -16,7 +16,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_convolution, add_gated_norm, add_head_exchange, add_scan
+from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan
 
 _CHUNK = 64  # tokens (flash-linear-attention, ops/gated_delta_rule/chunk.py)
 
@@ -72,11 +72,11 @@ def _add(builder: Builder, ops: LayerOperations, mixer: GatedDeltaNet) -> None:
     builder.add_gemm(ops, "mixer in", tokens, projected, h)
     builder.add_gemm(ops, "mixer out", tokens, h, values)
     add_convolution(builder, ops, convolved)
-    add_scan(builder, ops, Scan(heads=mixer.value_heads / shard.tp, key_heads=mixer.key_heads / shard.tp,
-                                key_dim=mixer.key_head_dim, value_dim=mixer.value_head_dim, chunk=_CHUNK,
-                                delta=True))  # fmt: skip
+    scan = Scan(heads=mixer.value_heads / shard.tp, key_heads=mixer.key_heads / shard.tp, key_dim=mixer.key_head_dim,
+                value_dim=mixer.value_head_dim, chunk=_CHUNK, delta=True)  # fmt: skip
+    add_scan(builder, ops, scan)
     add_gated_norm(builder, ops, values)
-    add_head_exchange(builder, ops, projected, values)
+    add_context_parallel(builder, ops, scan, projected, values, convolved, mixer.conv_kernel)
     # Kept: what the convolution gets and gives, the gate, what the scan puts out; the inverse of every chunk.
     sends, inverses = mask_of_modules("core_attn"), _CHUNK * mixer.value_heads / shard.tp
     ops.saved.append(Saved("projected by mixer", w * tokens * projected))

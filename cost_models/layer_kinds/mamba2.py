@@ -16,7 +16,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_convolution, add_gated_norm, add_head_exchange, add_scan
+from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,11 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Mamba2) -> None:
     builder.add_gemm(ops, "mixer in", tokens, projected, h)
     builder.add_gemm(ops, "mixer out", tokens, h, inner)
     add_convolution(builder, ops, convolved)
-    add_scan(builder, ops, Scan(heads=mixer.heads / shard.tp, key_heads=mixer.groups / shard.tp, key_dim=mixer.state,
-                                value_dim=mixer.head_dim, chunk=mixer.chunk))  # fmt: skip
+    scan = Scan(heads=mixer.heads / shard.tp, key_heads=mixer.groups / shard.tp, key_dim=mixer.state,
+                value_dim=mixer.head_dim, chunk=mixer.chunk)  # fmt: skip
+    add_scan(builder, ops, scan)
     add_gated_norm(builder, ops, inner)
-    add_head_exchange(builder, ops, projected, inner)
+    add_context_parallel(builder, ops, scan, projected, inner, convolved, mixer.conv_kernel)
     # The fused kernel keeps what it got and what the scan puts out before the gate, and makes all between again
     # (MambaSplitConv1dScanCombinedFn); the norm behind it (mamba_mixer.py) and the projection keep their inputs.
     sends = mask_of_modules("core_attn")

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast"]
+# `all_scan`: each rank passes what it got, with its own added, to the next one, part by part.
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast", "all_scan"]
+# Those that have rates of their own.
 OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p", "broadcast")
 Among = Literal["all", "neighbours", "across", "store"]
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..arrays import Array
+from ..arrays import Array, Ints
 from ..quantities.exchanges import Op
 from ..quantities.token_dispatch import distinct_share
 from ..specs.cluster import NetworkLevel
@@ -126,10 +126,12 @@ def curve(
     groups of neighbours, and the copies of an item go to so many of those (`distinct_share`).
 
     The bytes of the curve: all_reduce and broadcast the tensor; all_gather and reduce_scatter the full (gathered,
-    unscattered) tensor; all_to_all the buffer of one rank; p2p the message. All groups run at once, so each GPU
-    has just its own share of every link (`bw_bytes_per_s`).
+    unscattered) tensor; all_to_all the buffer of one rank; p2p and all_scan the message. All groups run at once, so
+    each GPU has just its own share of every link (`bw_bytes_per_s`).
     """
     size, stride = (np.atleast_1d(np.asarray(v, dtype=np.int64)) for v in np.broadcast_arrays(size, stride))
+    if op == "all_scan":
+        return _scan_curve(rates, levels, size, stride)
     counts = [members(size, stride, level.size) for level in levels[:-1]] + [size.astype(np.float64)]
     latency, per_byte, ramp = (np.zeros(size.shape) for _ in range(3))
     below = np.ones(size.shape)  # members that already share a domain of the level below
@@ -149,6 +151,24 @@ def curve(
         below = np.maximum(below, within)
     alone = size <= 1
     return Curve(np.where(alone, 0.0, latency), np.where(alone, 0.0, per_byte), np.where(alone, 0.0, ramp))
+
+
+def _scan_curve(rates: CollectiveRates, levels: Levels, size: Ints, stride: Ints) -> Curve:
+    """The curve of a scan over the ranks of a group, one after another, in the best number of parts (ZeCO, arXiv
+    2507.01004, section 3.2).
+
+    K parts take (P-1+K) (S/(K bw) + start). The best K, sqrt((P-1) S / (bw start)), gives S/bw + (P-1) start
+    + 2 sqrt((P-1) start S/bw). bw: of the slowest link on the way; start: summed over the links that messages cross.
+    """
+    message = curve(rates, levels, "p2p", size, stride)
+    starts, below = np.zeros(size.shape), np.ones(size.shape)
+    for depth, level in enumerate(levels):
+        within = members(size, stride, level.size) if depth < len(levels) - 1 else size.astype(np.float64)
+        op_rates = rates.level(level.kind, depth).ops["p2p"]
+        start = op_rates.base_s + np.maximum(op_rates.hop_s, level.latency_s if depth else 0.0)
+        starts = starts + np.maximum(size / below - size / np.maximum(within, below), 0.0) * start
+        below = np.maximum(below, within)
+    return Curve(starts, message.s_per_byte, np.where(size > 1, 2.0, 0.0))
 
 
 def curve_of_rows(

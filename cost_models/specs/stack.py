@@ -99,6 +99,10 @@ class StackSpec:
     # that gradients are scattered and what Adam updates is shared byte by byte. Else gradients are summed everywhere,
     # and every parameter is whole on one rank.
     layer_wise_layout: bool = True
+    # How ranks of context parallelism share a mixer with a state. heads: they swap tokens for heads before it, and back
+    # behind it (as Ulysses). gather: each gets the states of all (LASP-2, arXiv 2502.07563). scan: each gets that of
+    # the ranks before it, from its neighbour (ZeCO, arXiv 2507.01004).
+    mixer_context: Literal["heads", "gather", "scan"] = "heads"
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -42,6 +42,8 @@ def mixer_heads(x: Columns, problem: Problem) -> Mask:
     for mixer in problem.model.mixers:
         for split, shared in kind_of(mixer).heads(mixer).values():
             ok &= split % x["tp"] == 0
+            if problem.stack.mixer_context != "heads":
+                continue
             local = np.maximum(split // x["tp"], 1)
             ok &= (local % x["cp"] == 0) | (shared & (x["cp"] % local == 0))
     return ok
