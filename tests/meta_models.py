@@ -11,7 +11,7 @@ from meshwright.profiles.model.huggingface import read_config
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 # Where transformers keeps its list of layers.
-LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "model.decoder.layers")
+LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "backbone.layers", "model.decoder.layers")
 
 
 def text_config(data: dict[str, Any]) -> PretrainedConfig:

@@ -31,7 +31,8 @@ class Mamba2(Mixer):
     conv_kernel: int = 4  # tokens that the convolution sees
     chunk: int = 256  # tokens: Q
     conv_bias: bool = True  # of the convolution
-    bias: bool = False  # of the projections
+    in_bias: bool = False  # of the first projection
+    out_bias: bool = False  # of the last one
     gated_norm: bool = True  # whether the output is normed
 
     @property
@@ -56,8 +57,10 @@ def _parameters(mixer: Mamba2, hidden: int) -> dict[str, int]:
         "mixer_heads": 3 * mixer.heads,  # decay, skip, bias of the step
         "mixer_out": mixer.inner * hidden,
     }
-    if mixer.bias:
-        counts["mixer_in_bias"], counts["mixer_out_bias"] = mixer.projected, hidden
+    if mixer.in_bias:
+        counts["mixer_in_bias"] = mixer.projected
+    if mixer.out_bias:
+        counts["mixer_out_bias"] = hidden
     if mixer.gated_norm:
         counts["mixer_norm"] = mixer.inner
     return counts

@@ -18,6 +18,7 @@ from . import families_layernorm as layernorm
 from . import families_llama as dense
 from . import families_moe as moe
 from . import families_shared_experts as shared
+from . import families_state_space as state_space
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
 from .rope import window_rope_theta
@@ -217,6 +218,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "arcee": dense.arcee,
     "baichuan": dense.baichuan,
     "bailing_moe_v2": shared.bailing_v2,
+    "bamba": state_space.bamba,
     "bloom": _bloom,
     "cohere": layernorm.cohere,
     "cohere2": layernorm.cohere2,
@@ -227,6 +229,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "ernie4_5_moe": shared.ernie_moe,
     "exaone4": dense.exaone4,
     "falcon": _falcon,
+    "falcon_h1": state_space.falcon_h1,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
@@ -241,6 +244,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "gptj": _gptj,
     "granite": _granite,
     "granitemoe": moe.granitemoe,
+    "granitemoehybrid": state_space.granitemoehybrid,
     "hunyuan_v1_dense": dense.hunyuan,
     "hunyuan_v1_moe": shared.hunyuan_moe,
     "hy_v3": shared.hy_v3,
@@ -251,6 +255,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "llama": dense.llama,
     "llama4": moe.llama4,
     "llama4_text": moe.llama4,
+    "mamba2": state_space.mamba2,
     "mimo": dense.mimo,
     "mimo_v2_flash": shared.mimo_v2_flash,
     "minimax_m2": moe.minimax_m2,
@@ -258,7 +263,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "mistral": _mistral,
     "mixtral": moe.mixtral,
     "nemotron": layernorm.nemotron,
-    "nemotron_h": hybrid.nemotron_h,
+    "nemotron_h": state_space.nemotron_h,
     "olmo2": _olmo2,
     "olmo3": dense.olmo3,
     "olmoe": moe.olmoe,
@@ -270,6 +275,10 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "qwen2_moe": moe.qwen2_moe,
     "qwen2_vl": _qwen2,  # its text model is Qwen 2
     "qwen3": _qwen3,
+    "qwen3_5": hybrid.qwen3_5,
+    "qwen3_5_moe": hybrid.qwen3_5_moe,
+    "qwen3_5_moe_text": hybrid.qwen3_5_moe,
+    "qwen3_5_text": hybrid.qwen3_5,
     "qwen3_moe": moe.qwen3_moe,
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_vl_moe_text": moe.qwen3_moe,

@@ -27,8 +27,10 @@ def with_norms_of_heads(attention: Attention) -> Attention:
 def with_granite_factors(f: Fields, spec: ModelSpec) -> ModelSpec:
     """Factors for embeddings, scores, residuals and logits."""
     factor = f.positive("attention_multiplier") or 1.0
-    scaled = [replace(attention, score_scale=factor) for attention in spec.attentions]
-    kinds = tuple(replace(kind, attention=heads) for kind, heads in zip(spec.kinds, scaled, strict=True))
+    kinds = tuple(
+        kind if kind.attention is None else replace(kind, attention=replace(kind.attention, score_scale=factor))
+        for kind in spec.kinds
+    )
     return replace(
         spec,
         kinds=kinds,

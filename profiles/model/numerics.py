@@ -24,6 +24,7 @@ class _Defaults(NamedTuple):
 
 _FAMILIES: Mapping[str, _Defaults] = {
     "arcee": _Defaults(norm_epsilon=1e-5, activation="relu2"),
+    "bamba": _Defaults(norm_epsilon=1e-5),
     "bloom": _Defaults(None, 1e-5, "gelu_tanh"),
     "cohere": _Defaults(500_000.0, 1e-5),
     "cohere2": _Defaults(norm_epsilon=1e-5),
@@ -31,6 +32,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "ernie4_5_moe": _Defaults(500_000.0, 1e-5),
     "exaone4": _Defaults(norm_epsilon=1e-5),
     "falcon": _Defaults(norm_epsilon=1e-5, activation="gelu"),
+    "falcon_h1": _Defaults(norm_epsilon=1e-5),
     "gemma": _Defaults(activation="gelu_tanh"),
     "gemma2": _Defaults(activation="gelu_tanh"),
     "gemma3": _Defaults(1e6, activation="gelu_tanh"),
@@ -49,6 +51,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "internlm3": _Defaults(norm_epsilon=1e-5),
     "llama4": _Defaults(500_000.0, 1e-5),
     "llama4_text": _Defaults(500_000.0, 1e-5),
+    "mamba2": _Defaults(None, 1e-5),
     "mimo_v2_flash": _Defaults(5e6, 1e-5),
     "minimax_m2": _Defaults(5e6),
     "ministral3": _Defaults(1e6, 1e-5),

@@ -26,6 +26,7 @@ from meshwright.profiles.model.huggingface import read_config
 from ...meta_models import assert_equal_counts, text_config
 from ...snapshots import ROOT
 from ..mtp_parameters import mtp_parameters
+from .hybrid_configs import HYBRIDS
 
 # Families that have no file of their own, by one of their configs; transformers has a class of each.
 LISTED = {
@@ -128,6 +129,7 @@ _shared = st.fixed_dictionaries(
 )
 _head_dim = st.fixed_dictionaries({"head_dim": st.sampled_from([8, 16, 32])})
 FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    **HYBRIDS,
     "gpt2": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "n_positions": st.integers(8, 64)}),
     "gpt-j-6b": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "rotary_dim": st.just(4)}),
     "opt-125m": st.fixed_dictionaries(
@@ -197,42 +199,6 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
     "gpt-oss-20b": _local,
-    "nemotron-h-56b": st.builds(
-        lambda pattern, more: {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern), **more},
-        st.text("M-*E", min_size=1, max_size=5),
-        st.fixed_dictionaries(
-            {
-                "mamba_num_heads": st.sampled_from([4, 8]),
-                "mamba_head_dim": st.sampled_from([4, 8]),
-                "n_groups": st.sampled_from([1, 2]),
-                "ssm_state_size": st.sampled_from([4, 16]),
-                "conv_kernel": st.sampled_from([2, 4]),
-                "use_conv_bias": st.booleans(),
-                "use_bias": st.booleans(),
-                "n_routed_experts": st.sampled_from([2, 4]),
-                "moe_latent_size": st.sampled_from([None, 8]),
-                "mlp_bias": st.just(False),
-                "attention_bias": st.just(False),
-                "head_dim": st.sampled_from([8, 16]),
-            }
-        ),
-    ),
-    "qwen3-next-80b-a3b": st.builds(
-        lambda moe, head, linear, dense: {**moe, **head, **linear, "mlp_only_layers": dense},
-        _small_moe,
-        _head_dim,
-        st.fixed_dictionaries(
-            {
-                "full_attention_interval": st.integers(1, 4),
-                "linear_num_key_heads": st.sampled_from([1, 2]),
-                "linear_num_value_heads": st.sampled_from([2, 4]),
-                "linear_key_head_dim": st.sampled_from([4, 8]),
-                "linear_value_head_dim": st.sampled_from([4, 8]),
-                "linear_conv_kernel_dim": st.sampled_from([2, 4]),
-            }
-        ),
-        st.sampled_from([[], [0]]),
-    ),
     "llama-4-scout": st.fixed_dictionaries(
         {
             "num_local_experts": st.integers(2, 5),
@@ -248,6 +214,7 @@ PERTURBED = [
     if path.stem not in ("kimi-k2", "opt-350m", "falcon-40b", "llama-3.2-1b", "gemma-3-4b", "llama-4-maverick",
                          "nemotron-3-nano-30b-a3b")
 ]
+PERTURBED += [name for name in HYBRIDS if name not in PERTURBED]
 PERTURBED += [
     "afm-4.5b", "command-r", "command-r7b", "devstral-2-123b", "dots.llm1", "ernie-4.5-0.3b", "ernie-4.5-21b-a3b",
     "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash", "granite-3.1-3b-a800m", "hunyuan-7b",
