@@ -1,7 +1,6 @@
 """The model families of Hugging Face that meshwright has formulas for: config.json fields -> ModelSpec.
 
-One small function per family, the newer ones in `families_llama.py`, `families_layernorm.py`, `families_moe.py` and
-`families_shared_experts.py`. Where a key is absent, the default of
+One small function per family, most of them in the other `families_*.py`. Where a key is absent, the default of
 that family in transformers holds (5.23, `configuration_<family>.py`); sizes have no default but where published configs
 leave them out (gemma3).
 """
@@ -22,70 +21,6 @@ from . import families_state_space as state_space
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
 from .rope import window_rope_theta
-
-
-def _gpt2(f: Fields) -> ModelSpec:
-    hidden = f.count("n_embd", "hidden_size")
-    ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
-    positions = f.count("n_positions", "max_position_embeddings")
-    dropout = f.number("resid_pdrop", 0.1) > 0
-    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
-    spec = dense_model(f, "gpt2", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
-                  max_positions=positions)  # fmt: skip
-    return replace(spec, learned_positions=positions)
-
-
-def _gpt_neox(f: Fields) -> ModelSpec:
-    hidden = f.count("hidden_size")
-    bias = f.flag("attention_bias", True)
-    attention = attention_of(f, hidden, bias=(bias, bias))
-    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=True)
-    dropout = f.number("hidden_dropout", 0.0) > 0
-    parallel = f.flag("use_parallel_residual", True)
-    spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout, parallel=parallel)
-    return replace(spec, partial_rotary_factor=f.number("rotary_pct", 0.25))
-
-
-def _gptj(f: Fields) -> ModelSpec:
-    """One norm feeds attention and feed-forward in parallel; only the feed-forward and the head have biases."""
-    hidden = f.count("n_embd", "hidden_size")
-    ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
-    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"))
-    dropout = f.number("resid_pdrop", 0.0) > 0
-    positions = f.count("n_positions", "max_position_embeddings", default=2048)
-    spec = dense_model(f, "gptj", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, dropout=dropout,
-                  max_positions=positions, parallel=True)  # fmt: skip
-    return replace(spec, head_bias=True, partial_rotary_factor=f.count("rotary_dim", default=64) / attention.head_dim)
-
-
-def _opt(f: Fields) -> ModelSpec:
-    """The position table has 2 rows more than positions; opt-350m embeds into 512 and has no final norm."""
-    hidden = f.count("hidden_size")
-    bias = f.flag("enable_bias", True)
-    positions = f.count("max_position_embeddings")
-    embedding_dim = f.count("word_embed_proj_dim", default=hidden)
-    ffn = FeedForward(inner=f.count("ffn_dim"), gated=False, bias=bias)
-    norms = f.flag("layer_norm_elementwise_affine", True)
-    spec = dense_model(f, "opt", attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn, num_norms=2 * int(norms),
-                  norm_bias=True, tied=True, dropout=f.number("dropout", 0.1) > 0)  # fmt: skip
-    final = norms and f.flag("do_layer_norm_before", True) and not f.flag("_remove_final_layer_norm", False)
-    return replace(
-        spec,
-        learned_positions=positions + 2,
-        final_norm=final,
-        embedding_dim=None if embedding_dim == hidden else embedding_dim,
-    )
-
-
-def _bloom(f: Fields) -> ModelSpec:
-    """ALiBi: no position table; a norm after the embedding."""
-    hidden = f.count("n_embed", "hidden_size")
-    ffn = FeedForward(inner=4 * hidden, gated=False, bias=True)
-    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
-    dropout = f.number("hidden_dropout", 0.0) > 0
-    spec = dense_model(f, "bloom", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
-                  max_positions=f.count("seq_length", default=2048))  # fmt: skip
-    return replace(spec, embedding_norm=True)
 
 
 def _falcon(f: Fields) -> ModelSpec:
@@ -200,16 +135,6 @@ def _olmo2(f: Fields) -> ModelSpec:
     return dense_model(f, "olmo2", dense.with_norms_of_heads(attention), hidden, output_norms=True)
 
 
-def _starcoder2(f: Fields) -> ModelSpec:
-    hidden, layers = f.count("hidden_size"), num_layers_of(f)
-    bias = f.flag("use_bias", True)
-    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=bias)
-    windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
-    dropout = f.number("residual_dropout", 0.0) > 0
-    return dense_model(f, "starcoder2", attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn, windows=windows,
-                  norm_bias=True, tied=True, dropout=dropout)  # fmt: skip
-
-
 def _granite(f: Fields) -> ModelSpec:
     return dense.with_granite_factors(f, dense.llama(f, "granite"))
 
@@ -219,7 +144,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "baichuan": dense.baichuan,
     "bailing_moe_v2": shared.bailing_v2,
     "bamba": state_space.bamba,
-    "bloom": _bloom,
+    "bloom": layernorm.bloom,
     "cohere": layernorm.cohere,
     "cohere2": layernorm.cohere2,
     "deepseek_v2": moe.deepseek_v2,
@@ -238,10 +163,10 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "glm4": dense.glm4,
     "glm4_moe": shared.glm4_moe,
     "glm4_moe_lite": shared.glm4_moe_lite,
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
+    "gpt2": layernorm.gpt2,
+    "gpt_neox": layernorm.gpt_neox,
     "gpt_oss": moe.gpt_oss,
-    "gptj": _gptj,
+    "gptj": layernorm.gptj,
     "granite": _granite,
     "granitemoe": moe.granitemoe,
     "granitemoehybrid": state_space.granitemoehybrid,
@@ -266,8 +191,9 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "nemotron_h": state_space.nemotron_h,
     "olmo2": _olmo2,
     "olmo3": dense.olmo3,
+    "olmo_hybrid": hybrid.olmo_hybrid,
     "olmoe": moe.olmoe,
-    "opt": _opt,
+    "opt": layernorm.opt,
     "phi3": _phi3,
     "phimoe": moe.phimoe,
     "qwen2": _qwen2,
@@ -286,5 +212,5 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "seed_oss": dense.seed_oss,
     "smollm3": dense.smollm3,
     "stablelm": layernorm.stablelm,
-    "starcoder2": _starcoder2,
+    "starcoder2": layernorm.starcoder2,
 }

@@ -11,14 +11,16 @@ from dataclasses import replace
 from ...cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from .blocks import assemble, attention_of, num_layers_of
+from .families_llama import with_norms_of_heads
 from .families_moe import sparse_pattern
 from .fields import Fields
 
 
-def _delta_net(f: Fields) -> GatedDeltaNet:
+def _delta_net(f: Fields, key_heads: int = 16, value_heads: int = 32) -> GatedDeltaNet:
+    """key_heads, value_heads: where the config has none."""
     delta = GatedDeltaNet(
-        key_heads=f.count("linear_num_key_heads", default=16),
-        value_heads=f.count("linear_num_value_heads", default=32),
+        key_heads=f.count("linear_num_key_heads", default=key_heads),
+        value_heads=f.count("linear_num_value_heads", default=value_heads),
         key_head_dim=f.count("linear_key_head_dim", default=128),
         value_head_dim=f.count("linear_value_head_dim", default=128),
         conv_kernel=f.count("linear_conv_kernel_dim", default=4),
@@ -87,3 +89,26 @@ def qwen3_5_moe(f: Fields) -> ModelSpec:
     """The text model of Qwen 3.5 with experts in all layers."""
     moe = _experts(f, normalised=True, moe_intermediate_size=512, shared_expert_intermediate_size=512)
     return _with_balancing(f, _qwen(f, "qwen3_5_moe", [moe] * num_layers_of(f)), moe)
+
+
+def olmo_hybrid(f: Fields) -> ModelSpec:
+    """Gated DeltaNet behind norms, and every fourth layer attention with norms of its output (as OLMo 3)."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    bias = f.flag("attention_bias", False)
+    attention = with_norms_of_heads(attention_of(f, hidden, bias=(bias, bias)))
+    rope = f.part("rope_parameters")
+    attention = replace(attention, rotary=rope is not None and rope.has("rope_theta"))
+    delta = _delta_net(f, attention.heads, attention.heads)
+    if not f.has("linear_key_head_dim"):
+        delta = replace(delta, key_head_dim=max(3 * hidden // (4 * delta.key_heads), 1))
+    if not f.has("linear_value_head_dim"):
+        delta = replace(delta, value_head_dim=2 * delta.key_head_dim)
+    block = FeedForward(inner=f.count("intermediate_size"))
+    given = f.words("layer_types", layers, ("linear_attention", "full_attention"))
+    full = [index % 4 == 3 if given is None else given[index] == "full_attention" for index in range(layers)]
+    full[-1] |= not any(full)
+    of_attention = Layer(attention=attention, feed_forward=block, output_norms=True)
+    of_mixer = Layer(attention=None, mixer=delta, feed_forward=block)
+    kinds = [of_attention if attends else of_mixer for attends in full]
+    positions = f.count("max_position_embeddings", default=65536)
+    return assemble(f, "olmo_hybrid", kinds, hidden=hidden, tied=False, max_positions=positions)

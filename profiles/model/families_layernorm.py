@@ -1,4 +1,4 @@
-"""Dense families of rotary positions with LayerNorm: config.json -> ModelSpec; defaults as in `families.py`."""
+"""Dense families with LayerNorm: config.json -> ModelSpec; defaults as in `families.py`."""
 
 from __future__ import annotations
 
@@ -55,3 +55,77 @@ def stablelm(f: Fields) -> ModelSpec:
     spec = dense_model(f, "stablelm", attention, hidden, num_norms=1 if parallel else 2, norm_bias=True,
                        parallel=parallel, dropout=f.number("hidden_dropout", 0.0) > 0)  # fmt: skip
     return replace(spec, partial_rotary_factor=0.25)
+
+
+def gpt2(f: Fields) -> ModelSpec:
+    hidden = f.count("n_embd", "hidden_size")
+    ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
+    positions = f.count("n_positions", "max_position_embeddings")
+    dropout = f.number("resid_pdrop", 0.1) > 0
+    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
+    spec = dense_model(f, "gpt2", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
+                  max_positions=positions)  # fmt: skip
+    return replace(spec, learned_positions=positions)
+
+
+def gpt_neox(f: Fields) -> ModelSpec:
+    hidden = f.count("hidden_size")
+    bias = f.flag("attention_bias", True)
+    attention = attention_of(f, hidden, bias=(bias, bias))
+    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=True)
+    dropout = f.number("hidden_dropout", 0.0) > 0
+    parallel = f.flag("use_parallel_residual", True)
+    spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout, parallel=parallel)
+    return replace(spec, partial_rotary_factor=f.number("rotary_pct", 0.25))
+
+
+def gptj(f: Fields) -> ModelSpec:
+    """One norm feeds attention and feed-forward in parallel; only the feed-forward and the head have biases."""
+    hidden = f.count("n_embd", "hidden_size")
+    ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
+    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"))
+    dropout = f.number("resid_pdrop", 0.0) > 0
+    positions = f.count("n_positions", "max_position_embeddings", default=2048)
+    spec = dense_model(f, "gptj", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, dropout=dropout,
+                  max_positions=positions, parallel=True)  # fmt: skip
+    return replace(spec, head_bias=True, partial_rotary_factor=f.count("rotary_dim", default=64) / attention.head_dim)
+
+
+def opt(f: Fields) -> ModelSpec:
+    """The position table has 2 rows more than positions; opt-350m embeds into 512 and has no final norm."""
+    hidden = f.count("hidden_size")
+    bias = f.flag("enable_bias", True)
+    positions = f.count("max_position_embeddings")
+    embedding_dim = f.count("word_embed_proj_dim", default=hidden)
+    ffn = FeedForward(inner=f.count("ffn_dim"), gated=False, bias=bias)
+    norms = f.flag("layer_norm_elementwise_affine", True)
+    spec = dense_model(f, "opt", attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn, num_norms=2 * int(norms),
+                  norm_bias=True, tied=True, dropout=f.number("dropout", 0.1) > 0)  # fmt: skip
+    final = norms and f.flag("do_layer_norm_before", True) and not f.flag("_remove_final_layer_norm", False)
+    return replace(
+        spec,
+        learned_positions=positions + 2,
+        final_norm=final,
+        embedding_dim=None if embedding_dim == hidden else embedding_dim,
+    )
+
+
+def bloom(f: Fields) -> ModelSpec:
+    """ALiBi: no position table; a norm after the embedding."""
+    hidden = f.count("n_embed", "hidden_size")
+    ffn = FeedForward(inner=4 * hidden, gated=False, bias=True)
+    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
+    dropout = f.number("hidden_dropout", 0.0) > 0
+    spec = dense_model(f, "bloom", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
+                  max_positions=f.count("seq_length", default=2048))  # fmt: skip
+    return replace(spec, embedding_norm=True)
+
+
+def starcoder2(f: Fields) -> ModelSpec:
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    bias = f.flag("use_bias", True)
+    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=bias)
+    windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
+    dropout = f.number("residual_dropout", 0.0) > 0
+    return dense_model(f, "starcoder2", attention_of(f, hidden, bias=(bias, bias)), hidden, ffn=ffn, windows=windows,
+                  norm_bias=True, tied=True, dropout=dropout)  # fmt: skip

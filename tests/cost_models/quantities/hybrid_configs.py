@@ -84,6 +84,12 @@ HYBRIDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         st.lists(st.sampled_from(["linear_attention", "full_attention"]), min_size=1, max_size=4),
         st.sampled_from([0, 4]),
     ),
+    "olmo_hybrid": st.builds(
+        lambda delta, types: {**delta, "layer_types": [*types, "linear_attention", "full_attention"],
+                              "num_hidden_layers": len(types) + 2},
+        _delta,
+        st.lists(st.sampled_from(["linear_attention", "full_attention"]), max_size=2),
+    ),
     "mamba2-codestral-7b": st.builds(
         lambda heads, dim, more: {
             "num_heads": heads, "head_dim": dim, "hidden_size": heads * dim, "expand": 1, **more,

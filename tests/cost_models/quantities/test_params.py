@@ -22,6 +22,7 @@ from meshwright.cost_models.quantities.params import (
 )
 from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
 from meshwright.profiles.model.huggingface import read_config
+from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from ...meta_models import assert_equal_counts, text_config
 from ...snapshots import ROOT
@@ -47,8 +48,18 @@ def test_real_config_counts_equal_transformers(path: Path) -> None:
     assert_equal_counts(json.loads(path.read_text()))
 
 
+@pytest.mark.parametrize("model_type", sorted(set(HYBRIDS) & set(CONFIG_MAPPING)))
+def test_default_config_counts_equal_transformers(model_type: str) -> None:
+    assert_equal_counts(family(model_type))
+
+
 def family(name: str) -> dict[str, Any]:
+    """By the name of its file or entry, or a model_type: the defaults of its class."""
     path = ROOT / "tests" / "data" / "configs" / f"{name}.json"
+    if name in CONFIG_MAPPING and not path.exists():
+        shared = PretrainedConfig().to_dict()
+        own = {key: value for key, value in CONFIG_MAPPING[name]().to_dict().items() if key not in shared}
+        return {**own, "model_type": name}
     data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else LISTED[name]
     return dict(data.get("text_config", data))
 
