@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...errors import UnsupportedError
 from ..document.plan import Plan
 from .setup import Setup
 
@@ -42,7 +43,8 @@ class FrameworkParser:
     def verdicts(
         self, cases: Sequence[Mapping[str, Any]], python: str = sys.executable, source: str = ""
     ) -> list[str | None]:
-        """The framework's objection to each case, None where it accepts. Raises RuntimeError if the script breaks.
+        """The framework's objection to each case, None where it accepts. Raises RuntimeError if the script breaks,
+        UnsupportedError if the framework or what it needs cannot be imported.
 
         python: the interpreter that has the framework.
         """
@@ -53,6 +55,10 @@ class FrameworkParser:
         verdicts = [json.loads(line) for line in process.stdout.splitlines()]
         if len(verdicts) != len(cases):
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+            if last.startswith(("ImportError", "ModuleNotFoundError")):
+                raise UnsupportedError(f"the framework in {source or python} cannot be imported: {last}",
+                                       hint="install what it needs, or unset the variable that names its checkout: "
+                                            "`check` then compares options without it")  # fmt: skip
             raise RuntimeError(f"{self.script} gave {len(verdicts)} of {len(cases)} verdicts: {last}")
         return verdicts
 
@@ -65,7 +71,10 @@ class FrameworkParser:
 
 
 def machine(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
-    """The part of a case that describes the machine: ranks, the CUDA variables of launch.sh, compute capability."""
-    exported = re.findall(r"^export (CUDA_\w+)=(\S+)$", files.get("launch.sh", ""), re.MULTILINE)
+    """The part of a case that describes the machine: ranks, variables of launch.sh that a framework checks, compute
+    capability, and the device as its driver names it."""
+    exported = re.findall(r"^export ((?:CUDA|NVTE)_\w+)=(\S+)$", files.get("launch.sh", ""), re.MULTILINE)
     # 9.0 (Hopper) stands for a GPU without a compute capability.
-    return {"world": setup.layout.num_gpus, "environment": dict(exported), "capability": setup.capability or 9.0}
+    device = f"NVIDIA {setup.nodes.split()[-1].partition('-')[0].upper()}"  # `... x 8 b200-sxm-180gb`
+    return {"world": setup.layout.num_gpus, "environment": dict(exported), "capability": setup.capability or 9.0,
+            "device": device}  # fmt: skip

@@ -4,7 +4,7 @@
 
 A case is {argv, world, environment, capability}; its verdict is null, or what Megatron says against it.
 What a GPU machine has and this one lacks is told to it, not changed: the compute capability, and that TransformerEngine
-2.9 is there (some options ask for its version).
+2.12 is there (some options ask for its version).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ sys.path.insert(0, sys.argv[1])
 import megatron.core.utils as core_utils  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
-core_utils._te_version = Version("2.9.0")
-core_utils.get_te_version = lambda: Version("2.9.0")
+core_utils._te_version = Version("2.12.0")
+core_utils.get_te_version = lambda: Version("2.12.0")
 from megatron.core.models.common.embeddings import rope_utils  # noqa: E402
 from megatron.training import arguments  # noqa: E402
 
@@ -56,7 +56,8 @@ rope_utils.fused_apply_rotary_pos_emb_thd = rope_utils.fused_apply_rotary_pos_em
 
 def verdict(case: dict[str, typing.Any]) -> str | None:
     os.environ.update(WORLD_SIZE=str(case["world"]), RANK="0", LOCAL_RANK="0")
-    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1"):
+        os.environ.pop(name, None)
     os.environ.update(case["environment"])
     capability[:] = [int(case["capability"]), 0]
     sys.argv = ["pretrain_gpt.py", *case["argv"]]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ....cost_models.arrays import Mask
-from ....cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE, modules_of
-from ....cost_models.layouts import MODULES, RECOMPUTE_MODES, SCHEDULES
+from ....cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE, WHOLE, modules_of
+from ....cost_models.layouts import MODULES, PRECISIONS, RECOMPUTE_MODES, SCHEDULES
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule
 from ...switches.dtypes import CAST_DELAYED
 
 _FULL = RECOMPUTE_MODES.index("full")
+# Module -> [code] whether graphs hold it, by itself or with all else.
+_GRAPH_HOLDS = {module: np.array([name in WHOLE or module in modules_of(name) for name in CUDA_GRAPHS])
+                for module in ("attn", "mlp", "moe")}  # fmt: skip
 _EXPERTS = 1 << MODULES.index("moe")
 _NORMS_AND_ACTIVATIONS = 1 << MODULES.index("norm") | 1 << MODULES.index("act")
 
@@ -29,6 +32,10 @@ def _expert_overlap_recompute(columns: Columns, problem: Problem) -> Mask:
 def _expert_overlap_graphs(columns: Columns, problem: Problem) -> Mask:
     held = np.array([{"moe", "mlp"}.isdisjoint(modules_of(name)) and name != "layer" for name in CUDA_GRAPHS])
     return np.asarray((columns["ep_overlap"] == 0) | held[columns["cuda_graphs"]])
+
+
+def _expert_overlap_precision(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["ep_overlap"] == 0) | (columns["precision"] != PRECISIONS.index("fp32")))
 
 
 def _expert_overlap_dispatch(columns: Columns, problem: Problem) -> Mask:
@@ -58,6 +65,14 @@ def _graphs_router(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(~held | (columns["recompute_modules"] & _EXPERTS == 0))
 
 
+def _graphs_dropout(columns: Columns, problem: Problem) -> Mask:
+    """A graph replays no random numbers anew, so a part with dropout that it holds is not recomputed."""
+    again, codes = columns["recompute_modules"], columns["cuda_graphs"]
+    held_again = [_GRAPH_HOLDS[graph][codes] & (again & 1 << MODULES.index(module) > 0)
+                  for graph, module in (("attn", "attn"), ("mlp", "mlp"), ("moe", "moe"))]  # fmt: skip
+    return np.asarray(~np.any(held_again, axis=0) | (not problem.model.dropout))
+
+
 def _graphs_fsdp(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["zero"] < 2) | (columns["cuda_graphs"] == GRAPH_CODE["none"]))
 
@@ -73,12 +88,16 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
              "--overlap-moe-expert-parallel-comm goes with no graph of experts or dense blocks ({graphs_name})"),
         Rule(f"{target}: ep_overlap and dispatcher", ("ep_overlap",), _expert_overlap_dispatch,
              "--overlap-moe-expert-parallel-comm needs --moe-token-dispatcher-type alltoall or flex"),
+        Rule(f"{target}: ep_overlap and precision", ("ep_overlap", "precision"), _expert_overlap_precision,
+             "--overlap-moe-expert-parallel-comm needs bf16 or fp16 weights, not {precision_name}"),
         Rule(f"{target}: delayed scaling and recompute", ("recompute_modules",), _delayed_scaling,
              "norm and act are not recomputed under delayed scaling of fp8"),
         Rule(f"{target}: graphs of experts", ("cuda_graphs",), _graphs_of_experts,
              "cuda_graphs {graphs_name} holds experts, which need a capacity to have fixed shapes"),
         Rule(f"{target}: graphs and recompute", ("cuda_graphs", "recompute"), _graphs_recompute,
              "full recomputation goes with a graph of the whole iteration or with none ({graphs_name})"),
+        Rule(f"{target}: graphs and dropout", ("cuda_graphs", "recompute_modules"), _graphs_dropout,
+             "a part with dropout is not recomputed in a graph that holds it ({graphs_name})"),
         Rule(f"{target}: graphs of the router", ("cuda_graphs", "recompute_modules"), _graphs_router,
              "experts are not recomputed around a graph of their router ({graphs_name})"),
         Rule(f"{target}: graphs and zero", ("cuda_graphs", "zero"), _graphs_fsdp,

@@ -2,11 +2,11 @@
 
     python parser.py BRIDGE/src:MEGATRON < cases.jsonl > verdicts.jsonl
 
-A case is {module, world, environment, capability}: text of a module with a function `plan`. Its verdict is null, or
-what Bridge says against it: the dataclasses refuse unknown fields, and `runtime_config_update` does what `pretrain`
-does before anything is built (precision, overlaps, `validate` with the TransformerConfig of the core). That virtual
-stages divide the layers is asserted by Bridge when it builds a chunk; it is asserted here with its condition.
-What a GPU machine has and this one lacks is stood in for: the compute capability, and packages that run kernels
+A case is {module, world, environment, capability, device}: text of a module with a function `plan`. Its verdict is
+null, or what Bridge says against it: the dataclasses refuse unknown fields, and `runtime_config_update` does what
+`pretrain` does before anything is built (precision, overlaps, `validate` with the TransformerConfig of the core). That
+virtual stages divide the layers is asserted by Bridge when it builds a chunk; it is asserted here with its condition.
+What a GPU machine has and this one lacks is stood in for: the properties of the device, and packages that run kernels
 (TransformerEngine, ModelOpt, resiliency, ...), of which importing asks names only.
 """
 
@@ -26,6 +26,7 @@ ABSENT = (
     "megatron.energon", "diffusers", "webdataset", "flash_attn", "mamba_ssm", "torchvision", "nemo_run",
 )  # fmt: skip
 capability = [9, 0]
+device = types.SimpleNamespace(major=9, minor=0, name="")
 
 
 class _Names(type):
@@ -55,7 +56,7 @@ class _FusedAdam(_Anything):
 
 
 class _Package(types.ModuleType):
-    __version__ = "2.9.0"  # of TransformerEngine: some options ask for it
+    __version__ = "2.12.0"  # of TransformerEngine: some options ask for it
 
     def __getattr__(self, name: str) -> typing.Any:
         if name == "FusedAdam":
@@ -89,13 +90,14 @@ def load(source: str) -> typing.Any:
     if not hasattr(typing, "override"):
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
     torch.cuda.get_device_capability = lambda *args, **kwargs: tuple(capability)
+    torch.cuda.get_device_properties = lambda *args, **kwargs: device  # type: ignore[assignment]
     sys.meta_path.append(StandIns())
     sys.path[:0] = source.split(os.pathsep)
     import megatron.core.utils as core_utils
     from packaging.version import Version
 
-    core_utils._te_version = Version("2.9.0")
-    core_utils.get_te_version = lambda: Version("2.9.0")
+    core_utils._te_version = Version("2.12.0")
+    core_utils.get_te_version = lambda: Version("2.12.0")
     return importlib.import_module("megatron.bridge.training.config")
 
 
@@ -114,9 +116,11 @@ def whole_chunks(model: typing.Any) -> str | None:
 
 def verdict(case: dict[str, typing.Any], update: typing.Callable[[typing.Any], None]) -> str | None:
     os.environ.update(WORLD_SIZE=str(case["world"]), RANK="0", LOCAL_RANK="0")
-    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1"):
+        os.environ.pop(name, None)
     os.environ.update(case["environment"])
     capability[:] = [int(case["capability"]), 0]
+    device.major, device.name = capability[0], case["device"]
     try:
         with contextlib.redirect_stdout(sys.stderr):
             names: dict[str, typing.Any] = {"__name__": "recipe"}

@@ -72,6 +72,28 @@ def test_delayed_scaling_recomputes_no_norms() -> None:
         assert rule.allows(layouts, problem).tolist() == legal
 
 
+def megatron_allows(rule: str, model: str, precision: str, *layouts: str) -> list[bool]:
+    asked = {"model": model, "cluster": "dgx-h100:1", "target": "megatron",
+             "workload": {"seq_len": 1024, "global_batch": 64, "precision": precision}}  # fmt: skip
+    problem = resolve(request_from_dict(asked)).problem
+    (found,) = [each for each in TARGETS["megatron"].rules if each.name == f"megatron: {rule}"]
+    return [bool(ok) for ok in found.allows(Layouts.of(list(map(parse, layouts))), problem)]
+
+
+def test_expert_overlap_needs_narrow_weights() -> None:
+    """TransformerConfig: "overlap_moe_expert_parallel_comm is only supported with bf16 or fp16 model"."""
+    for precision, suffix, legal in (("bf16", "", True), ("fp32", "-fp32", False)):
+        layout = f"dp8-ep4-epo-mbs1-z1-rnone{suffix}"
+        assert megatron_allows("ep_overlap and precision", "mixtral-8x7b", precision, layout) == [legal]
+
+
+def test_a_graph_recomputes_no_part_with_dropout() -> None:
+    """TransformerConfig: "attention dropout is not supported with graphed attention recomputation"."""
+    layouts = ("dp8-g(attn)-mbs1-z1-rsel(attn)", "dp8-g(mlp)-mbs1-z1-rsel(attn)", "dp8-glayer-mbs1-z1-rsel(mlp)")
+    assert megatron_allows("graphs and dropout", "gpt2-xl", "bf16", *layouts) == [False, True, False]
+    assert megatron_allows("graphs and dropout", "llama-3.2-1b", "bf16", *layouts) == [True, True, True]
+
+
 @pytest.mark.parametrize(("cluster", "fix", "dispatcher", "graphs"), [
     ("dgx-h100:2", {}, "deepep", {"none", "attn+moe_router+moe_preprocess"}),
     ("dgx-h100:2", {"cuda_graphs": "full_iteration"}, "hybridep", {"full_iteration"}),
