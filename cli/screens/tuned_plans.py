@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _WORST = 10  # rows of each list, unless every row is asked for
 _COUNTS = ("rows", "described", "launchable", "in the space", "fit")
+# Factor of a ratio -> its words.
+_GAINS = {"software": "switches of the software", "ep_overlap": "ep_overlap", "cuda_graphs": "CUDA graphs",
+          "layout": "the rest of the layout"}  # fmt: skip
 _RATIOS = ("count", "median", "p90", "max")
 
 
@@ -61,6 +64,9 @@ def _ratios(summary: PlanSummary) -> Iterator[RenderableType]:
         yield ""
         yield "step of the tuned plan over that of the best layout found"
         yield table("plans of", *_RATIOS, rows=rows, right=_RATIOS)
+    if summary.gains_moe:
+        factors = ", ".join(f"{_GAINS[name]} {text.fixed(value, 2)}" for name, value in summary.gains_moe.items())
+        yield text.wrapped(f"Factors of this with experts, each in the median: {factors}.")
 
 
 def _ratio_row(name: str, statistics: RatioStatistics) -> list[str]:
@@ -98,14 +104,15 @@ def _ratio(plan: PlanOutcome) -> float:
 
 def _plans_table(plans: Sequence[PlanOutcome]) -> RenderableType:
     numbers = ("step s", "GiB", "of GiB", "best s", "ratio")
-    return table("plan", *numbers, "best layout", rows=[_row(plan) for plan in plans], right=numbers)
+    return table("plan", *numbers, "mostly by", "best layout", rows=[_row(plan) for plan in plans], right=numbers)
 
 
 def _row(plan: PlanOutcome) -> list[str]:
     if plan.refused:
-        return [plan.id, "-", "-", "-", "-", "-", f"refused: {plan.refused}"]
+        return [plan.id, "-", "-", "-", "-", "-", "", f"refused: {plan.refused}"]
     best = "itself" if plan.best_layout == plan.layout else plan.best_layout or "none fits"
     return [
         plan.id, text.significant(plan.step_s), text.gib(plan.peak_memory_bytes), text.gib(plan.memory_limit_bytes),
-        text.significant(plan.best_step_s), text.fixed(plan.ratio, 2), best,
+        text.significant(plan.best_step_s), text.fixed(plan.ratio, 2),
+        "" if plan.gains is None else _GAINS[plan.gains.largest], best,
     ]  # fmt: skip

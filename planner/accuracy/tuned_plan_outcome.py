@@ -18,6 +18,7 @@ from ..switches.dtypes import NUMERICS
 from ..switches.registry import SWITCHES
 from .stack_features import NoNotes, settings_of, switched_layout, with_features
 from .tuned_plan import Refusal, TunedPlan
+from .tuned_plan_gains import Gains, gains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class PlanOutcome:
     best_layout: str | None = None
     # step_s / best_step_s: over 1 where the search has a faster layout.
     ratio: float | None = None
+    # Factors of the ratio, by what the best layout has and the plan has not.
+    gains: Gains | None = None
     assumptions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +77,16 @@ def outcomes_of(plans: Sequence[TunedPlan]) -> list[PlanOutcome]:
     # Only a layout that beats the slowest of them matters, unless one does not fit and takes whatever fits.
     limit_s = max(o.step_s or np.inf if o.fits else np.inf for o in in_space)
     best = _best(_requested(plans[0]), limit_s)
-    return [beside(outcome, best) for outcome in priced]
+    return [_explained(plan, beside(outcome, best)) for plan, outcome in zip(plans, priced, strict=True)]
+
+
+def _explained(plan: TunedPlan, outcome: PlanOutcome) -> PlanOutcome:
+    """The outcome with the factors of its ratio, where another layout is better."""
+    if plan.layout is None or outcome.best_layout in (None, outcome.layout):
+        return outcome
+    layout, partition = switched_layout(plan.layout, plan.features), Partition(plan.chunks) if plan.chunks else None
+    best = (outcome.best_step_s or np.nan, outcome.best_layout or "")
+    return replace(outcome, gains=gains(_as_written(plan), _requested(plan), layout, partition, best))
 
 
 def request_key(plan: TunedPlan) -> str:

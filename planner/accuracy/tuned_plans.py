@@ -12,6 +12,7 @@ from ..search.executors import opened
 from .outcome import quantile
 from .runs import Problems, Progress, read_rows
 from .tuned_plan import TunedPlan, read_tuned_plan
+from .tuned_plan_gains import Gains
 from .tuned_plan_outcome import PlanOutcome, outcomes_of, request_key
 
 
@@ -73,6 +74,8 @@ class PlanSummary:
     ratio_moe: RatioStatistics | None
     # By model.
     ratio_by_model: dict[str, RatioStatistics]
+    # Name of a factor of the ratio -> its median over plans with experts that have a faster layout.
+    gains_moe: dict[str, float]
     # Rule -> ids of launchable plans of described models that it keeps out of the space, the most first.
     refused: dict[str, tuple[str, ...]]
     # Ids of plans in the space that do not fit.
@@ -146,10 +149,16 @@ def summary_of(plans: Sequence[PlanOutcome]) -> PlanSummary:
         ratio_dense=RatioStatistics.of([plan for plan in judged if plan.moe is False]),
         ratio_moe=RatioStatistics.of([plan for plan in judged if plan.moe]),
         ratio_by_model={name: statistics for name, statistics in ratios.items() if statistics is not None},
+        gains_moe=_median_gains([plan.gains for plan in judged if plan.moe and plan.gains is not None]),
         refused={rule: tuple(ids) for rule, ids in sorted(refused.items(), key=lambda item: (-len(item[1]), item[0]))},
         too_large=tuple(plan.id for plan in judged if plan.fits is False),
         assumptions=dict(Counter(label for plan in plans for label in plan.assumptions).most_common()),
     )  # fmt: skip
+
+
+def _median_gains(every: Sequence[Gains]) -> dict[str, float]:
+    columns = {name: sorted(getattr(gains, name) for gains in every) for name in Gains.__slots__}
+    return {name: quantile(column, 0.5) for name, column in columns.items() if column}
 
 
 def _grouped(plans: Sequence[PlanOutcome], key: Callable[[PlanOutcome], str]) -> dict[str, list[PlanOutcome]]:

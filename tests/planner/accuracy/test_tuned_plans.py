@@ -11,6 +11,7 @@ import pytest
 from meshwright.cost_models.layouts import parse
 from meshwright.planner.accuracy.runs import Problems, read_rows
 from meshwright.planner.accuracy.tuned_plan import TunedPlan, read_tuned_plan
+from meshwright.planner.accuracy.tuned_plan_gains import Gains
 from meshwright.planner.accuracy.tuned_plan_outcome import PlanOutcome, beside, outcomes_of, request_key
 from meshwright.planner.accuracy.tuned_plans import summary_of, validate_plans
 from meshwright.profiles.io.reader import read_document
@@ -174,6 +175,21 @@ def test_a_plan_in_the_space_is_priced_beside_the_best_layout(tmp_path: Path) ->
     assert validation.summary.ratio_dense is not None
     assert validation.summary.ratio_dense.count == 2
     assert validation.summary.ratio_moe is None
+
+
+def test_the_factors_of_a_ratio_multiply_to_it(tmp_path: Path) -> None:
+    """A switch that the recipe leaves off shows as its factor, and in no other."""
+    plans, _ = read(tmp_path, {**EXPERTS, "id": "alltoall", "dispatcher": "alltoall"}, {**EXPERTS, "id": "hybridep"})
+    alltoall, hybridep = outcomes_of(plans)
+    for plan in (alltoall, hybridep):
+        assert plan.gains is not None
+        product = plan.gains.software * plan.gains.ep_overlap * plan.gains.cuda_graphs * plan.gains.layout
+        assert plan.ratio == pytest.approx(product, rel=1e-6)
+        assert plan.gains.largest in Gains.__slots__
+    assert alltoall.gains is not None
+    assert hybridep.gains is not None
+    assert alltoall.gains.software > 1.05 * hybridep.gains.software
+    assert alltoall.gains.layout == pytest.approx(hybridep.gains.layout, rel=1e-6)
 
 
 def test_a_plan_that_is_the_best_is_its_own_best(tmp_path: Path) -> None:
