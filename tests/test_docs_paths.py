@@ -34,6 +34,8 @@ FOREIGN = {
         "megatron/core/models/gpt/gpt_layer_specs.py", "megatron/core/transformer/transformer_config.py",
         "megatron/core/pipeline_parallel/fine_grained_activation_offload.py",
         "megatron/core/ssm/mamba_mixer.py", "megatron/core/ssm/mamba_context_parallel.py",
+        "megatron/core/transformer/experimental_attention_variant/absorbed_mla.py",
+        "megatron/core/transformer/experimental_attention_variant/dsa.py",
         "megatron/core/transformer/moe/moe_layer.py",
     ),
     "Emerging-Optimizers": ("emerging_optimizers/orthogonalized_optimizers/muon_utils.py",),

@@ -17,7 +17,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     tokens, a, d, dv = shard.tokens, attention.heads / shard.tp, attention.head_dim, attention.value_head_dim
     g = np.maximum(attention.kv_heads / shard.tp, 1.0)
     if attention.is_mla:
-        _add_latent_projections(builder, ops, attention)
+        add_latent_projections(builder, ops, attention)
         g = a  # MLA decompresses keys and values for every head before the core
     else:
         gate = a * dv if attention.output_gate else 0.0
@@ -31,12 +31,12 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     heads_bytes, core = w * tokens * (a * d + g * (d + dv)), mask_of_modules("core_attn")
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
     if attention.norm_parameters:
-        _add_head_norms(builder, ops, attention, tokens * (a + g) * d)
-    _add_kept_output(builder, ops, tokens * a * dv)
+        add_head_norms(builder, ops, attention, tokens * (a + g) * d)
+    add_kept_output(builder, ops, tokens * a * dv)
     if attention.output_gate:
         _add_output_gate(builder, ops, tokens * a * dv)
     if not builder.model.learned_positions and attention.rotary:
-        _add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
+        add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
         _add_scores(builder, ops, tokens * a)
         # Heads come one after another and are put side by side.
@@ -46,7 +46,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     _add_context_parallel(builder, ops, a * d, g * d, g * dv)
 
 
-def _add_kept_output(builder: Builder, ops: LayerOperations, elements: Array) -> None:
+def add_kept_output(builder: Builder, ops: LayerOperations, elements: Array) -> None:
     """What attention puts out, kept by its core and by the projection after it."""
     shard, w = builder.shard, builder.activation_bytes
     core, projection = mask_of_modules("core_attn"), mask_of_modules("attn_proj")
@@ -69,7 +69,7 @@ def _add_output_gate(builder: Builder, ops: LayerOperations, elements: Array) ->
     ops.traffic.append(MemoryTraffic("output gate", 5 * w * elements, 9 * w * elements, fusable=False))
 
 
-def _add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
+def add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
     """Norms of the `elements` of queries and keys; of latent attention those of the latents that they are made from."""
     if attention.is_mla:
         elements = builder.shard.sp_tokens * attention.norm_parameters
@@ -79,7 +79,7 @@ def _add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention
     ops.traffic.append(builder.norm_traffic("query and key norms", elements))
 
 
-def _add_rotary_positions(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
+def add_rotary_positions(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
     """Rotation of the `elements` of queries and keys: one fused kernel; or torch's steps, which cast to fp32, rotate as
     complex numbers and cast back (torchtitan, apply_rotary_emb); or Megatron Core's, in the dtype of the activations.
 
@@ -112,7 +112,7 @@ def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:
         )
 
 
-def _add_latent_projections(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
+def add_latent_projections(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
     """MLA: the down projections are replicated over tp, the up projections split by heads."""
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     a, rank, rope = attention.heads / shard.tp, attention.kv_lora_rank or 0, attention.rope_head_dim
@@ -156,11 +156,7 @@ def _add_context_parallel(
         hops, stride = ring - 1, shard.tp * shard.ulysses
         sent = np.where(ring > 1, kv, 0.0)
         ops.exchanges.append(Exchange("cp", "p2p", sent, ring, stride, hops, 2 * hops, tag("attn")))
-    gathered = np.where(shard.allgather, shard.cp, 1.0)
-    if (gathered > 1).any():
-        full = np.where(gathered > 1, kv * shard.cp, 0.0)
-        ops.exchanges.append(Exchange("cp", "all_gather", full, gathered, shard.tp, 1, 1, tag("attn")))
-        ops.exchanges.append(Exchange("cp", "reduce_scatter", full, gathered, shard.tp, 0, 1))
+    add_gathered_keys(builder, ops, k_width + v_width)
     if (shard.ulysses > 1).any():
         out = q_width * (v_width / k_width)
         # Recomputed attention that stops with the last tensor that it needs does not send its output again.
@@ -168,3 +164,13 @@ def _add_context_parallel(
         for width, tags in ((q_width + k_width + v_width, tag("attn")), (out, again)):
             heads = np.where(shard.ulysses > 1, w * shard.tokens * width, 0.0)
             ops.exchanges.append(Exchange("cp", "all_to_all", heads, shard.ulysses, shard.tp, 1, 1, tags))
+
+
+def add_gathered_keys(builder: Builder, ops: LayerOperations, width: Array | float) -> None:
+    """All-gather of `width` elements per token of keys and values, and a reduce-scatter of their gradients."""
+    shard = builder.shard
+    gathered = np.where(shard.allgather, shard.cp, 1.0)
+    if (gathered > 1).any():
+        full = np.where(gathered > 1, builder.activation_bytes * shard.tokens * width * shard.cp, 0.0)
+        ops.exchanges.append(Exchange("cp", "all_gather", full, gathered, shard.tp, 1, 1, tag("attn")))
+        ops.exchanges.append(Exchange("cp", "reduce_scatter", full, gathered, shard.tp, 0, 1))

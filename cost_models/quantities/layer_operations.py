@@ -23,6 +23,7 @@ from .graph_parts import kept_outputs
 from .operation_builder import Builder
 from .operations import LAST, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
+from .sparse_attention_operations import add_sparse_attention
 
 
 def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> LayerOperations:
@@ -72,7 +73,10 @@ def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
     """Attention and another mixer, both of one input; the number of projections."""
     projections = 0
     if kind.attention is not None:
-        add_attention(builder, ops, kind.attention)
+        if kind.attention.index is not None:
+            add_sparse_attention(builder, ops, kind.attention, kind.attention.index)
+        else:
+            add_attention(builder, ops, kind.attention)
         projections += 4  # query, key, value; output
     if kind.mixer is not None:
         mixer = kind_of(kind.mixer)

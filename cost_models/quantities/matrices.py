@@ -55,6 +55,10 @@ def _attention(attention: Attention, hidden: int) -> Iterator[Matrix]:
         without_positions = attention.head_dim - attention.rope_head_dim
         yield Matrix(((heads * (without_positions + attention.value_head_dim), attention.kv_lora_rank),))
     yield Matrix(((hidden, heads * attention.value_head_dim),))
+    if (index := attention.index) is not None and not index.shared:
+        for shape in ((index.heads * index.head_dim, attention.q_lora_rank or hidden), (index.head_dim, hidden),
+                      (index.heads, hidden)):  # fmt: skip
+            yield Matrix((shape,), split=False)
 
 
 def _block(hidden: int, inner: int, gated: bool, *, expert: bool = False) -> Iterator[tuple[Matrix, int]]:

@@ -59,6 +59,7 @@ class BatchedProduct:
     batch: Array  # [key]
     tag: int  # recompute modules that run it again
     remade: float = 0.0  # by a kernel that keeps its inputs only
+    has_gradients: bool = True
 
     @property
     def flops(self) -> Array:
@@ -143,8 +144,9 @@ class LayerOperations:
             return 0.0
         weights = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if g.has_wgrad)
         inputs = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms)
-        cores: list[Core | BatchedProduct] = [*self.cores, *self.batched]
-        return inputs + weights + 2 * sum(float(core.flops[0]) for core in cores)
+        cores = sum(float(core.flops[0]) for core in self.cores)
+        cores += sum(float(product.flops[0]) for product in self.batched if product.has_gradients)
+        return inputs + weights + 2 * cores
 
 
 def tag(*modules: str) -> int:

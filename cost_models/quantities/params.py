@@ -9,7 +9,7 @@ Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases a
 from __future__ import annotations
 
 from ..layer_kinds.registry import kind_of
-from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, SparseIndex
 
 
 def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
@@ -21,6 +21,8 @@ def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
     counts["o"] = attention.heads * attention.value_head_dim * hidden
     if attention.output_bias:
         counts["o_bias"] = hidden
+    if attention.index is not None and not attention.index.shared:
+        counts |= _index(attention, attention.index, hidden)
     if attention.norm_parameters:
         counts["qk_norm"] = attention.norm_parameters
     if attention.sink_parameters:
@@ -63,6 +65,16 @@ def _latent(attention: Attention, hidden: int) -> dict[str, int]:
     if attention.qkv_bias:
         counts["qkv_bias"] = latent_width + (attention.q_lora_rank or 0)
     return counts
+
+
+def _index(attention: Attention, index: SparseIndex, hidden: int) -> dict[str, int]:
+    """Queries of all heads, one key with a norm and its bias, a weight per head (DeepSeek-V3.2, arXiv 2512.02556)."""
+    return {
+        "index_q": (attention.q_lora_rank or hidden) * index.heads * index.head_dim,
+        "index_k": hidden * index.head_dim,
+        "index_norm": 2 * index.head_dim,
+        "index_weights": hidden * index.heads,
+    }
 
 
 def _matrices(hidden: int, inner: int, gated: bool, bias: bool) -> dict[str, int]:

@@ -177,7 +177,8 @@ def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _
     for product in ops.batched:
         output, left, right = _batched(product, rates)
         forward.add(1, output, product.tag)
-        backward.add(1, left + right + product.remade * output, 0)
+        gradients = left + right if product.has_gradients else 0.0 * output
+        backward.add(1, gradients + product.remade * output, 0)
 
 
 def _batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]:

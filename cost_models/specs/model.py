@@ -12,6 +12,17 @@ DROPOUTS = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "embeddi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseIndex:
+    """Which tokens latent attention sees: the best by scores of small heads of their own (DeepSeek-V3.2, arXiv
+    2512.02556, section 2.1)."""
+
+    heads: int
+    head_dim: int
+    top_k: int  # tokens of a query
+    shared: bool = False  # the layer takes the choice of the layer before, and has no index (GLM-5.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Attention of one layer: grouped-query (MHA and MQA included), or multi-head latent (MLA) with `kv_lora_rank`."""
 
@@ -30,6 +41,7 @@ class Attention:
     kv_lora_rank: int | None = None  # MLA: rank of the key/value compression; set = this is MLA
     rope_head_dim: int = 0  # MLA: the part of head_dim that carries positions, shared by all heads in the key
     score_scale: float | None = None  # factor of the scores; None: 1 / sqrt(head_dim)
+    index: SparseIndex | None = None  # of latent attention; None: it sees all tokens before
     score_softcap: float | None = None  # c: scores become c tanh(score / c) (Gemma 2, arXiv 2408.00118)
 
     @property

@@ -133,6 +133,8 @@ RULES: tuple[Rule, ...] = (
          "tp {tp} x cp {cp} does not divide the heads of the layers' mixers: {mixer_heads}"),
     Rule("cp algorithm", ("cp", "cp_algorithm"), splits.has_keys,
          "cp_algorithm {algorithm} is of attention, and the model has none"),
+    Rule("index of keys", ("cp", "cp_algorithm"), splits.gathers_keys,
+         "cp_algorithm {algorithm}: an index chooses among the keys of all tokens, so ranks gather them (allgather)"),
     Rule("feed-forward", ("tp",), splits.ffn, "tp {tp} does not divide the feed-forward width"),
     Rule("sequence", ("tp", "sequence_parallel", "cp", "cp_algorithm"), splits.sequence,
          "{seq_len} tokens do not split over cp {cp} ({algorithm}) and tp {tp}: "

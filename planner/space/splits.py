@@ -16,6 +16,7 @@ from ...cost_models.specs.model import MixtureOfExperts
 
 Columns = Mapping[str, Ints]
 
+_ALLGATHER = CP_ALGORITHMS.index("allgather")
 _HYBRID = CP_ALGORITHMS.index("ring+ulysses")
 
 
@@ -51,6 +52,12 @@ def mixer_heads(x: Columns, problem: Problem) -> Mask:
 
 def has_keys(x: Columns, problem: Problem) -> Mask:
     return np.asarray((x["cp_algorithm"] == 0) | (x["cp"] == 1) | bool(problem.model.attentions))
+
+
+def gathers_keys(x: Columns, problem: Problem) -> Mask:
+    """An index chooses among all tokens: each rank needs all keys at once (Megatron Core d98e8a64, dsa.py)."""
+    chosen = any(attention.index is not None for attention in problem.model.attentions)
+    return np.asarray((x["cp"] == 1) | (x["cp_algorithm"] == _ALLGATHER) | (not chosen))
 
 
 def ffn(x: Columns, problem: Problem) -> Mask:

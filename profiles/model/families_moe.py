@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, SparseIndex
 from .blocks import attention_of, expert_model, num_layers_of, window_size, windows_of
 from .families_llama import with_granite_factors, with_norms_of_heads
 from .fields import Fields
@@ -71,7 +71,7 @@ def qwen3_moe(f: Fields) -> ModelSpec:
     return expert_model(f, "qwen3_moe", attention, hidden, moe, dense=dense, is_moe=pattern, windows=windows)
 
 
-def latent_attention(f: Fields) -> Attention:
+def latent_attention(f: Fields, index: SparseIndex | None = None) -> Attention:
     """Multi-head latent attention; the two norms are of the compressed query and key/value."""
     heads = f.count("num_attention_heads")
     q_rank, kv_rank = f.optional_count("q_lora_rank"), f.count("kv_lora_rank")
@@ -88,6 +88,7 @@ def latent_attention(f: Fields) -> Attention:
         q_lora_rank=q_rank,
         kv_lora_rank=kv_rank,
         rope_head_dim=rope,
+        index=index,
     )
 
 
@@ -105,10 +106,10 @@ def expert_groups(f: Fields, number: str, *, ignored: bool = False) -> tuple[int
     return groups, chosen
 
 
-def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
-    """first_k_dense_replace dense layers, then experts in every moe_layer_freq-th layer."""
+def _deepseek(f: Fields, family: str, index: SparseIndex | None = None, dense: int = 0, **router: Any) -> ModelSpec:
+    """first_k_dense_replace (default: dense) dense layers, then experts in every moe_layer_freq-th layer."""
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
-    first = f.count("first_k_dense_replace", default=0, minimum=0)
+    first = f.count("first_k_dense_replace", default=dense, minimum=0)
     every = f.count("moe_layer_freq", default=1)
     inner = f.count("moe_intermediate_size")
     # V2 takes experts out of all groups unless its config has another method. V3 has only one method.
@@ -123,9 +124,10 @@ def _deepseek(f: Fields, family: str, **router: Any) -> ModelSpec:
         top_groups=top_groups,
         **router,
     )
-    pattern = [index >= first and index % every == 0 for index in range(layers)]
-    dense = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
-    spec = expert_model(f, family, latent_attention(f), hidden, moe, dense=dense, is_moe=pattern)
+    words = f.words("mlp_layer_types", layers, ("dense", "sparse")) if index else None
+    pattern = [i >= first and i % every == 0 if words is None else words[i] == "sparse" for i in range(layers)]
+    block = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
+    spec = expert_model(f, family, latent_attention(f, index), hidden, moe, dense=block, is_moe=pattern)
     # `aux_loss_alpha` counts in each layer, and over the experts of a token already (MoEGate of the code that
     # DeepSeek published with the weights); the classes in transformers have no such loss.
     return replace(
@@ -143,6 +145,49 @@ def deepseek_v2(f: Fields) -> ModelSpec:
 def deepseek_v3(f: Fields) -> ModelSpec:
     return _deepseek(f, "deepseek_v3", router_scores="sigmoid", router_normalised=f.flag("norm_topk_prob", True),
                      router_scale=f.number("routed_scaling_factor", 2.5))  # fmt: skip
+
+
+def deepseek_v32(f: Fields) -> ModelSpec:
+    """DeepSeek-V3 with an index of sparse attention."""
+    return _indexed(f, "deepseek_v32", index_heads=64)
+
+
+def glm_moe_dsa(f: Fields) -> ModelSpec:
+    """GLM-5; in 5.2 most layers share the choice of tokens with the layer before (arXiv 2603.12201)."""
+    spec = _indexed(f, "glm_moe_dsa", index_heads=32)
+    words = f.get("indexer_types")
+    if words is None and isinstance(pattern := f.get("index_topk_pattern"), str):
+        words = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+    if words is None:
+        every, offset = f.count("index_topk_freq", default=1), f.count("index_skip_topk_offset", default=2, minimum=0)
+        words = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(spec.num_layers)]
+    types = Fields({"indexer_types": words}).words("indexer_types", spec.num_layers, ("full", "shared"))
+    if types is None or types[0] == "shared":
+        f.problem("indexer_types", f"must have full or shared for each of {spec.num_layers} layers, full for the first")
+        return spec
+    layers = [spec.kinds[number] for number in spec.pattern]
+    kinds = [_sharing(layer) if word == "shared" else layer for layer, word in zip(layers, types, strict=True)]
+    distinct = tuple(dict.fromkeys(kinds))
+    return replace(spec, kinds=distinct, pattern=tuple(map(distinct.index, kinds)))
+
+
+def _sharing(layer: Layer) -> Layer:
+    """The layer without an index of its own."""
+    if layer.attention is None or layer.attention.index is None:
+        return layer
+    index = replace(layer.attention.index, shared=True)
+    return replace(layer, attention=replace(layer.attention, index=index))
+
+
+def _indexed(f: Fields, family: str, index_heads: int) -> ModelSpec:
+    index = SparseIndex(
+        heads=f.count("index_n_heads", default=index_heads),
+        head_dim=f.count("index_head_dim", default=128),
+        top_k=f.count("index_topk", default=2048),
+    )
+    spec = _deepseek(f, family, index, 3, router_scores="sigmoid", router_normalised=f.flag("norm_topk_prob", True),
+                     router_scale=f.number("routed_scaling_factor", 2.5))  # fmt: skip
+    return replace(spec, unmodelled=("index of sparse attention",))
 
 
 def gpt_oss(f: Fields) -> ModelSpec:

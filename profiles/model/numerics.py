@@ -41,6 +41,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "glm4": _Defaults(norm_epsilon=1.5625e-7),
     "glm4_moe": _Defaults(norm_epsilon=1e-5),
     "glm4_moe_lite": _Defaults(norm_epsilon=1e-5),
+    "glm_moe_dsa": _Defaults(norm_epsilon=1e-5),
     "gpt2": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
     "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu"),

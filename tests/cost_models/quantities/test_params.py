@@ -125,6 +125,15 @@ _small_mla = st.fixed_dictionaries(
         "v_head_dim": st.sampled_from([8, 12]),
     }
 )
+_index = st.fixed_dictionaries(
+    {"index_n_heads": st.sampled_from([2, 4]), "index_head_dim": st.sampled_from([8, 16]), "index_topk": st.just(4)}
+)
+_small_dsa = st.builds(
+    lambda mla, index, q_rank, types: {
+        **mla, **index, "q_lora_rank": q_rank, "num_hidden_layers": len(types) + 1, "indexer_types": ["full", *types],
+    },
+    _small_mla, _index, st.sampled_from([8, 24]), st.lists(st.sampled_from(["full", "shared"]), max_size=3),
+)  # fmt: skip
 _LOCAL = {"num_local_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)}
 _local = st.fixed_dictionaries(_LOCAL)
 _shared = st.fixed_dictionaries(
@@ -209,6 +218,8 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
+    "deepseek-v3.2": st.builds(lambda more: {k: v for k, v in more.items() if k != "indexer_types"}, _small_dsa),
+    "glm-5": _small_dsa,
     "gpt-oss-20b": _local,
     "llama-4-scout": st.fixed_dictionaries(
         {
@@ -227,10 +238,11 @@ PERTURBED = [
 ]
 PERTURBED += [name for name in HYBRIDS if name not in PERTURBED]
 PERTURBED += [
-    "afm-4.5b", "command-r", "command-r7b", "devstral-2-123b", "dots.llm1", "ernie-4.5-0.3b", "ernie-4.5-21b-a3b",
-    "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash", "granite-3.1-3b-a800m", "hunyuan-7b",
-    "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash", "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b",
-    "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b", "stablelm-2-1.6b",
+    "afm-4.5b", "command-r", "command-r7b", "deepseek-v3.2", "devstral-2-123b", "dots.llm1", "ernie-4.5-0.3b",
+    "ernie-4.5-21b-a3b", "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash", "glm-5",
+    "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
+    "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b", "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b",
+    "stablelm-2-1.6b",
 ]  # fmt: skip
 
 
