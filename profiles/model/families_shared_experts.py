@@ -127,6 +127,8 @@ def mimo_v2_flash(f: Fields) -> ModelSpec:
 
 def hy_v3(f: Fields) -> ModelSpec:
     """Hunyuan 3."""
+    if f.flag("mlp_bias", False):
+        f.problem("mlp_bias", "there is no formula for shared experts with biases")
     bias = f.flag("attention_bias", False)
     attention = attention_of(f, f.count("hidden_size"), head_dim=128, bias=(bias, bias), head_norms=True)
     moe = _sigmoid(f, "num_experts", "num_shared_experts", router_normalised=True,

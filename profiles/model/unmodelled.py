@@ -24,8 +24,10 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "gemma": _CAUSAL,
     "gemma2": _CAUSAL,
     "gemma3": {**_CAUSAL, "attn_logit_softcapping": None},  # transformers caps no scores of Gemma 3
+    "glm4_moe_lite": {"rope_interleave": True},
     "gpt2": {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
     "gpt_oss": {**_NO_NOISE, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    "hy_v3": {"enable_moe_fp32_combine": True},  # where sums of shared and routed experts are rounded
     "minimax_m2": _NO_NOISE,
     "mixtral": _NO_NOISE,
     "olmoe": {"clip_qkv": None},

@@ -14,8 +14,16 @@ from ..parallel.recompute import Recompute
 
 CLAMPED = "clamped swiglu"
 _LIMIT, _ALPHA = 7.0, 1.702
+
+
+def _squared_relu(x: Tensor) -> Tensor:
+    """Nemotron-4 (arXiv 2402.16819); Primer (arXiv 2109.08668)."""
+    return F.relu(x).square()
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu,
+    "relu2": _squared_relu,
 }  # fmt: skip
 
 

@@ -24,6 +24,9 @@ Positions = tuple[Tensor, Tensor] | None
 Heads = tuple[Tensor, Tensor, Tensor]
 
 
+_LATENT_EPSILON = 1e-6  # of the norms of latents, whatever the model's other norms have (DeepseekV3Attention)
+
+
 class LatentAttention(Block):
     """Latent attention, heads split over tp; [b, s/tp, h] -> [b, s/tp, h]. Symbols: n heads here, d head dim."""
 
@@ -36,10 +39,10 @@ class LatentAttention(Block):
             self.add_product("q", [spec.heads * spec.head_dim, hidden], 0, "q")
         else:
             self._down("q", spec.q_lora_rank, hidden)
-            self.q_norm = Norm(context, spec.q_lora_rank, bias=False)
+            self.q_norm = Norm(context, spec.q_lora_rank, bias=False, epsilon=_LATENT_EPSILON)
             self.add_product("q_up", [spec.heads * spec.head_dim, spec.q_lora_rank], 0, "q")
         self._down("kv", self.rank + self.rope, hidden)
-        self.kv_norm = Norm(context, self.rank, bias=False)
+        self.kv_norm = Norm(context, self.rank, bias=False, epsilon=_LATENT_EPSILON)
         # Apart, so that no value keeps the keys alive that it was made beside.
         self.add_product("k_up", [spec.heads * self.nope, self.rank], 0, "k")
         self.add_product("v_up", [spec.heads * spec.value_head_dim, self.rank], 0, "v")

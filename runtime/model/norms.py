@@ -48,21 +48,24 @@ class _RmsNorm(torch.autograd.Function):
 
 
 class Norm(Block):
-    """RMSNorm, or LayerNorm where the model's norms have biases. split: tp ranks hold parts of its rows."""
+    """RMSNorm, or LayerNorm where the model's norms have biases. split: tp ranks hold parts of its rows. epsilon: None
+    for that of the model's other norms."""
 
-    def __init__(self, context: Context, width: int, bias: bool, *, split: bool = False) -> None:
+    def __init__(
+        self, context: Context, width: int, bias: bool, *, split: bool = False, epsilon: float | None = None
+    ) -> None:
         super().__init__(context)
-        offset = context.numerics.unit_offset_norms and not bias
-        self.offset = 1.0 if offset else 0.0
+        self.epsilon = context.numerics.norm_epsilon if epsilon is None else epsilon
+        self.offset = 1.0 if context.numerics.unit_offset_norms else 0.0
         self.add("weight", [width], 0 if split else None, start=1.0 - self.offset)
         if bias:
             self.add("bias", [width], start=0.0)
         self.group = context.group if split and context.group.size > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias, epsilon = self.tensor("weight"), self.maybe("bias"), self.context.numerics.norm_epsilon
+        weight, bias, epsilon = self.tensor("weight"), self.maybe("bias"), self.epsilon
         if bias is not None:
-            return F.layer_norm(x, (x.shape[-1],), weight, bias, epsilon)
+            return F.layer_norm(x, (x.shape[-1],), weight + self.offset if self.offset else weight, bias, epsilon)
         plain = not self.offset and self.group is None
         if plain and self.context.fused and _FUSED_RMS_NORM:  # one kernel, and it keeps no more
             return F.rms_norm(x, (x.shape[-1],), weight, epsilon)

@@ -21,14 +21,16 @@ _TARGET_NAME = "meshwright"
 # The families whose logits and gradients tests hold equal to those of transformers. `own` is the explicit form of a
 # model, which says all of its parts itself.
 COMPARED = frozenset({
-    "deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss", "granite",
-    "llama", "mistral", "mixtral", "olmo2", "opt", "own", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "arcee", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon", "gemma", "gemma2",
+    "gemma3", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe",
+    "hy_v3", "internlm3", "llama", "minimax_m2", "ministral3", "mistral", "mixtral", "nemotron", "olmo2", "olmo3",
+    "olmoe", "opt", "own", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm",
     "starcoder2",
 })  # fmt: skip
 
 
 _GATES = ("clamped swiglu",)  # functions of a gate and its input together
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", *_GATES)
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", *_GATES)
 
 
 _OPTIMIZERS = ("adamw", "sgd")

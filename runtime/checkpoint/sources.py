@@ -1,0 +1,195 @@
+"""Where the weights of one attention or feed-forward block are in a model of transformers, by their layout there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
+
+
+@dataclass(frozen=True)
+class Source:
+    """A weight of theirs, and how ours is taken out of it."""
+
+    name: str  # in their state
+    take: Callable[[Tensor], Tensor] = lambda theirs: theirs
+
+
+Sources = dict[str, Source]
+
+
+def norm(ours: str, theirs: str, bias: bool) -> Sources:
+    return {f"{ours}.{part}": Source(f"{theirs}.{part}") for part in ("weight", "bias")[: 1 + bias]}
+
+
+def _product(ours: str, theirs: str, bias: bool, take: Callable[[Tensor], Tensor] = lambda rows: rows) -> Sources:
+    """A weight [out, in] and its bias [out]. take: our rows out of theirs, of both."""
+    parts = ((ours, "weight"), (f"{ours}_bias", "bias"))[: 1 + bias]
+    return {name: Source(f"{theirs}.{part}", take) for name, part in parts}
+
+
+def _rows(first: int, number: int) -> Callable[[Tensor], Tensor]:
+    return lambda theirs: theirs[first : first + number]
+
+
+def halved(sources: Sources, attention: Attention, turned: int) -> Sources:
+    """`sources` with the elements of queries and keys that turn in halves."""
+
+    def moved(take: Callable[[Tensor], Tensor], heads: int, theirs: Tensor) -> Tensor:
+        ours = take(theirs)
+        rows = ours.view(heads, attention.head_dim, *ours.shape[1:])
+        return torch.cat([rows[:, :turned][:, _in_halves(turned)], rows[:, turned:]], dim=1).flatten(0, 1)
+
+    out = dict(sources)
+    for name, heads in (("q", attention.heads), ("k", attention.kv_heads)):
+        for part in {name, f"{name}_bias"} & set(out):
+            out[part] = Source(out[part].name, partial(moved, out[part].take, heads))
+    return out
+
+
+def _in_halves(turned: int) -> Tensor:
+    """Order of the elements of a head that turn, from neighbours beside each other to halves."""
+    return torch.arange(turned).view(-1, 2).t().flatten()
+
+
+# ---------------------------------------------------------------------------------------------------- attention
+def separate(attention: Attention, module: str = "self_attn", output: str = "o_proj") -> Sources:
+    """One product each for queries, keys and values."""
+    out: Sources = {}
+    for name in "qkv":
+        out |= _product(name, f"{module}.{name}_proj", attention.qkv_bias)
+    out |= _product("o", f"{module}.{output}", attention.output_bias)
+    if attention.norm_parameters:
+        out |= {**norm("q_norm", f"{module}.q_norm", False), **norm("k_norm", f"{module}.k_norm", False)}
+    if attention.sink_parameters:
+        out["sinks"] = Source(f"{module}.sinks")
+    return out
+
+
+def joined(attention: Attention) -> Sources:
+    """Phi-3: queries, keys and values one below the other."""
+    q, k = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    out = _product("o", "self_attn.o_proj", attention.output_bias)
+    for name, first, number in (("q", 0, q), ("k", q, k), ("v", q + k, k)):
+        out |= _product(name, "self_attn.qkv_proj", attention.qkv_bias, _rows(first, number))
+    return out
+
+
+def transposed(attention: Attention) -> Sources:
+    """GPT-2: one product [in, 3 x out]."""
+    width = attention.heads * attention.head_dim
+    out = _product("o", "attn.c_proj", attention.output_bias, torch.t)
+    for index, name in enumerate("qkv"):
+        out |= _product(name, "attn.c_attn", attention.qkv_bias, partial(_columns, index * width, width))
+    return out
+
+
+def _columns(first: int, number: int, theirs: Tensor) -> Tensor:
+    return theirs.t()[first : first + number]
+
+
+def by_group(attention: Attention, module: str) -> Sources:
+    """Falcon, GPT-NeoX: by group of heads its queries, its key and its value."""
+    shared = attention.heads // attention.kv_heads
+
+    def take(which: slice, theirs: Tensor) -> Tensor:
+        groups = theirs.view(attention.kv_heads, shared + 2, attention.head_dim, *theirs.shape[1:])
+        return groups[:, which].flatten(0, 2)
+
+    out = _product("o", f"{module}.dense", attention.output_bias)
+    for name, which in (("q", slice(0, shared)), ("k", slice(shared, shared + 1)), ("v", slice(shared + 1, None))):
+        out |= _product(name, f"{module}.query_key_value", attention.qkv_bias, partial(take, which))
+    return out
+
+
+def latent(attention: Attention) -> Sources:
+    """DeepSeek: positions turn neighbours; a head has keys and values one below the other."""
+    heads, rope, rank = attention.heads, attention.rope_head_dim, attention.kv_lora_rank or 0
+    nope = attention.head_dim - rope
+
+    def query(theirs: Tensor) -> Tensor:
+        rows = theirs.view(heads, attention.head_dim, -1)
+        return torch.cat([rows[:, :nope], rows[:, nope:][:, _in_halves(rope)]], dim=1).flatten(0, 1)
+
+    def compressed(theirs: Tensor) -> Tensor:
+        return torch.cat([theirs[:rank], theirs[rank:][_in_halves(rope)]])
+
+    def unfolded(which: slice, theirs: Tensor) -> Tensor:
+        return theirs.view(heads, -1, rank)[:, which].flatten(0, 1)
+
+    out = _product("o", "self_attn.o_proj", attention.output_bias)
+    if attention.q_lora_rank is None:
+        out["q"] = Source("self_attn.q_proj.weight", query)
+    else:
+        out |= _product("q_down", "self_attn.q_a_proj", attention.qkv_bias)
+        out |= norm("q_norm", "self_attn.q_a_layernorm", False)
+        out["q_up"] = Source("self_attn.q_b_proj.weight", query)
+    out |= _product("kv_down", "self_attn.kv_a_proj_with_mqa", attention.qkv_bias, compressed)
+    out |= norm("kv_norm", "self_attn.kv_a_layernorm", False)
+    for name, which in (("k_up", slice(0, nope)), ("v_up", slice(nope, None))):
+        out[name] = Source("self_attn.kv_b_proj.weight", partial(unfolded, which))
+    return out
+
+
+# ------------------------------------------------------------------------------------------ feed-forward blocks
+def gated(
+    block: FeedForward | MixtureOfExperts, module: str = "mlp", shared: str = "shared_experts", router: str = "gate"
+) -> Sources:
+    """Three products; of experts gate and input one below the other, [experts, 2 x inner, hidden]."""
+    if isinstance(block, FeedForward):
+        out: Sources = {}
+        for name in ("gate", "up", "down"):
+            out |= _product(name, f"{module}.{name}_proj", block.bias)
+        return out
+    inner = block.expert_inner
+    out = {
+        "router": Source(f"{module}.{router}.weight"),
+        "gate": Source(f"{module}.experts.gate_up_proj", lambda x: x[:, :inner]),
+        "up": Source(f"{module}.experts.gate_up_proj", lambda x: x[:, inner:]),
+        "down": Source(f"{module}.experts.down_proj"),
+    }
+    if block.shared_inner:
+        out |= {f"shared.{name}": Source(f"{module}.{shared}.{name}_proj.weight") for name in ("gate", "up", "down")}
+    if block.shared_gate:
+        out["shared_gate"] = Source(f"{module}.{shared}_gate.weight")
+    return out
+
+
+def gate_above_input(block: FeedForward | MixtureOfExperts) -> Sources:
+    """Phi-3: gate and input one below the other."""
+    if not isinstance(block, FeedForward):
+        raise TypeError("Phi-3 has no experts")
+    return {"gate": Source("mlp.gate_up_proj.weight", _rows(0, block.inner)),
+            "up": Source("mlp.gate_up_proj.weight", _rows(block.inner, block.inner)),
+            "down": Source("mlp.down_proj.weight")}  # fmt: skip
+
+
+def alternating(block: FeedForward | MixtureOfExperts) -> Sources:
+    """gpt-oss: gate and input in turn, [experts, hidden, 2 x inner]."""
+    out = {"router": Source("mlp.router.weight"), "router_bias": Source("mlp.router.bias"),
+           "down": Source("mlp.experts.down_proj", lambda x: x.transpose(1, 2)),
+           "down_bias": Source("mlp.experts.down_proj_bias")}  # fmt: skip
+    for name, every in (("gate", slice(0, None, 2)), ("up", slice(1, None, 2))):
+        out[name] = Source("mlp.experts.gate_up_proj", partial(_experts_rows, every))
+        out[f"{name}_bias"] = Source("mlp.experts.gate_up_proj_bias", partial(_experts_rows, every))
+    return out
+
+
+def _experts_rows(which: slice, theirs: Tensor) -> Tensor:
+    """Some outputs of all experts: [experts, in, out] -> [experts, out, in], or [experts, out]."""
+    chosen = theirs[..., which]
+    return chosen if chosen.dim() == 2 else chosen.transpose(1, 2)
+
+
+def plain(
+    up: str, down: str, block: FeedForward | MixtureOfExperts, take: Callable[[Tensor], Tensor] = lambda rows: rows
+) -> Sources:
+    """Two products."""
+    if not isinstance(block, FeedForward):
+        raise TypeError("a block of two products has no experts")
+    return {**_product("up", up, block.bias, take), **_product("down", down, block.bias, take)}
