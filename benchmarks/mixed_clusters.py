@@ -18,6 +18,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mixed_gpus": {"model": "llama-3.1-70b"},
     "two_sites": {"model": "llama-3.1-70b"},
     "two_fabrics": {"model": "llama-2-7b"},
+    "three_groups": {"model": "llama-3.1-8b", "global_batch": 64},
     "a100_t4": {"model": "llama-3.2-3b", "seq_len": 2048, "precision": "fp16", "target": "any"},
 }
 

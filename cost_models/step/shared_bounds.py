@@ -86,16 +86,17 @@ def _shares(
 
 def least_replicas(
     batches: Sequence[Ledger], rates: Sequence[Rates], shares: Sequence[float], mean: float, sum_s: float, *,
-    states_known: bool, shards_known: bool = False,
+    equal: bool, states_known: bool, shards_known: bool = False,
 ) -> Array:  # fmt: skip
     """[n] seconds of a step of replicas that each lie in one class. mean: the part of the ledger's micro-batches that
-    the mean replica runs: those of class g take m_g cycles of the slowest stage, and sum_g f_g m_g = mean m. sum_s: of
+    the mean replica runs: those of class g take m_g cycles of the slowest stage, and sum_g f_g m_g = mean m. equal: all
+    run equally many, so the slowest class bounds the step. sum_s: of
     the sum of all gradients over the classes at least, of which data_parallel.exposed_dp_s hides no more than a cycle,
     in an interleaved pipeline pp of them."""
     cycles = [stage_seconds.cycle_s(batch, rate, states_known=states_known, shards_known=shards_known)
               for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
     speed = np.tensordot(np.asarray(shares), 1.0 / np.array(cycles), axes=1)
-    step_s = mean * batches[0].m / speed
+    step_s = mean * batches[0].m * (np.max(cycles, axis=0) if equal else 1.0 / speed)
     if states_known:
         x = batches[0].layouts
         window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"], 1.0)

@@ -206,10 +206,15 @@ def _of_kinds(ledger: Ledger, kinds: NDArray[np.int64], *, whole: bool = False) 
 
 
 class SharedReplicas(_Shared):
-    """The layouts of replicas with the least bounds. bridges: between every two of the islands."""
+    """The layouts of replicas with the least bounds. bridges: between every two of the islands. equal_shares: all
+    replicas run equally many micro-batches."""
 
-    def __init__(self, space: Space, parts: Sequence[IslandPart], bridges: Sequence[Bridge], **options: Any) -> None:
+    def __init__(
+        self, space: Space, parts: Sequence[IslandPart], bridges: Sequence[Bridge], *, equal_shares: bool = False,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(space, parts, **options)
+        self.equal_shares = equal_shares
         # Every island sends all gradients once at least, over the widest of its bridges.
         widest = max(
             bridged(bridge, part.num_gpus).bw_bytes_per_s * part.num_gpus
@@ -221,7 +226,7 @@ class SharedReplicas(_Shared):
         ledger = build_ledger.build(self.problem, tables, Layouts(self.branching.relaxed(rows, level)), rows["_key"])
         _, needed = lower_bounds.bound(ledger, self.rates, states_known=level == 2, memory=level > 0)
         shared = self._ledgers(ledger), self.island_rates, self.shares, self.mean, self.sum_s
-        seconds = shared_bounds.least_replicas(*shared, states_known=level == 2)
+        seconds = shared_bounds.least_replicas(*shared, equal=self.equal_shares, states_known=level == 2)
         return self.growth * seconds, needed
 
     def _price(self, tables: Tables, columns: Columns) -> None:
@@ -231,7 +236,8 @@ class SharedReplicas(_Shared):
             ledger = build_ledger.build(self.problem, tables, layouts, part["_key"])
             needed, _ = reserved_memory.fullest_stage(DeviceMemory(ledger), self.rates)
             shared = self._ledgers(ledger), self.island_rates, self.shares, self.mean, self.sum_s
-            seconds = shared_bounds.least_replicas(*shared, states_known=True, shards_known=True)
+            seconds = shared_bounds.least_replicas(*shared, equal=self.equal_shares, states_known=True,
+                                                   shards_known=True)  # fmt: skip
             fits = needed <= self.memory_bytes
             self.count.out_of_memory += int((~fits).sum())
             self.count.priced += int(fits.sum())

@@ -14,21 +14,16 @@ from itertools import combinations, permutations
 from typing import Any
 
 from ...cost_models.layouts import Layout
-from ...cost_models.quantities.element_bytes import activation_bytes
-from ...cost_models.quantities.stages import chunks_per_stage
 from ...cost_models.specs.cluster import Bridge
 from ..request.resolve import Resolved
 from ..search.exhaustive import SearchOutcome
-from ..search.top_k import FAMILY
 from ..space.tree import Count
 from ..stages.relaxed_search import splittable
 from .bounds import SharedPipelines, SharedReplicas, whole_stages
-from .islands import IslandPart, bridge_between, crossing_s, joined
+from .islands import IslandPart, bridge_between, joined
 
-LISTED = 384  # nodes of each manner and set of islands
-DIVERSE = 128  # pipelines of different families, beside those
-# Pipelines of one family agree in these. The LISTED with the least bounds may all be near twins.
-PIPELINE_FAMILY = (*FAMILY, "micro_batch", "recompute", "recompute_modules")
+LISTED_PIPELINES = 1 << 15  # nodes of each set of islands
+LISTED_REPLICAS = 384  # the same
 
 
 @dataclass(frozen=True)
@@ -47,8 +42,9 @@ class NodeLister:
 
     resolved: Resolved  # the whole request
     should_stop: Callable[[], bool]  # whether the time is up
-    least: list[SearchNode] = field(default_factory=list)  # those with the least bounds
-    diverse: list[SearchNode] = field(default_factory=list)  # pipelines, the best of each family
+    equal_shares: bool = False  # whether all replicas run equally many micro-batches
+    of_pipelines: list[list[SearchNode]] = field(default_factory=list)  # of each set that has any, least bound first
+    replicas: list[SearchNode] = field(default_factory=list)
     count: Count = field(default_factory=Count)  # what became of all layouts
     lower_bound_s: float = math.inf  # seconds of a step that no layout left out beats
 
@@ -69,54 +65,33 @@ class NodeLister:
         mean_bytes = sum(part.alone.budget_bytes * part.num_gpus for part in parts) / gpus
         space = whole_stages(splittable(joined(self.resolved, parts).space), parts)
         options = {**options, "memory_bytes": mean_bytes}
-        least = SharedPipelines(space, parts, bridges, top=LISTED, **options).run()
-        self._add_outcome("across", parts, least)
-        if len(parts) > 1 and len(least.top.rows) == LISTED:
-            diverse = SharedPipelines(space, parts, bridges, top=DIVERSE, family=PIPELINE_FAMILY, **options).run()
-            raise_if_interrupted(diverse)
-            self.diverse += _nodes("across", parts, diverse)
+        least = SharedPipelines(space, parts, bridges, top=LISTED_PIPELINES, **options).run()
+        if nodes := self._add_outcome("across", parts, least):
+            self.of_pipelines.append(nodes)
 
     def _add_replicas(self, parts: tuple[IslandPart, ...], bridges: Sequence[Bridge], options: dict[str, Any]) -> None:
         unit = math.gcd(*(part.num_gpus for part in parts))
         space = replace(joined(self.resolved, parts), job_gpus=unit).space
         # All replicas have one layout, so it must fit the smallest GPU.
         least_bytes = min(part.alone.budget_bytes for part in parts)
-        replicas = SharedReplicas(space, parts, bridges, memory_bytes=least_bytes, top=LISTED, **options).run()
-        self._add_outcome("replicas", parts, replicas)
+        replicas = SharedReplicas(space, parts, bridges, equal_shares=self.equal_shares, memory_bytes=least_bytes,
+                                  top=LISTED_REPLICAS, **options).run()  # fmt: skip
+        self.replicas += self._add_outcome("replicas", parts, replicas)
 
-    def _add_outcome(self, manner: str, parts: tuple[IslandPart, ...], outcome: SearchOutcome) -> None:
+    def _add_outcome(self, manner: str, parts: tuple[IslandPart, ...], outcome: SearchOutcome) -> list[SearchNode]:
         self.count.add(outcome.count)
         raise_if_interrupted(outcome)
         rows = outcome.top.rows
-        if len(rows) == LISTED:  # the list is full: nothing left out has a lower bound than its last
+        if len(rows) == outcome.top.limit:  # the list is full: nothing left out has a lower bound than its last
             self.lower_bound_s = min(self.lower_bound_s, rows[-1][0])
         if outcome.stopped:
             self.lower_bound_s = min(self.lower_bound_s, outcome.lower_bound)
-        self.least += _nodes(manner, parts, outcome)
+        return [SearchNode(bound_s, manner, parts, layout) for bound_s, _, layout in rows]
 
     @property
-    def by_bound(self) -> list[SearchNode]:
-        """The nodes with the least bounds, least first."""
-        return sorted(self.least, key=lambda node: (node.bound_s, str(node.layout)))
-
-    @property
-    def by_family(self) -> list[SearchNode]:
-        """The best of each family of pipelines, least bound with filling first."""
-        return sorted(self.diverse, key=lambda node: (node.bound_s + self._filling_s(node), str(node.layout)))
-
-    def _filling_s(self, node: SearchNode) -> float:
-        """Seconds, about, that filling and draining a pipeline of several chunks per device adds on bridges. No bound
-        has it, as it may be above what some order of the islands takes."""
-        layout, workload = node.layout, self.resolved.workload
-        width = self.resolved.model.hidden * activation_bytes(workload) / (layout.tp if layout.sequence_parallel else 1)
-        message_bytes = workload.seq_len * layout.micro_batch / layout.cp * width
-        pairs = [(bridge_between(self.resolved.cluster, *pair), pair[0].rates) for pair in combinations(node.parts, 2)]
-        senders, crossings = layout.num_gpus // layout.pp, 2 * (2 * chunks_per_stage(layout) - 1)
-        return crossings * min(crossing_s(rates, bridge, senders, "p2p", message_bytes) for bridge, rates in pairs)
-
-
-def _nodes(manner: str, parts: tuple[IslandPart, ...], outcome: SearchOutcome) -> list[SearchNode]:
-    return [SearchNode(bound_s, manner, parts, layout) for bound_s, _, layout in outcome.top.rows]
+    def of_replicas(self) -> list[SearchNode]:
+        """Those of all sets, least bound first."""
+        return sorted(self.replicas, key=lambda node: (node.bound_s, str(node.layout)))
 
 
 def island_sets(resolved: Resolved, parts: Sequence[IslandPart]) -> Iterator[tuple[IslandPart, ...]]:

@@ -4,9 +4,10 @@ For every set of islands, one of them alone included:
   across    one pipeline over all of the set, whole stages on each, islands in every order; layers by integer program
   replicas  whole replicas on each, micro-batches shared so that all end together (several islands)
   together  pp = 1, or even stages, on one island alone: `exhaustive.Search`
-An island in no set is left unused. `bounds.py` bounds every layout of a manner from below, whatever the partition, the
-order and the shares. The nodes with the least bounds are priced, least first, until no bound beats the best or the
-budget (a count) is spent. The bounds of the rest bound the plan from below: the gap of the certificate.
+An island in no set is left unused. `nodes.py` lists the layouts of a manner that may be fastest, by bounds that hold
+for every partition, order and share. Pipelines stay open (`frontier.py`) until the least bound of all is as near the
+best step as CLOSE: the pipeline with the least bound gets its continuous program, then its integer program. Where a
+budget (a count) ends that, the least open bound bounds the plan from below: the gap of the certificate.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...cost_models.layouts import Layout
-from ...cost_models.quantities.stages import Partition, devices_of
+from ...cost_models.quantities.stages import Partition
 from ..document.partitions import custom_partition
 from ..evaluation.staged import Staged, even_partition
 from ..request.resolve import Resolved
@@ -26,22 +27,21 @@ from ..search.top_k import FAMILY
 from ..space.tree import Count
 from ..stages.problem import GAP, PartitionProblem
 from ..stages.solve import solve
+from .frontier import OFFERED, PROVEN, SETTLED, Frontier, OpenOrder
 from .islands import IslandPart
-from .nodes import NodeLister, SearchNode, island_sets, pipeline_orders, raise_if_interrupted
+from .nodes import NodeLister, SearchNode, island_sets, raise_if_interrupted
 from .pipeline import CrossIslandPipeline
 from .replicas import Replicas, best_shares, equal_shares
 from .stages import by_speed, joint_problem, problems_alone
 
 # All budgets are counts, so that equal requests give equal plans.
-PRICED = 32  # pipelines of each set of several islands that are priced, with a partition by speed
-PRICED_ALONE = 8  # the same on one island
+CLOSE = 0.04  # relative: the gap at which pipelines are no longer compared
+PROGRAMS = 6000  # continuous programs of all sets together
+SOLVED = 16  # integer programs, or pipelines priced where stages are even, of all sets together
+FIRST = 4  # pipelines of each set that are priced with a partition by speed, before any integer program
+OTHERS = 8  # pipelines of other families than those priced, after them
 PRICED_REPLICAS = 12  # replicas of each set, with their best shares
-PER_FAMILY = 3  # pipelines of one family that fit, at most
-_UNFIT = 0.3  # share of the budget that a pipeline costs that does not fit
-SOLVED = 5  # integer programs, for the best pipelines of all sets together
-NEAR = 0.1  # relative: a pipeline gets one if it is as near to the fastest as this
-CHUNKS = 192  # nodes of the proof get continuous programs until they have so many chunks together
-ROUNDS = 2  # integer programs per pipeline
+ROUNDS = 1  # integer programs per pipeline
 GOOD_ENOUGH = 2e-3  # gap at which a pipeline is settled
 _Order = tuple[Layout, tuple[int, ...]]  # a layout, and the numbers of the islands in the order of its pipeline
 
@@ -78,7 +78,7 @@ class HeterogeneousSearch:
     cut_short: tuple[str, ...] = ()  # causes that cut a comparison after the search, as in the plan
     _bases: dict[_Order, tuple[CrossIslandPipeline, PartitionProblem]] = field(default_factory=dict)  # with even stages
     _alone: dict[_Order, tuple[CrossIslandPipeline, dict[int, PartitionProblem]]] = field(default_factory=dict)
-    _bounds: dict[_Order, float] = field(default_factory=dict)  # seconds of a step that no partition beats
+    _programs: int = 0  # continuous programs so far
 
     @property
     def ranked(self) -> list[IslandChoice]:
@@ -94,7 +94,7 @@ class HeterogeneousSearch:
 
     def run(self) -> HeterogeneousSearch:
         """Ctrl-C and the time limit keep the choices so far."""
-        lister = NodeLister(self.resolved, self._cut)
+        lister = NodeLister(self.resolved, self._cut, self.runnable_only)
         try:
             sets = list(island_sets(self.resolved, self.parts))
             for parts in sets:
@@ -102,11 +102,15 @@ class HeterogeneousSearch:
                     self._together(parts[0])
             for parts in sets:
                 lister.add(parts, self.best_s * (1 - GAP))
-            by_bound = lister.by_bound
-            self._price(lister.by_family + by_bound)
-            self._solve()
-            self._prove(by_bound)
-            self.lower_bound_s = min(self.lower_bound_s, lister.lower_bound_s)
+            replicas = self._price_all_replicas(lister.of_replicas)
+            frontiers = [Frontier(self.resolved, nodes) for nodes in lister.of_pipelines]
+            for frontier in frontiers:
+                self._price_first(frontier, FIRST)
+            self._settle(frontiers)
+            for frontier in frontiers:
+                self._price_others(frontier)
+            open_s = [frontier.bound_s for frontier in frontiers]
+            self.lower_bound_s = min(self.lower_bound_s, lister.lower_bound_s, replicas, *open_s)
         except KeyboardInterrupt:
             if not self.choices:
                 raise
@@ -137,20 +141,18 @@ class HeterogeneousSearch:
         if known is None or choice.staged.step_s < known.staged.step_s:
             self.choices[choice.family] = choice
 
-    def _price(self, nodes: list[SearchNode]) -> None:
-        """Price nodes in this order, few of a family: pipelines with layers by speed, replicas with their shares."""
-        fitting: dict[tuple[Any, ...], int] = {}
-        budgets: dict[tuple[str, tuple[IslandPart, ...]], float] = {}
+    def _price_all_replicas(self, nodes: list[SearchNode]) -> float:
+        """Price the replicas with the least bounds of every set; the least bound of those that are not priced."""
+        least_s, priced = math.inf, dict.fromkeys([node.parts for node in nodes], 0)
         for node in nodes:
-            family = (node.manner, node.parts, *(getattr(node.layout, name) for name in FAMILY))
-            spent = budgets.setdefault((node.manner, node.parts), _budget(node)) <= 0
-            if fitting.get(family, 0) >= PER_FAMILY or spent or node.bound_s >= self.best_s:
+            if priced[node.parts] == PRICED_REPLICAS or node.bound_s >= self.best_s or self._cut():
+                least_s = min(least_s, node.bound_s)
                 continue
-            if self._cut():
-                return
-            fits = self._price_replicas(node) if node.manner == "replicas" else self._price_pipeline(node)
-            budgets[node.manner, node.parts] -= 1 if fits else _UNFIT
-            fitting[family] = fitting.get(family, 0) + fits
+            self._price_replicas(node)
+            priced[node.parts] += 1
+            # Without even shares, only some shares are compared.
+            least_s = least_s if self.runnable_only else min(least_s, node.bound_s)
+        return least_s
 
     def _price_replicas(self, node: SearchNode) -> bool:
         """Whether they fit. The layout of the node is of the islands' greatest common divisor of GPUs (bounds.py)."""
@@ -164,16 +166,72 @@ class HeterogeneousSearch:
         self._record(IslandChoice("replicas", node.parts, replicas))
         return True
 
-    def _price_pipeline(self, node: SearchNode) -> bool:
-        """Whether it fits, in any order of the islands."""
-        best_s = math.inf
-        for order in pipeline_orders(node.parts):
-            base, problem = self._base(order, node.layout)
-            even = self.resolved.target.stages == "even"
-            partition = even_partition(base.resolved, node.layout) if even else by_speed(problem)
-            if partition is not None:
-                best_s = min(best_s, self._offer(base, partition))
-        return math.isfinite(best_s)
+    def _next(self, frontier: Frontier, before: int, worth_s: float) -> OpenOrder | None:
+        """Where the pipeline of those before a stage is that has the least bound, once it has its program. None if no
+        bound is below `worth_s`, or if the budget of programs is spent."""
+        while True:
+            least_s, where = frontier.least(before)
+            if where is None or least_s >= worth_s or self._cut():
+                return None
+            row = where.first(before)
+            if where.stage[row] >= PROVEN:
+                return where
+            if self._programs == PROGRAMS:
+                return None
+            where.prove(row, worth_s)
+            self._programs += 1
+
+    def _price_first(self, frontier: Frontier, number: int) -> None:
+        """Price the first pipelines of a set that fit, with layers by speed."""
+        for _ in range(4 * number):
+            where = self._next(frontier, OFFERED, self.best_s)
+            if where is None or not number:
+                return
+            number -= math.isfinite(self._price_row(where, where.first(OFFERED)))
+
+    def _price_row(self, where: OpenOrder, row: int) -> float:
+        """Seconds of a step with layers by speed, infinite if it does not fit. Even stages are settled by that: they
+        keep their bound, as other shard groups may be faster, unless the largest of them does not fit."""
+        base, problem = self._base(where.order, where.of.layouts[row])
+        even = self.resolved.target.stages == "even"
+        partition = even_partition(base.resolved, base.layout) if even else by_speed(problem)
+        step_s = self._offer(base, partition) if partition is not None else math.inf
+        where.settle(row, SETTLED if even else OFFERED, step_s if even and math.isinf(step_s) else 0.0)
+        return step_s
+
+    def _settle(self, frontiers: Sequence[Frontier]) -> None:
+        """Settle the pipeline with the least bound, until that is near the best step."""
+        for _ in range(SOLVED):
+            worth_s = self.best_s * (1 - CLOSE)
+            at = [(frontier.least(SETTLED)[0], i) for i, frontier in enumerate(frontiers)]
+            found = [self._next(frontiers[i], SETTLED, worth_s) for least_s, i in sorted(at) if least_s < worth_s]
+            open_orders = [where for where in found if where is not None]
+            if not open_orders:
+                return
+            where = min(open_orders, key=lambda where: where.least[SETTLED])
+            row = where.first(SETTLED)
+            if self.resolved.target.stages == "even":
+                self._price_row(where, row)
+            else:
+                base, problem = self._base(where.order, where.of.layouts[row])
+                where.settle(row, SETTLED, self._split(base, problem, worth_s))
+
+    def _price_others(self, frontier: Frontier) -> None:
+        """Price the pipelines with the least bounds of families that have none yet: people choose among them."""
+        known = {choice.family[2:] for choice in self.choices.values()}
+        ranked = sorted(
+            ((float(bound_s), str(where.of.layouts[row]), where, row) for where in frontier.orders
+             for row, bound_s in enumerate(where.bounds.tolist()) if where.stage[row] == PROVEN),
+            key=lambda found: found[:2],
+        )  # fmt: skip
+        for bound_s, _, where, row in ranked:
+            family = tuple(getattr(where.of.layouts[row], name) for name in FAMILY)
+            if family in known or self._cut():
+                continue
+            self._price_row(where, row)
+            known.add(family)
+            if len(known) >= OTHERS or bound_s > 2 * self.best_s:
+                return
 
     def _base(self, order: Sequence[IslandPart], layout: Layout) -> tuple[CrossIslandPipeline, PartitionProblem]:
         """The layout in one order of the islands, with even stages, and its partition problem. Tables and problems of
@@ -197,53 +255,15 @@ class HeterogeneousSearch:
         self._record(IslandChoice("across", base.parts, pipeline))
         return pipeline.step_s
 
-    def _solve(self) -> None:
-        """Integer programs for the best pipelines."""
-        if self.resolved.target.stages == "even":
-            return
-        pipelines = [choice.staged for choice in self.ranked if isinstance(choice.staged, CrossIslandPipeline)]
-        for pipeline in pipelines[:SOLVED]:
-            if self._cut() or pipeline.step_s > self.best_s * (1 + NEAR):
-                return
-            self._split(*self._base(pipeline.parts, pipeline.layout), pipeline.partition, ROUNDS)
-
-    def _split(
-        self, base: CrossIslandPipeline, problem: PartitionProblem, incumbent: Partition | None, rounds: int
-    ) -> float:
+    def _split(self, base: CrossIslandPipeline, problem: PartitionProblem, worth_s: float) -> float:
         """Find the best partition of a layout in one order of the islands; a bound of all partitions."""
         solved = solve(
-            problem, lambda partition: self._offer(base, partition),
-            incumbent=incumbent, rounds=rounds, good_enough=GOOD_ENOUGH, worth_s=self.best_s * (1 - GAP),
-            left_s=self.left_s,
+            problem, lambda partition: self._offer(base, partition), incumbent=by_speed(problem), rounds=ROUNDS,
+            good_enough=GOOD_ENOUGH, worth_s=worth_s, left_s=self.left_s,
         )  # fmt: skip
         if solved.note and solved.note not in self.notes:
             self.notes.append(solved.note)
-        self._bounds[_order(base.layout, base.parts)] = solved.bound_s
         return solved.bound_s
-
-    def _prove(self, nodes: list[SearchNode]) -> None:
-        """`lower_bound_s`, over all nodes. The first few pipelines get continuous programs; the rest have the bounds
-        that listed them."""
-        chunks = 0
-        for node in nodes:
-            if node.bound_s >= self.best_s * (1 - GAP):
-                break
-            bound_s, orders = node.bound_s, pipeline_orders(node.parts)
-            in_budget = chunks < CHUNKS and self.resolved.target.stages != "even"
-            if node.manner == "across" and in_budget and not self._cut():
-                chunks += len(orders) * len(devices_of(node.layout))
-                bound_s = max(bound_s, min(self._bound_of(*self._base(order, node.layout)) for order in orders))
-            self.lower_bound_s = min(self.lower_bound_s, bound_s)
-
-    def _bound_of(self, base: CrossIslandPipeline, problem: PartitionProblem) -> float:
-        key = _order(base.layout, base.parts)
-        return self._bounds[key] if key in self._bounds else self._split(base, problem, None, 0)
-
-
-def _budget(node: SearchNode) -> float:
-    if node.manner == "replicas":
-        return PRICED_REPLICAS
-    return PRICED if len(node.parts) > 1 else PRICED_ALONE
 
 
 def _order(layout: Layout, parts: Sequence[IslandPart]) -> _Order:

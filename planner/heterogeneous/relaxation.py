@@ -1,0 +1,216 @@
+"""Lower bounds of pipelines over islands, for many layouts at once: linear programs whose multipliers are shared.
+
+The layers of one layout are divided by the continuous program of `stages/ilp.py`: paths through the schedule, memory at
+every moment, no chunk inside without a layer. Its multipliers prove its value. The same multipliers prove a bound of
+every other layout of the same schedule, stages, micro-batches and order of islands (weak duality). With weights w_P of
+the paths P, y_d of the bytes of devices d, z_c of the chunks c that may not be empty and v_c of those of a V:
+
+  step >= sum_P w_P (messages + edges)(P) + sum_c z_c - sum_d y_d room_d + sum_k layers_k min_c price(c, k)
+  price(c, k) = sum_P w_P seconds(P, c, k) + y_d(c) bytes(c, k) - z_c + v_c
+
+whatever the multipliers are, as long as none is negative and the w_P add up to 1. So the multipliers of each program
+are tried on all layouts like it, which costs a few products, and few layouts need a program of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+
+from ...cost_models.arrays import Array, Ints
+from ...cost_models.schedules import simulator
+from ...cost_models.schedules.critical_path import Path, device_path, longest_paths
+from ...cost_models.schedules.simulator import Costs, Schedule
+from .columns import PipelineColumns
+
+_ROUNDS = 5  # programs per layout at most, after the first
+_LONGEST = 16  # paths of an answer that enter the next program
+_KNOWN = 96  # paths that the next layout starts with, beside those along devices
+_SETTLED = 1e-3  # relative: the rounds end once no path is longer than the answer by more
+_OVERFLOW = 64.0  # steps that twice the memory of a device costs: so every program has a solution
+
+
+@dataclass(frozen=True, eq=False)
+class Multipliers:
+    """The proof of a bound."""
+
+    passes: Array  # [pass, chunk] how often the mean path runs each
+    hops: Array  # [2, chunk] messages on it that bring a chunk its input, and its gradient
+    links: Array  # [2, chunk] messages on it that only keep the link busy
+    per_byte_s: Array  # [device, moment]
+    filled_s: Array  # [chunk] z
+    folded_s: Array  # [chunk] v: below 0 on the way there, the opposite on the way back
+    layer_s: float  # of the layout of the program: a layer on the mean chunk
+    layer_bytes: float  # the same
+
+
+@dataclass(eq=False)
+class Relaxation:
+    """The layouts of a class in one order of the islands."""
+
+    columns: PipelineColumns
+    schedule: Schedule
+    on: Ints  # [device] the island, as the columns number them
+    memory_bytes: Array  # [device]
+    num_folded: int  # PartitionProblem.num_folded
+    growth: float  # factor on a step, for stragglers
+    paths: list[Path]  # known of the schedule: other orders share and extend them
+    before: Ints = field(init=False)  # [2, chunk] the island from which its input, and its gradient, come
+    at: Ints = field(init=False)  # [2, chunk] its own
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            self.paths += [device_path(self.schedule, device) for device in range(len(self.on))]
+        island = self.on[self.columns.devices]
+        # Messages are priced as the pipeline prices them: those of a gradient from here to the next chunk.
+        self.before = np.array([[island[0], *island[:-1]], island])
+        self.at = np.array([island, [*island[1:], island[-1]]])
+
+    def bounds(self, proof: Multipliers, rows: Ints) -> Array:
+        """[row] seconds of a step that no partition of these layouts beats."""
+        x, island, devices = self.columns, self.at[0], self.columns.devices
+        pass_s, kept = x.pass_s[..., rows], x.kept_bytes[..., rows]
+        layer_s, layer_bytes = self.scales(rows)
+        scale = layer_s / proof.layer_s
+        per_byte = scale * proof.layer_bytes / layer_bytes  # of the multipliers of bytes
+        edge_s = np.einsum("ck,pc,pckn->n", x.edges, proof.passes, pass_s[:, island], optimize=True)
+        price_s = np.einsum("pc,pckn->ckn", proof.passes, pass_s[:, island][:, :, x.kinds])
+        of_moments = np.concatenate([np.ones_like(x.moments[:1]), x.moments])  # [3, chunk, moment]
+        held = np.einsum("cm,bcm->cb", proof.per_byte_s[devices], of_moments)
+        price_s += np.einsum("cb,bkn->ckn", held, kept) * per_byte
+        price_s += ((proof.folded_s - proof.filled_s)[:, None] * scale)[:, None]
+        room = self.memory_bytes[:, None, None] - x.fixed_bytes[..., rows]
+        fixed_s = edge_s + self._messages_s(proof.hops, proof.links, rows) + proof.filled_s.sum() * scale
+        fixed_s -= np.einsum("dm,dmn->n", proof.per_byte_s, room) * per_byte
+        return np.asarray(self.growth * (fixed_s + x.layers @ price_s.min(axis=0) + x.update_s[rows]))
+
+    def prove(self, row: int, worth_s: float) -> Multipliers:
+        """The multipliers of the program of one layout. worth_s: bound that is enough."""
+        program = _Program(self, row)
+        for _ in range(_ROUNDS):
+            longest, longest_s = self._longest(row, program.layers)
+            if self.growth * program.value_s >= worth_s or program.value_s >= longest_s * (1 - _SETTLED):
+                break
+            self.paths += longest
+            program = _Program(self, row)
+        del self.paths[len(self.on) : -_KNOWN]
+        return program.multipliers
+
+    def scales(self, rows: Ints) -> tuple[Array, Array]:
+        """[row] seconds of a layer on the mean chunk, and its bytes on the mean chunk in the mean moment."""
+        x, share = self.columns, self.columns.layers / self.columns.layers.sum()
+        weights = np.bincount(self.at[0], minlength=x.pass_s.shape[1]) / len(x.devices)
+        layer_s = np.einsum("g,k,pgkn->n", weights, share, x.pass_s[:, :, x.kinds][..., rows], optimize=True)
+        held = np.concatenate([[1.0], x.moments.mean(axis=(1, 2))])
+        return layer_s, np.einsum("b,k,bkn->n", held, share, x.kept_bytes[..., rows], optimize=True)
+
+    def _messages_s(self, hops: Array, links: Array, rows: Ints) -> Array:
+        """[row] seconds of [2, chunk] messages."""
+        seconds = self.columns.message_s[:, self.before, self.at][..., rows]  # [2, way, chunk, row]
+        return np.asarray(np.einsum("swc,swcn->n", np.array([hops, links]), seconds))
+
+    def of_row(self, row: int) -> tuple[Array, Array, Array, Array]:
+        """Of one layout: [pass, chunk, layer kind] seconds of a layer, [pass, chunk] of edges, [2, way, chunk] of
+        messages, [chunk, moment, layer kind] bytes of a layer."""
+        x = self.columns
+        pass_s, (states, saved, stash) = x.pass_s[..., row][:, self.at[0]], x.kept_bytes[..., row]
+        resident = states + x.moments[0][..., None] * saved + x.moments[1][..., None] * stash
+        edge_s = np.einsum("ck,pck->pc", x.edges, pass_s)
+        return pass_s[:, :, x.kinds], edge_s, x.message_s[:, self.before, self.at][..., row], resident
+
+    def _longest(self, row: int, layers: Array) -> tuple[list[Path], float]:
+        """The longest paths of a partition, and seconds of the longest. layers: [chunk, layer kind]"""
+        layer_s, edge_s, message_s, _ = self.of_row(row)
+        forward_s, input_s, weight_s = (np.einsum("ck,pck->pc", layers, layer_s) + edge_s).tolist()
+        hops, links = message_s.tolist()
+        costs = Costs(forward_s=tuple(forward_s), input_s=tuple(input_s), weight_s=tuple(weight_s),
+                      forward_hop_s=tuple(hops[0]), backward_hop_s=tuple(hops[1]), forward_link_s=tuple(links[0]),
+                      backward_link_s=tuple(links[1]))  # fmt: skip
+        timeline = simulator.simulate(self.schedule, costs)
+        latest = np.argsort(-timeline.compute_end_s, kind="stable")[:_LONGEST]
+        return longest_paths(timeline, latest.tolist()), float(timeline.compute_end_s.max())
+
+
+class _Program:
+    """The continuous program of one layout, solved. Its variables: n[chunk, kind], the seconds of the pipeline, and the
+    share of the memory that the fullest device lacks."""
+
+    def __init__(self, of: Relaxation, row: int) -> None:
+        self.of, self.paths = of, of.paths
+        self.layer_s, self.edge_s, self.message_s, self.resident = of.of_row(row)
+        self.num_chunks, self.num_kinds = self.layer_s.shape[1:]
+        layer_s, layer_bytes = of.scales(np.array([row]))
+        self.scales = float(layer_s[0]), float(layer_bytes[0])
+        self.unit = self.scales[0] * of.schedule.num_micro_batches  # solvers like values near 1
+        self.passes = np.array([(path.forward, path.inputs, path.weights) for path in self.paths])
+        self.hops, self.links = (np.array([getattr(path, name) for path in self.paths]) for name in ("hops", "links"))
+        blocks = [self._path_rows(), self._memory_rows(row), self._filled_rows(), self._folded_rows()]
+        self.sizes = [len(limits) for _, limits in blocks]
+        goal, each = np.zeros(blocks[0][0].shape[1]), np.tile(np.eye(self.num_kinds), self.num_chunks)
+        goal[-2:] = 1.0, _OVERFLOW * float(of.columns.layers.sum()) / len(of.on)
+        self.answer: Any = linprog(
+            goal, A_ub=np.vstack([rows for rows, _ in blocks]), b_ub=np.concatenate([limits for _, limits in blocks]),
+            A_eq=np.column_stack([each, np.zeros((self.num_kinds, 2))]), b_eq=of.columns.layers, method="highs",
+        )  # fmt: skip
+
+    @property
+    def value_s(self) -> float:
+        """Seconds of the pipeline, at least."""
+        return float(self.answer.fun) * self.unit
+
+    @property
+    def layers(self) -> Array:
+        """[chunk, layer kind] of the answer"""
+        return np.asarray(self.answer.x[:-2].reshape(self.num_chunks, self.num_kinds))
+
+    @property
+    def multipliers(self) -> Multipliers:
+        duals = np.maximum(-self.answer.ineqlin.marginals, 0.0)
+        paths, memory, filled, folded = np.split(duals, np.cumsum(self.sizes)[:-1])
+        paths = paths / paths.sum()
+        v = np.concatenate([-folded, np.zeros(self.num_chunks - 2 * len(folded)), folded[::-1]])
+        return Multipliers(
+            passes=np.tensordot(paths, self.passes, axes=1), hops=np.tensordot(paths, self.hops, axes=1),
+            links=np.tensordot(paths, self.links, axes=1), layer_s=self.scales[0], layer_bytes=self.scales[1],
+            per_byte_s=self.unit * memory.reshape(len(self.of.on), -1) / self.of.memory_bytes[:, None],
+            filled_s=self.unit * np.concatenate([[0.0], filled, [0.0]]), folded_s=self.unit * v,
+        )  # fmt: skip
+
+    def _path_rows(self) -> tuple[Array, Array]:
+        """Every path is as long as the pipeline at most."""
+        layers = np.einsum("qpc,pck->qck", self.passes, self.layer_s).reshape(len(self.paths), -1)
+        fixed = np.einsum("qpc,pc->q", self.passes, self.edge_s)
+        fixed += np.einsum("qwc,wc->q", self.hops, self.message_s[0])
+        fixed += np.einsum("qwc,wc->q", self.links, self.message_s[1])
+        return self._with(layers / self.unit, -1.0, 0.0), -fixed / self.unit
+
+    def _memory_rows(self, row: int) -> tuple[Array, Array]:
+        """Every device holds its layers at every moment."""
+        x, memory = self.of.columns, self.of.memory_bytes
+        on_device = np.equal.outer(np.arange(len(memory)), x.devices)
+        held = on_device[:, None, :, None] * self.resident.swapaxes(0, 1) / memory[:, None, None, None]
+        room = 1.0 - x.fixed_bytes[..., row] / memory[:, None]
+        return self._with(held.reshape(room.size, -1), 0.0, -1.0), room.ravel()
+
+    def _filled_rows(self) -> tuple[Array, Array]:
+        """Only the first and the last chunk may be empty."""
+        inner = self._of_chunks[1:-1]
+        return self._with(-inner, 0.0, 0.0), np.full(len(inner), -1.0)
+
+    def _folded_rows(self) -> tuple[Array, Array]:
+        """In a V no more layers come back than went there."""
+        folded = self.of.num_folded
+        rows = self._of_chunks[::-1][:folded] - self._of_chunks[:folded]
+        return self._with(rows, 0.0, 0.0), np.zeros(folded)
+
+    @property
+    def _of_chunks(self) -> Array:
+        """[chunk, variable n]"""
+        return np.repeat(np.eye(self.num_chunks), self.num_kinds, axis=1)
+
+    @staticmethod
+    def _with(rows: Array, pipeline: float, lacking: float) -> Array:
+        return np.column_stack([rows, np.full(len(rows), pipeline), np.full(len(rows), lacking)])
