@@ -45,8 +45,10 @@ FOREIGN = {
         "transformer_engine/pytorch/graph.py", "transformer_engine/pytorch/cpu_offload.py",
         "transformer_engine/pytorch/cpu_offload_v1.py",
     ),
-    "mamba": ("mamba_ssm/ops/triton/ssd_combined.py",),
-    "flash-linear-attention": ("fla/ops/gated_delta_rule/chunk.py",),
+    "mamba": ("mamba_ssm/ops/triton/ssd_combined.py", "mamba_ssm/ops/selective_scan_interface.py"),
+    "flash-linear-attention": (
+        "fla/ops/gated_delta_rule/chunk.py", "fla/ops/kda/chunk.py", "fla/ops/kda/chunk_intra.py",
+    ),
     "torch": ("tools/autograd/derivatives.yaml",),
     "torchtitan": ("torchtitan/models/norms.py",),
     "transformers": ("src/transformers/modeling_rope_utils.py", "src/transformers/activations.py"),

@@ -14,6 +14,7 @@ from math import sqrt
 from ...cost_models.specs.model import Attention, FeedForward, ModelSpec
 from . import families_hybrid as hybrid
 from . import families_layernorm as layernorm
+from . import families_linear_attention as linear
 from . import families_llama as dense
 from . import families_moe as moe
 from . import families_shared_experts as shared
@@ -156,6 +157,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "exaone4": dense.exaone4,
     "falcon": _falcon,
     "falcon_h1": state_space.falcon_h1,
+    "falcon_mamba": state_space.falcon_mamba,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
@@ -178,13 +180,19 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "internlm": dense.internlm,
     "internlm2": dense.internlm,
     "internlm3": dense.internlm3,
+    "jamba": state_space.jamba,
     "kimi_k2": moe.deepseek_v3,
+    "kimi_linear": linear.kimi_linear,
+    "lfm2": linear.lfm2,
+    "lfm2_moe": linear.lfm2_moe,
     "llama": dense.llama,
     "llama4": moe.llama4,
     "llama4_text": moe.llama4,
+    "mamba": state_space.mamba,
     "mamba2": state_space.mamba2,
     "mimo": dense.mimo,
     "mimo_v2_flash": shared.mimo_v2_flash,
+    "minimax": linear.minimax,
     "minimax_m2": moe.minimax_m2,
     "ministral3": dense.ministral3,
     "mistral": _mistral,

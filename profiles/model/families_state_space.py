@@ -1,10 +1,14 @@
-"""The families of Hugging Face with layers of Mamba-2: config.json -> ModelSpec. Defaults as in `families.py`."""
+"""The families of Hugging Face with layers of Mamba or Mamba-2: config.json -> ModelSpec.
+
+Defaults as in `families.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...cost_models.layer_kinds.mamba import Mamba
 from ...cost_models.layer_kinds.mamba2 import Mamba2
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from .blocks import assemble, attention_of, num_layers_of
@@ -211,3 +215,68 @@ def falcon_h1(f: Fields) -> ModelSpec:
 
 def _numbers(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else [value]
+
+def mamba(f: Fields, family: str = "mamba") -> ModelSpec:
+    """Layers of nothing but Mamba of the first version."""
+    hidden = f.count("hidden_size")
+    bias, conv_bias = f.flag("use_bias", False), f.flag("use_conv_bias", True)
+    mixer = _selective(f, "expand", "state_size", "time_step_rank", "conv_kernel", conv_bias, bias)
+    mixer = replace(mixer, channels=f.count("intermediate_size", default=mixer.channels))
+    layers = [Layer(attention=None, feed_forward=None, mixer=mixer, num_norms=1)] * num_layers_of(f)
+    return assemble(f, family, layers, hidden=hidden, tied=True, max_positions=_UNBOUNDED)
+
+
+def falcon_mamba(f: Fields) -> ModelSpec:
+    """Mamba with norms without weights of step, B and C."""
+    return replace(mamba(f, "falcon_mamba"), unmodelled=("norms of step, B and C without weights",))
+
+
+def _selective(
+    f: Fields, expand: str, state: str, rank: str, kernel: str, conv_bias: bool, bias: bool, norms: bool = False
+) -> Mamba:
+    """Mamba by the names of its fields."""
+    hidden, automatic = f.count("hidden_size"), f.get(rank) in (None, "auto")
+    return Mamba(
+        channels=hidden * f.count(expand, default=2),
+        state=f.count(state, default=16),
+        step_rank=-(-hidden // 16) if automatic else f.count(rank),
+        conv_kernel=f.count(kernel, default=4),
+        conv_bias=conv_bias,
+        bias=bias,
+        step_norms=norms,
+    )
+
+
+def jamba(f: Fields) -> ModelSpec:
+    """Mamba, and attention without positions in every attn_layer_period-th layer; experts in every second layer."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    attention = replace(attention_of(f, hidden, kv_heads=f.count("num_key_value_heads", default=8)), rotary=False)
+    conv_bias, bias = f.flag("mamba_conv_bias", True), f.flag("mamba_proj_bias", False)
+    mixer = _selective(f, "mamba_expand", "mamba_d_state", "mamba_dt_rank", "mamba_d_conv", conv_bias, bias, True)
+    dense = FeedForward(inner=f.count("intermediate_size", default=14336))
+    moe = MixtureOfExperts(
+        experts=f.count("num_experts", "num_local_experts", default=16),
+        top_k=f.count("num_experts_per_tok", default=2),
+        expert_inner=dense.inner,
+        router_normalised=False,
+    )
+    attends = _every(f, "attn_layer_period", "attn_layer_offset", layers, (8, 4))
+    routes = [routed and moe.experts > 1
+              for routed in _every(f, "expert_layer_period", "expert_layer_offset", layers, (2, 1))]  # fmt: skip
+    kinds = [
+        Layer(attention=attention if full else None, mixer=None if full else mixer,
+              feed_forward=moe if routed else dense)
+        for full, routed in zip(attends, routes, strict=True)
+    ]  # fmt: skip
+    positions = f.count("max_position_embeddings", default=262144)
+    spec = assemble(f, "jamba", kinds, hidden=hidden, tied=False, max_positions=positions)
+    coefficient = f.number("router_aux_loss_coef", 0.001) * moe.top_k / max(sum(routes), 1)
+    return replace(spec, moe_aux_loss_coeff=coefficient)
+
+
+def _every(f: Fields, period: str, offset: str, layers: int, default: tuple[int, int]) -> list[bool]:
+    """Layers whose index is `offset` in each group of `period`."""
+    every, first = f.count(period, default=default[0]), f.count(offset, default=default[1], minimum=0)
+    if f.sound and first >= every:
+        f.problem(offset, f"{first} is not below {period} {every}")
+    return [index % every == first for index in range(layers)]

@@ -48,6 +48,20 @@ _nemotron = st.fixed_dictionaries(
 )
 
 
+_selective = st.fixed_dictionaries(
+    {
+        "state_size": st.sampled_from([4, 8]),
+        "time_step_rank": st.sampled_from(["auto", 6]),
+        "conv_kernel": st.sampled_from([2, 4]),
+        "expand": st.sampled_from([1, 2]),
+        "use_bias": st.booleans(),
+        "use_conv_bias": st.booleans(),
+    }
+)
+_linear_types = st.lists(st.sampled_from(["linear_attention", "full_attention"]), min_size=1, max_size=4)
+_conv_types = st.lists(st.sampled_from(["conv", "full_attention"]), min_size=1, max_size=4)
+
+
 def _merged(*parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
     return st.tuples(*parts).map(lambda found: {key: value for part in found for key, value in part.items()})
 
@@ -100,5 +114,49 @@ HYBRIDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             {"n_groups": st.sampled_from([1, 2]), "state_size": st.sampled_from([4, 16]),
              "use_conv_bias": st.booleans()}
         ),
+    ),
+    "falcon_mamba": _selective,
+    "jamba-v0.1": st.fixed_dictionaries({
+        "num_hidden_layers": st.integers(2, 5), "attn_layer_period": st.just(3), "attn_layer_offset": st.integers(0, 2),
+        "num_experts": st.sampled_from([1, 2, 4]), "mamba_d_state": st.sampled_from([4, 8]),
+        "mamba_dt_rank": st.sampled_from(["auto", 6]), "mamba_conv_bias": st.booleans(),
+        "mamba_proj_bias": st.booleans(),
+    }),
+    "mamba": _selective,
+    "kimi-linear-48b-a3b": st.builds(
+        lambda types, mlp, more: {**more, "layer_types": types, "mlp_layer_types": mlp[: len(types)],
+                                  "num_hidden_layers": len(types), "num_key_value_heads": None},
+        _linear_types,
+        st.lists(st.sampled_from(["dense", "sparse"]), min_size=4, max_size=4),
+        st.fixed_dictionaries({
+            "linear_head_dim": st.sampled_from([4, 8]), "linear_num_heads": st.sampled_from([2, 4]),
+            "linear_conv_kernel_dim": st.sampled_from([2, 4]), "num_experts": st.integers(2, 5),
+            "num_experts_per_token": st.just(2), "q_lora_rank": st.sampled_from([None, 8]),
+            "kv_lora_rank": st.sampled_from([8, 16]), "qk_nope_head_dim": st.just(8),
+            "qk_rope_head_dim": st.just(4), "qk_head_dim": st.just(12),
+            "v_head_dim": st.sampled_from([8, 12]), "num_shared_experts": st.integers(1, 2),
+        }),
+    ),
+    "lfm2-1.2b": st.builds(
+        lambda types, more: {**more, "layer_types": types, "num_hidden_layers": len(types)},
+        _conv_types,
+        st.fixed_dictionaries({
+            "conv_bias": st.booleans(), "conv_L_cache": st.sampled_from([2, 3]), "block_multiple_of": st.just(16),
+            "block_auto_adjust_ff_dim": st.booleans(), "block_ffn_dim_multiplier": st.sampled_from([1.0, 1.5]),
+        }),
+    ),
+    "lfm2_moe": st.builds(
+        lambda types, dense, experts, bias: {
+            "layer_types": types, "num_hidden_layers": len(types), "num_dense_layers": dense, "num_experts": experts,
+            "num_experts_per_tok": 2, "conv_bias": bias,
+        },
+        _conv_types, st.integers(0, 2), st.integers(2, 5), st.booleans(),
+    ),
+    "minimax-text-01": st.builds(
+        lambda types, more: {**more, "layer_types": types, "num_hidden_layers": len(types)},
+        _linear_types,
+        st.fixed_dictionaries({"head_dim": st.sampled_from([8, 16]), "rotary_dim": st.just(8),
+                               "block_size": st.sampled_from([16, 64]),
+                               "num_local_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2)}),
     ),
 }  # fmt: skip

@@ -48,8 +48,9 @@ def test_real_config_counts_equal_transformers(path: Path) -> None:
     assert_equal_counts(json.loads(path.read_text()))
 
 
-@pytest.mark.parametrize("model_type", sorted(set(HYBRIDS) & set(CONFIG_MAPPING)))
+@pytest.mark.parametrize("model_type", sorted(set(HYBRIDS) & set(CONFIG_MAPPING) - {"lfm2_moe"}))
 def test_default_config_counts_equal_transformers(model_type: str) -> None:
+    """The class of LFM2 with experts has no default of `layer_types`."""
     assert_equal_counts(family(model_type))
 
 
