@@ -186,6 +186,13 @@ def accuracy() -> dict[str, Any]:
     }
 
 
+def tuned_plans() -> dict[str, Any]:
+    """The summary that `make tuned-plans` wrote last: how much of what experts chose is in the space, fits and wins."""
+    written = json.loads((HERE / "tuned_plans.json").read_text(encoding="utf-8"))
+    return {name: written[name] for name in ("counts", "in_space_share", "fit_share", "ratio_dense", "ratio_moe",
+                                             "gains_moe")}  # fmt: skip
+
+
 def command_seconds(*arguments: str) -> float:
     """Wall seconds of the command line, start-up included; least of three."""
     command = [sys.executable, "-m", "meshwright", *arguments]
@@ -206,6 +213,7 @@ def main() -> None:
         "searches": searches(),
         "placement": placement_figures(),
         **accuracy(),
+        "tuned_plans": tuned_plans(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "plan_commands": plan_commands(),
         "help_s": round(command_seconds("--help"), 3),
