@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Ints
+from .arrays import Array, Ints, distinct
 from .layouts import Layouts
 from .problem import Problem
 from .quantities.interleaving_stalls import Stalls
@@ -20,9 +20,8 @@ def split_keys(layouts: Layouts) -> tuple[list[SplitKey], Ints]:
     """Distinct split keys of a batch and the index of each row's."""
     vpp = np.where(layouts["pp"] > 1, layouts["vpp"], 1)
     code = (layouts["pp"] << 21 | vpp << 1) + FOLDED[layouts["schedule"]]
-    distinct, inverse = np.unique(code, return_inverse=True)
-    keys = [(int(c >> 21), int(c >> 1 & 0xFFFFF), bool(c & 1)) for c in distinct]
-    return keys, inverse.astype(np.int64)
+    codes, index = distinct(code)
+    return [(int(c >> 21), int(c >> 1 & 0xFFFFF), bool(c & 1)) for c in codes], index
 
 
 def build_totals(problem: Problem) -> Array:
@@ -43,10 +42,10 @@ def build(
     else:
         splits = mean_splits(*ends, keys) if mean else build_splits(*ends, keys, problem.stages)
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
-    distinct, inverse = np.unique(code, return_inverse=True)
+    codes, index = distinct(code)
     plain = Ledger(
         problem=problem, tables=tables, layouts=layouts, key=key,
-        codes=tuple((int(c >> 8), int(c & 0xFF)) for c in distinct), code=inverse.astype(np.int64),
+        codes=tuple((int(c >> 8), int(c & 0xFF)) for c in codes), code=index,
         splits=splits, split=split, stalls=None if mean else Stalls(problem, tuple(keys), partition),
         traffic=(StateTraffic.of(problem.state_bytes),),
     )  # fmt: skip

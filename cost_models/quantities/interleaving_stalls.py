@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays import Array, Ints
+from ..arrays import Array, Ints, distinct
 from ..degrees import interleaving_group
 from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, most_chunks, recomputed_rows
 
@@ -54,7 +54,7 @@ class Stalls:
         rows, waits = np.flatnonzero(several[split]), np.zeros(len(split))
         if not len(rows):
             return waits
-        code, which = np.unique(split[rows] << 32 | np.rint(m[rows]).astype(np.int64), return_inverse=True)
+        code, which = distinct(split[rows] << 32 | np.rint(m[rows]).astype(np.int64))
         keys, number = [self.keys[index] for index in (code >> 32).tolist()], code & 0xFFFFFFFF
         pp = np.array([key[0] for key in keys])
         group = np.where(number < pp, pp, interleaving_group(pp, number))

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array
+from ..arrays import Array, group_rows
 from ..cuda_graphs import IN_GRAPH, launched_share
 from ..layouts import MODULES, RECOMPUTE_MODES
 from ..offload_modules import num_modules, offloaded
@@ -279,16 +279,8 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
     return tuple(replace(kind, kernels=kind.kernels * launched, sequence_parallel=gathers) for kind in ops)
 
 
-def key_code(columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """One integer per row that is equal where the shard keys are: mixed radix over KEY_FIELDS."""
-    code = np.zeros(len(columns["tp"]), dtype=np.int64)
-    for name in KEY_FIELDS:
-        column = np.asarray(columns[name], dtype=np.int64)
-        code = code * (int(column.max(initial=0)) + 1) + column
-    return code
-
-
 def index_keys(columns: Mapping[str, NDArray[np.int64]]) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
     """The distinct shard keys of a batch, and for each row the index of its key."""
-    _, first, inverse = np.unique(key_code(columns), return_index=True, return_inverse=True)
-    return {name: np.asarray(columns[name])[first] for name in KEY_FIELDS}, inverse.astype(np.int64)
+    rows = {name: np.asarray(columns[name], dtype=np.int64) for name in KEY_FIELDS}
+    first, index = group_rows(rows.values())
+    return {name: column[first] for name, column in rows.items()}, index

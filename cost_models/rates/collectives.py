@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..arrays import Array, Ints
+from ..arrays import Array, Ints, distinct
 from ..quantities.exchanges import Op
 from ..quantities.token_dispatch import distinct_share
 from ..specs.cluster import NetworkLevel
@@ -185,8 +185,8 @@ def curve_of_rows(
     code = size << 32 | stride
     if code.size <= _REMEMBERED:
         return _remembered(rates, levels, op, copies, groups, np.ascontiguousarray(code).tobytes())
-    distinct, inverse = np.unique(code, return_inverse=True)
-    of_distinct = curve(rates, levels, op, distinct >> 32, distinct & 0xFFFFFFFF, copies, groups)
+    codes, inverse = distinct(code)
+    of_distinct = curve(rates, levels, op, codes >> 32, codes & 0xFFFFFFFF, copies, groups)
     return Curve(of_distinct.latency_s[inverse], of_distinct.s_per_byte[inverse], of_distinct.ramp[inverse])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, Ints
+from ..arrays import Array, Ints, distinct
 from ..degrees import shard_sizes
 from ..quantities.exchanges import Hop
 from ..quantities.groups import Groups
@@ -143,8 +143,8 @@ def _least_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
     x = ledger.layouts
     ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
     limits = [int(column.max()) + 1 for column in ranks]
-    distinct, inverse = np.unique(np.ravel_multi_index(ranks, limits), return_inverse=True)
-    dp, cp, tp, folded = np.unravel_index(distinct, limits)
+    values, inverse = distinct(np.ravel_multi_index(ranks, limits))
+    dp, cp, tp, folded = np.unravel_index(values, limits)
     shards = [shard_sizes(d, c) for d, c in zip(dp.tolist(), cp.tolist(), strict=True)]
     lengths = [len(sizes) for sizes in shards]
     starts = np.cumsum([0, *lengths])[:-1]

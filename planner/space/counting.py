@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost_models.arrays import Ints, Mask
+from ...cost_models.arrays import Ints, Mask, group_rows
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES
 from .rules import Rule
 from .tree import MESH_FIELDS, RECOMPUTE_FIELDS, SCHEDULE_FIELDS, Columns, Count, Space, allowed, cross, select
@@ -277,11 +277,8 @@ class LayoutCounts:
 
 def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
     """The distinct rows of `fields` (each with the other columns of its first occurrence), and every row's."""
-    code = np.zeros(len(columns["tp"]), dtype=np.int64)
-    for name in sorted(fields):
-        code = code * (int(columns[name].max(initial=0)) + 1) + columns[name]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return select(columns, first), inverse.astype(np.int64)
+    first, index = group_rows(columns[name] for name in sorted(fields))
+    return select(columns, first), index
 
 
 def _level_size(counts: LayoutCounts, level: str) -> Counts:
