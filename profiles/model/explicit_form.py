@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...cost_models.quantities.params import total_parameters
-from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec
 from ..io.document import LineOf, no_line
+from .explicit_pattern import read_mixers, read_pattern
 from .fields import Fields
 from .numerics import explicit_numerics
 
@@ -34,7 +35,8 @@ def read_explicit_form(
     or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
     ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
     sigmoid), router_normalised (true), router_scale (1)}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim,
-    qk_rope_head_dim, v_head_dim}. params_b, where given, is compared with the sum (warning beyond 5 %).
+    qk_rope_head_dim, v_head_dim}, and `mixers` with `pattern` (explicit_pattern.py).
+    params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """
     f = Fields(data, file=file, line=line)
@@ -88,6 +90,9 @@ def _model(f: Fields) -> ModelSpec:
 def _layers(f: Fields, hidden: int, num_layers: int, bias: bool, norm_bias: bool) -> list[Layer]:
     """One layer after the other; those of equal shape are equal."""
     num_norms = f.count("num_norms", default=2, minimum=0)
+    if f.has("pattern") or f.has("mixers"):
+        norms = Layer(attention=None, feed_forward=None, num_norms=num_norms, norm_bias=norm_bias)
+        return _patterned(f, hidden, num_layers, bias, norms)
     attention = _attention(f, hidden, bias)
     windows = _windows(f, num_layers)
     routed = _experts(f, num_layers)
@@ -101,6 +106,27 @@ def _layers(f: Fields, hidden: int, num_layers: int, bias: bool, norm_bias: bool
         windowed = replace(attention, window=windows.get(index))
         layers.append(Layer(attention=windowed, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias))
     return layers
+
+
+def _patterned(f: Fields, hidden: int, num_layers: int, bias: bool, norms: Layer) -> list[Layer]:
+    """Layers as `pattern` has them."""
+    words = f.get("pattern")
+    blocks: dict[str, Attention | Mixer | FeedForward | MixtureOfExperts] = dict(read_mixers(f))
+    if isinstance(words, list) and any("attention" in str(word).split("+") for word in words):
+        blocks["attention"] = _attention(f, hidden, bias)
+    if f.has("ffn_hidden"):
+        gated = f.flag("gated_mlp", True)
+        blocks["mlp"] = FeedForward(inner=f.count("ffn_hidden"), gated=gated, bias=f.flag("ffn_bias", bias))
+    if (routed := _experts(f, num_layers)) and isinstance(f.data.get("moe"), Mapping):
+        blocks["experts"] = next(iter(routed.values()))
+        if "moe_layers" in f.data["moe"]:
+            f.problem("moe", "moe_layers says the same as `pattern`", "leave it out")
+    layers, windows = read_pattern(f, num_layers, blocks, norms), _windows(f, num_layers)
+    return [
+        layer if layer.attention is None
+        else replace(layer, attention=replace(layer.attention, window=windows.get(index)))
+        for index, layer in enumerate(layers)
+    ]  # fmt: skip
 
 
 def _attention(f: Fields, hidden: int, bias: bool) -> Attention:

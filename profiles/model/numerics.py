@@ -127,7 +127,7 @@ def explicit_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
 
     Defaults: base 10,000 where positions are not learned, epsilon 1e-5, SiLU for gates, else GELU.
     """
-    gated = spec.feed_forwards[0].gated
+    gated = all(block.gated for block in spec.feed_forwards[:1])
     # An explicit null: neither rotary nor learned positions, as with ALiBi.
     none = bool(spec.learned_positions) or ("rope_theta" in f.data and not f.has("rope_theta"))
     given = {

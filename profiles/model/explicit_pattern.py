@@ -1,0 +1,105 @@
+"""The layers of the explicit form where they have other blocks than attention and a feed-forward one.
+
+`mixers`: a name of the user's -> {kind, and the sizes of that kind}. `pattern`: one entry per layer, its blocks joined
+by `+`: `attention`, a name of `mixers`, `mlp`, `experts`; `mamba+mlp` has two blocks, `mlp` one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+
+from ...cost_models.layer_kinds.registry import BY_NAME
+from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts
+from ...errors import did_you_mean, nearest
+from .fields import Fields
+
+_SHARED = (("groups", "heads"), ("key_heads", "value_heads"))  # sizes of mixers of which the first divides the second
+_BLOCKS = ("attention", "mlp", "experts")
+Blocks = Mapping[str, Attention | Mixer | FeedForward | MixtureOfExperts]
+
+
+def read_mixers(f: Fields) -> dict[str, Mixer]:
+    """The mixers of `mixers` by name."""
+    part = f.part("mixers")
+    if part is None:
+        return {}
+    found: dict[str, Mixer] = {}
+    for name in part.data:
+        sizes = part.part(name)
+        if name in _BLOCKS or "+" in str(name):
+            part.problem(str(name), "is the name of a block already" if name in _BLOCKS else "a name holds no +")
+        if sizes is None:
+            continue
+        mixer = _mixer(sizes)
+        part.absorb(sizes)
+        if mixer is not None:
+            found[str(name)] = mixer
+    f.absorb(part)
+    return found
+
+
+def _mixer(sizes: Fields) -> Mixer | None:
+    """A mixer by its `kind`: its other fields are those of the kind's class."""
+    kind = sizes.get("kind")
+    if kind not in BY_NAME:
+        missing = "is missing" if kind is None else f"`{kind}` is no kind of mixer"
+        guess = did_you_mean(nearest(str(kind), BY_NAME)) if kind is not None else ""
+        sizes.problem("kind", f"{missing}; known are {', '.join(BY_NAME)}", guess)
+        return None
+    spec = BY_NAME[kind].spec
+    values: dict[str, int | bool] = {}
+    for field in fields(spec):
+        if field.type == "bool":
+            values[field.name] = sizes.flag(field.name, field.default is True)
+        elif field.default is MISSING:
+            values[field.name] = sizes.count(field.name)
+        else:
+            values[field.name] = sizes.count(field.name, default=field.default, minimum=min(int(field.default), 1))
+    sizes.reject_unknown()
+    for few, many in _SHARED:
+        if sizes.sound and few in values and many in values and values[many] % values[few]:
+            sizes.problem(few, f"{values[few]} {few} do not divide {values[many]} {many}")
+    return spec(**values) if sizes.sound else None
+
+
+def read_pattern(f: Fields, num_layers: int, blocks: Blocks, layer: Layer) -> list[Layer]:
+    """The layers of `pattern`. blocks: what its words mean. layer: norms of all."""
+    words = f.get("pattern")
+    if not isinstance(words, list) or not words:
+        f.problem("pattern", f"must be a list with one entry per layer, is {words!r}",
+                  "such as [mamba+mlp, attention+mlp]")  # fmt: skip
+        return [layer]
+    if len(words) != num_layers:
+        f.problem("pattern", f"has {len(words)} entries for {num_layers} layers")
+    kinds = {word: _layer(f, word, blocks, layer) for word in dict.fromkeys(map(str, words))}
+    used = {part for word in kinds for part in word.split("+")}
+    for name in blocks.keys() - used - set(_BLOCKS):
+        f.problem("mixers", f"{name} is in no layer of `pattern`")
+    return [kinds[str(word)] for word in words]
+
+
+def _layer(f: Fields, word: str, blocks: Blocks, layer: Layer) -> Layer:
+    """A layer of the blocks in `word`."""
+    made = replace(layer, attention=None, feed_forward=None, mixer=None)
+    parts = word.split("+")
+    for part in parts:
+        block = blocks.get(part)
+        if isinstance(block, Attention):
+            made = replace(made, attention=block)
+        elif isinstance(block, Mixer):
+            made = replace(made, mixer=block)
+        elif block is not None:
+            made = replace(made, feed_forward=block)
+        else:
+            needed = {"experts": "needs `moe`", "mlp": "needs `ffn_hidden`", "attention": "needs `heads`"}
+            text = needed.get(part, f"is no block; known are {', '.join((*_BLOCKS, *(blocks.keys() - set(_BLOCKS))))}")
+            f.problem("pattern", f"`{part}` of `{word}` {text}")
+    if len(set(parts)) < len(parts) or {"mlp", "experts"} <= set(parts) or _mixers(parts, blocks) > 1:
+        f.problem("pattern", f"`{word}` has more than one block of a sort: attention, a mixer, mlp or experts")
+    both = made.mixes and made.feed_forward is not None
+    return made if both else replace(made, num_norms=min(made.num_norms, 1))
+
+
+def _mixers(parts: list[str], blocks: Blocks) -> int:
+    return sum(isinstance(blocks.get(part), Mixer) for part in parts)
