@@ -48,6 +48,7 @@ FOREIGN = {
     "mamba": ("mamba_ssm/ops/triton/ssd_combined.py", "mamba_ssm/ops/selective_scan_interface.py"),
     "flash-linear-attention": (
         "fla/ops/gated_delta_rule/chunk.py", "fla/ops/kda/chunk.py", "fla/ops/kda/chunk_intra.py",
+        "fla/ops/generalized_delta_rule/dplr/chunk.py",
     ),
     "torch": ("tools/autograd/derivatives.yaml",),
     "torchtitan": ("torchtitan/models/norms.py",),

@@ -219,6 +219,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_vl_moe_text": moe.qwen3_moe,
     "qwen3_vl_text": _qwen3,
+    "rwkv7": linear.rwkv7,
     "seed_oss": dense.seed_oss,
     "smollm3": dense.smollm3,
     "stablelm": layernorm.stablelm,

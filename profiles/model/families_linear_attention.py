@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ...cost_models.layer_kinds.gated_linear_attention import GatedLinearAttention
 from ...cost_models.layer_kinds.kimi_delta_attention import KimiDeltaAttention
+from ...cost_models.layer_kinds.rwkv7 import Rwkv7
 from ...cost_models.layer_kinds.short_convolution import ShortConvolution
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from .blocks import assemble, attention_of, num_layers_of
@@ -137,3 +138,37 @@ def lfm2_moe(f: Fields) -> ModelSpec:
     if not f.has("layer_types"):
         f.problem("layer_types", "is missing: which layers are convolutions (conv) and which full_attention")
     return _convolutions(f, "lfm2_moe", [dense if index < first else moe for index in range(num_layers_of(f))])
+
+
+def rwkv7(f: Fields) -> ModelSpec:
+    """RWKV-7; ranks that a config leaves out are those of flash-linear-attention (bc3b101d, layers of RWKV-7)."""
+    hidden, layers = f.count("hidden_size"), num_layers_of(f)
+    head = f.count("head_dim", default=64)
+    if f.sound and hidden % head:
+        f.problem("head_dim", f"{head} does not divide hidden size {hidden}")
+    for name in ("attn", "value_dim"):
+        if f.has(name):
+            f.problem(name, "has no formula beside layers of RWKV-7")
+
+    def rank(name: str, factor: float) -> int:
+        return f.count(name, default=max(32, round(factor * hidden**0.5 / 32) * 32))
+
+    wide = head / 64
+    first = Rwkv7(
+        heads=max(hidden // head, 1),
+        head_dim=head,
+        decay_rank=rank("decay_low_rank_dim", 2.5 * wide),
+        rate_rank=rank("a_low_rank_dim", 2.5 * wide),
+        gate_rank=rank("gate_low_rank_dim", 5.0),
+    )
+    later = replace(first, value_rank=rank("v_low_rank_dim", 1.7 * wide))
+    ratio = f.count("hidden_ratio", default=4)
+    block = FeedForward(inner=f.count("intermediate_size", default=-(-hidden * ratio // 32) * 32), gated=False)
+    bias = f.flag("norm_bias", True)
+    kinds = [
+        Layer(attention=None, mixer=later if index else first, feed_forward=block, norm_bias=bias)
+        for index in range(layers)
+    ]
+    positions = f.count("max_position_embeddings", default=2048)
+    spec = assemble(f, "rwkv7", kinds, hidden=hidden, tied=False, max_positions=positions, norm_bias=bias)
+    return replace(spec, embedding_norm=f.flag("norm_first", True), unmodelled=("tokens mixed with the one before",))

@@ -76,6 +76,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "qwen2_5_vl": _Defaults(1e6, 1e-5),
     "qwen3_vl_moe_text": _Defaults(500_000.0),
     "qwen3_vl_text": _Defaults(500_000.0),
+    "rwkv7": _Defaults(None, 1e-5, "relu2"),
     "smollm3": _Defaults(2e6),
     "stablelm": _Defaults(norm_epsilon=1e-5),
     "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
@@ -93,7 +94,7 @@ _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
 _SPELLINGS = {
     "swish": "silu", "swiglu": "silu", "geglu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh",
-    "gelu_python": "gelu", "squared relu": "relu2", "squared-relu": "relu2",
+    "gelu_python": "gelu", "squared relu": "relu2", "sqrelu": "relu2", "squared-relu": "relu2",
 }  # fmt: skip
 # The other activations of transformers (5.23, activations.py), and the gates of gpt-oss in published tables. No target
 # computes them, so all targets refuse them by these names.

@@ -11,7 +11,7 @@ import yaml
 from meshwright.cost_models.layer_kinds.gated_linear_attention import GatedLinearAttention
 from meshwright.cost_models.layer_kinds.registry import kind_of
 from meshwright.cost_models.layouts import Layout
-from meshwright.cost_models.quantities.params import layer_parameters
+from meshwright.cost_models.quantities.params import layer_parameters, total_parameters
 from meshwright.cost_models.specs.model import Layer, ModelSpec
 from meshwright.profiles.model.huggingface import read_config
 
@@ -22,7 +22,7 @@ LISTED: dict[str, dict[str, Any]] = {
     entry["name"]: entry["config"]
     for entry in yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
 }
-NAMES = ("jamba-v0.1", "kimi-linear-48b-a3b", "minimax-text-01", "lfm2-1.2b")
+NAMES = ("jamba-v0.1", "kimi-linear-48b-a3b", "minimax-text-01", "lfm2-1.2b", "rwkv-7-2.9b")
 TOKENS = 8192
 
 
@@ -54,6 +54,9 @@ def by_hand(name: str) -> int:
     if name == "minimax-text-01":  # arXiv 2501.08313, section 2.2; queries, keys, values, gate; blocks of 256
         h, width = 6144, 64 * 128
         return 2 * n * (4 * h * width + width * h) + scan(n, 256, 64, 128, 128)
+    if name == "rwkv-7-2.9b":  # arXiv 2503.14456, appendix: three products in, four low ranks; chunks of 16 (DPLR)
+        h, heads, d, chunk, ranks = 2560, 40, 64, 16, 96 + 96 + 320
+        return 2 * n * (4 * h * h + 2 * h * ranks) + n * heads * (10 * chunk * d + 8 * chunk * d + 8 * d * d)
     h = 2048  # LFM2: B, C, x in, one out
     return 2 * n * (3 * h * h + h * h)
 
@@ -103,6 +106,13 @@ def test_parameters_that_ranks_have_whole_are_among_those_of_the_layer(name: str
     assert counts.items() <= layer_parameters(model, kind).items()
     products = sum(matrix.elements for matrix in own.matrices(kind.mixer, model.hidden))
     assert products / sum(counts.values()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_parameters_of_rwkv_7() -> None:
+    """arXiv 2503.14456, appendix on parameters: 2DV + 4D + LD(12D + 2(d_w + d_a + d_v + d_g) + 19) - (2 D d_v + D)."""
+    d, layers, vocab, value_rank = 2560, 32, 65536, 64
+    published = 2 * d * vocab + 4 * d + layers * d * (12 * d + 2 * (96 + 96 + value_rank + 320) + 19)
+    assert total_parameters(model_of("rwkv-7-2.9b")) == published - (2 * d * value_rank + d)
 
 
 def test_parameters_of_gated_linear_attention() -> None:

@@ -46,7 +46,7 @@ def test_nemotron_h_by_its_sizes_is_nemotron_h_by_its_config() -> None:
 
 @pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind.name)
 def test_every_kind_of_mixer_can_be_stated(kind: Any) -> None:
-    sizes = {name: 4 for name in kind.spec.__dataclass_fields__ if name not in ("kind", "decay_rank")}
+    sizes = {name: 4 for name in kind.spec.__dataclass_fields__ if name != "kind"}
     flags = {name: True for name, field in kind.spec.__dataclass_fields__.items() if field.type == "bool"}
     data = {**SMALL, "mixers": {"own": {"kind": kind.name, **sizes, **flags}}, "pattern": ["own+mlp", "own"]}
     del data["heads"]

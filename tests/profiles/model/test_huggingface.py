@@ -22,7 +22,7 @@ from ...snapshots import ROOT
 
 CONFIGS = ROOT / "tests" / "data" / "configs"
 # Families without a class in transformers.
-NOT_IN_TRANSFORMERS = {"baichuan", "bailing_moe_v2", "internlm", "internlm2", "kimi_k2", "mimo"}
+NOT_IN_TRANSFORMERS = {"baichuan", "bailing_moe_v2", "internlm", "internlm2", "kimi_k2", "mimo", "rwkv7"}
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 64,
