@@ -10,16 +10,10 @@ from typing import Any
 
 # Part -> fields that only a config with this part has, set to something.
 _FIELDS: Mapping[str, tuple[str, ...]] = {
-    "state-space layers": ("mamba_d_conv", "mamba_d_state", "state_size"),
-    "linear attention": (
-        "linear_attn_alpha_factor", "linear_attn_config", "linear_key_head_dim", "linear_num_heads",
-        "linear_num_key_heads", "short_conv_kernel_size",
-    ),
-    "recurrent layers of RWKV": ("attention_hidden_size", "decay_low_rank_dim"),
+    "shared attention blocks": ("num_mem_blocks", "use_shared_attention_adapter"),
     "keys that are values, too": ("attention_k_eq_v",),
     "gates of attention": ("use_head_wise_attn_gate",),
-    "short convolutions": ("conv_L_cache",),
-    "index of sparse attention": ("index_topk", "sparse_attention_config"),
+    "sparse attention of blocks": ("sparse_attention_config",),
     "compressed attention": ("compress_rates", "compress_ratios"),
     "several residual streams": ("altup_num_inputs", "hc_mult"),
     "embeddings of each layer": ("hidden_size_per_layer_input",),

@@ -83,8 +83,8 @@ def test_another_spelling_of_a_family_is_suggested(spelling: str) -> None:
 @pytest.mark.parametrize(
     ("model_type", "fields", "words"),
     [
-        ("jambo", {"mamba_d_conv": 4, "mamba_d_state": 16}, "its state-space layers (`mamba_d_conv`, `mamba_d_state`)"),
-        ("llamba", {"index_topk": 2048}, "its index of sparse attention (`index_topk`)"),
+        ("zamba2", {"mamba_d_conv": 4, "num_mem_blocks": 2}, "its shared attention blocks (`num_mem_blocks`)"),
+        ("llamba", {"compress_ratios": [4]}, "its compressed attention (`compress_ratios`)"),
         ("lama", {"hidden_size_per_layer_input": 0}, "unknown model_type `lama` in m"),
     ],
 )
