@@ -11,7 +11,6 @@ on one. Every layout is counted once: ruled out, dominated, out of memory by bou
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,17 +27,16 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
+from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
 from .mesh_bounds import KEYS, MeshBounds
 from .roots import Roots, Start
 from .top_k import TopK
 from .warm_start import WARM_START_FROM, plain_part
 
-Progress = Callable[[Count, float], None]
-
 ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
-# Meshes, and nodes of each level, that are expanded at once: fewer at first, so that a good layout is found early and
-# cuts the rest, but so many that numpy's calls cost less than their work; then ever more, since the order matters less.
+# Meshes, and nodes of each level, that are expanded at once: few at first, so that a good layout is found early and
+# cuts the rest; then ever more, since the order matters less and numpy's calls shall cost less than their work.
 _FIRST_MESHES, _MOST_MESHES = 256, 1024
 _FIRST_ROWS = (512, 1024, 2048)
 _MOST_ROWS = (2048, 8192, 16384)
@@ -71,7 +69,7 @@ class Search:
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
-        objective: str = "step", progress: Progress | None = None, should_stop: Callable[[], bool] | None = None,
+        objective: str = "step", progress: Progress | None = None, should_stop: ShouldStop | None = None,
         incumbent: float = np.inf, family: tuple[str, ...] = (), start: Start | None = None,
         tally: bool = True,
     ) -> None:  # fmt: skip
@@ -89,6 +87,7 @@ class Search:
         self.start, self.tally = start, tally
         # [level, which] of the rows that were asked, the share that seconds and that bytes have cut of late.
         self.cut_share = np.zeros((LEAVES, 2))
+        self.has_expanded = False  # a batch of meshes
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of the nodes that a stopped search left
         self.warm_rows: list[tuple[float, str, Layout]] = []  # result of the warm start
@@ -96,6 +95,11 @@ class Search:
     @property
     def threshold(self) -> float:
         return min(self.top.threshold, self.incumbent)
+
+    @property
+    def _limit(self) -> ShouldStop | None:
+        """`should_stop`, once there is a layout to show, or the first batch of meshes has none."""
+        return self.should_stop if self.top.rows or self.warm_rows or self.has_expanded else None
 
     def run(self) -> SearchOutcome:
         """Search the whole space; Ctrl-C keeps the best so far and says so."""
@@ -108,9 +112,11 @@ class Search:
                 self._search_whole()
         except KeyboardInterrupt:
             self.stopped = "interrupted"
+        except TimeLimitError:
+            self.stopped = "time limit"
         if self.stopped:
-            rows = {row[1]: row for row in (*self.top.rows, *self.warm_rows)}.values()
-            self.top.rows = sorted(rows, key=lambda row: row[:2])[: self.top.limit]
+            rows = {row[1]: row for row in (*self.top.rows, *self.warm_rows)}
+            self.top.rows = sorted(rows.values(), key=lambda row: row[:2])[: self.top.limit]
         self.count.unvisited = self.count.total - self.count.accounted
         best = self.top.rows[0][0] if self.top.rows else np.inf
         bound = best if self.stopped is None else min(best, self.open_bound)
@@ -131,8 +137,7 @@ class Search:
         self._descend(self.start.roots)
 
     def _warm_start(self) -> None:
-        """Take `incumbent` from the plain part of the space. Its layouts are found and counted again by the search of
-        the whole, so that the counts stay those of one search."""
+        """Take `incumbent` from the plain part of the space, whose layouts the search of the whole counts again."""
         plain = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
             top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
@@ -144,13 +149,13 @@ class Search:
         self.warm_rows, self.incumbent = outcome.top.rows, plain.threshold
         if outcome.stopped == "interrupted":
             raise KeyboardInterrupt
+        stop_if_late(self._limit)
 
     def _descend(self, roots: Roots) -> None:
         """Expand meshes in the order of their bounds, until no bound beats the list."""
         bounds = roots.needed if self.objective == "memory" else roots.seconds
-        too_big = roots.needed > self.memory_bytes
-        self.count.out_of_memory += int(roots.weight[too_big].sum())
-        order = np.flatnonzero(~too_big)
+        order = np.flatnonzero(roots.needed <= self.memory_bytes)
+        self.count.out_of_memory += int(roots.weight.sum() - roots.weight[order].sum())
         order = order[np.argsort(bounds[order], kind="stable")]
         start, size = 0, self.first_meshes
         while start < len(order):
@@ -162,17 +167,12 @@ class Search:
             alive = self._worth(roots.seconds[batch], roots.needed[batch], roots.meshes, batch)
             self.count.bounded += int(roots.weight[batch[~alive]].sum())
             self._expand_meshes(select(roots.meshes, batch[alive]), roots.signature[batch[alive]])
+            self.has_expanded = True
             start, size = start + size, min(2 * size, _MOST_MESHES)
-            if self._interrupted():
-                break
-        self.open_bound = np.inf if self.stopped is None else self.open_bound
-
-    def _interrupted(self) -> bool:
-        if self.progress is not None:
-            self.progress(self.count, self.top.rows[0][0] if self.top.rows else np.inf)
-        if self.should_stop is not None and self.should_stop():
-            self.stopped = "time limit"
-        return self.stopped is not None
+            if self.progress is not None:
+                self.progress(self.count, self.top.rows[0][0] if self.top.rows else np.inf)
+            stop_if_late(self._limit)
+        self.open_bound = np.inf
 
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
         """[row] whether something below these `rows` of `columns`, with these bounds, may enter the list."""
@@ -181,12 +181,13 @@ class Search:
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         """[mesh] seconds and bytes that no layout on the mesh beats."""
-        return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes)
+        return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes, self._limit)
 
     def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
         """Schedules for each mesh, then recomputes, states and shards."""
         keys, index = index_keys(meshes)
         for start in range(0, len(keys["tp"]), KEYS):
+            stop_if_late(self._limit)
             chosen = (index >= start) & (index < start + KEYS)
             tables = build(self.problem, {n: c[start : start + KEYS] for n, c in keys.items()})
             part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
@@ -197,21 +198,19 @@ class Search:
         if level == 1:
             nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
         keep = self._cuts(tables).states_fit if level == 2 and not self.any_split else None
-        if keep is not None:
-            self.count.out_of_memory += int(self.branching.num_below(nodes, 1).sum())
+        absent = 0 if keep is None else int(self.branching.num_below(nodes, 1).sum())
         for children in self.branching.children(nodes, level, keep):
-            if keep is not None:  # the others do not fit
-                self.count.out_of_memory -= int(self.branching.num_below(children, level).sum())
+            absent -= 0 if keep is None else int(self.branching.num_below(children, level).sum())
             if level == LEAVES:
                 self._price(tables, children)
             else:
                 self._bound(tables, children, level)
+        self.count.out_of_memory += absent  # what is not among the children does not fit
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
         """[row] seconds and bytes that nothing below the rows beats. Bytes depend on recomputation most, so they are
         compared from level 1 on. What has cut more of the level's rows so far is asked first: of what it cuts the other
-        is not known, and stands at what cuts nothing (no bytes) or comes last (infinite seconds).
-        """
+        is not known, and stands at what cuts nothing (no bytes) or comes last (infinite seconds)."""
         relaxed = self.branching.relaxed(rows, level)
         batch = self._ledger(tables, relaxed, rows["_key"])
         if level == 0:
@@ -249,6 +248,7 @@ class Search:
         known = self._cuts(tables).some_recomputed_too_big(children) if level == 1 else np.zeros(len(seconds), bool)
         open_rows = np.flatnonzero(~known)
         for start in range(0, len(open_rows), ROWS):
+            stop_if_late(self._limit)
             part = open_rows[start : start + ROWS]
             seconds[part], needed[part] = self._bounds(tables, select(children, part), level)
         weight = self.branching.num_below(children, level)
@@ -259,6 +259,7 @@ class Search:
         order = order[np.argsort(value[order], kind="stable")]  # stable: ties keep one order on every machine
         start, size = 0, self.first_rows[level]
         while start < len(order):
+            stop_if_late(self._limit)
             batch_rows = order[start : start + size]
             if value[batch_rows[0]] > self.threshold:  # and so are all behind it
                 self.count.bounded += int(weight[order[start:]].sum())

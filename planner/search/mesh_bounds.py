@@ -22,6 +22,7 @@ from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns
+from .limits import ShouldStop, stop_if_late
 
 KEYS = 1 << 13  # shard keys per table: the working arrays of one stay in the cache
 
@@ -38,8 +39,8 @@ class MeshBounds:
     def _problem(self) -> Problem:
         return self.counts.space.problem
 
-    def bounds(self, meshes: Columns) -> tuple[Array, Array]:
-        """[mesh] seconds and bytes that no layout on the mesh beats.
+    def bounds(self, meshes: Columns, should_stop: ShouldStop | None = None) -> tuple[Array, Array]:
+        """[mesh] seconds and bytes that no layout on the mesh beats. Raises TimeLimitError if `should_stop` says so.
 
         Seconds: see `seconds`. Bytes: the states of the mean device, sharded over all ranks, and the buffers that no
         choice below removes. The fullest device holds at least as much as the mean one.
@@ -48,6 +49,7 @@ class MeshBounds:
         totals = build_ledger.build_totals(self._problem)
         work_s, filling_s, states, fixed_bytes = (np.empty(len(keys["tp"])) for _ in range(4))
         for start in range(0, len(work_s), KEYS):
+            stop_if_late(should_stop)
             part = slice(start, start + KEYS)
             tables = build(self._problem, {name: column[part] for name, column in keys.items()})
             work_s[part], filling_s[part] = self.work(totals, kernel_seconds(tables, self.rates))

@@ -306,6 +306,18 @@ def test_stopped_search_says_so(warm_from: int, monkeypatch: pytest.MonkeyPatch)
     assert stopped.lower_bound <= whole.top.rows[0][0] <= stopped.top.rows[0][0]
 
 
+def test_time_limit_ends_a_batch_of_meshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of meshes may take many seconds, so the search stops inside the only one, once it has a layout."""
+    monkeypatch.setattr(exhaustive, "ROWS", 16)
+    monkeypatch.setattr(Search, "first_rows", (4, 4, 4))
+    stopped = search(random_request(3), float("inf"), should_stop=lambda: True)
+
+    assert stopped.stopped == "time limit"
+    assert stopped.top.rows
+    assert stopped.count.unvisited > 0
+    assert stopped.count.accounted == stopped.count.total
+
+
 def test_interrupt_keeps_the_best() -> None:
     calls = []
 
