@@ -58,8 +58,8 @@ def _add(builder: Builder, ops: LayerOperations, mixer: KimiDeltaAttention) -> N
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     tokens, width, heads = shard.tokens, mixer.width / shard.tp, mixer.heads / shard.tp
     builder.add_gemm(ops, "mixer in", tokens, 3 * width + heads, h)
-    builder.add_gemm(ops, "decay and gate down", tokens, 2.0 * mixer.head_dim, h)
-    builder.add_gemm(ops, "decay and gate up", tokens, width, float(mixer.head_dim), count=2.0)
+    builder.add_gemm(ops, "mixer decay and gate down", tokens, 2.0 * mixer.head_dim, h)
+    builder.add_gemm(ops, "mixer decay and gate up", tokens, width, float(mixer.head_dim), count=2.0)
     builder.add_gemm(ops, "mixer out", tokens, h, width)
     add_convolution(builder, ops, 3 * width)
     scan = Scan(heads=heads, key_heads=heads, key_dim=mixer.head_dim, value_dim=mixer.head_dim, chunk=_CHUNK,

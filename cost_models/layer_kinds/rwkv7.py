@@ -72,8 +72,8 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Rwkv7) -> None:
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     tokens, width = shard.tokens, mixer.width / shard.tp
     builder.add_gemm(ops, "mixer in", tokens, width, h, count=3.0)
-    builder.add_gemm(ops, "low ranks down", tokens, float(mixer.ranks), h)
-    builder.add_gemm(ops, "low ranks up", tokens, width, float(mixer.ranks))
+    builder.add_gemm(ops, "mixer low ranks down", tokens, float(mixer.ranks), h)
+    builder.add_gemm(ops, "mixer low ranks up", tokens, width, float(mixer.ranks))
     builder.add_gemm(ops, "mixer out", tokens, h, width)
     # A token mixed with the one before, six times: read once, each written; backward each read, one written.
     mixed = w * tokens * h

@@ -60,4 +60,5 @@ def _shape_of(model: Mapping[str, Any]) -> tuple[int, int, int, int]:
 
 def _shape(model: ModelSpec) -> tuple[int, int, int, int]:
     experts = max((block.experts for block in model.feed_forwards if isinstance(block, MixtureOfExperts)), default=0)
-    return model.hidden, model.num_layers, model.attentions[0].heads, experts
+    heads = next((attention.heads for attention in model.attentions), 0)
+    return model.hidden, model.num_layers, heads, experts

@@ -11,8 +11,10 @@ import yaml
 from meshwright.cost_models.layer_kinds.gated_linear_attention import GatedLinearAttention
 from meshwright.cost_models.layer_kinds.registry import kind_of
 from meshwright.cost_models.layouts import Layout
+from meshwright.cost_models.quantities.graph_parts import part_of_product, parts_of
 from meshwright.cost_models.quantities.params import layer_parameters, total_parameters
 from meshwright.cost_models.specs.model import Layer, ModelSpec
+from meshwright.planner.accuracy.recipes import published_meshes
 from meshwright.profiles.model.huggingface import read_config
 
 from ...snapshots import ROOT
@@ -71,6 +73,14 @@ def test_flops_are_those_of_the_paper(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_product_is_in_a_part_of_its_layer(name: str) -> None:
+    model = model_of(name)
+    for kind in model.kinds:
+        parts = {part_of_product(gemm.name, is_moe=kind.is_moe) for gemm in operations(model, kind).gemms}
+        assert parts <= set(parts_of(kind))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_work_and_memory_grow_as_the_tokens(name: str) -> None:
     model = model_of(name)
     short, long = (operations(model, mixer_only(model), tokens=tokens) for tokens in (4096, 8192))
@@ -106,6 +116,10 @@ def test_parameters_that_ranks_have_whole_are_among_those_of_the_layer(name: str
     assert counts.items() <= layer_parameters(model, kind).items()
     products = sum(matrix.elements for matrix in own.matrices(kind.mixer, model.hidden))
     assert products / sum(counts.values()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_published_runs_are_of_no_model_without_attention() -> None:
+    assert published_meshes(model_of("rwkv-7-2.9b")) == []
 
 
 def test_parameters_of_rwkv_7() -> None:
