@@ -20,6 +20,7 @@ from ..quantities.operations import BatchedProduct, Exchange, LayerOperations, M
 _FP32 = 4.0
 # Bytes per element that a kernel of one pass moves: forward; backward, with its input made again.
 _PASS, _PASS_BACK = 2.0, 3.0
+_BLOCK = 1024  # tokens that steps of torch take at once (runtime/model/chunked_scan.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,15 @@ def add_scan(builder: Builder, ops: LayerOperations, scan: Scan) -> None:
 
     The kernels keep their inputs and make scores and states again in the backward pass (mamba_ssm e9594ce,
     ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_bwd; flash-linear-attention, ops/gated_delta_rule/chunk.py).
+    Steps that run again (`StackSpec.recomputes_scans`) do so twice: all for their states, then block by block.
     """
     tokens, q = builder.shard.tokens, scan.chunk
     chunks = tokens / q  # a last chunk that is not full is computed as its share
     each, states = chunks * scan.heads, chunks * scan.heads * scan.key_dim * scan.value_dim
-    attn = tag("attn")
+    attn, again = scan_tag(builder), builder.stack.recomputes_scans
 
     def product(name: str, m: float, n: float, k: float, batch: Array, remade: float = 0.0) -> None:
-        ops.batched.append(BatchedProduct(name, m, n, k, batch, attn, remade))
+        ops.batched.append(BatchedProduct(name, m, n, k, batch, attn, 2.0 if again else remade))
 
     product("scores of chunks", q, q, scan.key_dim, chunks * scan.key_heads, remade=1.0)
     product("values by scores", q, scan.value_dim, q, each)
@@ -66,18 +68,43 @@ def add_scan(builder: Builder, ops: LayerOperations, scan: Scan) -> None:
     ops.traffic.append(MemoryTraffic("decays", decays, 2 * decays, attn, fusable=False))
 
 
+def add_steps(builder: Builder, ops: LayerOperations, scan: Scan, projected: Array, convolved: Array) -> None:
+    """Bytes at once of steps that run again (`StackSpec.recomputes_scans`), where the backward pass of a block of
+    tokens begins: fp32 tensors of runtime/model/chunked_scan.py, one factor for each, and the gradient of what is
+    projected. projected, convolved: [key] elements per token of a rank.
+    """
+    if not builder.stack.recomputes_scans:
+        return
+    shard, seq_len, q = builder.shard, builder.workload.seq_len, scan.chunk
+    heads, keys = scan.heads, scan.key_heads * scan.key_dim
+    # Convolution: input, output before its activation and behind it. Scores: decays between tokens, products of keys,
+    # both together and their gradient; with the delta rule also overlaps of keys and the inverse of each chunk.
+    scores = (8.0 if scan.delta else 4.0) * heads * q
+    of_keys = 2.0 * keys + (6.0 if scan.delta else 4.0) * heads * scan.key_dim
+    of_values = (8.0 if scan.delta else 7.0) * heads * scan.value_dim
+    states = 2.0 * heads * scan.key_dim * scan.value_dim / q
+    per_token = _FP32 * (3.0 * convolved + scores + of_keys + of_values + states)
+    tokens = shard.batch * min(seq_len, max(_BLOCK // int(q), 1) * int(q)) / shard.cp
+    ops.scan_steps = per_token * tokens + builder.activation_bytes * shard.tokens * projected
+
+
+def scan_tag(builder: Builder) -> int:
+    """Recompute modules that run the scan and what is beside it again; none where it runs again in any case."""
+    return 0 if builder.stack.recomputes_scans else tag("attn")
+
+
 def add_convolution(builder: Builder, ops: LayerOperations, channels: Array) -> None:
     """A short causal convolution along the tokens, per channel, and the activation behind it: one kernel each way
     (causal_conv1d), whose backward pass makes the output again."""
     moved = builder.activation_bytes * builder.shard.tokens * channels
-    ops.traffic.append(MemoryTraffic("convolution", _PASS * moved, (_PASS + _PASS_BACK) * moved, tag("attn")))
+    ops.traffic.append(MemoryTraffic("convolution", _PASS * moved, (_PASS + _PASS_BACK) * moved, scan_tag(builder)))
 
 
 def add_gated_norm(builder: Builder, ops: LayerOperations, width: Array) -> None:
     """The norm of what the scan puts out, times an activation of the gate: two read, one written; backward three read,
     two written."""
     moved = builder.activation_bytes * builder.shard.tokens * width
-    ops.traffic.append(MemoryTraffic("gated norm", 3 * moved, 5 * moved, tag("attn")))
+    ops.traffic.append(MemoryTraffic("gated norm", 3 * moved, 5 * moved, scan_tag(builder)))
 
 
 def add_context_parallel(
@@ -119,4 +146,4 @@ def _add_head_exchange(builder: Builder, ops: LayerOperations, into: Array, out:
     for elements in (into, out):
         sent = np.where(shard.cp > 1, w * shard.tokens * elements, 0.0)
         if sent.any():
-            ops.exchanges.append(Exchange("cp", "all_to_all", sent, shard.cp, shard.tp, 1, 1, tag("attn")))
+            ops.exchanges.append(Exchange("cp", "all_to_all", sent, shard.cp, shard.tp, 1, 1, scan_tag(builder)))

@@ -16,7 +16,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan
+from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan, add_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class Mamba2(Mixer):
     in_bias: bool = False  # of the first projection
     out_bias: bool = False  # of the last one
     gated_norm: bool = True  # whether the output is normed
+    least_step: float = 0.0  # steps are not smaller; no cost depends on it
 
     @property
     def inner(self) -> int:
@@ -80,13 +81,15 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Mamba2) -> None:
     scan = Scan(heads=mixer.heads / shard.tp, key_heads=mixer.groups / shard.tp, key_dim=mixer.state,
                 value_dim=mixer.head_dim, chunk=mixer.chunk)  # fmt: skip
     add_scan(builder, ops, scan)
+    add_steps(builder, ops, scan, projected, convolved)
     add_gated_norm(builder, ops, inner)
     add_context_parallel(builder, ops, scan, projected, inner, convolved, mixer.conv_kernel)
     # The fused kernel keeps what it got and what the scan puts out before the gate, and makes all between again
     # (MambaSplitConv1dScanCombinedFn); the norm behind it (mamba_mixer.py) and the projection keep their inputs.
     sends = mask_of_modules("core_attn")
     ops.saved.append(Saved("projected by mixer", w * tokens * projected))
-    ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn"), sends))
+    if not builder.stack.recomputes_scans:
+        ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn"), sends))
     if mixer.gated_norm:
         ops.saved.append(Saved("gated norm input", w * tokens * inner))
     if ops.keeps_input():

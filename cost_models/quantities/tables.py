@@ -176,6 +176,8 @@ class Tables:
             part = part_of_product(gemm.name, is_moe=is_moe)
             made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
             needed = w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output
+            if gemm.name == "mixer in":
+                needed = np.maximum(needed, ops.scan_steps)
             widest[part] = np.maximum(widest[part], needed)
         return widest
 

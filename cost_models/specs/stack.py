@@ -103,6 +103,9 @@ class StackSpec:
     # behind it (as Ulysses). gather: each gets the states of all (LASP-2, arXiv 2502.07563). scan: each gets that of
     # the ranks before it, from its neighbour (ZeCO, arXiv 2507.01004).
     mixer_context: Literal["heads", "gather", "scan"] = "heads"
+    # Of a mixer with a state nothing is kept between its projections: its convolution and scan are steps of torch that
+    # run again in the backward pass. Else they are kernels that keep some of what they make.
+    recomputes_scans: bool = False
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -102,8 +102,13 @@ def _mixer(data: Mapping[str, Any], where: str, name: str) -> Mixer:
         text = f"`{data.get('kind')}` is none of {', '.join(MIXER_KINDS)}"
         raise InputError.of([FieldProblem(text, file=name, field=f"{where}.kind")])
     mixer: Mixer = build(kind.spec, {key: value for key, value in data.items() if key != "kind"}, where, name)
-    _positive(vars_of(mixer), tuple(key for key, value in vars_of(mixer).items() if not isinstance(value, bool)), where,
-              name)  # fmt: skip
+    values, kinds = vars_of(mixer), get_type_hints(kind.spec)
+    _positive(values, tuple(key for key in values if kinds[key] is int), where, name)
+    numbers = [key for key in values if kinds[key] is float]
+    bad = [key for key in numbers if not isinstance(values[key], int | float) or values[key] < 0]
+    if bad:
+        raise InputError.of([FieldProblem(f"`{values[key]}` is not a number of at least 0", file=name,
+                                          field=f"{where}.{key}") for key in bad])  # fmt: skip
     return mixer
 
 

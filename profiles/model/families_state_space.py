@@ -60,6 +60,7 @@ def nemotron_h(f: Fields) -> ModelSpec:
         conv_bias=f.flag("use_conv_bias", True),
         in_bias=f.flag("use_bias", False),
         out_bias=f.flag("use_bias", False),
+        least_step=f.number("time_step_min", 0.001),  # whatever `time_step_limit` says (its mixer in transformers 5.24)
     )
     _check_groups(f, "n_groups", mamba)
     attention = replace(attention_of(f, hidden, head_dim=128), rotary=False)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..model.rope import rotated_width
+from .hybrid_sources import blocks_of_nemotron, gated_delta_net, gated_queries, mamba2
 from .sources import (
     Source,
     Sources,
@@ -42,6 +44,7 @@ class Naming:
     attention: Callable[[Attention], Sources]  # of one layer
     feed_forward: Callable[[FeedForward | MixtureOfExperts], Sources]  # of one layer
     norms: tuple[str, ...]  # of one layer, in the order of `_norm_names`
+    mixer: Callable[[Any], Sources] | None = None  # other than attention, of one layer
     parallel_norms: tuple[str, ...] = ()  # in place of `norms` where both of two parallel blocks have one
     positions: Source | None = None  # learned ones
     head: str = "lm_head"
@@ -73,12 +76,16 @@ def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _layer(naming: Naming, model: ModelSpec, layer: Layer) -> Sources:
-    attention, block = layer.transformer_blocks
-    within = naming.attention(attention)
-    if naming.turns_neighbours:
-        within = halved(within, attention, rotated_width(model, attention))
-    out = {f"attention.{ours}": source for ours, source in within.items()}
-    out |= {f"feed_forward.{ours}": source for ours, source in naming.feed_forward(block).items()}
+    blocks: dict[str, Sources] = {}
+    if (attention := layer.attention) is not None:
+        within = naming.attention(attention)
+        turned = rotated_width(model, attention)
+        blocks["attention"] = halved(within, attention, turned) if naming.turns_neighbours else within
+    if layer.mixer is not None and naming.mixer is not None:
+        blocks["mixer"] = naming.mixer(layer.mixer)
+    if layer.feed_forward is not None:
+        blocks["feed_forward"] = naming.feed_forward(layer.feed_forward)
+    out = {f"{block}.{ours}": source for block, within in blocks.items() for ours, source in within.items()}
     separate = naming.parallel_norms if layer.parallel_blocks and layer.num_norms == 2 else ()
     for ours, theirs in zip(_norm_names(layer), separate or naming.norms, strict=False):
         out |= norm(ours, theirs, layer.norm_bias)
@@ -91,7 +98,7 @@ def _norm_names(layer: Layer) -> tuple[str, ...]:
         return "attention_output_norm", "feed_forward_output_norm"
     if layer.num_norms == 4:
         return "attention_norm", "attention_output_norm", "feed_forward_norm", "feed_forward_output_norm"
-    return ("attention_norm", "feed_forward_norm")[: layer.num_norms]
+    return ("attention_norm", "feed_forward_norm")[not layer.mixes :][: layer.num_norms]
 
 
 def _llama(**changes: object) -> Naming:
@@ -148,6 +155,10 @@ FAMILIES: Mapping[str, Naming] = {
     "mistral": _llama(),
     "mixtral": _llama(),
     "nemotron": _llama(feed_forward=_TWO_PRODUCTS),
+    "nemotron_h": _llama(
+        tokens="model.embeddings", final_norm="model.norm_f", attention=partial(separate, module="mixer"),
+        feed_forward=blocks_of_nemotron, norms=("norm",), mixer=mamba2,
+    ),
     "olmo2": _llama(norms=_OUTPUT_NORMS),
     "olmo3": _llama(norms=_OUTPUT_NORMS),
     "olmoe": _llama(),
@@ -163,6 +174,9 @@ FAMILIES: Mapping[str, Naming] = {
     "qwen2_moe": _llama(feed_forward=partial(gated, shared="shared_expert")),
     "qwen3": _llama(),
     "qwen3_moe": _llama(),
+    "qwen3_next": _llama(
+        attention=gated_queries, feed_forward=partial(gated, shared="shared_expert"), mixer=gated_delta_net
+    ),
     "seed_oss": _llama(),
     "smollm3": _llama(),
     "stablelm": _llama(),

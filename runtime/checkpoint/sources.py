@@ -27,7 +27,7 @@ def norm(ours: str, theirs: str, bias: bool) -> Sources:
     return {f"{ours}.{part}": Source(f"{theirs}.{part}") for part in ("weight", "bias")[: 1 + bias]}
 
 
-def _product(ours: str, theirs: str, bias: bool, take: Callable[[Tensor], Tensor] = lambda rows: rows) -> Sources:
+def product(ours: str, theirs: str, bias: bool, take: Callable[[Tensor], Tensor] = lambda rows: rows) -> Sources:
     """A weight [out, in] and its bias [out]. take: our rows out of theirs, of both."""
     parts = ((ours, "weight"), (f"{ours}_bias", "bias"))[: 1 + bias]
     return {name: Source(f"{theirs}.{part}", take) for name, part in parts}
@@ -62,8 +62,8 @@ def separate(attention: Attention, module: str = "self_attn", output: str = "o_p
     """One product each for queries, keys and values."""
     out: Sources = {}
     for name in "qkv":
-        out |= _product(name, f"{module}.{name}_proj", attention.qkv_bias)
-    out |= _product("o", f"{module}.{output}", attention.output_bias)
+        out |= product(name, f"{module}.{name}_proj", attention.qkv_bias)
+    out |= product("o", f"{module}.{output}", attention.output_bias)
     if attention.norm_parameters:
         out |= {**norm("q_norm", f"{module}.q_norm", False), **norm("k_norm", f"{module}.k_norm", False)}
     if attention.sink_parameters:
@@ -74,18 +74,18 @@ def separate(attention: Attention, module: str = "self_attn", output: str = "o_p
 def joined(attention: Attention) -> Sources:
     """Phi-3: queries, keys and values one below the other."""
     q, k = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-    out = _product("o", "self_attn.o_proj", attention.output_bias)
+    out = product("o", "self_attn.o_proj", attention.output_bias)
     for name, first, number in (("q", 0, q), ("k", q, k), ("v", q + k, k)):
-        out |= _product(name, "self_attn.qkv_proj", attention.qkv_bias, _rows(first, number))
+        out |= product(name, "self_attn.qkv_proj", attention.qkv_bias, _rows(first, number))
     return out
 
 
 def transposed(attention: Attention) -> Sources:
     """GPT-2: one product [in, 3 x out]."""
     width = attention.heads * attention.head_dim
-    out = _product("o", "attn.c_proj", attention.output_bias, torch.t)
+    out = product("o", "attn.c_proj", attention.output_bias, torch.t)
     for index, name in enumerate("qkv"):
-        out |= _product(name, "attn.c_attn", attention.qkv_bias, partial(_columns, index * width, width))
+        out |= product(name, "attn.c_attn", attention.qkv_bias, partial(_columns, index * width, width))
     return out
 
 
@@ -101,9 +101,9 @@ def by_group(attention: Attention, module: str) -> Sources:
         groups = theirs.view(attention.kv_heads, shared + 2, attention.head_dim, *theirs.shape[1:])
         return groups[:, which].flatten(0, 2)
 
-    out = _product("o", f"{module}.dense", attention.output_bias)
+    out = product("o", f"{module}.dense", attention.output_bias)
     for name, which in (("q", slice(0, shared)), ("k", slice(shared, shared + 1)), ("v", slice(shared + 1, None))):
-        out |= _product(name, f"{module}.query_key_value", attention.qkv_bias, partial(take, which))
+        out |= product(name, f"{module}.query_key_value", attention.qkv_bias, partial(take, which))
     return out
 
 
@@ -122,14 +122,14 @@ def latent(attention: Attention) -> Sources:
     def unfolded(which: slice, theirs: Tensor) -> Tensor:
         return theirs.view(heads, -1, rank)[:, which].flatten(0, 1)
 
-    out = _product("o", "self_attn.o_proj", attention.output_bias)
+    out = product("o", "self_attn.o_proj", attention.output_bias)
     if attention.q_lora_rank is None:
         out["q"] = Source("self_attn.q_proj.weight", query)
     else:
-        out |= _product("q_down", "self_attn.q_a_proj", attention.qkv_bias)
+        out |= product("q_down", "self_attn.q_a_proj", attention.qkv_bias)
         out |= norm("q_norm", "self_attn.q_a_layernorm", False)
         out["q_up"] = Source("self_attn.q_b_proj.weight", query)
-    out |= _product("kv_down", "self_attn.kv_a_proj_with_mqa", attention.qkv_bias, compressed)
+    out |= product("kv_down", "self_attn.kv_a_proj_with_mqa", attention.qkv_bias, compressed)
     out |= norm("kv_norm", "self_attn.kv_a_layernorm", False)
     for name, which in (("k_up", slice(0, nope)), ("v_up", slice(nope, None))):
         out[name] = Source("self_attn.kv_b_proj.weight", partial(unfolded, which))
@@ -144,7 +144,7 @@ def gated(
     if isinstance(block, FeedForward):
         out: Sources = {}
         for name in ("gate", "up", "down"):
-            out |= _product(name, f"{module}.{name}_proj", block.bias)
+            out |= product(name, f"{module}.{name}_proj", block.bias)
         return out
     inner = block.expert_inner
     out = {
@@ -192,4 +192,4 @@ def plain(
     """Two products."""
     if not isinstance(block, FeedForward):
         raise TypeError("a block of two products has no experts")
-    return {**_product("up", up, block.bias, take), **_product("down", down, block.bias, take)}
+    return {**product("up", up, block.bias, take), **product("down", down, block.bias, take)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from ...cost_models.specs.model import Attention
@@ -26,6 +27,10 @@ class SelfAttention(Block):
             if spec.qkv_bias:
                 self.add(f"{name}_bias", [width], 0, start=0.0)
         self.add_product("o", [hidden, spec.heads * spec.value_head_dim], 1, "o")
+        if spec.output_gate:
+            self.add("gate", [spec.heads * spec.value_head_dim, hidden], 0)
+            if spec.qkv_bias:
+                self.add("gate_bias", [spec.heads * spec.value_head_dim], 0, start=0.0)
         if spec.output_bias:
             self.add("o_bias", [hidden], start=0.0)
         # One weight per element of a head (Qwen 3, Gemma 3), or of all heads (OLMo 2).
@@ -41,7 +46,7 @@ class SelfAttention(Block):
         return Norm(self.context, width, bias=False, split=True)
 
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        q, k, v = self.columns(x, "q", "k", "v")
+        q, k, v, *gate = self.columns(x, "q", "k", "v", *(("gate",) if self.spec.output_gate else ()))
         if not self.of_heads:
             q, k = self._normed(q, k)
         q, k, v = (part.view(*part.shape[:-1], -1, width)
@@ -52,7 +57,8 @@ class SelfAttention(Block):
             q, k = rotate(q, *positions), rotate(k, *positions)
         if self.spec.score_scale is not None:  # the core divides by the root
             q = q * (self.spec.score_scale * self.spec.head_dim**0.5)
-        return self.row(self._core(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2).flatten(2), "o")
+        out = self._core(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2).flatten(2)
+        return self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
 
     def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))

@@ -21,6 +21,7 @@ from .embedding import Embedding, TokenTable
 from .experts import Experts
 from .head import Head
 from .latent_attention import LatentAttention
+from .mixers import MIXERS
 from .mlp import Mlp
 from .multi_token import PREDICTION_WEIGHT, Prediction
 from .norms import Norm
@@ -30,7 +31,8 @@ Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
 
 
 class DecoderLayer(Block):
-    """Attention and feed-forward block beside the residual stream; norms of their inputs, their outputs or both."""
+    """A block that mixes tokens (attention or another mixer) and a feed-forward block, or one of the two, beside the
+    residual stream; norms of their inputs, their outputs or both. Norms of `attention` are those of a mixer, too."""
 
     def __init__(self, context: Context, spec: Layer, hidden: int) -> None:
         super().__init__(context)
@@ -40,28 +42,54 @@ class DecoderLayer(Block):
             return Norm(context, hidden, spec.norm_bias) if wanted else None
 
         inputs, outputs = not spec.output_norms, spec.output_norms or spec.num_norms == 4
-        self.attention_norm = norm(inputs)
-        attention, block = spec.transformer_blocks
-        kind = LatentAttention if attention.is_mla else SelfAttention
-        self.attention = kind(context, attention, hidden)
-        self.attention_output_norm = norm(outputs)
-        self.feed_forward_norm = norm(inputs and spec.num_norms > 1)
-        self.feed_forward: Block = (
-            Mlp(context, block, hidden) if isinstance(block, FeedForward) else Experts(context, block, hidden)
-        )
-        self.feed_forward_output_norm = norm(outputs)
+        self.attention_norm = norm(inputs and spec.mixes)
+        self.attention: SelfAttention | LatentAttention | None = None
+        if (attention := spec.attention) is not None:
+            kind = LatentAttention if attention.is_mla else SelfAttention
+            self.attention = kind(context, attention, hidden)
+        self.mixer = None if spec.mixer is None else MIXERS[type(spec.mixer)](context, spec.mixer, hidden)
+        self.attention_output_norm = norm(outputs and spec.mixes)
+        block, alone = spec.feed_forward, not spec.mixes
+        self.feed_forward_norm = norm(inputs and block is not None and (alone or spec.num_norms > 1))
+        self.feed_forward: Block | None = None
+        if block is not None:
+            of_block = Mlp if isinstance(block, FeedForward) else Experts
+            self.feed_forward = of_block(context, block, hidden)  # type: ignore[arg-type]
+        self.feed_forward_output_norm = norm(outputs and block is not None)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether it has heads that turn, where the model has rotary positions."""
+        return self.attention is not None and self.attention.spec.rotary
 
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        scale = self.context.numerics.residual_scale
         with self.context.recompute.layer():
-            taken = self._normed(self.attention_norm, x)
-            out = self._normed(self.attention_output_norm, self.attention(taken, positions))
-            if self.parallel:
+            if self.parallel and self.feed_forward is not None:
+                taken = self._normed(self.attention_norm, x)
+                out = self._mixed(taken, positions)
                 taken = taken if self.feed_forward_norm is None else self._normed(self.feed_forward_norm, x)
-                return x.add(out + self.feed_forward(taken), alpha=scale)
-            x = x.add(out, alpha=scale)
-            out = self.feed_forward(self._normed(self.feed_forward_norm, x))
-            return x.add(self._normed(self.feed_forward_output_norm, out), alpha=scale)
+                return self._added(x, out + self.feed_forward(taken))
+            if self.attention is not None or self.mixer is not None:
+                out = self._mixed(self._normed(self.attention_norm, x), positions)
+                x = self._added(x, self._normed(self.attention_output_norm, out))
+            if self.feed_forward is not None:
+                out = self.feed_forward(self._normed(self.feed_forward_norm, x))
+                x = self._added(x, self._normed(self.feed_forward_output_norm, out))
+            return x
+
+    def _mixed(self, taken: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
+        out: Tensor
+        if self.attention is not None:
+            out = self.attention(taken, positions)
+        elif self.mixer is not None:
+            out = self.mixer(taken)
+        else:
+            raise RuntimeError("a layer without a block that mixes tokens")
+        return out
+
+    def _added(self, x: Tensor, out: Tensor) -> Tensor:
+        """To the residual stream."""
+        return x.add(out, alpha=self.context.numerics.residual_scale)
 
     def _normed(self, norm: Norm | None, x: Tensor) -> Tensor:
         return x if norm is None else self.context.recompute.output("norm", norm, x)
@@ -205,7 +233,7 @@ class DecoderChunk(nn.Module):
 
     def _plain(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         rotary = self.spec.rope_theta is not None and not self.spec.learned_positions
-        positions = self._rotary(layer) if rotary else None
+        positions = self._rotary(layer) if rotary and isinstance(layer, DecoderLayer) and layer.rotates else None
         return lambda x: layer(x, positions)
 
     def _whole(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -215,8 +243,8 @@ class DecoderChunk(nn.Module):
 
     def _rotary(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
         """cos and sin [s, d/2] of this rank's tokens, made once per rotation and share of the tokens."""
-        if not isinstance(layer, DecoderLayer):
-            raise TypeError("not a decoder layer")
+        if not isinstance(layer, DecoderLayer) or layer.attention is None:
+            raise TypeError("not a decoder layer with attention")
         context, rotation = layer.context, Rotation.of(self.spec, layer.attention.spec)
         if (rotation, context.cp) not in self._tables:
             angles = context.positions(self.seq_len).double()[:, None] * frequencies(rotation)

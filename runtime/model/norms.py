@@ -39,12 +39,18 @@ class _RmsNorm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         normal = x.to(scale.dtype) * scale
         grad = grads[0].to(scale.dtype)
-        grad_weight = (grad * normal).flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        grad_weight = (grad * normal).sum_to_size(weight.shape).to(weight.dtype) if ctx.needs_input_grad[1] else None
         grad = grad * (weight.to(scale.dtype) + ctx.offset if ctx.offset else weight)
         along = (grad * normal).sum(-1, keepdim=True)
         along = along if ctx.group is None else ctx.group.all_reduce(along)
         grad_x = (grad - normal * (along / ctx.width)) * scale
         return grad_x.to(x.dtype), grad_weight, None, None, None
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Over the last dim; weight: for the last dims."""
+    out: Tensor = _RmsNorm.apply(x, weight, epsilon, 0.0, None)  # type: ignore[no-untyped-call]
+    return out
 
 
 class Norm(Block):

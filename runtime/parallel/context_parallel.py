@@ -50,6 +50,25 @@ class ContextParallel:
         q, k, v = scatter_heads(1, 2, self.group, q, k, v)
         return q, k, v
 
+    def tokens_for_heads(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """[b, s/cp, w] each -> [b, s, w/cp], in the order of the sequence."""
+        swapped = scatter_heads(2, 1, self.group, *tensors)
+        if self.algorithm == "ulysses":
+            return swapped
+        places = self._chunk_order().argsort()
+        return tuple(_in_order(x, places) for x in swapped)
+
+    def heads_for_tokens(self, x: Tensor) -> Tensor:
+        """The other way round."""
+        if self.algorithm != "ulysses":
+            x = _in_order(x, self._chunk_order())
+        return scatter_heads(1, 2, self.group, x)[0]
+
+    def _chunk_order(self) -> Tensor:
+        """Chunks of a sequence, as the ranks have them one after another."""
+        size = self.group.size
+        return torch.tensor([chunk for rank in range(size) for chunk in (rank, 2 * size - 1 - rank)])
+
     def core(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
         """Causal attention of what `scatter_heads` returned, for this rank's queries: [b, heads, s/cp, d]. attend: None
         for plain attention, the only one under ring and all-gather."""
@@ -61,6 +80,11 @@ class ContextParallel:
         kernel = flash.GPU if self.fused else flash.CPU
         out: Tensor = _Balanced.apply(q, k, v, route, kernel)  # type: ignore[no-untyped-call]
         return out
+
+
+def _in_order(x: Tensor, order: Tensor) -> Tensor:
+    """Chunks of [b, s, w] in this order."""
+    return x.reshape(len(x), len(order), -1, x.shape[-1])[:, order.to(x.device)].flatten(1, 2)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

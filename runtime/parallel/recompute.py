@@ -105,3 +105,9 @@ def whole(function: Function, *inputs: Tensor) -> Tensor:
     """`function(*inputs)`, keeping the inputs only. Nothing in a layer draws random numbers."""
     result: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result
+
+
+def wholes(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The same of several outputs."""
+    results: tuple[Tensor, ...] = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return results

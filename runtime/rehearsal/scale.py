@@ -10,7 +10,7 @@ Two ranks of an axis show most faults, and not those of a second hop of a ring o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -18,13 +18,14 @@ import numpy as np
 from ...cost_models.degrees import sequence_parts
 from ...cost_models.layouts import CP_ALGORITHMS, Layout
 from ...cost_models.quantities.stages import devices_of
-from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
 from ...errors import InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
 from .scale_axes import MOST_MICRO_BATCH, shrunk_layout
 from .scale_layers import kept_layers, rehearsed, shrunk
+from .scale_mixers import small_mixer
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
 MOST_EXPERTS, LEAST_LAYERS = 8, 4
@@ -49,7 +50,7 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     sizes, recomputed = _chunks(job, layout)
     parts = int(sequence_parts(asdict(layout))[1])
     seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # as many tokens on a rank
-    model = _model(job, sum(sizes), seq_len, _num_head_shards(layout), layout.ep)
+    model = _model(job, sum(sizes), seq_len, _num_head_shards(layout), layout)
     # Interleaved stages take micro-batches in rounds of pp.
     micro_batches = 2 * layout.pp if layout.vpp > 1 and layout.pp > 2 else layout.pp + 2
     batch = layout.dp * layout.micro_batch * micro_batches
@@ -71,7 +72,8 @@ def _with_strategies(job: Job, strategies: Strategies) -> tuple[Job, list[str]]:
     small_strategies = rehearsed(strategies, stages, small)
     layout, sizes = small[job.layout], [len(kept) for kept in stages]
     seq_len = min(SEQ_LEN * max(strategy.cp for strategy in small.values()), job.seq_len)
-    model = _model(job, sum(sizes), seq_len, max(map(parts_of, small.values())), layout.ep)
+    most = max(map(parts_of, small.values()))
+    model = _model(job, sum(sizes), seq_len, most, replace(layout, tp=most, cp=1))
     rehearsal = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
         global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=small_strategies,
@@ -151,27 +153,38 @@ def _num_head_shards(layout: Layout) -> int:
     return layout.tp * (layout.cp if ulysses else 1)
 
 
-def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, ep: int) -> ModelSpec:
-    """num_layers, seq_len: of the small model; least_heads: parts that key/value heads are scattered to; ep: of the
-    layout. A window that cuts sequences takes the same share of the short ones."""
+def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, layout: Layout) -> ModelSpec:
+    """num_layers, seq_len, layout: of the small model; least_heads: parts that key/value heads are scattered to. A
+    window that cuts sequences takes the same share of the short ones."""
     model = job.model
-    large = [kind.transformer_blocks[0] for kind in model.kinds]
-    attention = [replace(_attention(spec, least_heads, model.hidden), window=_window(spec.window, job.seq_len, seq_len))
-                 for spec in large]  # fmt: skip
-    # Width: that of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model.
-    first = large[0]
-    ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
-    hidden = max(_eighths(attention[0].heads * attention[0].head_dim * ratio), 8)
+
+    def small(spec: Attention) -> Attention:
+        window = _window(spec.window, job.seq_len, seq_len)
+        return replace(_attention(spec, least_heads, model.hidden), window=window)
+
+    hidden = _hidden(model, small)
     shrink = hidden / model.hidden
     kinds = tuple(
-        replace(kind, attention=small, feed_forward=_feed_forward(kind, shrink, ep))
-        for kind, small in zip(model.kinds, attention, strict=True)
-    )
+        replace(kind, attention=None if kind.attention is None else small(kind.attention),
+                mixer=kind.mixer and small_mixer(kind.mixer, shrink, layout.tp, layout.cp, seq_len),
+                feed_forward=kind.feed_forward and _feed_forward(kind.feed_forward, shrink, layout.ep))
+        for kind in model.kinds
+    )  # fmt: skip
     return replace(
         model, kinds=kinds, pattern=_pattern(model, num_layers), hidden=hidden, vocab=min(model.vocab, VOCAB),
         max_positions=min(model.max_positions, seq_len), learned_positions=min(model.learned_positions, seq_len),
         embedding_dim=None,
     )  # fmt: skip
+
+
+def _hidden(model: ModelSpec, small: Callable[[Attention], Attention]) -> int:
+    """That of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model."""
+    if not model.attentions:
+        return WIDTH
+    first = model.attentions[0]
+    ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
+    shrunk = small(first)
+    return max(_eighths(shrunk.heads * shrunk.head_dim * ratio), 8)
 
 
 def _window(window: int | None, length: int, short: int) -> int | None:
@@ -211,8 +224,9 @@ def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attentio
     )  # fmt: skip
 
 
-def _feed_forward(kind: Layer, shrink: float, ep: int) -> FeedForward | MixtureOfExperts:
-    _, block = kind.transformer_blocks
+def _feed_forward(
+    block: FeedForward | MixtureOfExperts, shrink: float, ep: int
+) -> FeedForward | MixtureOfExperts:
     if isinstance(block, FeedForward):
         return replace(block, inner=max(_eighths(block.inner * shrink), 8))
     experts = min(block.experts, MOST_EXPERTS)

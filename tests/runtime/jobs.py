@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from meshwright.cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
+from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.stages import chunk_sizes, devices_of
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
@@ -97,6 +99,36 @@ def falcon(layers: int = 4) -> ModelSpec:
                      parallel_blocks=True)  # fmt: skip
     return llama(layers, family="falcon", kinds=(replace(separate, num_norms=1), separate), norm_bias=True,
                  pattern=tuple(2 * i // layers for i in range(layers)), activation="gelu")  # fmt: skip
+
+
+def nemotron(layers: int = 4, **changes: Any) -> ModelSpec:
+    """As Nemotron-H: one block behind one norm, Mamba-2, attention without positions, experts without gates."""
+    mamba = Mamba2(heads=4, head_dim=8, groups=2, state=6, chunk=6)
+    block = Layer(attention=None, feed_forward=None, num_norms=1)
+    experts = MixtureOfExperts(experts=4, top_k=2, expert_inner=24, gated=False, shared_inner=40,
+                               router_scores="sigmoid", router_scale=2.5)  # fmt: skip
+    mlp = FeedForward(inner=64, gated=False)
+    kinds = (replace(block, mixer=mamba), replace(block, attention=attention(kv_heads=4, rotary=False)),
+             replace(block, feed_forward=experts), replace(block, feed_forward=mlp))  # fmt: skip
+    how: dict[str, Any] = {"family": "nemotron_h", "kinds": kinds, "rope_theta": None, "activation": "relu2",
+                           "pattern": tuple((0, 1, 2, 3)[i % 4] for i in range(layers))}  # fmt: skip
+    return llama(layers, **{**how, **changes})
+
+
+def mixers(layers: int = 4) -> ModelSpec:
+    """The same without attention."""
+    return nemotron(layers, pattern=tuple((0, 3, 0, 2)[i % 4] for i in range(layers)))
+
+
+def qwen_next(layers: int = 4, **changes: Any) -> ModelSpec:
+    """As Qwen3-Next: gated DeltaNet, every other layer gated attention; experts, norms by 1 + weight."""
+    delta = GatedDeltaNet(key_heads=4, value_heads=8, key_head_dim=8, value_head_dim=6)
+    block = MixtureOfExperts(experts=4, top_k=2, expert_inner=24, shared_inner=40, shared_gate=True)
+    gated = attention(kv_heads=4, norm_parameters=16, output_gate=True)
+    kinds = (Layer(attention=None, feed_forward=block, mixer=delta), Layer(attention=gated, feed_forward=block))
+    how: dict[str, Any] = {"family": "qwen3_next", "kinds": kinds, "unit_offset_norms": True,
+                           "partial_rotary_factor": 0.5, "pattern": tuple(i % 2 for i in range(layers))}  # fmt: skip
+    return llama(layers, **{**how, **changes})
 
 
 def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,

@@ -168,7 +168,7 @@ def test_what_cannot_run_names_the_best_that_can(plan_file: Path) -> None:
         (("resolved", "workload", "lora"), {"rank": 8, "targets": ["q"], "base_dtype": "nf4"}, "in bf16, not in nf4"),
         (("resolved", "workload", "trains_layers"), 2, "nothing but adapters"),
         (("resolved", "workload", "optimizer"), "adamw-8bit", "optimizer"),
-        (("resolved", "model", "activation"), "relu2", "activation relu2"),
+        (("resolved", "model", "activation"), "quick_gelu", "activation quick_gelu"),
         (("resolved", "model", "rope_theta"), None, "ALiBi"),
         (("resolved", "model", "family"), "cohere", "family cohere"),
         (("resolved", "model", "unmodelled"), ["parallel_embeddings"], "the model's parallel_embeddings"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....cost_models.arrays import Mask
+from ....cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
+from ....cost_models.layer_kinds.mamba2 import Mamba2
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, Layout, Layouts
 from ....cost_models.problem import Problem
 from ....cost_models.schedule_kinds import SPLITS_BACKWARD
@@ -12,7 +14,6 @@ from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
-from ..other_layers import other_layers
 from ..switch_options import rules_of
 
 _TARGET_NAME = "meshwright"
@@ -23,9 +24,9 @@ _TARGET_NAME = "meshwright"
 COMPARED = frozenset({
     "arcee", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon", "gemma", "gemma2",
     "gemma3", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe",
-    "hy_v3", "internlm3", "llama", "minimax_m2", "ministral3", "mistral", "mixtral", "nemotron", "olmo2", "olmo3",
-    "olmoe", "opt", "own", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm",
-    "starcoder2",
+    "hy_v3", "internlm3", "llama", "minimax_m2", "ministral3", "mistral", "mixtral", "nemotron", "nemotron_h", "olmo2",
+    "olmo3", "olmoe", "opt", "own", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "seed_oss",
+    "smollm3", "stablelm", "starcoder2",
 })  # fmt: skip
 
 
@@ -33,6 +34,7 @@ _GATES = ("clamped swiglu",)  # functions of a gate and its input together
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", *_GATES)
 
 
+_MIXERS = (Mamba2, GatedDeltaNet, type(None))
 _OPTIMIZERS = ("adamw", "sgd")
 
 
@@ -71,10 +73,13 @@ def _own_heads(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(np.all(whole, axis=0)) if whole else np.ones(len(columns["tp"]), dtype=bool)
 
 
+def _swaps_heads(columns: Columns, problem: Problem) -> Mask:
+    """Ranks that share a mixer do not pass on its states."""
+    return np.asarray((columns["cp"] == 1) | (not problem.model.mixers) | (problem.stack.mixer_context == "heads"))
+
+
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that the runtime lacks."""
-    if other := other_layers(model, "the runtime"):
-        return other
     reasons = {**_training(model, workload), **_network(model)}
     of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
@@ -104,7 +109,11 @@ def _network(model: ModelSpec) -> dict[str, bool]:
         f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
         f"the runtime has {model.activation} only in gated blocks":
             model.activation in _GATES and not all(block.gated for block in model.feed_forwards),
-        "the runtime has no ALiBi positions": model.rope_theta is None and not model.learned_positions,
+        "the runtime has no ALiBi positions":
+            model.rope_theta is None and not model.learned_positions
+            and any(attention.rotary for attention in model.attentions),
+        "the runtime has gated DeltaNet with silu only":
+            model.activation != "silu" and any(isinstance(mixer, GatedDeltaNet) for mixer in model.mixers),
         "the runtime has no longrope: plans do not hold its lists of factors":
             model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
         "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),
@@ -114,22 +123,36 @@ def _network(model: ModelSpec) -> dict[str, bool]:
 
 def _lacks(kind: Layer) -> list[str]:
     """A sentence for each part of a layer that the runtime has no code for."""
-    attention, block = kind.transformer_blocks
+    block = kind.feed_forward
+    most = int(kind.mixes) + int(block is not None)  # norms, one for each block
+    numbers = (1, most) if kind.parallel_blocks else (most, 2 * most)
+    reasons = {
+        "the runtime has no layers of attention beside another mixer":
+            kind.attention is not None and kind.mixer is not None,
+        f"the runtime has no mixer {getattr(kind.mixer, 'kind', '')}": not isinstance(kind.mixer, _MIXERS),
+        "the runtime has no layers without a block": most == 0,
+        "the runtime has no experts of a latent width": getattr(block, "latent", None) is not None,
+        f"the runtime has layers of {numbers[0]} or {numbers[1]} norms, not {kind.num_norms}":
+            kind.num_norms not in numbers,
+        "the runtime has norms of outputs in layers with 2 norms, whose blocks run in turn":
+            kind.output_norms and (kind.parallel_blocks or kind.num_norms != 2),
+    }  # fmt: skip
+    attention = [] if kind.attention is None else _lacks_attention(kind.attention)
+    return [*(text for text, applies in reasons.items() if applies), *attention]
+
+
+def _lacks_attention(attention: Attention) -> list[str]:
     latents = (attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0)
     heads = attention.heads + attention.kv_heads
     norms = (latents,) if attention.is_mla else (0, 2 * attention.head_dim, heads * attention.head_dim)
     unit = "rank of its latents" if attention.is_mla else "element of a head, or of all heads"
     other_scores = _changes_scores(attention, None) or attention.score_scale is not None
     reasons = {
-        "the runtime has no gate of what attention puts out": attention.output_gate,
-        "the runtime has no attention without positions in a model with rotary ones": not attention.rotary,
-        "the runtime has no experts of a latent width": getattr(block, "latent", None) is not None,
         "the runtime's latent attention has no windows, softcaps or sinks": attention.is_mla and other_scores,
+        "the runtime's latent attention has no gate of its output": attention.is_mla and attention.output_gate,
+        "the runtime has no attention to tokens that an index chooses": attention.index is not None,
+        "the runtime's latent attention has positions": attention.is_mla and not attention.rotary,
         f"the runtime's norms in attention have one weight per {unit}": attention.norm_parameters not in norms,
-        f"the runtime has layers of 2 or 4 norms, not {kind.num_norms}":
-            kind.num_norms not in ((1, 2) if kind.parallel_blocks else (2, 4)),
-        "the runtime has norms of outputs in layers with 2 norms, whose blocks run in turn":
-            kind.output_norms and (kind.parallel_blocks or kind.num_norms != 2),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -161,6 +184,12 @@ RULES = (
         ("cp", "cp_algorithm"),
         _whole_sequences,
         "cp {cp} ({algorithm}) has no windows, softcaps or attention sinks: only Ulysses sees whole sequences",
+    ),
+    Rule(
+        f"{_TARGET_NAME}: mixers",
+        ("cp",),
+        _swaps_heads,
+        "the runtime swaps tokens for heads around mixers, cp {cp} passes on states (`mixer_context` of the stack)",
     ),
     Rule(
         f"{_TARGET_NAME}: kv heads",

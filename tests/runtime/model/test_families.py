@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.planner.targets.meshwright.rules import COMPARED
 from meshwright.runtime.checkpoint.huggingface import converted
@@ -20,6 +21,12 @@ _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_f
            "original_max_position_embeddings": 64}  # fmt: skip
 _WINDOWS = {"use_sliding_window": True, "sliding_window": 5}
 _GROUPED = {"n_group": 4, "topk_group": 2}
+_MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 6, "chunk_size": 5}
+# The delta rule of transformers is in fp32 whatever the model is in, and its outputs may be near zero: norms with a
+# small epsilon would make rounding errors large. In fp64 all agrees to 1e-13 (its fp32 replaced by hand).
+_DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+          "linear_value_head_dim": 6, "rms_norm_eps": 0.1, "head_dim": 16, "rope_theta": 100.0,
+          "full_attention_interval": 2}  # fmt: skip
 # By name of the family; after a comma what else of it is looked at.
 CASES = {
     "arcee": Case("afm-4.5b", {"rope_scaling": None, "rope_theta": 100.0}),
@@ -80,6 +87,10 @@ CASES = {
         **_YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.0}}),
     "mistral": Case("mistral-7b", {"sliding_window": 5}),
     "mixtral": Case("mixtral-8x7b", {}),
+    "nemotron_h": Case("nemotron-h-56b", {**_MAMBA, "hybrid_override_pattern": "M*-M"}),
+    "nemotron_h, experts and biases": Case("nemotron-3-nano-30b-a3b", {
+        **_MAMBA, "n_groups": 1, "hybrid_override_pattern": "ME*E", "use_bias": True, "layer_norm_epsilon": 0.01,
+        "moe_shared_expert_intermediate_size": 40}),
     "olmo2": Case("olmo-2-7b", {"num_key_value_heads": 2}),
     "nemotron": Case("nemotron-4-340b", {}),
     "nemotron, biases": Case("nemotron-4-340b", {"attention_bias": True, "mlp_bias": True}),
@@ -101,6 +112,10 @@ CASES = {
     "stablelm": Case("stablelm-2-1.6b", {"partial_rotary_factor": 0.5}),
     "stablelm, blocks in parallel": Case("stablelm-2-1.6b", {
         "use_parallel_residual": True, "use_qkv_bias": False, "partial_rotary_factor": 0.5}),
+    "qwen3_next": Case("qwen3-next-80b-a3b", {**_DELTA, "partial_rotary_factor": 0.5}),
+    "qwen3_next, dense layers and biases": Case("qwen3-next-80b-a3b", {
+        **_DELTA, "mlp_only_layers": [1], "attention_bias": True, "linear_num_key_heads": 4,
+        "linear_conv_kernel_dim": 2}),
     "starcoder2": Case("starcoder2-7b", {}),
 }  # fmt: skip
 
@@ -138,7 +153,10 @@ def gradient(weight: Any) -> Tensor:
 
 
 def of_attention(**changes: Any) -> Callable[[ModelSpec], ModelSpec]:
-    return of_layers(lambda layer: replace(layer, attention=replace(layer.transformer_blocks[0], **changes)))
+    def change(layer: Layer) -> Layer:
+        return layer if layer.attention is None else replace(layer, attention=replace(layer.attention, **changes))
+
+    return of_layers(change)
 
 
 def of_block(kind: type[Any], **changes: Any) -> Callable[[ModelSpec], ModelSpec]:
@@ -149,6 +167,11 @@ def of_block(kind: type[Any], **changes: Any) -> Callable[[ModelSpec], ModelSpec
         return replace(layer, feed_forward=replace(block, **changes)) if isinstance(block, kind) else layer
 
     return of_layers(change)
+
+
+def of_mixer(kind: type[Any], **changes: Any) -> Callable[[ModelSpec], ModelSpec]:
+    return of_layers(lambda layer: replace(layer, mixer=replace(layer.mixer, **changes))
+                     if isinstance(layer.mixer, kind) else layer)  # fmt: skip
 
 
 def of_layers(change: Callable[[Layer], Layer]) -> Callable[[ModelSpec], ModelSpec]:
@@ -178,6 +201,12 @@ FAULTS: dict[str, Callable[[ModelSpec], ModelSpec]] = {
     "no sinks": of_attention(sink_parameters=0),
     "no biases of queries": of_attention(qkv_bias=False),
     "no bias of attention": of_attention(output_bias=False),
+    "no gate of what attention puts out": of_attention(output_gate=False),
+    "heads that turn": lambda spec: of_attention(rotary=True)(replace(spec, rope_theta=spec.rope_theta or 100.0)),
+    "no least step": of_mixer(Mamba2, least_step=0.0),
+    "no norm of the scan": of_mixer(Mamba2, gated_norm=False),
+    "no bias of the convolution": of_mixer(Mamba2, conv_bias=False),
+    "no bias into the scan": of_mixer(Mamba2, in_bias=False),
     "norms of inputs": of_layers(lambda layer: replace(layer, output_norms=False)),
     "blocks in turn": of_layers(lambda layer: replace(layer, parallel_blocks=False)),
     "no biases": of_block(FeedForward, bias=False),

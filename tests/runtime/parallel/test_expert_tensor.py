@@ -110,6 +110,7 @@ def neighbours_rows(trainer: Trainer, rank: int) -> None:
 def swapped_parts(trainer: Trainer, rank: int) -> None:
     """Of one weight, the two ranks hold each other's part of the inner width."""
     block = layer_of(trainer).feed_forward
+    assert block is not None
     down = block.tensor("down")
     whole = reference.whole_model(trainer.job).get_submodule("layers.0.feed_forward").get_parameter("down").detach()
     width, other = down.shape[2], 1 - trainer.mesh["etp"].rank

@@ -13,6 +13,7 @@ from meshwright.runtime.rehearsal.parity import compare_memory
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 
+from ...cost_models.layer_kinds.test_mixers import model_of
 from ..fork import run
 from ..jobs import job, llama, moe
 from .test_scale import large
@@ -148,5 +149,28 @@ def test_deepseek_within_five_percent(layout_id: str) -> None:
     """Traced: with latents, groups of experts and a prediction beside the head."""
     plan = api.evaluate(None, layout_id, model="deepseek-v3", cluster="dgx-h100:1", seq_len=4096, global_batch=64)
     wanted, _ = scale_down(job_of(plan, 1))
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        assert planned["allocated"] == pytest.approx(dry_run.trace(wanted, stage).allocated_bytes, rel=0.05), stage
+
+
+@pytest.mark.parametrize("layout_id", ["tp2-pp2-dp2-mbs1-z1-rnone", "cp2u-pp2-dp2-mbs1-z1-rnone"])
+@pytest.mark.parametrize("model", ["nemotron-h-56b", "qwen3-next-80b-a3b"])
+def test_rehearsals_of_hybrids_within_five_percent(model: str, layout_id: str) -> None:
+    """Traced: the stage without the head is fullest where a scan runs again."""
+    plan = api.evaluate(None, layout_id, model=model, cluster="dgx-h100:1", seq_len=4096, global_batch=64)
+    wanted, _ = scale_down(job_of(plan, 1))
+    for stage, planned in enumerate(predicted_bytes(wanted)):
+        assert planned["allocated"] == pytest.approx(dry_run.trace(wanted, stage).allocated_bytes, rel=0.05), stage
+
+
+@pytest.mark.parametrize(("name", "first", "layout_id"), [
+    ("nemotron-h-56b", 5, "tp8-dp2-mbs1-z1-rnone"), ("nemotron-h-56b", 5, "tp2-cp2u-pp2-dp2-mbs1-z1-rfull"),
+    ("qwen3-next-80b-a3b", 2, "tp2-dp8-ep8-mbs1-z1-rnone"),
+])  # fmt: skip
+def test_layers_of_hybrids_as_wide_as_published_within_five_percent(name: str, first: int, layout_id: str) -> None:
+    """Traced: four layers of each from the given one on, with mixers and attention, in bf16."""
+    model = model_of(name)
+    wanted = job(layout_id, replace(model, pattern=model.pattern[first : first + 4]), seq_len=2048, dtype="bf16",
+                 optimizer="adamw")  # fmt: skip
     for stage, planned in enumerate(predicted_bytes(wanted)):
         assert planned["allocated"] == pytest.approx(dry_run.trace(wanted, stage).allocated_bytes, rel=0.05), stage

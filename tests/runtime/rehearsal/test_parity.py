@@ -16,7 +16,9 @@ from meshwright.runtime import reference
 from meshwright.runtime.job import Job
 from meshwright.runtime.model.decoder import DecoderChunk, DecoderLayer
 from meshwright.runtime.model.dispatch import Dispatch
+from meshwright.runtime.model.mixer_block import MixerBlock
 from meshwright.runtime.parallel import split_backward, tensor_parallel
+from meshwright.runtime.parallel.context_parallel import ContextParallel
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.recompute import _Recipe
 from meshwright.runtime.parallel.schedules import custom_order
@@ -29,11 +31,26 @@ from meshwright.runtime.trainer import Step, Trainer
 from meshwright.errors import InputError
 
 from ..fork import Break, fork, run
-from ..jobs import deepseek, falcon, gemma, gpt, gpt_oss, job, llama, moe, olmo2, shared_experts
+from ..jobs import (
+    deepseek,
+    falcon,
+    gemma,
+    gpt,
+    gpt_oss,
+    job,
+    llama,
+    mixers,
+    moe,
+    nemotron,
+    olmo2,
+    qwen_next,
+    shared_experts,
+)  # fmt: skip
 from ..planted_faults import Fault, Plant, clipped_too_far, no_weight_decay, not_clipped
 
 MODELS = {"llama": llama, "gpt": gpt, "moe": moe, "shared": shared_experts, "deepseek": deepseek, "gemma": gemma,
-          "gpt_oss": gpt_oss, "olmo2": olmo2, "falcon": falcon}  # fmt: skip
+          "gpt_oss": gpt_oss, "olmo2": olmo2, "falcon": falcon, "nemotron": nemotron, "qwen_next": qwen_next,
+          "mixers": mixers}  # fmt: skip
 
 
 def model_for(name: str, layout_id: str) -> ModelSpec:
@@ -80,6 +97,10 @@ OTHERS = [
     "gemma:pp2-zbh1-dp1-mbs1-z0-rsel(norm)", "gpt_oss:tp2-dp1-ep2-mbs1-z0-rsel(attn+act+moe)",
     "gpt_oss:cp2u-dp1-mbs2-z0-rnone", "gpt_oss:pp2-dp2-ep2-mbs1-z1-rfull", "olmo2:tp2-dp1-mbs1-z0-rsel(norm)",
     "olmo2:tp2-pp2-zbh1-dp1-mbs1-z0-rnone", "falcon:tp2-dp1-mbs1-z0-rsel(norm)", "falcon:pp2-dp2-mbs1-z2-rnone",
+    "nemotron:tp2-dp2-ep2-mbs1-z1-rnone", "nemotron:cp2u-pp2-dp1-mbs2-z0-rsel(norm+act)",
+    "nemotron:tp2-pp2-zbh1-dp1-mbs1-z0-rfull", "nemotron:cp4u-dp1-mbs1-z3-rnone",
+    "qwen_next:tp2-cp2u-dp1-mbs1-z0-rsel(attn+norm+act)", "qwen_next:dp2-ep2-mbs2-z3-rfull",
+    "qwen_next:pp2-zbv-vpp2-dp1-mbs1-z0-rnone", "qwen_next:tp2-dp2-ep2-mbs1-z2-rsel(moe+shared)",
 ]  # fmt: skip
 
 
@@ -90,6 +111,13 @@ def test_trains_the_same_model(text: str) -> None:
     verdict = parity_of(job(layout_id, model_for(name, layout_id), stack_changes=stack))
     assert verdict.agrees, verdict.as_dict()
     assert verdict.least_change > LEAST_CHANGE
+
+
+@pytest.mark.parametrize("layout_id", ["cp2r-dp1-mbs1-z0-rnone", "tp2-cp2g-dp1-mbs1-z1-rfull",
+                                       "cp4r-dp1-mbs1-z0-rnone"])  # fmt: skip
+def test_mixers_whose_tokens_are_dealt_out_as_for_a_ring(layout_id: str) -> None:
+    """Without attention, whose kernel under a ring is of bf16. Over cp 4 two ranks each have the same group."""
+    assert parity_of(job(layout_id, model_for("mixers", layout_id))).agrees
 
 
 def test_the_three_axes_at_once() -> None:
@@ -221,6 +249,7 @@ def no_partial_reduction(trainer: Trainer, rank: int) -> None:
 def swapped_tensor_parts(trainer: Trainer, rank: int) -> None:
     """tp rank 0 has the columns of rank 1 in one row-parallel weight, and the other way round."""
     layer = layer_of(trainer)
+    assert layer.feed_forward is not None
     down = layer.feed_forward.tensor("down")
     whole = reference.whole_model(trainer.job).get_submodule("layers.0.feed_forward").get_parameter("down").detach()
     width = down.shape[1]
@@ -333,9 +362,28 @@ def weights_after_the_optimizer(trainer: Trainer, rank: int) -> None:
 def swapped_experts(trainer: Trainer, rank: int) -> None:
     """The ranks of an ep group hold each other's experts."""
     experts = layer_of(trainer).feed_forward
+    assert experts is not None
     whole = reference.whole_model(trainer.job).get_submodule("layers.0.feed_forward").get_parameter("down").detach()
     with torch.no_grad():
         experts.tensor("down").copy_(whole[2:] if trainer.mesh["ep"].rank == 0 else whole[:2])
+
+
+def chunks_out_of_order(trainer: Trainer, rank: int) -> None:
+    """A mixer takes the chunks of a sequence as the ranks have them."""
+    ContextParallel._chunk_order = lambda self: torch.arange(2 * self.group.size)  # type: ignore[method-assign]
+
+
+def heads_of_another_rank(trainer: Trainer, rank: int) -> None:
+    """The parameters of a mixer's heads are those of the heads of the next cp rank."""
+    here = MixerBlock.here
+
+    def other(self: MixerBlock, name: str, heads: int) -> torch.Tensor:
+        cp = self.context.cp
+        if cp is None:
+            return here(self, name, heads)
+        return self.tensor(name).chunk(cp.group.size)[(cp.group.rank + 1) % cp.group.size]
+
+    MixerBlock.here = other  # type: ignore[method-assign]
 
 
 def layer_of(trainer: Trainer) -> DecoderLayer:
@@ -365,6 +413,9 @@ def layer_of(trainer: Trainer) -> DecoderLayer:
         ("llama:pp2-zbh1-dp1-mbs1-z0-rnone", weights_twice),
         ("llama:pp2-zbh1-dp1-mbs1-z0-rnone", weights_after_the_optimizer),
         ("gpt:pp2-dp1-mbs1-z0-rnone", untied),
+        ("mixers:cp2r-dp1-mbs1-z0-rnone", chunks_out_of_order),
+        ("qwen_next:cp2u-dp1-mbs1-z0-rnone", heads_of_another_rank),
+        ("qwen_next:tp2-dp1-mbs1-z0-rnone", no_partial_reduction),
         ("llama:dp1-mbs1-z0-rsel(norm)", stale_recipe),
         ("deepseek:dp1-mbs1-z0-rsel(mla)", stale_recipe),
         ("deepseek:tp2-dp1-mbs1-z0-rnone", shared_keys_of_one_rank),
