@@ -22,6 +22,7 @@ from ...cost_models.quantities.stages import Splits
 from ...cost_models.rates import collectives
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.schedules.simulator import Costs
+from ...cost_models.specs.stack import StackSpec
 from ...cost_models.step import stage_messages, stage_seconds
 from ...cost_models.step.data_parallel import in_pieces, of_whole_weights_s
 from ...cost_models.step.per_pass_overhead import per_pass_overhead_s
@@ -43,7 +44,7 @@ def costs_of(staged: Staged) -> Costs:
 
 
 def _costs_of_layers(staged: Staged) -> Costs:
-    ledger, stack = staged.ledger, staged.resolved.stack
+    ledger, free_s = staged.ledger, _free_shares(staged)
     forward_s, input_s, weight_s = _passes_s(staged)
     hops, links = (tuple(map(tuple, seconds.tolist())) for seconds in message_seconds(staged))
     reduce_s, gather_s = data_parallel_s(staged.resolved, ledger, staged.rows)
@@ -52,8 +53,8 @@ def _costs_of_layers(staged: Staged) -> Costs:
         forward_s=tuple(forward_s.tolist()), weight_s=tuple(weight_s.tolist()), input_s=tuple(input_s.tolist()),
         forward_hop_s=hops[0], backward_hop_s=hops[1], forward_link_s=links[0], backward_link_s=links[1],
         reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
-        buckets=round(float(reductions(ledger)[0][0])), gather_overlap=min(stack.dp_gather_overlap, 1.0),
-        overlap=min(stack.dp_overlap, 1.0), static_bytes=_static_bytes(ledger),
+        buckets=round(float(reductions(ledger)[0][0])), gather_overlap=free_s[0], overlap=free_s[1],
+        static_bytes=_static_bytes(ledger),
         optimizer_s=(float(staged.estimate.terms["optimizer"][0]),) * staged.layout.pp,
         activation_bytes=tuple(activation_bytes.tolist()), stash_bytes=tuple(stash_bytes.tolist()),
     )  # fmt: skip
@@ -70,6 +71,22 @@ def _passes_s(staged: Staged) -> tuple[Array, Array, Array]:
     forward_s, weight_s = rows @ kernels.forward_s[:, key] + overhead_s[0], rows @ kernels.weight_s[:, key]
     backward_s = rows @ kernels.backward_s[:, key] + staged.recomputed @ recompute_s + overhead_s[1]
     return forward_s, np.maximum(backward_s - weight_s, 0.0) + _exposed_s(staged), weight_s
+
+
+def hiding_shares(stack: StackSpec) -> tuple[float, float]:
+    """The shares of gathered weights and of reduced gradients that may hide behind compute. Where none may, the
+    simulator runs all of it while the device is idle (`_free_shares`)."""
+    return min(stack.dp_gather_overlap, 1.0) or 1.0, min(stack.dp_overlap, 1.0) or 1.0
+
+
+def _free_shares(staged: Staged) -> tuple[float, float]:
+    """The shares of the forward and of the backward passes that no other traffic hides behind: the speeds at which
+    weights are gathered and gradients are reduced beside them."""
+    stack, stage = staged.resolved.stack, stage_seconds.stage_seconds(staged.ledger, staged.resolved.rates)
+    free_s = np.array([stage.forward, stage.backward]) - stage.used
+    passes_s = np.array([stage.forward, stage.cycle - stage.forward])
+    forward, backward = np.clip(free_s.sum(axis=(1, 2)) / passes_s.sum(axis=(1, 2)), 0.0, 1.0).tolist()
+    return forward * (stack.dp_gather_overlap > 0), backward * (stack.dp_overlap > 0)
 
 
 def _exposed_s(staged: Staged) -> Array:
@@ -138,7 +155,8 @@ def _message_seconds_on_nodes(staged: Staged, nodes: tuple[int, ...]) -> tuple[A
 
 
 def data_parallel_s(resolved: Resolved, ledger: Ledger, rows: Array) -> tuple[Array, Array]:
-    """[chunk] seconds to reduce the gradients and to gather the weights of [chunk, kind] layers, as in `step`."""
+    """[chunk] seconds to reduce the gradients and to gather the weights of [chunk, kind] layers, as in `step`: of both
+    the part that may hide (`hiding_shares`)."""
     states = resolved.problem.state_bytes
     reduce_s, gather_s = np.zeros((2, len(rows)))
     per_chunk = int(ledger.layouts["pp"][0]) / len(rows)
@@ -160,7 +178,9 @@ def data_parallel_s(resolved: Resolved, ledger: Ledger, rows: Array) -> tuple[Ar
             op = "broadcast" if broadcasts else "all_gather"
             pieces = float(shard) if broadcasts else calls
             gather_s += _collective_s(resolved, f"{prefix}shard", op, shard, stride, weight, pieces)
-    return reduce_s + float(of_whole_weights_s(ledger, resolved.rates)[0]) * per_chunk, gather_s
+    reduce_s += float(of_whole_weights_s(ledger, resolved.rates)[0]) * per_chunk
+    gathers, reduces = hiding_shares(resolved.stack)
+    return reduces * reduce_s, gathers * gather_s
 
 
 def _collective_s(

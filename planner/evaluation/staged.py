@@ -219,7 +219,7 @@ class Staged:
         """Seconds of each term that a simulated step has beside the makespan."""
         terms = self.estimate.terms
         beside_s = {name: float(seconds[0]) for name, seconds in terms.items() if name not in SIMULATED_TERMS}
-        return {**beside_s, **self.once_terms, "dp": self._contention_s}
+        return {**beside_s, **self.once_terms, "dp": self._contention_s + self._never_hidden_s}
 
     @cached_property
     def once_terms(self) -> dict[str, float]:
@@ -235,6 +235,16 @@ class Staged:
         # Kernel seconds stay as they are: they have the contention of tensor-parallel traffic.
         shown, _ = step.step_terms(self.ledger, keep_kernel_seconds(self.ledger.tables, rates, without))
         return max(float(self.estimate.terms["dp"][0] - shown["dp"][0]), 0.0)
+
+    @cached_property
+    def _never_hidden_s(self) -> float:
+        """Seconds of data-parallel communication that the stack hides behind nothing, on the device with most of it;
+        the makespan has the rest."""
+        shares = simulator_costs.hiding_shares(self.resolved.stack)
+        shown_s = np.zeros(len(self.schedule.first) - 1)
+        for share, seconds in zip(shares, (self.costs.gather_s, self.costs.reduce_s), strict=True):
+            np.add.at(shown_s, self.schedule.device, (1.0 / share - 1.0) * np.array(seconds))
+        return float(shown_s.max())
 
     @property
     def closed_s(self) -> float:
