@@ -93,7 +93,8 @@ def feed_forward_parameters(block: FeedForward | MixtureOfExperts, hidden: int) 
     Mixture: router = h·E (+ E), experts = E·(2 or 3)·h·f_e (+ biases), shared = (2 or 3)·h·f_shared, shared_gate = h.
     """
     if isinstance(block, FeedForward):
-        return _matrices(hidden, block.inner, block.gated, block.bias)
+        counts = _matrices(hidden, block.inner, block.gated, block.bias)
+        return counts | ({"activation": block.activation_parameters} if block.activation_parameters else {})
     counts = {"router": hidden * block.experts}
     if block.router_bias:
         counts["router_bias"] = block.experts

@@ -31,6 +31,7 @@ _SILENT = {
     "moe_aux_loss_per_sequence": False,
     "unmodelled": (),
     "mixer": None,
+    "activation_parameters": 0,
     "output_gate": False,
     "rotary": True,
     "latent": None,

@@ -61,6 +61,7 @@ class FeedForward:
     inner: int  # width
     gated: bool = True  # three matrices
     bias: bool = False  # of all matrices
+    activation_parameters: int = 0  # learned numbers of the activation function (xIELU, arXiv 2411.13010: two)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

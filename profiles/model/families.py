@@ -141,6 +141,7 @@ def _granite(f: Fields) -> ModelSpec:
 
 
 FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
+    "apertus": dense.apertus,
     "arcee": dense.arcee,
     "baichuan": dense.baichuan,
     "bailing_moe_v2": shared.bailing_v2,

@@ -40,6 +40,16 @@ def with_granite_factors(f: Fields, spec: ModelSpec) -> ModelSpec:
     )
 
 
+def apertus(f: Fields) -> ModelSpec:
+    """Norms of the heads of queries and keys; xIELU without a gate, with two learned numbers in every layer."""
+    hidden = f.count("hidden_size")
+    bias = f.flag("attention_bias", False)
+    learned = 2 if f.get("hidden_act") in (None, "xielu") else 0
+    ffn = FeedForward(inner=f.count("intermediate_size", default=14336), gated=False, activation_parameters=learned)
+    attention = attention_of(f, hidden, bias=(bias, bias), head_norms=True)
+    return dense_model(f, "apertus", attention, hidden, ffn=ffn)
+
+
 def arcee(f: Fields) -> ModelSpec:
     """Squared ReLU without a gate."""
     hidden = f.count("hidden_size")

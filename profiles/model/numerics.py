@@ -24,6 +24,7 @@ class _Defaults(NamedTuple):
 
 _FAMILIES: Mapping[str, _Defaults] = {
     "arcee": _Defaults(norm_epsilon=1e-5, activation="relu2"),
+    "apertus": _Defaults(12_000_000.0, 1e-5, "xielu"),
     "bamba": _Defaults(norm_epsilon=1e-5),
     "bloom": _Defaults(None, 1e-5, "gelu_tanh"),
     "cohere": _Defaults(500_000.0, 1e-5),

@@ -114,8 +114,10 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
                 refused[rule.name] += int((ok & ~allowed).sum())
                 ok &= allowed
             kept = drawn.take(ok)
-            pool += [(found, kept.layout(row)) for row in _varied(kept, 1 + count // 12, rng)]
-    order = rng.permutation(len(pool)).tolist()[:count]
+            rows = rng.permutation(len(kept))[: 20 * (1 + count // 12)].tolist()
+            pool += [(found, layout) for layout in _varied([kept.layout(row) for row in rows], 1 + count // 12)]
+    pool = [pool[index] for index in rng.permutation(len(pool)).tolist()]
+    order = _in_turn([layout for _, layout in pool], count)
     return [api.evaluate(pool[index][0].request, str(pool[index][1])) for index in order], refused
 
 
@@ -125,13 +127,17 @@ def nondefault(layout: Layout) -> list[str]:
     return [name for name in FIELD_NAMES if getattr(layout, name) != defaults[name]]
 
 
-def _varied(columns: Layouts, count: int, rng: np.random.Generator) -> list[int]:
-    """Rows in turn: one with the field away from its default for every field, then anew."""
-    rows = rng.permutation(len(columns))[: 20 * count].tolist()
-    away = {row: set(nondefault(columns.layout(row))) for row in rows}
+def _varied(layouts: list[Layout], count: int) -> list[Layout]:
+    return [layouts[index] for index in _in_turn(layouts, count)]
+
+
+def _in_turn(layouts: list[Layout], count: int) -> list[int]:
+    """Indices of `count` layouts, or of all: in turn one with the field away from its default for every field."""
+    away = list(map(set, map(nondefault, layouts)))
     chosen: dict[int, None] = {}
-    while len(chosen) < min(count, len(rows)):
+    while len(chosen) < min(count, len(layouts)):
         for name in FIELD_NAMES:
-            chosen.update(dict.fromkeys([row for row in rows if name in away[row] and row not in chosen][:1]))
-        chosen.update(dict.fromkeys([row for row in rows if row not in chosen][:1]))
+            first = [index for index in range(len(layouts)) if name in away[index] and index not in chosen][:1]
+            chosen.update(dict.fromkeys(first))
+        chosen.update(dict.fromkeys([index for index in range(len(layouts)) if index not in chosen][:1]))
     return list(chosen)[:count]

@@ -94,7 +94,7 @@ def test_a_family_that_sounds_alike_is_not_suggested(model_type: str, fields: di
 
     assert caught.value.message.endswith(words)
     assert "did you mean" not in caught.value.hint
-    assert "families with formulas: arcee, " in caught.value.hint
+    assert "families with formulas: apertus, arcee, " in caught.value.hint
 
 
 def test_unknown_architecture_with_custom_code_is_not_executed(tmp_path: Path) -> None:
