@@ -58,7 +58,8 @@ def random_switches(resolved: Resolved, target: str, rng: np.random.Generator) -
 
 def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
     """Legal layouts, whoever can run them."""
-    problem, n = resolved.problem, _DRAWN
+    problem = resolved.problem
+    n = _DRAWN * (4 if problem.model.is_moe else 1)  # rules of experts leave few
     degrees = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch")
     columns: dict[str, Any] = {name: rng.choice(_SMALL, n) for name in degrees}
     columns["dp"] = problem.num_gpus // np.maximum(columns["tp"] * columns["cp"] * columns["pp"], 1)
@@ -132,12 +133,15 @@ def _varied(layouts: list[Layout], count: int) -> list[Layout]:
 
 
 def _in_turn(layouts: list[Layout], count: int) -> list[int]:
-    """Indices of `count` layouts, or of all: in turn one with the field away from its default for every field."""
-    away = list(map(set, map(nondefault, layouts)))
-    chosen: dict[int, None] = {}
-    while len(chosen) < min(count, len(layouts)):
-        for name in FIELD_NAMES:
-            first = [index for index in range(len(layouts)) if name in away[index] and index not in chosen][:1]
-            chosen.update(dict.fromkeys(first))
-        chosen.update(dict.fromkeys([index for index in range(len(layouts)) if index not in chosen][:1]))
-    return list(chosen)[:count]
+    """Indices of `count` layouts, or of all: each time the first one that has the field away from its default which the
+    fewest before it have."""
+    away = [nondefault(layout) for layout in layouts]
+    tried = Counter(dict.fromkeys(FIELD_NAMES, 0))
+    left, chosen = list(range(len(layouts))), list[int]()
+    while left and len(chosen) < count:
+        rarest = (name for name, _ in reversed(tried.most_common()))
+        index = next((index for name in rarest for index in left if name in away[index]), left[0])
+        left.remove(index)
+        chosen.append(index)
+        tried.update(away[index])
+    return chosen
