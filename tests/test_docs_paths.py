@@ -23,7 +23,8 @@ FOREIGN = {
         "deepspeed/runtime/zero/stage3.py",
     ),
     "Megatron-LM": (
-        "pretrain_gpt.py", "megatron/training/arguments.py", "megatron/training/theoretical_memory_usage.py",
+        "pretrain_gpt.py", "pretrain_hybrid.py",
+        "megatron/training/arguments.py", "megatron/training/theoretical_memory_usage.py",
         "megatron/core/transformer/moe/moe_utils.py", "megatron/core/transformer/moe/token_dispatcher.py",
         "megatron/core/transformer/moe/experts.py", "megatron/core/models/common/embeddings/rope_utils.py",
         "megatron/core/fusions/fused_mla_yarn_rope_apply.py", "megatron/core/transformer/cuda_graphs.py",

@@ -7,7 +7,7 @@ projected. Tensor parallelism splits heads and groups (Megatron Core d98e8a64, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..offload_modules import mask_of_modules
@@ -34,7 +34,8 @@ class Mamba2(Mixer):
     in_bias: bool = False  # of the first projection
     out_bias: bool = False  # of the last one
     gated_norm: bool = True  # whether the output is normed
-    least_step: float = 0.0  # steps are not smaller; no cost depends on it
+    # Steps are not smaller in transformers; no cost depends on it, and Megatron Core has none.
+    least_step: float = field(default=0.0, compare=False)
 
     @property
     def inner(self) -> int:

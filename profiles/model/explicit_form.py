@@ -113,7 +113,8 @@ def _patterned(f: Fields, hidden: int, num_layers: int, bias: bool, norms: Layer
     words = f.get("pattern")
     blocks: dict[str, Attention | Mixer | FeedForward | MixtureOfExperts] = dict(read_mixers(f))
     if isinstance(words, list) and any("attention" in str(word).split("+") for word in words):
-        blocks["attention"] = _attention(f, hidden, bias)
+        rotary = "rope_theta" not in f.data or f.has("rope_theta")  # an explicit null: attention without positions
+        blocks["attention"] = replace(_attention(f, hidden, bias), rotary=rotary)
     if f.has("ffn_hidden"):
         gated = f.flag("gated_mlp", True)
         blocks["mlp"] = FeedForward(inner=f.count("ffn_hidden"), gated=gated, bias=f.flag("ffn_bias", bias))

@@ -7,7 +7,7 @@ from typing import Any
 from ....cost_models.specs.model import DROPOUTS, Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
-from ..other_layers import other_layers
+from .hybrid import cannot_mix, is_hybrid
 from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
 from .muon import cannot_orthogonalise
 from .rope import cannot_rotate
@@ -24,7 +24,8 @@ _OTHER_FAMILIES = {
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that has no argument."""
-    if other := other_layers(model, "pretrain_gpt.py"):
+    hybrid = is_hybrid(model)
+    if hybrid and (other := cannot_mix(model, options)):
         return other
     attentions = {_plain(attention) for attention in model.attentions}
     dense, routed = blocks(model)
@@ -37,12 +38,14 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
     reasons = {
         f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which is not written": bool(family),
         "model.kinds: layers differ in more than window and experts": max(map(len, (attentions, dense, routed))) > 1,
-        "model.kinds.num_norms: layers have two norms": {kind.num_norms for kind in model.kinds} != {2},
+        "model.kinds.num_norms: each block has a norm":
+            {kind.num_norms for kind in model.kinds} != {1 if hybrid else 2},
         f"model.activation: {model.activation} is none of {', '.join(known)}": model.activation not in known,
         "model.kinds.gated: blocks are gated all or none": len({block.gated for block in model.feed_forwards}) > 1,
         "model.kinds.norm_parameters: query and key norms are those of one head, each":
             not attention.is_mla and attention.norm_parameters not in head_norms,
-        "model.rope_theta: positions are rotary or learned": model.rope_theta is None and not model.learned_positions,
+        "model.rope_theta: positions are rotary or learned":
+            model.rope_theta is None and not (model.learned_positions or hybrid),
         "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
         **_cannot_route(routed),
         "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
@@ -72,7 +75,7 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
         "model.kinds.output_gate: a gate of what attention puts out is not written":
             any(attention.output_gate for attention in model.attentions),
         "model.kinds.rotary: attention without positions is not written":
-            not all(attention.rotary for attention in model.attentions),
+            not is_hybrid(model) and not all(attention.rotary for attention in model.attentions),
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..options import Settings
 from . import offload
+from .hybrid import PATTERN
 from .muon import LAYER_WISE, conflicts_of_muon
 
 _EXCLUSIVE = (
@@ -16,6 +17,10 @@ _EXCLUSIVE = (
     ("--pipeline-model-parallel-layout", "--decoder-last-pipeline-num-layers"),
     ("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
     ("--pipeline-model-parallel-layout", "--account-for-loss-in-pipeline-split"),
+    *((PATTERN, name) for name in (
+        "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
+        "--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split",
+        "--account-for-loss-in-pipeline-split")),
     ("--bf16", "--fp16"), ("--fp8-format", "--fp4-format"), ("--use-megatron-fsdp", "--use-torch-fsdp2"),
     ("--multi-latent-attention", "--group-query-attention"), ("--use-torch-fsdp2", "--use-distributed-optimizer"),
 )  # fmt: skip
@@ -29,6 +34,7 @@ _NEEDS = (
     ("--fp4-param-gather", "--use-distributed-optimizer"),
     ("--reuse-grad-buf-for-mxfp8-param-ag", "--fp8-param-gather"),
     ("--fp4-recipe", "--fp4-format"), ("--fp4-format", "--bf16"),
+    (PATTERN, "--spec"),
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip
 

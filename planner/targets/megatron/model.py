@@ -6,7 +6,7 @@ from ....cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
 from ....cost_models.specs.workload import Workload
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
-from . import rope
+from . import hybrid, rope
 from .layer_patterns import pattern_text, read_pattern
 
 # Activation -> its argument, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
@@ -132,7 +132,7 @@ def _moe_write(setup: Setup) -> Settings:
         "--num-experts": block.experts, "--moe-router-topk": block.top_k, "--moe-ffn-hidden-size": block.expert_inner,
     }  # fmt: skip
     routed = [int(model.kinds[kind].is_moe) for kind in model.pattern]
-    if not all(routed):
+    if not all(routed) and not hybrid.is_hybrid(model):
         out["--moe-layer-freq"] = pattern_text(routed)
     if block.shared_inner:
         out["--moe-shared-expert-intermediate-size"] = block.shared_inner
@@ -167,13 +167,15 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         return {}
     layers = facts.get("model.layers", 0)
     routed = read_pattern("--moe-layer-freq", settings.get("--moe-layer-freq", 1), layers)
+    if "model.pattern" in facts:
+        routed = []  # the pattern of a hybrid says which layers have experts
     moe = {
         "experts": experts, "topk": (chosen := settings.get("--moe-router-topk", 2)),
         "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
         "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
         "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
-        "moe_layers": [index for index, is_routed in enumerate(routed) if is_routed],
+        **({"moe_layers": [index for index, is_routed in enumerate(routed) if is_routed]} if routed else {}),
         "groups": (groups := settings.get("--moe-router-num-groups") or 1),
         "top_groups": settings.get("--moe-router-group-topk") or groups,
         "router_scores": (scores := settings.get("--moe-router-score-function", "softmax")),
@@ -252,6 +254,7 @@ def _vocab_read(settings: Settings, facts: Facts) -> Facts:
 MODEL = (
     number("model.layers", "--num-layers", lambda s: s.model.num_layers),
     number("model.hidden", "--hidden-size", lambda s: s.model.hidden),
+    hybrid.ENTRY,
     Entry(("model.attention",),
           ("--num-attention-heads", "--kv-channels", "--group-query-attention", "--num-query-groups", "--qk-layernorm",
            "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",

@@ -66,6 +66,8 @@ def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, boo
 
 def write(setup: Setup) -> Settings:
     model = setup.model
+    if not any(attention.rotary for attention in model.attentions) and not model.learned_positions:
+        return {"--position-embedding-type": "none", "--max-position-embeddings": model.max_positions}
     kind = "learned_absolute" if model.learned_positions else "rope"
     out: Settings = {"--position-embedding-type": kind, "--max-position-embeddings": model.max_positions}
     if model.learned_positions:
@@ -107,6 +109,8 @@ def read(settings: Settings, facts: Facts) -> Facts:
         out["model.max_positions"] = longest
     if kind == "learned_absolute":
         return out
+    if kind == "none":
+        return out | {"model.rope_theta": None}
     out["model.rope_theta"] = float(settings.get("--rotary-base", _ROTARY_BASE))
     if (share := settings.get("--rotary-percent", 1.0)) != 1:
         out["model.partial_rotary_factor"] = share

@@ -9,13 +9,14 @@ from ....errors import InputError
 from ...space.stage_string import GRAMMAR, misplaced, read_stages, write_stages
 from ..options import Facts, Settings
 from ..setup import Setup
+from .hybrid import PATTERN, is_hybrid, stages_read
 
 GROUP_SIZE = "--microbatch-group-size-per-virtual-pipeline-stage"
 
 
 def pipeline_write(setup: Setup) -> Settings:
     layout, sizes = setup.layout, setup.chunk_sizes
-    if layout.pp == 1:
+    if layout.pp == 1 or is_hybrid(setup.model):
         return {}
     if len(set(sizes)) > 1:
         return {"--pipeline-model-parallel-layout": write_stages(sizes, setup.model.mtp_layers)}
@@ -24,6 +25,9 @@ def pipeline_write(setup: Setup) -> Settings:
 
 def pipeline_read(settings: Settings, facts: Facts) -> Facts:
     pp, layers = facts["pp"], facts.get("model.layers", 0)
+    uneven = any(f"--decoder-{end}-pipeline-num-layers" in settings for end in ("first", "last"))
+    if PATTERN in settings and not uneven:
+        return stages_read(str(settings[PATTERN]), pp)
     if pp == 1:
         return {"vpp": 1}
     _positive(settings, "--pipeline-model-parallel-size", "--num-layers-per-virtual-pipeline-stage",

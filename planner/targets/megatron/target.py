@@ -25,6 +25,7 @@ from ..switch_options import rules_of
 from . import offload
 from .cannot_build import cannot_build
 from .conflicts import conflicts
+from .hybrid import hybrid_rules, is_hybrid
 from .model import windows
 from .muon import muon_rules
 from .options import max_connections, table
@@ -103,11 +104,12 @@ def arguments(settings: Settings) -> list[str]:
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """megatron.args, and the command that gives it to pretrain_gpt.py."""
     text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(table(options).write(setup)))
+    script = "pretrain_hybrid.py" if is_hybrid(setup.model) else "pretrain_gpt.py"
     return Job(
         name=f"{setup.model.name}-megatron", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: text},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
-                f'  "${CHECKOUT}/pretrain_gpt.py" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
+                f'  "${CHECKOUT}/{script}" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup), **offload.environment(setup)},
         needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, notes=setup.model.assumptions,
         example=_OWN,
@@ -145,6 +147,7 @@ def rules(target: str) -> tuple[Rule, ...]:
         Rule(f"{target}: optimizer", ("zero",), _small_moments,
              "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
         *muon_rules(target),
+        *hybrid_rules(target),
         *rules_of(target, axes=offload.FIELDS),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from ....errors import InputError
+from ..megatron import hybrid
 from ..megatron import options as megatron
 from ..megatron.conflicts import conflicts as of_the_core
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
@@ -94,7 +95,8 @@ def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
 
 
 TABLE = Table((
-    *map(_translated, megatron.TABLE.entries),
+    # GPTModelProvider has no fields of hybrids (`cannot` refuses them).
+    *(_translated(entry) for entry in megatron.TABLE.entries if entry is not hybrid.ENTRY),
     Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),

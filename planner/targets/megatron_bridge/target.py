@@ -26,6 +26,7 @@ from ..megatron.target import checkout as megatron_checkout
 from ..megatron.target import rules
 from ..option_lists import OptionList
 from ..options import Settings
+from ..other_layers import other_layers
 from ..setup import Setup
 from .fields import MODELS, renamed
 from .options import BLOCK_SPEC, TABLE, conflicts
@@ -149,6 +150,8 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that has no field."""
+    if other := other_layers(model, "GPTModelProvider"):
+        return other
     out = [text.replace("pretrain_gpt.py", "its pretrain") for text in cannot_build(model, workload, options)]
     if model.learned_positions not in (0, workload.seq_len):
         rows = f"{model.learned_positions}, not seq_len {workload.seq_len}"

@@ -1,0 +1,122 @@
+"""Models whose layers are one block each, of Mamba-2, attention or feed-forward <-> arguments of pretrain_hybrid.py.
+
+Read in Megatron-LM core_v0.18.0 to d98e8a64: hybrid_builders.py, core/models/hybrid/hybrid_layer_allocation.py,
+core/ssm/mamba_mixer.py.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.layer_kinds.mamba2 import Mamba2
+from ....cost_models.layouts import PRECISIONS
+from ....cost_models.problem import Problem
+from ....cost_models.quantities.layer_operations import name_of
+from ....cost_models.specs.model import Layer, ModelSpec
+from ....errors import InputError
+from ...space.rules import Columns, Rule
+from ..option_lists import OptionList
+from ..options import Entry, Facts, Settings
+from ..setup import Setup
+
+PATTERN = "--hybrid-layer-pattern"
+# Symbol -> its word in the explicit form.
+_WORDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
+_SPEC = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
+# The sizes of a mixer that have an argument: field -> argument.
+_SIZES = {"heads": "--mamba-num-heads", "head_dim": "--mamba-head-dim", "groups": "--mamba-num-groups",
+          "state": "--mamba-state-dim"}  # fmt: skip
+# The defaults of MambaMixer for those that have none.
+_FIXED = {"conv_kernel": 4, "chunk": 128, "conv_bias": True, "in_bias": False, "out_bias": False, "gated_norm": True}
+
+
+def is_hybrid(model: ModelSpec) -> bool:
+    return any(not kind.is_transformer for kind in model.kinds)
+
+
+def _letter(kind: Layer) -> str | None:
+    """The symbol of a layer of one block; None for any other layer."""
+    blocks = {"M": isinstance(kind.mixer, Mamba2), "*": kind.attention is not None and not kind.attention.is_mla,
+              "E": kind.is_moe, "-": kind.feed_forward is not None and not kind.is_moe}  # fmt: skip
+    given = sum(block is not None for block in (kind.mixer, kind.attention, kind.feed_forward))
+    letters = [letter for letter, there in blocks.items() if there]
+    return letters[0] if given == 1 and letters else None
+
+
+def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
+    """A sentence for each reason why the layers of a hybrid model have no symbol or no argument."""
+    other = [name_of(kind) for kind in model.kinds if _letter(kind) is None]
+    mixers = {mixer for mixer in model.mixers if isinstance(mixer, Mamba2)}
+    differ = [f"{name} {getattr(mixer, name)}, not {value}" for mixer in mixers for name, value in _FIXED.items()
+              if getattr(mixer, name) != value]  # fmt: skip
+    symbols = "its symbols are layers of one block of Mamba-2, attention, feed-forward or experts"
+    reasons = {
+        f"model.kinds: {symbols}, not {', '.join(dict.fromkeys(other))}": bool(other),
+        "model.kinds.mixer: all mixers have the same sizes": len(mixers) > 1,
+        f"model.kinds.mixer: pretrain_hybrid.py has no argument for {', '.join(differ)}": bool(differ),
+        "model.kinds: hybrid models are written with layers of attention and of feed-forward":
+            not model.attentions or not model.feed_forwards,
+        "model.kinds.rotary: attention has rotary positions in all layers or in none":
+            len({attention.rotary for attention in model.attentions}) > 1,
+        "model.mtp_layers: layers of a prediction module have a pattern that no plan holds": model.mtp_layers > 0,
+        "model.kinds: pretrain_hybrid.py is there from Megatron-LM 0.18 on":
+            options is not None and options.target == "megatron" and options.version.startswith(("0.16.", "0.17.")),
+    }  # fmt: skip
+    return [text for text, applies in reasons.items() if applies]
+
+
+def _write(setup: Setup) -> Settings:
+    mixer = next((mixer for mixer in setup.model.mixers if isinstance(mixer, Mamba2)), None)
+    if not is_hybrid(setup.model):
+        return {}
+    letters = "".join(_letter(setup.model.kinds[kind]) or "" for kind in setup.model.pattern)
+    bounds = pairwise(accumulate(setup.chunk_sizes, initial=0))
+    out: Settings = {PATTERN: "|".join(letters[first:end] for first, end in bounds), "--spec": _SPEC}
+    return out | {argument: getattr(mixer, size) for size, argument in _SIZES.items() if mixer is not None}
+
+
+def _read(settings: Settings, facts: Facts) -> Facts:
+    if (text := settings.get(PATTERN)) is None:
+        return {}
+    letters = str(text).replace("|", "")
+    if unknown := sorted(set(letters) - set("M*-E")):
+        hint = "a plan has the symbols M, *, - and E, and | between stages"
+        raise InputError(f"{PATTERN} {text}: `{unknown[0]}` has no counterpart in a plan", hint=hint)
+    # The defaults of TransformerConfig.
+    width = settings.get("--mamba-head-dim", 64)
+    usual = {"heads": 2 * facts.get("model.hidden", 0) // width, "head_dim": width, "groups": 8, "state": 128}
+    mixer = {size: settings.get(argument, usual[size]) for size, argument in _SIZES.items()}
+    out: Facts = {"model.layers": len(letters), "model.pattern": [_WORDS[letter] for letter in letters]}
+    if "M" in letters:
+        out["model.mixers"] = {_WORDS["M"]: {"kind": Mamba2.kind, "chunk": _FIXED["chunk"], **mixer}}
+    return out
+
+
+def stages_read(text: str, pp: int) -> Facts:
+    """Chunks of a pattern. Without a separator stages share evenly."""
+    sizes = [len(segment) for segment in text.split("|")]
+    if len(sizes) == 1 and sizes[0] % pp == 0:
+        sizes = [sizes[0] // pp] * pp
+    if len(sizes) % pp:
+        raise InputError(f"{PATTERN} {text} has {len(sizes)} stages, no multiple of pp {pp}",
+                         hint="separate stages by |")  # fmt: skip
+    return {"vpp": len(sizes) // pp, "stages": sizes}
+
+
+def _in_fp8(columns: Columns, problem: Problem) -> Mask:
+    # MambaMixer asserts it of its first projection, as TransformerEngine needs of all.
+    mixers = [mixer for mixer in problem.model.mixers if isinstance(mixer, Mamba2)]
+    odd = any(mixer.projected % 16 for mixer in mixers)
+    return np.asarray((columns["precision"] != PRECISIONS.index("fp8")) | (not odd))
+
+
+def hybrid_rules(target: str) -> tuple[Rule, ...]:
+    """Rules of Mamba-2 in the core beside those of any framework that splits heads."""
+    text = "the first projection of Mamba-2 has no multiple of 16 columns, which fp8 needs"
+    return (Rule(f"{target}: mixers in fp8", ("precision",), _in_fp8, text),)
+
+
+ENTRY = Entry(("model.pattern", "model.mixers"), (PATTERN, "--spec", *_SIZES.values()), _write, _read)

@@ -1,0 +1,133 @@
+"""Hybrid models in emitted files: written where pretrain_hybrid.py has them, read back, refused where it has not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models.layouts import PRECISIONS
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.cost_models.specs.workload import Workload
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import emit
+from meshwright.planner.targets.facts import request_part
+from meshwright.planner.targets.megatron.cannot_build import cannot_build
+from meshwright.planner.targets.megatron.hybrid import hybrid_rules
+from meshwright.planner.targets.megatron.options import TABLE
+from meshwright.planner.targets.option_lists import option_list
+from meshwright.planner.targets.registry import target as load_target
+from meshwright.planner.targets.setup import Setup
+from meshwright.profiles.model.explicit_form import read_explicit_form
+from meshwright.profiles.model.load import load_model
+
+from meshwright.errors import InputError
+
+BIG, NANO = "nemotron-h-56b", "nemotron-3-nano-30b-a3b"
+PLANS = [(BIG, "tp8-dp4-mbs1-z1-rfull", 4), (BIG, "tp8-pp2-dp2-mbs1-z1-rfull", 4), (NANO, "dp16-ep8-mbs1-z1-rfull", 2)]
+WORKLOAD = Workload(seq_len=8192, global_batch=64)
+
+
+def planned(model: Any, layout: str, nodes: int) -> Plan:
+    workload = {"seq_len": 8192, "global_batch": 768}
+    request = {"model": model, "cluster": f"dgx-h100:{nodes}", "target": "megatron", "workload": workload}
+    return api.evaluate(request_from_dict(request), layout)
+
+
+def spec(name: str) -> ModelSpec:
+    return load_model(name)[0]
+
+
+def with_mixer(**sizes: Any) -> ModelSpec:
+    """Nemotron-H with other mixers."""
+    model = spec(BIG)
+    kinds = tuple(replace(k, mixer=replace(k.mixer, **sizes)) if k.mixer else k for k in model.kinds)
+    return replace(model, kinds=kinds)
+
+
+@pytest.mark.parametrize(("model", "layout", "nodes"), PLANS)
+def test_files_are_right_and_describe_the_same_model(model: str, layout: str, nodes: int) -> None:
+    plan = planned(model, layout, nodes)
+    files = emit(plan, "megatron").files
+    assert check_files(files).problems == []
+    assert "pretrain_hybrid.py" in files["launch.sh"]
+    setup = Setup.of(plan, 1, "plan.json")
+    read, _ = read_explicit_form(request_part(TABLE.read(TABLE.write(setup)), "model"), model)
+    assert (read.kinds, read.pattern) == (setup.model.kinds, setup.model.pattern)
+
+
+def test_stages_are_parts_of_the_pattern() -> None:
+    plan = planned(BIG, "tp8-pp2-dp2-mbs1-z1-rfull", 4)
+    setup = Setup.of(plan, 1, "plan.json")
+    settings = TABLE.write(setup)
+    assert list(map(len, settings["--hybrid-layer-pattern"].split("|"))) == setup.chunk_sizes
+    assert not {"--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-layout"} & set(settings)
+    assert TABLE.read(settings)["stages"] == setup.chunk_sizes
+
+
+def test_an_edit_of_the_pattern_is_found() -> None:
+    files = dict(emit(planned(*PLANS[0]), "megatron").files)
+    files["megatron.args"] = files["megatron.args"].replace("pattern M-M-", "pattern MM--")
+    (problem,) = check_files(files).problems
+    assert "another model" in problem.message
+
+
+@pytest.mark.parametrize(("pattern", "pp", "reason"), [
+    ("MG*-", 1, "`G` has no counterpart"), ("M-*-/*E", 1, "`/` has no counterpart"),
+    ("M-|*-|M-", 2, "3 stages, no multiple of pp 2"), ("M-*", 2, "no multiple of pp 2"),
+])  # fmt: skip
+def test_a_pattern_that_no_plan_holds_is_refused(pattern: str, pp: int, reason: str) -> None:
+    setup = Setup.of(planned(*PLANS[0]), 1, "plan.json")
+    settings = {**TABLE.write(setup), "--hybrid-layer-pattern": pattern, "--pipeline-model-parallel-size": pp}
+    with pytest.raises(InputError, match=reason):
+        TABLE.read(settings)
+
+
+@pytest.mark.parametrize(("model", "reason"), [
+    (with_mixer(chunk=256), "no argument for chunk 256, not 128"),
+    (with_mixer(in_bias=True), "in_bias True, not False"),
+    (replace(spec(BIG), mtp_layers=1), "layers of a prediction module"),
+    (spec("qwen3-next-80b-a3b"), "its symbols are layers of one block"), (spec("bamba-9b"), "its symbols are layers"),
+])  # fmt: skip
+def test_what_has_no_argument_is_refused_by_name(model: ModelSpec, reason: str) -> None:
+    assert any(reason in text for text in cannot_build(model, WORKLOAD, None))
+
+
+def test_releases_without_the_script_are_refused() -> None:
+    for version, refused in (("0.16.1", True), ("0.17.0", True), ("0.18.0", False), ("0.19.0", False)):
+        texts = cannot_build(spec(BIG), WORKLOAD, option_list("megatron", version)[0])
+        assert any("pretrain_hybrid.py" in text for text in texts) is refused
+
+
+@pytest.mark.parametrize(("change", "field", "reason"), [
+    (("--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec\n", ""), "--hybrid-layer-pattern",
+     "needs --spec"),
+    (("--bf16", "--bf16\n--account-for-loss-in-pipeline-split"), "--account-for-loss-in-pipeline-split",
+     "together with --hybrid-layer-pattern"),
+])  # fmt: skip
+def test_arguments_that_go_ill_with_a_pattern_are_found(change: tuple[str, str], field: str, reason: str) -> None:
+    files = dict(emit(planned(*PLANS[0]), "megatron").files)
+    files["megatron.args"] = files["megatron.args"].replace(*change)
+    assert (field, True) in [(problem.field, reason in problem.message) for problem in check_files(files).problems]
+
+
+def test_odd_projections_are_not_in_fp8() -> None:
+    (rule,) = hybrid_rules("megatron")
+    columns = {"precision": np.array([PRECISIONS.index(name) for name in ("bf16", "fp8")])}
+    for model, allowed in ((spec(BIG), [True, True]), (with_mixer(heads=264, groups=8), [True, False])):
+        problem = replace(Setup.of(planned(*PLANS[0]), 1, "plan.json").problem, model=model)
+        assert list(rule.allows(columns, problem)) == allowed
+
+
+def test_groups_of_mixers_bound_tensor_parallelism() -> None:
+    with pytest.raises(InputError, match="state-space groups"):
+        planned(BIG, "tp16-dp2-mbs1-z1-rfull", 4)
+
+
+def test_bridge_refuses_hybrids_with_the_reason() -> None:
+    reasons = load_target("megatron-bridge").trainer.cannot_build(spec(BIG), WORKLOAD, None)  # type: ignore[union-attr]
+    assert "GPTModelProvider builds layers of attention" in "; ".join(reasons)
