@@ -93,6 +93,27 @@ def scan_tag(builder: Builder) -> int:
     return 0 if builder.stack.recomputes_scans else tag("attn")
 
 
+def add_projected_scan(
+    builder: Builder, ops: LayerOperations, scan: Scan, projected: Array, convolved: Array, out: Array, kernel: int
+) -> None:
+    """A scan between two projections, with a short convolution over `kernel` tokens before it and a gated norm behind
+    it. projected, convolved, out: [key] elements per token of a rank, of the first projection, of what is convolved,
+    and of what the scan puts out. Kept by all: what the first projection gives, and what the last one takes."""
+    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
+    tokens = shard.tokens
+    builder.add_gemm(ops, "mixer in", tokens, projected, h)
+    builder.add_gemm(ops, "mixer out", tokens, h, out)
+    add_convolution(builder, ops, convolved)
+    add_scan(builder, ops, scan)
+    add_steps(builder, ops, scan, projected, convolved)
+    add_gated_norm(builder, ops, out)
+    add_context_parallel(builder, ops, scan, projected, out, convolved, kernel)
+    ops.saved.append(Saved("projected by mixer", w * tokens * projected))
+    if ops.keeps_input():
+        ops.saved.append(Saved("mixer output", builder.kept_input * tokens * out))
+    ops.wgrad_stash += [w * tokens * projected, builder.kept_input * tokens * out, w * h * shard.sp_tokens]
+
+
 def add_convolution(builder: Builder, ops: LayerOperations, channels: Array) -> None:
     """A short causal convolution along the tokens, per channel, and the activation behind it: one kernel each way
     (causal_conv1d), whose backward pass makes the output again."""

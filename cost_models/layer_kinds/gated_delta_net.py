@@ -16,7 +16,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan, add_steps
+from .chunked_scan import Scan, add_projected_scan
 
 CHUNK = 64  # tokens (flash-linear-attention, ops/gated_delta_rule/chunk.py)
 
@@ -66,28 +66,18 @@ def _matrices(mixer: GatedDeltaNet, hidden: int) -> tuple[Matrix, ...]:
 
 
 def _add(builder: Builder, ops: LayerOperations, mixer: GatedDeltaNet) -> None:
-    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
-    tokens, values = shard.tokens, mixer.values / shard.tp
-    projected, convolved = mixer.projected / shard.tp, mixer.convolved / shard.tp
-    builder.add_gemm(ops, "mixer in", tokens, projected, h)
-    builder.add_gemm(ops, "mixer out", tokens, h, values)
-    add_convolution(builder, ops, convolved)
-    scan = Scan(heads=mixer.value_heads / shard.tp, key_heads=mixer.key_heads / shard.tp, key_dim=mixer.key_head_dim,
+    tp, tokens, w = builder.shard.tp, builder.shard.tokens, builder.activation_bytes
+    scan = Scan(heads=mixer.value_heads / tp, key_heads=mixer.key_heads / tp, key_dim=mixer.key_head_dim,
                 value_dim=mixer.value_head_dim, chunk=CHUNK, delta=True)  # fmt: skip
-    add_scan(builder, ops, scan)
-    add_steps(builder, ops, scan, projected, convolved)
-    add_gated_norm(builder, ops, values)
-    add_context_parallel(builder, ops, scan, projected, values, convolved, mixer.conv_kernel)
-    # Kept: what the convolution gets and gives, the gate, what the scan puts out; the inverse of every chunk.
-    sends, inverses = mask_of_modules("core_attn"), CHUNK * mixer.value_heads / shard.tp
-    ops.saved.append(Saved("projected by mixer", w * tokens * projected))
-    if not builder.stack.recomputes_scans:
-        ops.saved.append(Saved("queries, keys and values of the scan", w * tokens * convolved, tag("attn"), sends))
-        ops.saved.append(Saved("inverses of chunks", w * tokens * inverses, tag("attn"), sends))
-        ops.saved.append(Saved("scan output", w * tokens * values, tag("attn"), sends))
-    if ops.keeps_input():
-        ops.saved.append(Saved("mixer output", builder.kept_input * tokens * values))
-    ops.wgrad_stash += [w * tokens * projected, builder.kept_input * tokens * values, w * h * shard.sp_tokens]
+    convolved, values = mixer.convolved / tp, mixer.values / tp
+    add_projected_scan(builder, ops, scan, mixer.projected / tp, convolved, values, mixer.conv_kernel)
+    if builder.stack.recomputes_scans:
+        return
+    # What the convolution gives, the inverse of every chunk, and what the scan puts out.
+    kept = {"queries, keys and values of the scan": convolved, "inverses of chunks": CHUNK * mixer.value_heads / tp,
+            "scan output": values}  # fmt: skip
+    for name, width in kept.items():
+        ops.saved.append(Saved(name, w * tokens * width, tag("attn"), mask_of_modules("core_attn")))
 
 
 KIND = MixerKind(

@@ -16,7 +16,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan, add_steps
+from .chunked_scan import Scan, add_projected_scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,29 +73,17 @@ def _matrices(mixer: Mamba2, hidden: int) -> tuple[Matrix, ...]:
 
 
 def _add(builder: Builder, ops: LayerOperations, mixer: Mamba2) -> None:
-    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
-    tokens, inner = shard.tokens, mixer.inner / shard.tp
-    projected, convolved = mixer.projected / shard.tp, mixer.convolved / shard.tp
-    builder.add_gemm(ops, "mixer in", tokens, projected, h)
-    builder.add_gemm(ops, "mixer out", tokens, h, inner)
-    add_convolution(builder, ops, convolved)
-    scan = Scan(heads=mixer.heads / shard.tp, key_heads=mixer.groups / shard.tp, key_dim=mixer.state,
-                value_dim=mixer.head_dim, chunk=mixer.chunk)  # fmt: skip
-    add_scan(builder, ops, scan)
-    add_steps(builder, ops, scan, projected, convolved)
-    add_gated_norm(builder, ops, inner)
-    add_context_parallel(builder, ops, scan, projected, inner, convolved, mixer.conv_kernel)
+    tp, tokens, w = builder.shard.tp, builder.shard.tokens, builder.activation_bytes
+    scan = Scan(heads=mixer.heads / tp, key_heads=mixer.groups / tp, key_dim=mixer.state, value_dim=mixer.head_dim,
+                chunk=mixer.chunk)  # fmt: skip
+    inner = mixer.inner / tp
+    add_projected_scan(builder, ops, scan, mixer.projected / tp, mixer.convolved / tp, inner, mixer.conv_kernel)
     # The fused kernel keeps what it got and what the scan puts out before the gate, and makes all between again
-    # (MambaSplitConv1dScanCombinedFn); the norm behind it (mamba_mixer.py) and the projection keep their inputs.
-    sends = mask_of_modules("core_attn")
-    ops.saved.append(Saved("projected by mixer", w * tokens * projected))
+    # (MambaSplitConv1dScanCombinedFn); the norm behind it keeps its input (mamba_mixer.py).
     if not builder.stack.recomputes_scans:
-        ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn"), sends))
+        ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn"), mask_of_modules("core_attn")))
     if mixer.gated_norm:
         ops.saved.append(Saved("gated norm input", w * tokens * inner))
-    if ops.keeps_input():
-        ops.saved.append(Saved("mixer output", builder.kept_input * tokens * inner))
-    ops.wgrad_stash += [w * tokens * projected, builder.kept_input * tokens * inner, w * h * shard.sp_tokens]
 
 
 KIND = MixerKind(
