@@ -65,6 +65,8 @@ class Switch:
     applies: Callable[[Layout], bool] = lambda layout: True
     # Value -> other switches, with the values that each may have beside it: a framework refuses all others.
     needs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    # Target -> needs that it alone has.
+    needs_of: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = field(default_factory=dict)
     # Target -> value -> the options that set it: those of the newest release first, then those of older ones. A value
     # without options is the default of the target.
     options: Mapping[str, Mapping[str, tuple[Options, ...]]] = field(default_factory=dict)
@@ -78,9 +80,9 @@ class Switch:
         """The values that a target can be set to, none where it lacks the switch."""
         return tuple(value for value in self.values if value in self.options.get(target, {}))
 
-    def unmet(self, value: str, settings: Settings) -> Mapping[str, tuple[str, ...]]:
-        """The needs of a value that settings contradict."""
-        needs = self.needs.get(value, {})
+    def unmet(self, value: str, settings: Settings, target: str) -> Mapping[str, tuple[str, ...]]:
+        """The needs of a value under a target that settings contradict."""
+        needs = {**self.needs.get(value, {}), **self.needs_of.get(target, {}).get(value, {})}
         return {name: fit for name, fit in needs.items() if settings.get(name, fit[0]) not in fit}
 
     def value_of(self, settings: Settings, layout: Layout) -> str | None:

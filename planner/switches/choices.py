@@ -45,8 +45,10 @@ def _choices(switch: Switch, target: str, situation: Situation, settings: Settin
     if not switch.concerns(situation.problem):
         return ()
     has = switch.of_target(target)
-    return tuple(value for value in switch.choices(situation) if value in has and not switch.unmet(value, settings)
-                 and not _against(switch.name, value, settings))  # fmt: skip
+    return tuple(
+        value for value in switch.choices(situation)
+        if value in has and not switch.unmet(value, settings, target) and not _against(switch.name, value, settings)
+    )  # fmt: skip
 
 
 def _against(name: str, value: str, settings: Settings) -> bool:
@@ -77,6 +79,6 @@ def _wrong(fixed: Settings, target: str, situation: Situation) -> Iterator[Field
             hint = f"`--target {able[0]}` has it" if able else f"no target sets it: {switch.source}"
             text = f"{value}: {target} has {', '.join(has) or 'no such switch'} ({switch.meaning})"
             yield FieldProblem(text, field=f"fix.{name}", hint=hint)
-        for other, fit in switch.unmet(value, fixed).items():
+        for other, fit in switch.unmet(value, fixed, target).items():
             text = f"{value}: it goes with {other} {' or '.join(fit)}, which is fixed to {fixed[other]}"
             yield FieldProblem(text, field=f"fix.{name}", hint=f"leave one of them out ({switch.source})")

@@ -74,6 +74,8 @@ FP8_PARAM_GATHER = Switch(
     subject="training in fp8",
     applies=_gathers,
     needs={"grad_buffer": {"fp8_recipe": ("mxfp8",)}},
+    # training/config.py:1487 of Megatron-Bridge 51885cf1; under FSDP it takes the buffer away by itself.
+    needs_of={"megatron-bridge": {"on": {"fp8_recipe": ("delayed", "current", "blockwise")}}},
     choices=lambda situation: ("grad_buffer", "on"),
 )
 FP4_PARAM_GATHER = Switch(

@@ -94,6 +94,18 @@ def test_a_graph_recomputes_no_part_with_dropout() -> None:
     assert megatron_allows("graphs and dropout", "llama-3.2-1b", "bf16", *layouts) == [True, True, True]
 
 
+def test_gathers_of_mxfp8_in_bridge() -> None:
+    """Megatron-Bridge: "reuse_grad_buf_for_mxfp8_param_ag must be set to True"; pretrain_gpt.py has no such check."""
+    asked = {"model": "llama-3.1-8b", "cluster": "dgx-b200:1", "fix": {"fp8_param_gather": "on", "fp8_recipe": "mxfp8"},
+             "workload": {"seq_len": 4096, "global_batch": 64, "precision": "fp8"}}  # fmt: skip
+    assert resolve(request_from_dict({**asked, "target": "megatron"})).switches.settings["fp8_param_gather"] == "on"
+    with pytest.raises(InputError, match="on: it goes with fp8_recipe delayed or current or blockwise"):
+        resolve(request_from_dict({**asked, "target": "megatron-bridge"}))
+    asked["fix"] = {"fp8_recipe": "mxfp8"}
+    settings = resolve(request_from_dict({**asked, "target": "megatron-bridge"})).switches.settings
+    assert settings["fp8_param_gather"] == "grad_buffer"
+
+
 @pytest.mark.parametrize(("cluster", "fix", "dispatcher", "graphs"), [
     ("dgx-h100:2", {}, "deepep", {"none", "attn+moe_router+moe_preprocess"}),
     ("dgx-h100:2", {"cuda_graphs": "full_iteration"}, "hybridep", {"full_iteration"}),

@@ -50,7 +50,7 @@ def random_switches(resolved: Resolved, target: str, rng: np.random.Generator) -
     """A value for each switch that the target has and that is no field of a layout."""
     drawn: dict[str, str] = {}
     for name, switch in SWITCHES.items():
-        values = [value for value in switch.of_target(target) if not switch.unmet(value, drawn)]
+        values = [value for value in switch.of_target(target) if not switch.unmet(value, drawn, target)]
         if values and not switch.axis and switch.concerns(resolved.problem):
             drawn[name] = str(rng.choice(values))
     return tuple(drawn.items())
