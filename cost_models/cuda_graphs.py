@@ -40,6 +40,9 @@ ROUTER_KERNELS = 40
 # Bytes set apart for what experts save over the average, where a graph holds the iteration: sizes are not known at its
 # capture (Megatron-Bridge, perf_recipes: moe_paged_stash_buffer_size_factor_cuda).
 STASH_FACTOR = 1.2
+# Rows of a rank's experts in such a graph, over those that it gets on average (the same recipes:
+# moe_expert_rank_capacity_factor).
+RANK_CAPACITY = 1.5
 
 
 def code_of_token(token: str) -> int:

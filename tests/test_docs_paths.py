@@ -37,14 +37,15 @@ FOREIGN = {
         "megatron/core/ssm/mamba_mixer.py", "megatron/core/ssm/mamba_context_parallel.py",
         "megatron/core/transformer/experimental_attention_variant/absorbed_mla.py",
         "megatron/core/transformer/experimental_attention_variant/dsa.py",
-        "megatron/core/transformer/moe/moe_layer.py",
+        "megatron/core/transformer/moe/moe_layer.py", "megatron/core/transformer/moe/paged_stash.py",
     ),
     "Emerging-Optimizers": ("emerging_optimizers/orthogonalized_optimizers/muon_utils.py",),
     "Megatron-Bridge": ("docs/performance-summary.md",),
     "TransformerEngine": (
         "transformer_engine/pytorch/module/_common.py", "transformer_engine/pytorch/permutation.py",
         "transformer_engine/pytorch/graph.py", "transformer_engine/pytorch/cpu_offload.py",
-        "transformer_engine/pytorch/cpu_offload_v1.py",
+        "transformer_engine/pytorch/cpu_offload_v1.py", "transformer_engine/pytorch/ops/fused/grouped_mlp.py",
+        "transformer_engine/pytorch/ops/basic/grouped_linear.py", "transformer_engine/pytorch/ops/basic/swiglu.py",
     ),
     "mamba": ("mamba_ssm/ops/triton/ssd_combined.py", "mamba_ssm/ops/selective_scan_interface.py"),
     "flash-linear-attention": (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import Array, Ints
-from ..cuda_graphs import IS_ITERATION, STASH_FACTOR, has_fixed_shapes, router_launches
+from ..arrays import Array
+from ..cuda_graphs import IS_ITERATION, RANK_CAPACITY, STASH_FACTOR, has_fixed_shapes, router_launches
 from ..offload_modules import mask_of_modules
 from ..specs.model import MixtureOfExperts
 from .operation_builder import Builder
@@ -31,9 +31,10 @@ def last_of_block(builder: Builder, module: str) -> int:
 
 def _add_activation(
     builder: Builder, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float, keeps_output: bool,
-    weighted: bool = False,
+    weighted: bool = False, room: Array | float = 0.0,
 ) -> None:  # fmt: skip
-    """weighted: the output is multiplied by the token's weight for its expert, in the same kernel where it is fused."""
+    """weighted: the output is multiplied by the token's weight for its expert, in the same kernel where it is fused;
+    room: elements that are computed beside these and not kept, as a share of them."""
     parts = 2 if gated else 1
     # The inputs of the activation go with a block that is recomputed as a whole, not with `act` alone.
     outer = tags & ~tag("act")
@@ -57,7 +58,7 @@ def _add_activation(
         if weighted:
             ops.saved.append(Saved("activation without its weight", w * elements, tags))
         passes = (5, 9)
-    forward, backward = (number * w * elements for number in passes)
+    forward, backward = (number * w * elements * (1 + room) for number in passes)
     ops.traffic.append(MemoryTraffic("activation", forward, backward, tags, fusable=fused))
 
 
@@ -78,15 +79,17 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     builder.add_gemm(ops, "experts down", rows / num_local, width, inner, moe, count=num_local)
     ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * width)
     ops.wgrad_stash.append(w * local * block.experts)
+    computed, kept = _room_of_rows(builder, block, load)
     _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
-                    weighted=builder.stack.weighs_activations)  # fmt: skip
+                    weighted=builder.stack.weighs_activations, room=computed)  # fmt: skip
     if ops.keeps_input():
-        kept, sends = builder.kept_input * rows * width, mask_of_modules("expert_fc1")
-        ops.saved.append(Saved("dispatched tokens", kept, moe, sends))
+        sends = mask_of_modules("expert_fc1")
+        ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * width, moe, sends))
     if not builder.stack.weighs_activations:
         ops.saved.append(Saved("expert outputs", w * routed * width, moe))
-    if IS_ITERATION[shard.graphs].any() and builder.stack.dropless and block.capacity_factor is None:
-        ops.saved += _stash_room(ops.saved, shard.graphs)
+    if kept.any():
+        ops.saved += [Saved(f"{each.name}, room", kept * each.num_bytes, each.tag)
+                      for each in ops.saved if each.tag & moe]  # fmt: skip
     ops.saved.append(Saved("router", 4.0 * local * block.experts))
     if block.expert_bias:
         _add_output_bias(builder, ops, rows * width, num_local)
@@ -112,11 +115,23 @@ def _add_latent(builder: Builder, ops: LayerOperations, latent: float) -> float:
     return latent
 
 
-def _stash_room(saved: list[Saved], graphs: Ints) -> list[Saved]:
-    """The room beside what experts save on average, of each saved tensor."""
-    room = np.where(IS_ITERATION[graphs], STASH_FACTOR - 1.0, 0.0)
-    moe = tag("moe")
-    return [Saved(f"{each.name}, room", room * each.num_bytes, each.tag) for each in saved if each.tag & moe]
+def _room_of_rows(builder: Builder, block: MixtureOfExperts, load: Array) -> tuple[Array, Array]:
+    """Rows of experts beside those in use, as shares of these: those that the activation takes, and those whose saved
+    tensors have room. There are some where a graph holds the iteration and no token is dropped. load: rows in use over
+    their average.
+
+    TransformerEngine e7c550c5, pytorch/ops: in MXFP8 and NVFP4 products and activation are one kernel
+    (fused/grouped_mlp.py), which marks what it saves, so that Megatron Core copies the rows in use to pages
+    (transformer/moe/paged_stash.py, on_save_for_backward; the copies run beside the next layer and are not priced). In
+    other numerics the products know the rows in use (basic/grouped_linear.py), but the activation does not
+    (basic/swiglu.py), and what they save stays in buffers with all of the room.
+    """
+    dropless = builder.stack.dropless and block.capacity_factor is None
+    fixed = np.where(IS_ITERATION[builder.shard.graphs] & dropless, 1.0, 0.0)
+    fused = builder.stack.fuses_expert_blocks or builder.workload.precision == "fp4"
+    unused = np.maximum(RANK_CAPACITY / load - 1.0, 0.0)
+    computed, kept = (np.zeros_like(unused), STASH_FACTOR - 1.0) if fused else (unused, unused)
+    return fixed * computed, fixed * kept
 
 
 def _add_dispatch(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array) -> None:

@@ -37,6 +37,7 @@ _SILENT = {
     "latent": None,
     "saves_fp8_activations": False,
     "weighs_activations": False,
+    "fuses_expert_blocks": False,
     "reduces": "buckets",
     "messages_ahead": 0,
     "step_reductions": 0,

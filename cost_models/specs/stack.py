@@ -84,6 +84,9 @@ class StackSpec:
     saves_fp8_activations: bool = False  # what an activation function takes is kept in fp8
     # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
     weighs_activations: bool = False
+    # The products and the activation of experts are one kernel, which leaves out rows that are only room, in a graph of
+    # the whole iteration. So in NVFP4, whatever this says.
+    fuses_expert_blocks: bool = False
     # Of collectives of tensor parallelism that gather and scatter a sequence: beside the products that they feed.
     sequence_parallel_overlap: float = 0.0
     # Share of the messages of experts that hides where a layout sends them beside another micro-batch (`ep_overlap`).

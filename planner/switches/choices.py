@@ -45,16 +45,15 @@ def _choices(switch: Switch, target: str, situation: Situation, settings: Settin
     if not switch.concerns(situation.problem):
         return ()
     has = switch.of_target(target)
-    return tuple(
-        value for value in switch.choices(situation)
-        if value in has and not switch.unmet(value, settings, target) and not _against(switch.name, value, settings)
-    )  # fmt: skip
+    return tuple(value for value in switch.choices(situation) if value in has and goes(switch, value, settings, target))
 
 
-def _against(name: str, value: str, settings: Settings) -> bool:
-    """Whether a value of a switch is none of those that another one needs."""
-    needs = (SWITCHES[other].needs.get(given, {}) for other, given in settings.items())
-    return any(value not in fit[name] for fit in needs if name in fit)
+def goes(switch: Switch, value: str, settings: Settings, target: str) -> bool:
+    """Whether a value of a switch goes with settings: with what it needs, and with what they need."""
+    if switch.unmet(value, settings, target):
+        return False
+    return not any(switch.name in SWITCHES[other].unmet(given, {switch.name: value}, target)
+                   for other, given in settings.items())  # fmt: skip
 
 
 def lacks(target: str, fixed: Settings) -> list[str]:

@@ -17,9 +17,9 @@ _GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 # whole tensor is read for first (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
 CAST_DELAYED = 2.0
 _CAST_BLOCKS = 4.0
-_CAST_CURRENT = 6.0
-_CASTS = {"delayed": CAST_DELAYED, "mxfp8": _CAST_BLOCKS, "blockwise": _CAST_BLOCKS, "current": _CAST_CURRENT}
-_CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), _CAST_CURRENT)
+CAST_CURRENT = 6.0
+_CASTS = {"delayed": CAST_DELAYED, "mxfp8": _CAST_BLOCKS, "blockwise": _CAST_BLOCKS, "current": CAST_CURRENT}
+_CASTS |= dict.fromkeys(("tensorwise-dynamic", "rowwise-dynamic"), CAST_CURRENT)
 
 
 _MEGATRON_RECIPES = {"delayed": "delayed", "current": "tensorwise", "blockwise": "blockwise", "mxfp8": "mxfp8"}
@@ -45,8 +45,8 @@ FP8_RECIPE = Switch(
     name="fp8_recipe",
     meaning="how the scale of a quantised tensor is found",
     values=tuple(_CASTS),
-    changes=lambda stack, value: {"cast_bytes": _CASTS[value]},
-    source="TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao",
+    changes=lambda stack, value: {"cast_bytes": _CASTS[value], "fuses_expert_blocks": value == "mxfp8"},
+    source="TransformerEngine, pytorch/module/_common.py, tensor/*_tensor.py and ops/fused/grouped_mlp.py; torchao",
     concerns=lambda problem: problem.workload.precision == "fp8",
     subject="training in fp8",
     options=of_megatron({value: {"--fp8-recipe": spelled} for value, spelled in _MEGATRON_RECIPES.items()}),

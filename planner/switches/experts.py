@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...cost_models.cuda_graphs import GRAPH_CODE, STASH_FACTOR
+from ...cost_models.cuda_graphs import GRAPH_CODE, RANK_CAPACITY, STASH_FACTOR
 from ...cost_models.layouts import Layout
 from ...cost_models.problem import Problem
 from ...cost_models.specs.cluster import BLACKWELL
@@ -78,11 +78,22 @@ DELAY_WGRAD = Switch(
 # A rank of experts has room for half as many tokens again as it gets on average; what it saves is stashed in pages, for
 # a fifth more than the average on the GPU, the rest on the host. As the recipes of Megatron-Bridge (perf_recipes/qwen,
 # _enable_hybridep_full_iteration_mxfp8) and the checks of Megatron Core (core/transformer/transformer_config.py:1868).
+# TransformerEngine fuses gates that alternate with values every 32 columns (ops/fused/grouped_mlp.py).
 _STASH = {
     "--moe-paged-stash": True, "--moe-paged-stash-buffer-size-factor-cuda": STASH_FACTOR,
-    "--moe-paged-stash-buffer-size-factor-cpu": 1.0, "--moe-expert-rank-capacity-factor": 1.5,
-    "--use-transformer-engine-op-fuser": True,
+    "--moe-paged-stash-buffer-size-factor-cpu": 1.0, "--moe-expert-rank-capacity-factor": RANK_CAPACITY,
+    "--use-transformer-engine-op-fuser": True, "--moe-mlp-glu-interleave-size": 32,
 }  # fmt: skip
+
+
+def _stash_choices(situation: Situation) -> tuple[str, ...]:
+    """Off where experts read the counts of tokens back (the function that `needs` names): on GPUs before Hopper, on
+    Blackwell for workstations, in fp32. Off with a capacity, which fixes the shapes by itself."""
+    dropless = situation.problem.model.capacity_factor is None
+    able = 9.0 <= situation.capability <= 11.0 and situation.problem.workload.precision != "fp32"
+    return ("on", "off") if dropless and able else ("off",)
+
+
 MOE_PAGED_STASH = Switch(
     name="moe_paged_stash",
     meaning="experts have fixed shapes, and no token is dropped: an iteration that overflows runs again without graphs",
@@ -91,9 +102,11 @@ MOE_PAGED_STASH = Switch(
     concerns=has_experts,
     subject="mixtures of experts",
     applies=lambda layout: layout.cuda_graphs == GRAPH_CODE["full_iteration"],
-    needs={"on": {"moe_dispatcher": ("hybridep",)}},
+    # Under other recipes experts read the counts of tokens back, which no graph can hold: TransformerEngine e7c550c5,
+    # pytorch/ops/basic/grouped_linear.py, _is_graph_safe_path_supported.
+    needs={"on": {"moe_dispatcher": ("hybridep",), "fp8_recipe": ("mxfp8", "current")}},
     options=of_megatron({"off": {}, "on": _STASH}),
-    choices=lambda situation: ("off",) if situation.problem.model.capacity_factor is not None else ("on", "off"),
+    choices=_stash_choices,
 )
 MOE_FORCE_BALANCE = Switch(
     name="moe_force_balance",

@@ -46,6 +46,6 @@ CUDA_GRAPHS = Switch(
     source="FIDELITY 5 (launches); cost_models/cuda_graphs.py",
     options=of_megatron(*_SPELLINGS),
     companions=frozenset({_RNG, _UNCHECKED}),
-    needs={"full_iteration": {"moe_dispatcher": ("hybridep",)}},
+    needs={"full_iteration": {"moe_dispatcher": ("hybridep",), "moe_paged_stash": ("on",)}},
     choices=_choices,
 )

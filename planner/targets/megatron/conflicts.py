@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..options import Settings
 from . import offload
+from .environment import conflicts_of_fused_experts
 from .hybrid import PATTERN
 from .muon import LAYER_WISE, conflicts_of_muon
 
@@ -73,6 +74,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     if fraction is not None and not 0 <= fraction <= 1:
         out.append(("--optimizer-offload-fraction", f"`{fraction}` is not between 0 and 1"))
     out += offload.conflicts(settings, environment) + conflicts_of_muon(settings)
+    out += conflicts_of_fused_experts(settings, environment)
     return out + _connections(settings, environment, fsdp)
 
 

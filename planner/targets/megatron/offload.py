@@ -82,11 +82,6 @@ def rules(target: str) -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
-def environment(setup: Setup) -> dict[str, str]:
-    """The variables that a layout needs."""
-    return {VARIABLE: "1"} if setup.layout.offload_modules else {}
-
-
 def _write(setup: Setup) -> Settings:
     layout = setup.layout
     if layout.offload_layers:

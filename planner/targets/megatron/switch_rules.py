@@ -9,7 +9,7 @@ from ....cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE, WHOLE, modules_
 from ....cost_models.layouts import MODULES, PRECISIONS, RECOMPUTE_MODES, SCHEDULES
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule
-from ...switches.dtypes import CAST_DELAYED
+from ...switches.dtypes import CAST_CURRENT, CAST_DELAYED
 
 _FULL = RECOMPUTE_MODES.index("full")
 # Module -> [code] whether graphs hold it, by itself or with all else.
@@ -55,6 +55,24 @@ def _graphs_of_experts(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(~np.array(dropless) | fixed_shapes[columns["cuda_graphs"]])
 
 
+def _stashes(columns: Columns, problem: Problem) -> Mask:
+    """Where experts that drop no token are in a graph of the iteration (--moe-paged-stash)."""
+    dropless = problem.model.is_moe and problem.model.capacity_factor is None
+    return np.asarray((columns["cuda_graphs"] == GRAPH_CODE["full_iteration"]) & dropless)
+
+
+def _graphs_fused_experts(columns: Columns, problem: Problem) -> Mask:
+    """core/transformer/moe/experts.py, _is_fused_impl_supported, which TEGroupedMLP asserts."""
+    return np.asarray(~_stashes(columns, problem) | (columns["etp"] == 1))
+
+
+def _graphs_recipe(columns: Columns, problem: Problem) -> Mask:
+    """TransformerEngine e7c550c5, pytorch/ops/basic/grouped_linear.py, _is_graph_safe_path_supported."""
+    stack, fp8 = problem.stack, columns["precision"] == PRECISIONS.index("fp8")
+    takes = stack.fuses_expert_blocks or stack.cast_bytes == CAST_CURRENT
+    return np.asarray(~_stashes(columns, problem) | ~fp8 | takes)
+
+
 def _graphs_recompute(columns: Columns, problem: Problem) -> Mask:
     none, iteration = GRAPH_CODE["none"], GRAPH_CODE["full_iteration"]
     return np.asarray((columns["recompute"] != _FULL) | np.isin(columns["cuda_graphs"], (none, iteration)))
@@ -94,6 +112,10 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
              "norm and act are not recomputed under delayed scaling of fp8"),
         Rule(f"{target}: graphs of experts", ("cuda_graphs",), _graphs_of_experts,
              "cuda_graphs {graphs_name} holds experts, which need a capacity to have fixed shapes"),
+        Rule(f"{target}: graphs and etp", ("cuda_graphs", "etp"), _graphs_fused_experts,
+             "cuda_graphs {graphs_name} fuses the products of experts, which takes no split over etp {etp}"),
+        Rule(f"{target}: graphs and fp8_recipe", ("cuda_graphs", "precision"), _graphs_recipe,
+             "cuda_graphs {graphs_name} holds experts, whose counts stay on the GPU under mxfp8 or current scaling"),
         Rule(f"{target}: graphs and recompute", ("cuda_graphs", "recompute"), _graphs_recompute,
              "full recomputation goes with a graph of the whole iteration or with none ({graphs_name})"),
         Rule(f"{target}: graphs and dropout", ("cuda_graphs", "recompute_modules"), _graphs_dropout,

@@ -25,10 +25,11 @@ from ..switch_options import rules_of
 from . import offload
 from .cannot_build import cannot_build
 from .conflicts import conflicts
+from .environment import environment
 from .hybrid import hybrid_rules, is_hybrid
 from .model import windows
 from .muon import muon_rules
-from .options import max_connections, table
+from .options import table
 from .switch_rules import switch_rules
 
 _N = "megatron"
@@ -110,7 +111,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: text},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "${CHECKOUT}/{script}" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup), **offload.environment(setup)},
+        environment=environment(setup, _N),
         needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, notes=setup.model.assumptions,
         example=_OWN,
     )  # fmt: skip

@@ -132,7 +132,7 @@ _TWINS = (
       for name in ("moe_router_force_load_balancing", "moe_paged_stash", "use_transformer_engine_op_fuser")),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_paged_stash_buffer_size_factor_cuda", "moe_paged_stash_buffer_size_factor_cpu",
-                   "moe_expert_rank_capacity_factor")),
+                   "moe_expert_rank_capacity_factor", "moe_mlp_glu_interleave_size")),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_flex_dispatcher_backend", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope",
                    "offload_modules", "fine_grained_offloading_max_inflight_offloads")),

@@ -19,8 +19,8 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..megatron import offload
 from ..megatron.cannot_build import cannot_build
+from ..megatron.environment import environment
 from ..megatron.layer_patterns import pattern_text
-from ..megatron.options import max_connections
 from ..megatron.target import CHECKOUT as MEGATRON_CHECKOUT
 from ..megatron.target import checkout as megatron_checkout
 from ..megatron.target import rules
@@ -142,7 +142,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": max_connections(setup), **offload.environment(setup)},
+        environment=environment(setup, _N),
         notes=setup.model.assumptions,
         example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
     )  # fmt: skip

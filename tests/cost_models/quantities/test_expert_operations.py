@@ -26,7 +26,7 @@ def operations(model: ModelSpec, layout: Layout, precision: Precision = "bf16", 
     """A layer with experts of one sequence; every expert gets the same number of tokens."""
     keys = {name: np.asarray(Layouts.of([layout])[name]) for name in KEY_FIELDS}
     workload = Workload(seq_len=int(TOKENS), global_batch=64, precision=precision)
-    stack = replace(load_stack("generic"), moe_imbalance=1.0, **changed)
+    stack = replace(load_stack("generic"), **{"moe_imbalance": 1.0, **changed})
     return decoder_layer(Builder(model, workload, stack, Shard.of(keys, model, workload)), model.kinds[-1])
 
 
@@ -108,10 +108,28 @@ def test_scaled_positions_of_megatron() -> None:
     assert plain.forward_bytes[0] == 2 * 2 * TOKENS * (32 + 4) * 128
 
 
-def test_room_for_what_experts_save() -> None:
-    """A graph of the iteration sets a fifth more apart than experts save on average."""
-    saved = {}
+@pytest.mark.parametrize(
+    ("precision", "changed", "kept", "computed"),
+    [
+        ("fp8", {"fuses_expert_blocks": True}, 1.2, 1.0),
+        ("fp4", {}, 1.2, 1.0),
+        ("fp8", {}, 1.5, 1.5),
+        ("bf16", {}, 1.5, 1.5),
+        ("bf16", {"moe_imbalance": 1.25}, 1.2, 1.2),  # room for 1.5 times the average, of which 1.25 are in use
+        ("bf16", {"moe_imbalance": 2.0}, 1.0, 1.0),
+        ("bf16", {"dropless": False}, 1.0, 1.0),
+    ],
+)
+def test_room_of_experts(precision: Precision, changed: dict[str, Any], kept: float, computed: float) -> None:
+    """A graph of the iteration has room for half as many rows again as a rank gets on average: kernels that are fused
+    compute none of it, and what they save is copied to pages, a fifth more than the average. Others do and keep all."""
+    saved, moved = {}, {}
     for graphs in ("none", "full_iteration"):
-        found = operations(MIXTRAL, Layout(dp=4, shard=4, ep=4, cuda_graphs=GRAPH_CODE[graphs]))
+        found = operations(MIXTRAL, Layout(dp=4, shard=4, ep=4, cuda_graphs=GRAPH_CODE[graphs]), precision,
+                           **{"dropless": True, **changed})  # fmt: skip
         saved[graphs] = sum(each.num_bytes[0] for each in found.saved if each.tag & tag("moe"))
-    assert saved["full_iteration"] == pytest.approx(1.2 * saved["none"])
+        moved[graphs] = traffic(found, "activation")
+    assert saved["full_iteration"] == pytest.approx(kept * saved["none"])
+    for passes in ("forward_bytes", "backward_bytes"):
+        alone, room = (getattr(moved[graphs], passes)[0] for graphs in ("none", "full_iteration"))
+        assert room == pytest.approx(computed * alone)

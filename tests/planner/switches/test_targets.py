@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from meshwright.cost_models.cuda_graphs import CUDA_GRAPHS
+from meshwright.cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import resolve
@@ -94,6 +94,22 @@ def test_a_graph_recomputes_no_part_with_dropout() -> None:
     assert megatron_allows("graphs and dropout", "llama-3.2-1b", "bf16", *layouts) == [True, True, True]
 
 
+def test_experts_in_a_graph_of_the_iteration() -> None:
+    """TEGroupedMLP of Megatron Core, _is_fused_impl_supported: "Tensor parallelism is not supported"; delayed and block
+    scaling take the path of TransformerEngine that is "NOT cuda-graphable" (ops/basic/grouped_linear.py)."""
+    layouts = ("tp2-dp4-ep4-gfull-mbs1-z1-rnone", "tp2-dp4-ep4-etp2-gfull-mbs1-z1-rnone")
+    assert megatron_allows("graphs and etp", "mixtral-8x7b", "bf16", *layouts) == [True, False]
+    asked = {"model": "mixtral-8x7b", "cluster": "dgx-b200:1", "target": "megatron",
+             "workload": {"seq_len": 4096, "global_batch": 64, "precision": "fp8"}}  # fmt: skip
+    layout = Layouts.of([parse("dp8-ep4-gfull-mbs1-z1-rnone-fp8")])
+    rule = next(rule for rule in TARGETS["megatron"].rules if rule.name == "megatron: graphs and fp8_recipe")
+    for recipe, legal in (("mxfp8", True), ("current", True), ("delayed", False), ("blockwise", False)):
+        resolved = resolve(request_from_dict({**asked, "fix": {"fp8_recipe": recipe}}))
+        assert rule.allows(layout, resolved.problem).tolist() == [legal]
+        assert resolved.switches.settings["moe_paged_stash"] == ("on" if legal else "off")
+        assert (GRAPH_CODE["full_iteration"] in resolved.switches.axes["cuda_graphs"]) == legal
+
+
 def test_gathers_of_mxfp8_in_bridge() -> None:
     """Megatron-Bridge: "reuse_grad_buf_for_mxfp8_param_ag must be set to True"; pretrain_gpt.py has no such check."""
     asked = {"model": "llama-3.1-8b", "cluster": "dgx-b200:1", "fix": {"fp8_param_gather": "on", "fp8_recipe": "mxfp8"},
@@ -111,6 +127,7 @@ def test_gathers_of_mxfp8_in_bridge() -> None:
     ("dgx-h100:2", {"cuda_graphs": "full_iteration"}, "hybridep", {"full_iteration"}),
     ("gb200-nvl72:2", {}, "hybridep", {"none", "attn+moe_router+moe_preprocess", "full_iteration"}),
     ("gb200-nvl72:2", {"moe_dispatcher": "alltoall"}, "alltoall", {"none", "attn+moe_router+moe_preprocess"}),
+    ("dgx-a100-80gb:2", {"moe_dispatcher": "hybridep"}, "hybridep", {"none", "attn+moe_router+moe_preprocess"}),
 ])  # fmt: skip
 def test_whole_iterations_of_experts_need_hybridep(
     cluster: str, fix: dict[str, str], dispatcher: str, graphs: set[str]
@@ -120,7 +137,7 @@ def test_whole_iterations_of_experts_need_hybridep(
              "workload": {"seq_len": 4096, "global_batch": 64}}  # fmt: skip
     switches = resolve(request_from_dict(asked)).switches
     assert switches.settings["moe_dispatcher"] == dispatcher
-    assert switches.settings["moe_paged_stash"] == ("on" if dispatcher == "hybridep" else "off")
+    assert switches.settings["moe_paged_stash"] == ("on" if "full_iteration" in graphs else "off")
     assert {CUDA_GRAPHS[code] for code in switches.axes["cuda_graphs"]} == graphs
     with pytest.raises(InputError, match="full_iteration: it goes with moe_dispatcher hybridep"):
         resolve(request_from_dict({**asked, "fix": {"cuda_graphs": "full_iteration", "moe_dispatcher": "deepep"}}))

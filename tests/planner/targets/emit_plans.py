@@ -14,6 +14,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.space.rules import WELL_FORMED, legality
+from meshwright.planner.switches.choices import goes
 from meshwright.planner.switches.registry import SWITCHES
 from meshwright.planner.targets.launch_config import LaunchConfig
 from meshwright.planner.targets.registry import TARGETS
@@ -50,7 +51,7 @@ def random_switches(resolved: Resolved, target: str, rng: np.random.Generator) -
     """A value for each switch that the target has and that is no field of a layout."""
     drawn: dict[str, str] = {}
     for name, switch in SWITCHES.items():
-        values = [value for value in switch.of_target(target) if not switch.unmet(value, drawn, target)]
+        values = [value for value in switch.of_target(target) if goes(switch, value, drawn, target)]
         if values and not switch.axis and switch.concerns(resolved.problem):
             drawn[name] = str(rng.choice(values))
     return tuple(drawn.items())

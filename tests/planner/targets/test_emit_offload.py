@@ -66,6 +66,20 @@ def test_the_variable_that_modules_need() -> None:
     assert "NVTE_CPU_OFFLOAD_V1 is not set" in said(without)
 
 
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+def test_the_variable_that_fused_experts_need(target: str) -> None:
+    """TEGroupedMLP of Megatron Core asserts it for gated experts under --use-transformer-engine-op-fuser."""
+    asked = {**MOE, "target": target, "fix": {"moe_dispatcher": "hybridep"}}
+    line = "export NVTE_CUTEDSL_FUSED_GROUPED_MLP=1\n"
+    eager, whole = (dict(emit(api.evaluate(request_from_dict(asked), layout), target).files)
+                    for layout in ("dp8-ep8-mbs1-z1-rnone", "dp8-ep8-gfull-mbs1-z1-rnone"))  # fmt: skip
+    assert line not in eager["launch.sh"]
+    assert line in whole["launch.sh"]
+    assert check_files(whole).problems == []
+    without = {**whole, "launch.sh": whole["launch.sh"].replace(line, "")}
+    assert "NVTE_CUTEDSL_FUSED_GROUPED_MLP is not set" in said(without)
+
+
 def test_a_graph_of_the_iteration_bounds_the_copies() -> None:
     layout = "tp8-dp8-gfull-mbs1-z1-rnone-off(core_attn)"
     assert "--fine-grained-offloading-max-inflight-offloads 1\n" in files_of(layout)["megatron.args"]

@@ -1,0 +1,34 @@
+"""Variables of the environment that Megatron Core and TransformerEngine read, and that a layout needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..options import Settings
+from ..setup import Setup
+from ..switch_options import turned
+from . import offload
+from .options import max_connections
+
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+_FUSER = "--use-transformer-engine-op-fuser"
+# Without it TEGroupedMLP refuses gated experts under the option (core/transformer/moe/experts.py, d98e8a64,
+# _is_fused_impl_supported): an AssertionError as the model is built.
+FUSED_EXPERTS = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
+
+
+def environment(setup: Setup, target: str) -> dict[str, str | None]:
+    """Variable -> value, None for one that may be unset."""
+    out: dict[str, str | None] = {_CONNECTIONS: max_connections(setup)}
+    if setup.layout.offload_modules:
+        out[offload.VARIABLE] = "1"
+    if turned(setup, target).get("moe_paged_stash") == "on":
+        out[FUSED_EXPERTS] = "1"
+    return out
+
+
+def conflicts_of_fused_experts(settings: Settings, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The variable without which experts cannot be fused."""
+    if not settings.get(_FUSER) or "--num-experts" not in settings or variables.get(FUSED_EXPERTS) == "1":
+        return []
+    return [(FUSED_EXPERTS, f"is {variables.get(FUSED_EXPERTS) or 'not set'}; {_FUSER} with gated experts needs 1")]
