@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import get_args
 
-from ...cost_models.quantities.exchanges import Op
+from ...cost_models.quantities.exchanges import OPS, Op
 
 MOST_ALONE = 64  # up to here every ordered pair is measured alone; above, in rounds of disjoint pairs
 SMALLEST = 1 << 10
 _STEP = 8  # from one size to the next
-COLLECTIVES: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("p2p", "broadcast"))
+COLLECTIVES: tuple[Op, ...] = tuple(op for op in OPS if op not in ("p2p", "broadcast"))
 
 
 @dataclass(frozen=True)
