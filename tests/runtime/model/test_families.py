@@ -202,7 +202,8 @@ FAULTS: dict[str, Callable[[ModelSpec], ModelSpec]] = {
     "no biases of queries": of_attention(qkv_bias=False),
     "no bias of attention": of_attention(output_bias=False),
     "no gate of what attention puts out": of_attention(output_gate=False),
-    "heads that turn": lambda spec: of_attention(rotary=True)(replace(spec, rope_theta=spec.rope_theta or 100.0)),
+    "heads that turn": lambda spec: spec if spec.learned_positions else of_attention(rotary=True)(
+        replace(spec, rope_theta=spec.rope_theta or 100.0)),
     "no least step": of_mixer(Mamba2, least_step=0.0),
     "no norm of the scan": of_mixer(Mamba2, gated_norm=False),
     "no bias of the convolution": of_mixer(Mamba2, conv_bias=False),
@@ -239,7 +240,7 @@ def test_each_part_of_a_family_shows(family: str) -> None:
         wanted = theirs(tokens).logits
         unseen = []
         for name, fault in FAULTS.items():
-            if fault(spec) != spec:
+            if repr(fault(spec)) != repr(spec):  # some fields are not compared
                 logits = logits_of(ours_of(fault(spec), state, spec), tokens)
                 if float((logits - wanted).abs().max() / wanted.abs().max()) < 1e-4:
                     unseen.append(name)

@@ -94,7 +94,7 @@ def dense(model: nn.Module, weights: dict[str, Tensor], scale: float) -> dict[st
 
 
 @pytest.mark.parametrize("targets", [("q", "v"), ALL])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "mixers"])  # whose mixers take no adapters
 def test_a_dense_model_whose_weights_are_put_together(name: str, targets: tuple[str, ...]) -> None:
     """Gradients of A and B by the chain rule out of those of W + (alpha / r) B A; momentum and norm by hand."""
     # A rate of 1 throws a model with scaled embeddings about: rounding grows over 1e-10 in four steps.
