@@ -99,11 +99,20 @@ def add_projected_scan(
     """A scan between two projections, with a short convolution over `kernel` tokens before it and a gated norm behind
     it. projected, convolved, out: [key] elements per token of a rank, of the first projection, of what is convolved,
     and of what the scan puts out. Kept by all: what the first projection gives, and what the last one takes."""
+    builder.add_gemm(ops, "mixer in", builder.shard.tokens, projected, builder.model.hidden)
+    add_scan_and_output(builder, ops, scan, projected, convolved, out, kernel)
+
+
+def add_scan_and_output(
+    builder: Builder, ops: LayerOperations, scan: Scan, projected: Array, convolved: Array, out: Array, kernel: int
+) -> None:
+    """The same without the projections before the scan, for mixers that make some of what is projected otherwise.
+    kernel: 1 without a convolution."""
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     tokens = shard.tokens
-    builder.add_gemm(ops, "mixer in", tokens, projected, h)
     builder.add_gemm(ops, "mixer out", tokens, h, out)
-    add_convolution(builder, ops, convolved)
+    if kernel > 1:
+        add_convolution(builder, ops, convolved)
     add_scan(builder, ops, scan)
     add_steps(builder, ops, scan, projected, convolved)
     add_gated_norm(builder, ops, out)

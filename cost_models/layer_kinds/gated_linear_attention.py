@@ -17,7 +17,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_context_parallel, add_gated_norm, add_scan
+from .chunked_scan import Scan, add_scan_and_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,6 @@ def _add(builder: Builder, ops: LayerOperations, mixer: GatedLinearAttention) ->
     tokens, keys, values = shard.tokens, mixer.keys / shard.tp, mixer.values / shard.tp
     projected = mixer.projected / shard.tp
     builder.add_gemm(ops, "mixer in", tokens, projected, h)
-    builder.add_gemm(ops, "mixer out", tokens, h, values)
     if mixer.decay_rank:
         builder.add_gemm(ops, "mixer decay down", tokens, float(mixer.decay_rank), h)
         builder.add_gemm(ops, "mixer decay up", tokens, keys, float(mixer.decay_rank))
@@ -83,14 +82,8 @@ def _add(builder: Builder, ops: LayerOperations, mixer: GatedLinearAttention) ->
     heads = mixer.heads / shard.tp
     scan = Scan(heads=heads, key_heads=heads, key_dim=mixer.key_head_dim, value_dim=mixer.value_head_dim,
                 chunk=mixer.chunk)  # fmt: skip
-    add_scan(builder, ops, scan)
-    add_gated_norm(builder, ops, values)
-    add_context_parallel(builder, ops, scan, projected, values, 0.0 * keys, 1)
-    ops.saved.append(Saved("projected by mixer", w * tokens * projected))
+    add_scan_and_output(builder, ops, scan, projected, 0.0 * keys, values, kernel=1)
     ops.saved.append(Saved("scan output", w * tokens * values, tag("attn"), mask_of_modules("core_attn")))
-    if ops.keeps_input():
-        ops.saved.append(Saved("mixer output", builder.kept_input * tokens * values))
-    ops.wgrad_stash += [w * tokens * projected, builder.kept_input * tokens * values, w * h * shard.sp_tokens]
 
 
 KIND = MixerKind(

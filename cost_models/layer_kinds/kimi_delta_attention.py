@@ -16,7 +16,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import Scan, add_context_parallel, add_convolution, add_gated_norm, add_scan
+from .chunked_scan import Scan, add_scan_and_output
 
 _CHUNK = 64  # tokens (flash-linear-attention, ops/kda/chunk.py)
 
@@ -60,22 +60,15 @@ def _add(builder: Builder, ops: LayerOperations, mixer: KimiDeltaAttention) -> N
     builder.add_gemm(ops, "mixer in", tokens, 3 * width + heads, h)
     builder.add_gemm(ops, "mixer decay and gate down", tokens, 2.0 * mixer.head_dim, h)
     builder.add_gemm(ops, "mixer decay and gate up", tokens, width, float(mixer.head_dim), count=2.0)
-    builder.add_gemm(ops, "mixer out", tokens, h, width)
-    add_convolution(builder, ops, 3 * width)
     scan = Scan(heads=heads, key_heads=heads, key_dim=mixer.head_dim, value_dim=mixer.head_dim, chunk=_CHUNK,
                 delta=True)  # fmt: skip
-    add_scan(builder, ops, scan)
-    add_gated_norm(builder, ops, width)
     projected = 5 * width + heads  # queries, keys, values, decay, gate; step
-    add_context_parallel(builder, ops, scan, projected, width, 3 * width, mixer.conv_kernel)
+    add_scan_and_output(builder, ops, scan, projected, 3 * width, width, mixer.conv_kernel)
     sends = mask_of_modules("core_attn")
-    ops.saved.append(Saved("projected by mixer", w * tokens * (projected + 2 * mixer.head_dim)))
+    ops.saved.append(Saved("decay and gate down", 2 * w * tokens * mixer.head_dim))
     ops.saved.append(Saved("queries, keys and values of the scan", 3 * w * tokens * width, tag("attn"), sends))
     ops.saved.append(Saved("inverses of chunks", w * tokens * _CHUNK * heads, tag("attn"), sends))
     ops.saved.append(Saved("scan output", w * tokens * width, tag("attn"), sends))
-    if ops.keeps_input():
-        ops.saved.append(Saved("mixer output", builder.kept_input * tokens * width))
-    ops.wgrad_stash += [w * tokens * projected, builder.kept_input * tokens * width, w * h * shard.sp_tokens]
 
 
 KIND = MixerKind(
