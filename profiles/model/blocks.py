@@ -140,7 +140,13 @@ def expert_model(
         f.problem("num_experts_per_tok", f"{moe.top_k} experts per token, but there are only {moe.experts}")
     positions = f.count("max_position_embeddings", default=2048)
     spec = assemble(f, family, layers, hidden=hidden, tied=False, max_positions=positions)
-    # transformers multiplies it by a mean over layers of loads that are not over the experts of a token
-    # (load_balancing_loss_func).
-    in_each_layer = f.number("router_aux_loss_coef", 0.0) * moe.top_k / max(sum(is_moe), 1)
+    return with_balancing(f, spec, moe, sum(is_moe), default=0.0)
+
+
+def with_balancing(
+    f: Fields, spec: ModelSpec, moe: MixtureOfExperts, num_moe: int, default: float = 0.001
+) -> ModelSpec:
+    """The balancing loss of each of `num_moe` layers. transformers multiplies its coefficient by a mean over layers of
+    loads that are not over the experts of a token (load_balancing_loss_func)."""
+    in_each_layer = f.number("router_aux_loss_coef", default) * moe.top_k / max(num_moe, 1)
     return replace(spec, moe_aux_loss_coeff=in_each_layer)

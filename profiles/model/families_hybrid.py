@@ -5,12 +5,12 @@ Defaults as in `families.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from .blocks import assemble, attention_of, num_layers_of
+from .blocks import assemble, attention_of, num_layers_of, with_balancing
 from .families_llama import with_norms_of_heads
 from .families_moe import sparse_pattern
 from .fields import Fields
@@ -48,35 +48,25 @@ def _qwen(f: Fields, family: str, blocks: Sequence[FeedForward | MixtureOfExpert
     return replace(spec, unit_offset_norms=True, partial_rotary_factor=0.25)
 
 
-def _with_balancing(f: Fields, spec: ModelSpec, moe: MixtureOfExperts) -> ModelSpec:
-    """As in `expert_model`: a mean over layers of loads that are not over the experts of a token."""
-    routed = sum(spec.kinds[index].is_moe for index in spec.pattern)
-    return replace(spec, moe_aux_loss_coeff=f.number("router_aux_loss_coef", 0.001) * moe.top_k / max(routed, 1))
-
-
-def _experts(f: Fields, *, normalised: bool, **defaults: int) -> MixtureOfExperts:
-    """defaults: of sizes that a config may leave out, by name."""
+def _experts(f: Fields, *, normalised: bool, inner: dict[str, int]) -> MixtureOfExperts:
+    """inner: {"default": width} of an expert and of the shared one, where a config may leave them out."""
     return MixtureOfExperts(
-        experts=f.count("num_experts", **_default(defaults, "num_experts")),
-        top_k=f.count("num_experts_per_tok", **_default(defaults, "num_experts_per_tok")),
-        expert_inner=f.count("moe_intermediate_size", **_default(defaults, "moe_intermediate_size")),
-        shared_inner=f.count("shared_expert_intermediate_size", minimum=0,
-                             **_default(defaults, "shared_expert_intermediate_size")),
+        experts=f.count("num_experts"),
+        top_k=f.count("num_experts_per_tok"),
+        expert_inner=f.count("moe_intermediate_size", **inner),
+        shared_inner=f.count("shared_expert_intermediate_size", minimum=0, **inner),
         shared_gate=True,
         router_normalised=normalised,
-    )  # fmt: skip
-
-
-def _default(defaults: Mapping[str, int], name: str) -> dict[str, int]:
-    return {"default": defaults[name]} if name in defaults else {}
+    )
 
 
 def qwen3_next(f: Fields) -> ModelSpec:
     """Experts in most layers."""
-    moe = _experts(f, normalised=f.flag("norm_topk_prob", True))
+    moe = _experts(f, normalised=f.flag("norm_topk_prob", True), inner={})
     dense = FeedForward(inner=f.count("intermediate_size", default=5632))
     sparse = sparse_pattern(f, num_layers_of(f))
-    return _with_balancing(f, _qwen(f, "qwen3_next", [moe if routed else dense for routed in sparse]), moe)
+    spec = _qwen(f, "qwen3_next", [moe if routed else dense for routed in sparse])
+    return with_balancing(f, spec, moe, sum(sparse))
 
 
 def qwen3_5(f: Fields) -> ModelSpec:
@@ -87,8 +77,9 @@ def qwen3_5(f: Fields) -> ModelSpec:
 
 def qwen3_5_moe(f: Fields) -> ModelSpec:
     """The text model of Qwen 3.5 with experts in all layers."""
-    moe = _experts(f, normalised=True, moe_intermediate_size=512, shared_expert_intermediate_size=512)
-    return _with_balancing(f, _qwen(f, "qwen3_5_moe", [moe] * num_layers_of(f)), moe)
+    layers = num_layers_of(f)
+    moe = _experts(f, normalised=True, inner={"default": 512})
+    return with_balancing(f, _qwen(f, "qwen3_5_moe", [moe] * layers), moe, layers)
 
 
 def olmo_hybrid(f: Fields) -> ModelSpec:

@@ -12,7 +12,7 @@ from ...cost_models.layer_kinds.kimi_delta_attention import KimiDeltaAttention
 from ...cost_models.layer_kinds.rwkv7 import Rwkv7
 from ...cost_models.layer_kinds.short_convolution import ShortConvolution
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
-from .blocks import assemble, attention_of, num_layers_of
+from .blocks import assemble, attention_of, num_layers_of, with_balancing
 from .families_moe import latent_attention
 from .fields import Fields
 
@@ -42,11 +42,11 @@ def minimax(f: Fields) -> ModelSpec:
     kinds = [of[word] for word in words]
     spec = assemble(f, "minimax", kinds, hidden=hidden, tied=False, max_positions=positions)
     factors = [name for name in _FACTORS if f.number(name, 1.0) != 1.0]
-    return replace(
+    spec = replace(
         spec, unmodelled=("residuals behind norms", *factors),
         partial_rotary_factor=f.count("rotary_dim", default=attention.head_dim) / attention.head_dim,
-        moe_aux_loss_coeff=f.number("router_aux_loss_coef", 0.001) * moe.top_k / layers,
     )  # fmt: skip
+    return with_balancing(f, spec, moe, layers)
 
 
 def kimi_linear(f: Fields) -> ModelSpec:

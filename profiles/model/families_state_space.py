@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ...cost_models.layer_kinds.mamba import Mamba
 from ...cost_models.layer_kinds.mamba2 import Mamba2
-from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
-from .blocks import assemble, attention_of, num_layers_of
+from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
+from .blocks import assemble, attention_of, num_layers_of, with_balancing
 from .families_llama import with_granite_factors
 from .fields import Fields
 
@@ -197,7 +197,7 @@ _MULTIPLIERS = ("attention_in_multiplier", "attention_out_multiplier", "key_mult
 def falcon_h1(f: Fields) -> ModelSpec:
     """Attention and Mamba-2 of the same input, then an MLP, in every layer."""
     hidden, bias = f.count("hidden_size"), f.flag("attention_bias", False)
-    attention: Attention = attention_of(f, hidden, bias=(bias, bias))
+    attention = attention_of(f, hidden, bias=(bias, bias))
     channels = f.count("mamba_d_ssm", default=1024) if f.has("mamba_d_ssm") or "mamba_d_ssm" not in f.data else None
     mixer = _mixer(f, hidden, channels=channels, out_bias=f.flag("projectors_bias", False))
     mixer = replace(mixer, gated_norm=f.flag("mamba_rms_norm", False))
@@ -216,6 +216,7 @@ def falcon_h1(f: Fields) -> ModelSpec:
 
 def _numbers(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else [value]
+
 
 def mamba(f: Fields, family: str = "mamba") -> ModelSpec:
     """Layers of nothing but Mamba of the first version."""
@@ -271,8 +272,7 @@ def jamba(f: Fields) -> ModelSpec:
     ]  # fmt: skip
     positions = f.count("max_position_embeddings", default=262144)
     spec = assemble(f, "jamba", kinds, hidden=hidden, tied=False, max_positions=positions)
-    coefficient = f.number("router_aux_loss_coef", 0.001) * moe.top_k / max(sum(routes), 1)
-    return replace(spec, moe_aux_loss_coeff=coefficient)
+    return with_balancing(f, spec, moe, sum(routes))
 
 
 def _every(f: Fields, period: str, offset: str, layers: int, default: tuple[int, int]) -> list[bool]:
