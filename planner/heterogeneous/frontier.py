@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -36,14 +37,11 @@ class _Class:
     parts: tuple[IslandPart, ...]
     layouts: list[Layout]
     paths: list[Path] = field(default_factory=list)  # known of the schedule
-    _columns: PipelineColumns | None = None
 
-    @property
+    @cached_property
     def columns(self) -> PipelineColumns:
         """Made when the first of the class is the most promising of all."""
-        if self._columns is None:
-            self._columns = columns_of(self.parts, self.layouts, self._bridge)
-        return self._columns
+        return columns_of(self.parts, self.layouts, self._bridge)
 
     def _bridge(self, first: int, second: int) -> Bridge:
         return bridge_between(self.resolved.cluster, self.parts[first], self.parts[second])
@@ -71,15 +69,12 @@ class OpenOrder:
     order: tuple[IslandPart, ...]
     bounds: Array  # [layout] seconds of a step that no partition beats
     stage: Ints  # [layout]
-    _relaxation: Relaxation | None = None
 
     def __post_init__(self) -> None:
         self._renew()
 
     def prove(self, row: int, worth_s: float) -> None:
         """Solve the program of a layout, and try its multipliers on all whose bounds are below `worth_s`."""
-        if self._relaxation is None:
-            self._relaxation = self.of.relaxation(self.order)
         proof = self._relaxation.prove(row, worth_s)
         rows = np.flatnonzero((self.bounds < worth_s) | (np.arange(len(self.bounds)) == row))
         self.bounds[rows] = np.maximum(self.bounds[rows], self._relaxation.bounds(proof, rows))
@@ -89,6 +84,10 @@ class OpenOrder:
     def settle(self, row: int, stage: int, bound_s: float) -> None:
         self.bounds[row], self.stage[row] = max(self.bounds[row], bound_s), stage
         self._renew()
+
+    @cached_property
+    def _relaxation(self) -> Relaxation:
+        return self.of.relaxation(self.order)
 
     def _renew(self) -> None:
         """The least bound of the layouts before each stage."""
