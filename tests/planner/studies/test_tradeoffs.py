@@ -205,7 +205,7 @@ def test_a_search_cut_short_is_no_answer() -> None:
     calls: list[float] = []
     answers = search_tasks.in_order(Here(), late, lambda count, best: calls.append(best))
     assert [one.stopped for one in answers] == ["time limit", "interrupted", "interrupted"]
-    assert len(calls) <= 1  # none, if the first one ends before it has found anything
+    assert not calls  # the first one ends within its first batch of meshes
     assert gpu_curve_module._tried(tried.on(16), answers[0], math.inf).status in ("cut short", "not reached")
 
 
