@@ -36,8 +36,8 @@ def distinct(codes: Ints, size: int | None = None) -> tuple[Ints, Ints]:
 
 
 def group_rows(columns: Iterable[Ints]) -> tuple[Ints, Ints]:
-    """Of the rows of non-negative columns [n]: the first one of each distinct row, in order of these, and [n] the index
-    of each row's."""
+    """Distinct rows of non-negative columns [n]: the first index of each, in ascending order of the rows, and for
+    every row [n] the number of its distinct row."""
     values, index = distinct(*_row_codes(columns))
     first = np.empty(len(values), dtype=np.int64)
     first[index[::-1]] = np.arange(len(index))[::-1]  # what is assigned last stays: the first row

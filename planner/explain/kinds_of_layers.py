@@ -30,7 +30,7 @@ class KindLoad(BaseModel):
 
 
 def kind_loads(request: Request, candidate: Candidate) -> tuple[KindLoad, ...]:
-    """Of the layers of the model, in the order in which it has them first."""
+    """The load of each kind of layer. Kinds are in the order of their first layers in the model."""
     staged = staged_as(resolve(request), candidate)
     problem, tables, key = staged.resolved.problem, staged.ledger.tables, staged.key
     kernels, layers = kernel_seconds(tables, staged.resolved.rates), slice(-EXTRA_KINDS)

@@ -1,7 +1,7 @@
 """Switches of numerics: what gradients are reduced in, and how tensors are quantised.
 
-A search never compares them. Those of NUMERICS change what is trained: they are as the framework has them unless
-requested. Gathers of quantised weights are on wherever they are legal.
+A search never compares them. The switches of NUMERICS change the trained model: they keep the framework's values
+unless requested. Gathers of quantised weights are on wherever they are legal.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..parallel.recompute import wholes
 
-# Tokens whose scores and states are there at a time: what a block needs beside its inputs is not kept.
+# Tokens whose scores and states are there at a time. A block keeps its inputs only.
 BLOCK = 1024
 
 

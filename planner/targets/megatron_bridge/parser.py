@@ -6,8 +6,8 @@ A case is {module, world, environment, capability, device}: text of a module wit
 null, or what Bridge says against it: the dataclasses refuse unknown fields, and `runtime_config_update` does what
 `pretrain` does before anything is built (precision, overlaps, `validate` with the TransformerConfig of the core). That
 virtual stages divide the layers is asserted by Bridge when it builds a chunk; it is asserted here with its condition.
-What a GPU machine has and this one lacks is stood in for: the properties of the device, and packages that run kernels
-(TransformerEngine, ModelOpt, resiliency, ...), of which importing asks names only.
+Stand-ins replace the parts of a GPU machine that this one lacks: the properties of the device, and packages that run
+kernels (TransformerEngine, ModelOpt, resiliency, ...), of which importing asks names only.
 """
 
 from __future__ import annotations
