@@ -13,17 +13,18 @@ from __future__ import annotations
 import numpy as np
 
 from ..cuda_graphs import launched_beside_attention
+from ..layer_kinds.attention import add_attention
+from ..layer_kinds.dense import add_dense, last_of_block
+from ..layer_kinds.experts import add_experts
 from ..layer_kinds.registry import kind_of
+from ..layer_kinds.sparse_attention import add_sparse_attention
 from ..offload_modules import mask_of_modules
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
-from .attention_operations import add_attention
 from .element_bytes import cast_bytes
-from .feed_forward_operations import add_dense, add_experts, last_of_block
 from .graph_parts import kept_outputs
 from .operation_builder import Builder
 from .operations import LAST, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
-from .sparse_attention_operations import add_sparse_attention
 
 
 def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> LayerOperations:

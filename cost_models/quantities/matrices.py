@@ -10,60 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..layer_kinds import attention, dense, experts, sparse_attention
 from ..layer_kinds.registry import kind_of
-from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ..specs.model import FeedForward, Layer, ModelSpec
 from .matrix import Matrix
 
 
 def layer_matrices(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]]:
     """The matrices of a layer of `kind`, and how many it has of each."""
     h, block = model.hidden, kind.feed_forward
-    for matrix in _attention(kind.attention, h) if kind.attention is not None else ():
-        yield matrix, 1
+    if (mixing := kind.attention) is not None:
+        for matrix in attention.matrices(mixing, h):
+            yield matrix, 1
+        if mixing.index is not None and not mixing.index.shared:
+            for matrix in sparse_attention.index_matrices(mixing, mixing.index, h):
+                yield matrix, 1
     for matrix in kind_of(kind.mixer).matrices(kind.mixer, h) if kind.mixer is not None else ():
         yield matrix, 1
     if isinstance(block, FeedForward):
-        yield from _block(h, block.inner, block.gated)
+        for matrix in dense.matrices(h, block.inner, block.gated):
+            yield matrix, 1
     elif block is not None:
-        yield from _experts(h, block)
-
-
-def _experts(h: int, block: MixtureOfExperts) -> Iterator[tuple[Matrix, int]]:
-    yield Matrix(((block.experts, h),), split=False), 1  # the router
-    if block.latent is not None:
-        yield Matrix(((block.latent, h),), split=False), 1
-        yield Matrix(((h, block.latent),), split=False), 1
-    for matrix, number in _block(block.latent or h, block.expert_inner, block.gated, expert=True):
-        yield matrix, number * block.experts
-    if block.shared_inner:
-        yield from _block(h, block.shared_inner, block.gated)
-    if block.shared_gate:
-        yield Matrix(((1, h),), split=False), 1
-
-
-def _attention(attention: Attention, hidden: int) -> Iterator[Matrix]:
-    heads, width = attention.heads, attention.heads * attention.head_dim
-    if attention.kv_lora_rank is None:
-        keys, values = (attention.kv_heads * dim for dim in (attention.head_dim, attention.value_head_dim))
-        gate = ((heads * attention.value_head_dim, hidden),) * attention.output_gate
-        yield Matrix(((width, hidden), (keys, hidden), (values, hidden), *gate))
-    else:
-        if attention.q_lora_rank is not None:
-            yield Matrix(((attention.q_lora_rank, hidden),), split=False)
-        yield Matrix(((width, attention.q_lora_rank or hidden),))
-        yield Matrix(((attention.kv_lora_rank + attention.rope_head_dim, hidden),), split=False)
-        without_positions = attention.head_dim - attention.rope_head_dim
-        yield Matrix(((heads * (without_positions + attention.value_head_dim), attention.kv_lora_rank),))
-    yield Matrix(((hidden, heads * attention.value_head_dim),))
-    if (index := attention.index) is not None and not index.shared:
-        for shape in ((index.heads * index.head_dim, attention.q_lora_rank or hidden), (index.head_dim, hidden),
-                      (index.heads, hidden)):  # fmt: skip
-            yield Matrix((shape,), split=False)
-
-
-def _block(hidden: int, inner: int, gated: bool, *, expert: bool = False) -> Iterator[tuple[Matrix, int]]:
-    yield Matrix((((2 if gated else 1) * inner, hidden),), expert=expert), 1
-    yield Matrix(((hidden, inner),), expert=expert), 1
+        yield from experts.matrices(block, h)
 
 
 def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, int], ...], ...]:

@@ -8,109 +8,23 @@ Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases a
 
 from __future__ import annotations
 
+from ..layer_kinds import attention as attention_kind
+from ..layer_kinds import dense, experts, sparse_attention
 from ..layer_kinds.registry import kind_of
-from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, SparseIndex
+from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 
 
 def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
-    """Elements of the projections, biases, head norms and sinks of one attention block.
-
-    Grouped-query: q = h·a·d, k = h·g·d, v = h·g·d_v, o = a·d_v·h. Only what is there gets a key.
-    """
-    counts = _latent(attention, hidden) if attention.is_mla else _grouped_query(attention, hidden)
-    counts["o"] = attention.heads * attention.value_head_dim * hidden
-    if attention.output_bias:
-        counts["o_bias"] = hidden
+    """Elements of one attention block, that of its index with it."""
+    counts = attention_kind.parameters(attention, hidden)
     if attention.index is not None and not attention.index.shared:
-        counts |= _index(attention, attention.index, hidden)
-    if attention.norm_parameters:
-        counts["qk_norm"] = attention.norm_parameters
-    if attention.sink_parameters:
-        counts["sinks"] = attention.sink_parameters
-    return counts
-
-
-def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
-    widths = {
-        "q": attention.heads * attention.head_dim,
-        "k": attention.kv_heads * attention.head_dim,
-        "v": attention.kv_heads * attention.value_head_dim,
-    }
-    if attention.output_gate:
-        widths["q_gate"] = attention.heads * attention.value_head_dim
-    counts = {name: hidden * width for name, width in widths.items()}
-    if attention.qkv_bias:
-        counts["qkv_bias"] = sum(widths.values())
-    return counts
-
-
-def _latent(attention: Attention, hidden: int) -> dict[str, int]:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1; without `o` and norms).
-
-    q = h·a·d, or q_a = h·r_q and q_b = r_q·a·d; kv_a = h·(r_kv + d_rope); kv_b = r_kv·a·(d - d_rope + d_v).
-    A bias, where the family has one, is on the down projections (and on o) only.
-    """
-    rank = attention.kv_lora_rank or 0
-    q_width = attention.heads * attention.head_dim
-    latent_width = rank + attention.rope_head_dim
-    counts: dict[str, int] = {}
-    if attention.q_lora_rank is None:
-        counts["q"] = hidden * q_width
-    else:
-        counts["q_a"] = hidden * attention.q_lora_rank
-        counts["q_b"] = attention.q_lora_rank * q_width
-    counts["kv_a"] = hidden * latent_width
-    nope_head_dim = attention.head_dim - attention.rope_head_dim
-    counts["kv_b"] = rank * attention.heads * (nope_head_dim + attention.value_head_dim)
-    if attention.qkv_bias:
-        counts["qkv_bias"] = latent_width + (attention.q_lora_rank or 0)
-    return counts
-
-
-def _index(attention: Attention, index: SparseIndex, hidden: int) -> dict[str, int]:
-    """Queries of all heads, one key with a norm and its bias, a weight per head (DeepSeek-V3.2, arXiv 2512.02556)."""
-    return {
-        "index_q": (attention.q_lora_rank or hidden) * index.heads * index.head_dim,
-        "index_k": hidden * index.head_dim,
-        "index_norm": 2 * index.head_dim,
-        "index_weights": hidden * index.heads,
-    }
-
-
-def _matrices(hidden: int, inner: int, gated: bool, bias: bool) -> dict[str, int]:
-    """up and down (h·f each), gate when gated, and one bias per output element."""
-    counts = {"gate": hidden * inner} if gated else {}
-    counts["up"] = hidden * inner
-    counts["down"] = inner * hidden
-    if bias:
-        counts["ffn_bias"] = inner * (2 if gated else 1) + hidden
+        counts |= sparse_attention.index_parameters(attention, attention.index, hidden)
     return counts
 
 
 def feed_forward_parameters(block: FeedForward | MixtureOfExperts, hidden: int) -> dict[str, int]:
-    """Elements of one feed-forward block, dense or mixture of experts.
-
-    Mixture: router = h·E (+ E), experts = E·(2 or 3)·h·f_e (+ biases), shared = (2 or 3)·h·f_shared, shared_gate = h.
-    """
-    if isinstance(block, FeedForward):
-        counts = _matrices(hidden, block.inner, block.gated, block.bias)
-        return counts | ({"activation": block.activation_parameters} if block.activation_parameters else {})
-    counts = {"router": hidden * block.experts}
-    if block.router_bias:
-        counts["router_bias"] = block.experts
-    counts["experts"] = block.experts * one_expert_parameters(block, hidden)
-    if block.latent is not None:
-        counts["latent"] = 2 * hidden * block.latent
-    if block.shared_inner:
-        counts["shared"] = sum(_matrices(hidden, block.shared_inner, block.gated, False).values())
-    if block.shared_gate:
-        counts["shared_gate"] = hidden
-    return counts
-
-
-def one_expert_parameters(block: MixtureOfExperts, hidden: int) -> int:
-    """Elements of one routed expert, its biases included."""
-    return sum(_matrices(block.latent or hidden, block.expert_inner, block.gated, block.expert_bias).values())
+    """Elements of one feed-forward block, dense or mixture of experts."""
+    return dense.parameters(block, hidden) if isinstance(block, FeedForward) else experts.parameters(block, hidden)
 
 
 def norm_parameters(num_norms: int, hidden: int, bias: bool) -> int:
@@ -135,7 +49,9 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
 def expert_parameters(model: ModelSpec, kind: Layer) -> int:
     """Routed experts of one layer of `kind` (0 when dense): what expert parallelism splits."""
     block = kind.feed_forward
-    return block.experts * one_expert_parameters(block, model.hidden) if isinstance(block, MixtureOfExperts) else 0
+    if not isinstance(block, MixtureOfExperts):
+        return 0
+    return block.experts * experts.one_expert_parameters(block, model.hidden)
 
 
 def embedding_parameters(model: ModelSpec) -> int:
@@ -195,7 +111,7 @@ def _idle(model: ModelSpec, kind: Layer) -> int:
     block = kind.feed_forward
     if not isinstance(block, MixtureOfExperts):
         return 0
-    return (block.experts - block.top_k) * one_expert_parameters(block, model.hidden)
+    return (block.experts - block.top_k) * experts.one_expert_parameters(block, model.hidden)
 
 
 def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict[str, tuple[int, int, bool]]:
@@ -203,28 +119,13 @@ def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict
 
     MLA: q, k, v are the up projections. gate, up, down are the dense or shared block; routed experts take no adapters.
     """
-    shapes = _attention_shapes(kind.attention, model.hidden) if kind.attention is not None else {}
+    shapes = attention_kind.projection_shapes(kind.attention, model.hidden) if kind.attention is not None else {}
     if (block := kind.feed_forward) is not None:
         inner = block.inner if isinstance(block, FeedForward) else block.shared_inner
         shapes |= {"gate": (model.hidden, inner, True)} if block.gated else {}
         shapes |= {"up": (model.hidden, inner, True), "down": (inner, model.hidden, False)}
     wanted = {name: shapes[name] for name in targets if name in shapes}
     return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
-
-
-def _attention_shapes(attention: Attention, h: int) -> dict[str, tuple[int, int, bool]]:
-    q_in, kv_in, k_width = h, h, attention.kv_heads * attention.head_dim
-    v_width = attention.kv_heads * attention.value_head_dim
-    if attention.is_mla:
-        q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
-        k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
-        v_width = attention.heads * attention.value_head_dim
-    return {
-        "q": (q_in, attention.heads * attention.head_dim, True),
-        "k": (kv_in, k_width, True),
-        "v": (kv_in, v_width, True),
-        "o": (attention.heads * attention.value_head_dim, h, False),
-    }
 
 
 def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:

@@ -1,14 +1,77 @@
-"""Operations of an attention block: projections, the core, positions, context parallelism."""
+"""Attention to all tokens before, or to a window of them: projections, the core, positions, context parallelism."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from ..arrays import Array
 from ..offload_modules import mask_of_modules
+from ..quantities.matrix import Matrix
+from ..quantities.operation_builder import Builder
+from ..quantities.operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention
-from .operation_builder import Builder
-from .operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
+from . import latent_attention
+
+
+def parameters(attention: Attention, hidden: int) -> dict[str, int]:
+    """Elements of the projections, biases, head norms and sinks of one attention block.
+
+    Grouped-query: q = h·a·d, k = h·g·d, v = h·g·d_v, o = a·d_v·h. Only what is there gets a key.
+    """
+    counts = latent_attention.parameters(attention, hidden) if attention.is_mla else _grouped_query(attention, hidden)
+    counts["o"] = attention.heads * attention.value_head_dim * hidden
+    if attention.output_bias:
+        counts["o_bias"] = hidden
+    if attention.norm_parameters:
+        counts["qk_norm"] = attention.norm_parameters
+    if attention.sink_parameters:
+        counts["sinks"] = attention.sink_parameters
+    return counts
+
+
+def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
+    widths = {
+        "q": attention.heads * attention.head_dim,
+        "k": attention.kv_heads * attention.head_dim,
+        "v": attention.kv_heads * attention.value_head_dim,
+    }
+    if attention.output_gate:
+        widths["q_gate"] = attention.heads * attention.value_head_dim
+    counts = {name: hidden * width for name, width in widths.items()}
+    if attention.qkv_bias:
+        counts["qkv_bias"] = sum(widths.values())
+    return counts
+
+
+def projection_shapes(attention: Attention, h: int) -> dict[str, tuple[int, int, bool]]:
+    """Inputs, outputs, and whether tensor parallelism splits the outputs, of each projection that takes adapters: of
+    latent attention the up projections."""
+    q_in, kv_in, k_width = h, h, attention.kv_heads * attention.head_dim
+    v_width = attention.kv_heads * attention.value_head_dim
+    if attention.is_mla:
+        q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
+        k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
+        v_width = attention.heads * attention.value_head_dim
+    return {
+        "q": (q_in, attention.heads * attention.head_dim, True),
+        "k": (kv_in, k_width, True),
+        "v": (kv_in, v_width, True),
+        "o": (attention.heads * attention.value_head_dim, h, False),
+    }
+
+
+def matrices(attention: Attention, hidden: int) -> Iterator[Matrix]:
+    """Those that Muon orthogonalises."""
+    if attention.is_mla:
+        yield from latent_attention.matrices(attention, hidden)
+    else:
+        keys, values = (attention.kv_heads * dim for dim in (attention.head_dim, attention.value_head_dim))
+        gate = ((attention.heads * attention.value_head_dim, hidden),) * attention.output_gate
+        queries = (attention.heads * attention.head_dim, hidden)
+        yield Matrix((queries, (keys, hidden), (values, hidden), *gate))
+    yield Matrix(((hidden, attention.heads * attention.value_head_dim),))
 
 
 def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
@@ -17,7 +80,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     tokens, a, d, dv = shard.tokens, attention.heads / shard.tp, attention.head_dim, attention.value_head_dim
     g = np.maximum(attention.kv_heads / shard.tp, 1.0)
     if attention.is_mla:
-        add_latent_projections(builder, ops, attention)
+        latent_attention.add_projections(builder, ops, attention)
         g = a  # MLA decompresses keys and values for every head before the core
     else:
         gate = a * dv if attention.output_gate else 0.0
@@ -110,30 +173,6 @@ def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:
         ops.traffic.append(
             MemoryTraffic("score dropout", (2 * w + 1) * scores, (2 * w + 1) * scores, tag("attn"), False)
         )
-
-
-def add_latent_projections(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
-    """MLA: the down projections are replicated over tp, the up projections split by heads."""
-    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
-    a, rank, rope = attention.heads / shard.tp, attention.kv_lora_rank or 0, attention.rope_head_dim
-    latent = rank + rope
-    ops.wgrad_stash.append(w * shard.tokens * a * attention.head_dim)
-    if attention.q_lora_rank:
-        ops.wgrad_stash.append(2 * w * shard.sp_tokens * attention.q_lora_rank)
-        builder.add_gemm(ops, "query down", shard.sp_tokens, attention.q_lora_rank, h)
-        builder.add_gemm(ops, "query up", shard.tokens, a * attention.head_dim, attention.q_lora_rank, tag("mla"))
-        latent += attention.q_lora_rank
-    else:
-        builder.add_gemm(ops, "query", shard.tokens, a * attention.head_dim, h, tag("mla"))
-    nope_and_value = attention.head_dim - rope + attention.value_head_dim
-    ops.wgrad_stash += [w * shard.sp_tokens * (2 * rank + rope), w * shard.tokens * a * nope_and_value]
-    builder.add_gemm(ops, "key-value down", shard.sp_tokens, rank + rope, h)
-    builder.add_gemm(ops, "key-value up", shard.tokens, a * nope_and_value, rank, tag("mla"))
-    sends = mask_of_modules("qkv_linear")
-    ops.saved.append(Saved("latent", w * shard.sp_tokens * latent, offload=sends))
-    inputs = {("q",): attention.q_lora_rank or 0, ("k", "v"): rank + rope}  # of the up projections: normed latents
-    normed = sum(width for names, width in inputs.items() if ops.keeps_input(*names))
-    ops.saved.append(Saved("latent norm output", w * shard.sp_tokens * normed, offload=sends))
 
 
 def _context(builder: Builder, attention: Attention) -> float:

@@ -1,65 +1,58 @@
-"""Operations of a feed-forward block: dense, or routed experts with their collectives."""
+"""A mixture of experts: router, routed experts with their collectives, shared experts."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from ..arrays import Array
 from ..cuda_graphs import IS_ITERATION, RANK_CAPACITY, STASH_FACTOR, has_fixed_shapes, router_launches
 from ..offload_modules import mask_of_modules
+from ..quantities.matrix import Matrix
+from ..quantities.operation_builder import Builder
+from ..quantities.operations import Exchange, LayerOperations, MemoryTraffic, Saved, tag
+from ..quantities.token_dispatch import distinct_share
 from ..specs.model import MixtureOfExperts
-from .operation_builder import Builder
-from .operations import LAST, Exchange, LayerOperations, MemoryTraffic, Saved, tag
-from .token_dispatch import distinct_share
+from . import dense
+from .dense import add_activation, add_dense, last_of_block
 
 
-def add_dense(builder: Builder, ops: LayerOperations, inner: float, gated: bool, module: str = "mlp") -> None:
-    """module: the recompute module that drops the whole block, without its norm."""
-    whole = tag(module)
-    shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
-    f, tokens = inner / shard.tp, shard.tokens
-    builder.add_gemm(ops, "up", tokens, f * (2 if gated else 1), h, whole)
-    builder.add_gemm(ops, "down", tokens, h, f, LAST | last_of_block(builder, module))
-    ops.wgrad_stash.append((w * (2 if gated else 1) + builder.kept_input) * tokens * f + w * h * shard.sp_tokens)
-    _add_activation(builder, ops, tokens * f, gated, tag("act", module), w, ops.keeps_input("down"))
+def parameters(block: MixtureOfExperts, hidden: int) -> dict[str, int]:
+    """Elements of the block: router = h·E (+ E), experts = E·(2 or 3)·h·f_e (+ biases), shared = (2 or 3)·h·f_shared,
+    shared_gate = h."""
+    counts = {"router": hidden * block.experts}
+    if block.router_bias:
+        counts["router_bias"] = block.experts
+    counts["experts"] = block.experts * one_expert_parameters(block, hidden)
+    if block.latent is not None:
+        counts["latent"] = 2 * hidden * block.latent
+    if block.shared_inner:
+        counts["shared"] = sum(dense.matrix_parameters(hidden, block.shared_inner, block.gated, False).values())
+    if block.shared_gate:
+        counts["shared_gate"] = hidden
+    return counts
 
 
-def last_of_block(builder: Builder, module: str) -> int:
-    """Tag of the end of a recomputed block: its result is kept by nothing, so some stacks do not make it again."""
-    return 0 if builder.stack.recompute_stops_early else tag(module)
+def one_expert_parameters(block: MixtureOfExperts, hidden: int) -> int:
+    """Elements of one routed expert, its biases included."""
+    width = block.latent or hidden
+    return sum(dense.matrix_parameters(width, block.expert_inner, block.gated, block.expert_bias).values())
 
 
-def _add_activation(
-    builder: Builder, ops: LayerOperations, elements: Array, gated: bool, tags: int, w: float, keeps_output: bool,
-    weighted: bool = False, room: Array | float = 0.0,
-) -> None:  # fmt: skip
-    """weighted: the output is multiplied by the token's weight for its expert, in the same kernel where it is fused;
-    room: elements that are computed beside these and not kept, as a share of them."""
-    parts = 2 if gated else 1
-    # The inputs of the activation go with a block that is recomputed as a whole, not with `act` alone.
-    outer = tags & ~tag("act")
-    input_bytes = 1.0 if builder.stack.saves_fp8_activations and builder.workload.is_quantised else w
-    if builder.model.activation == "relu" and not gated:
-        # Its backward pass reads the result (torch derivatives.yaml, threshold_backward), which the next product keeps
-        # anyway. Made again, it would need its input, which is as large.
-        ops.saved.append(Saved("activation output", w * elements, outer))
-        keeps_more = keeps_output and builder.kept_input < w
-    else:
-        sends = mask_of_modules("moe_act") if tags & tag("moe") else 0
-        ops.saved.append(Saved("activation input", parts * input_bytes * elements, outer, sends))
-        keeps_more = keeps_output
-        if not keeps_output:
-            ops.unkept_output = np.maximum(ops.unkept_output, w * elements)
-    if keeps_more:
-        ops.saved.append(Saved("activation output", builder.kept_input * elements, tags))
-    passes, fused = (parts + 1, 2 * parts + 1), not gated or builder.stack.fused_activation
-    if not fused:  # activation 2 and product 3; backward: two products 3 each, activation 3
-        ops.saved.append(Saved("activation of the gate", w * elements, tags))
-        if weighted:
-            ops.saved.append(Saved("activation without its weight", w * elements, tags))
-        passes = (5, 9)
-    forward, backward = (number * w * elements * (1 + room) for number in passes)
-    ops.traffic.append(MemoryTraffic("activation", forward, backward, tags, fusable=fused))
+def matrices(block: MixtureOfExperts, h: int) -> Iterator[tuple[Matrix, int]]:
+    """Those that Muon orthogonalises, and how many the block has of each."""
+    yield Matrix(((block.experts, h),), split=False), 1  # the router
+    if block.latent is not None:
+        yield Matrix(((block.latent, h),), split=False), 1
+        yield Matrix(((h, block.latent),), split=False), 1
+    for matrix in dense.matrices(block.latent or h, block.expert_inner, block.gated, expert=True):
+        yield matrix, block.experts
+    if block.shared_inner:
+        for matrix in dense.matrices(h, block.shared_inner, block.gated):
+            yield matrix, 1
+    if block.shared_gate:
+        yield Matrix(((1, h),), split=False), 1
 
 
 def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts) -> None:
@@ -80,7 +73,7 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * width)
     ops.wgrad_stash.append(w * local * block.experts)
     computed, kept = _room_of_rows(builder, block, load)
-    _add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
+    add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
                     weighted=builder.stack.weighs_activations, room=computed)  # fmt: skip
     if ops.keeps_input():
         sends = mask_of_modules("expert_fc1")

@@ -11,21 +11,36 @@ time is an estimate.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.matrix import Matrix
+from ..quantities.operation_builder import Builder
+from ..quantities.operations import BatchedProduct, Core, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention, SparseIndex
-from .attention_operations import (
-    add_gathered_keys,
-    add_head_norms,
-    add_kept_output,
-    add_latent_projections,
-    add_rotary_positions,
-)
-from .operation_builder import Builder
-from .operations import BatchedProduct, Core, LayerOperations, MemoryTraffic, Saved, tag
+from . import latent_attention
+from .attention import add_gathered_keys, add_head_norms, add_kept_output, add_rotary_positions
 
 _FP32 = 4.0
+
+
+def index_parameters(attention: Attention, index: SparseIndex, hidden: int) -> dict[str, int]:
+    """Queries of all heads, one key with a norm and its bias, a weight per head (DeepSeek-V3.2, arXiv 2512.02556)."""
+    return {
+        "index_q": (attention.q_lora_rank or hidden) * index.heads * index.head_dim,
+        "index_k": hidden * index.head_dim,
+        "index_norm": 2 * index.head_dim,
+        "index_weights": hidden * index.heads,
+    }
+
+
+def index_matrices(attention: Attention, index: SparseIndex, hidden: int) -> Iterator[Matrix]:
+    """Those of the index that Muon orthogonalises."""
+    for rows, columns in ((index.heads * index.head_dim, attention.q_lora_rank or hidden), (index.head_dim, hidden),
+                          (index.heads, hidden)):  # fmt: skip
+        yield Matrix(((rows, columns),), split=False)
 
 
 def add_sparse_attention(builder: Builder, ops: LayerOperations, attention: Attention, index: SparseIndex) -> None:
@@ -34,7 +49,7 @@ def add_sparse_attention(builder: Builder, ops: LayerOperations, attention: Atte
     tokens, a, dv = shard.tokens, attention.heads / shard.tp, attention.value_head_dim
     values = float(attention.kv_lora_rank or 0)
     keys = values + attention.rope_head_dim  # of all heads: a value is the part of its key without positions
-    add_latent_projections(builder, ops, attention)
+    latent_attention.add_projections(builder, ops, attention)
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
     ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
     seen = _seen(builder, index)
