@@ -65,8 +65,8 @@ def with_passes(layers: Costs, barriers: int, seconds: Seconds, reduce_s: Array,
         forward_link_s=(layers.forward_link_s or layers.forward_hop_s) + (0.0,) * p + none,
         backward_link_s=(layers.backward_link_s or layers.backward_hop_s)[:-1] + (0.0,) * (p + 1) + none,
         reduce_s=(*reduce_s.tolist(), *none), gather_s=(*gather_s.tolist(), *none),
-        activation_bytes=layers.activation_bytes + (0.0,) * p + none, stash_bytes=(),
-        static_bytes=layers.static_bytes + streams, optimizer_s=layers.optimizer_s + streams,
+        activation_bytes=layers.activation_bytes and layers.activation_bytes + (0.0,) * p + none, stash_bytes=(),
+        static_bytes=layers.static_bytes and layers.static_bytes + streams, optimizer_s=layers.optimizer_s + streams,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -52,29 +53,47 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 ONCE_TERMS: Mapping[str, Callable[[Ledger, Rates], Array]] = {"pp": messages_once_s}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
-    """Time and memory of every layout of a ledger."""
+    """Time and memory of every layout of a ledger. Bytes take as long as seconds, so they are worked out when asked."""
 
-    step_s: Array  # [n] seconds, the sum of `terms`
-    device_bytes: Array  # [n] of the fullest GPU, as the driver would show them
-    host_bytes: Array  # [n] in host memory, of the GPU with most of them
+    ledger: Ledger
+    rates: Rates
     terms: dict[str, Array]  # term of TERMS -> [n] exposed seconds
     slowest: Ints  # [n] profile of the slowest stage
-    fullest: Ints  # [n] profile of the stage with the fullest GPU
+
+    @cached_property
+    def step_s(self) -> Array:
+        """[n] seconds, the sum of `terms`."""
+        return np.asarray(sum(self.terms.values()))
+
+    @property
+    def device_bytes(self) -> Array:
+        """[n] of the fullest GPU, as the driver would show them."""
+        return self._fullest[0]
+
+    @property
+    def fullest(self) -> Ints:
+        """[n] profile of the stage with the fullest GPU."""
+        return self._fullest[1]
+
+    @cached_property
+    def host_bytes(self) -> Array:
+        """[n] in host memory, of the GPU with most of them."""
+        return np.asarray(np.max([self._memory.host_bytes(j) for j in range(self.ledger.num_profiles)], axis=0))
+
+    @cached_property
+    def _memory(self) -> DeviceMemory:
+        return DeviceMemory(self.ledger)
+
+    @cached_property
+    def _fullest(self) -> tuple[Array, Ints]:
+        return fullest_stage(self._memory, self.rates)
 
 
 def price(ledger: Ledger, rates: Rates, *, detail: bool = False) -> Estimate:
     """Step time and memory of every layout of the ledger. `detail` splits compute into COMPONENTS."""
-    return with_memory(ledger, rates, *step_terms(ledger, rates, detail=detail))
-
-
-def with_memory(ledger: Ledger, rates: Rates, terms: dict[str, Array], slowest: Ints) -> Estimate:
-    """The estimate of layouts whose `step_terms` are known."""
-    memory = DeviceMemory(ledger)
-    device_bytes, fullest = fullest_stage(memory, rates)
-    host_bytes = np.max([memory.host_bytes(j) for j in range(ledger.num_profiles)], axis=0)
-    return Estimate(np.asarray(sum(terms.values())), device_bytes, host_bytes, terms, slowest, fullest)
+    return Estimate(ledger, rates, *step_terms(ledger, rates, detail=detail))
 
 
 def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[dict[str, Array], Ints]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def costs_of(staged: Staged) -> Costs:
-    """All costs of the schedule of a layout; with vocabulary parallelism also those of its passes."""
+    """Seconds of the schedule of a layout; with vocabulary parallelism also those of its passes."""
     vocabulary, costs = staged.ledger.vocabulary, _costs_of_layers(staged)
     if vocabulary is None:
         return costs
@@ -48,15 +48,12 @@ def _costs_of_layers(staged: Staged) -> Costs:
     forward_s, input_s, weight_s = _passes_s(staged)
     hops, links = (tuple(map(tuple, seconds.tolist())) for seconds in message_seconds(staged))
     reduce_s, gather_s = data_parallel_s(staged.resolved, ledger, staged.rows)
-    activation_bytes, stash_bytes = _saved_bytes(staged)
     return Costs(
         forward_s=tuple(forward_s.tolist()), weight_s=tuple(weight_s.tolist()), input_s=tuple(input_s.tolist()),
         forward_hop_s=hops[0], backward_hop_s=hops[1], forward_link_s=links[0], backward_link_s=links[1],
         reduce_s=tuple(reduce_s.tolist()), gather_s=tuple(gather_s.tolist()),
         buckets=round(float(reductions(ledger)[0][0])), gather_overlap=free_s[0], overlap=free_s[1],
-        static_bytes=_static_bytes(ledger),
         optimizer_s=(float(staged.estimate.terms["optimizer"][0]),) * staged.layout.pp,
-        activation_bytes=tuple(activation_bytes.tolist()), stash_bytes=tuple(stash_bytes.tolist()),
     )  # fmt: skip
 
 
@@ -98,6 +95,15 @@ def _exposed_s(staged: Staged) -> Array:
     on_device = np.bincount(devices, added_bytes)[devices]
     share = np.divide(added_bytes, on_device, out=1.0 / chunks_on_device, where=on_device > 0)
     return np.asarray(stage_seconds.exposed_s(staged.ledger, staged.resolved.rates)[devices, 0] * share)
+
+
+def with_bytes(staged: Staged, costs: Costs) -> Costs:
+    """`costs` with bytes: none on chunks and devices beyond those of the layers (passes of the vocabulary, streams)."""
+    activation_bytes, stash_bytes = (tuple(num_bytes.tolist()) for num_bytes in _saved_bytes(staged))
+    no_chunks = (0.0,) * (len(costs.forward_s) - len(activation_bytes))
+    no_devices = (0.0,) * (len(costs.optimizer_s) - staged.layout.pp)
+    return replace(costs, activation_bytes=activation_bytes + no_chunks, stash_bytes=stash_bytes + no_chunks,
+                   static_bytes=_static_bytes(staged.ledger) + no_devices)  # fmt: skip
 
 
 def _saved_bytes(staged: Staged) -> tuple[Array, Array]:

@@ -165,12 +165,18 @@ class Staged:
 
     @cached_property
     def costs(self) -> Costs:
-        """Costs of every operation of the schedule."""
+        """Seconds of every operation of the schedule."""
         return simulator_costs.costs_of(self)
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def _run(self) -> Timeline:
+        """The simulated step without bytes, which take as long to work out as the run."""
         return simulator.simulate(self.schedule, self.costs)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The simulated step, with its memory over time."""
+        return replace(self._run, costs=simulator_costs.with_bytes(self, self.costs))
 
     @property
     def is_simulated(self) -> bool:
@@ -188,7 +194,7 @@ class Staged:
         if not self.is_simulated:
             return self.closed_s
         beside_s = sum(self._beside_makespan_s.values())
-        return (self.timeline.makespan_s + beside_s) * (1.0 + stragglers.straggler_share(self.ledger))
+        return (self._run.makespan_s + beside_s) * (1.0 + stragglers.straggler_share(self.ledger))
 
     @cached_property
     def terms(self) -> dict[str, float]:
@@ -202,7 +208,7 @@ class Staged:
         compute = replace(pipeline, forward_hop_s=(), backward_hop_s=(), forward_link_s=(), backward_link_s=())
         pipeline_s, compute_s = (simulator.simulate(self.schedule, costs).makespan_s for costs in (pipeline, compute))
         terms["pp"] = max(pipeline_s - compute_s, 0.0)
-        terms["dp"] = max(self.timeline.makespan_s - pipeline_s - terms["optimizer"], 0.0)
+        terms["dp"] = max(self._run.makespan_s - pipeline_s - terms["optimizer"], 0.0)
         for name, seconds in self._beside_makespan_s.items():
             terms[name] = seconds + (terms[name] if name in SIMULATED_TERMS else 0.0)
         share = stragglers.straggler_share(self.ledger)

@@ -287,7 +287,7 @@ class Search:
                     continue
                 batch = self._ledger(tables, select(part, fast), part["_key"][fast])
                 terms, slowest = {name: term[fast] for name, term in terms.items()}, slowest[fast]
-            estimate = step.with_memory(batch, self.rates, terms, slowest)
+            estimate = step.Estimate(batch, self.rates, terms, slowest)
             fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
             self.count.out_of_memory += int((~fits).sum())
             self.count.priced += int(fits.sum())
