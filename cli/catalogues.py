@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-Kind = Literal["gpus", "models", "clusters", "targets", "stacks", "techniques"]
+Kind = Literal["gpus", "models", "families", "clusters", "targets", "stacks", "techniques"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
 Fact = Mapping[str, Any]  # value, source and perhaps `confirmed` and `note`, as a catalogue file states them
@@ -27,6 +27,7 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("layers", "layers", 1),
         ("positions", "max_positions", 1),
     ),
+    "families": (("model_type of config.json", "name", 0),),
     "clusters": (
         ("node", "name", 0),
         ("gpu", "gpu", 0),
@@ -83,6 +84,8 @@ def details(kind: Kind, name: str) -> Row:
         return {"name": name, "facts": _stack_facts(name)}
     if kind == "techniques":
         return _technique_in_full(name)
+    if kind == "families":
+        return _family(name)
     for row in _targets():
         if row["name"] == name:
             return row
@@ -193,6 +196,22 @@ def _stack_facts(name: str) -> Row:
     return {field: {"value": values[field], "source": source} for field, source in stack.sources.items()}
 
 
+def _families() -> list[Row]:
+    from ..profiles.model.families import FAMILIES
+
+    return [{"name": name} for name in sorted(FAMILIES)]
+
+
+def _family(name: str) -> Row:
+    from ..errors import UnknownNameError
+    from ..profiles.model.families import FAMILIES
+    from ..profiles.model.huggingface import families_spelt_as
+
+    if name in FAMILIES:
+        return {"name": name}
+    raise UnknownNameError("model_type", name, families_spelt_as(name))
+
+
 def _techniques() -> list[Row]:
     from ..cost_models.techniques.registry import TECHNIQUES
 
@@ -216,5 +235,5 @@ def _technique_in_full(name: str) -> Row:
 
 # Catalogues whose entries are listed as they are.
 _LISTS: Mapping[str, Callable[[], list[Row]]] = {
-    "targets": _targets, "stacks": _stacks, "techniques": _techniques,
+    "families": _families, "targets": _targets, "stacks": _stacks, "techniques": _techniques,
 }  # fmt: skip

@@ -20,6 +20,7 @@ class Kind(StrEnum):
 
     gpus = "gpus"
     models = "models"
+    families = "families"
     clusters = "clusters"
     targets = "targets"
     stacks = "stacks"
@@ -33,7 +34,7 @@ def command(
         str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
     ] = None,
 ) -> None:
-    """List known GPUs, models, node types, targets, stacks or techniques; with a name, all about one.
+    """List known GPUs, models, model families, node types, targets, stacks or techniques; with a name, all about one.
 
     \b
     Examples:

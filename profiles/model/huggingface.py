@@ -15,9 +15,10 @@ from ..io.document import LineOf, no_line
 from .families import FAMILIES
 from .fields import Fields
 from .numerics import with_numerics
-from .unknown_parts import parts_without_formula
+from .unknown_parts import not_understood
 from .unmodelled import unmodelled
 
+_ALL_FAMILIES = "`meshwright show families` lists those with formulas"
 _EXPLICIT_FORM = (
     "describe it in a YAML file with hidden, layers, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, "
     "max_positions, tied_embeddings (and moe, mla where it has them)"
@@ -66,22 +67,26 @@ def _text_part(data: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], t
 def _no_model_type(data: Mapping[str, Any], where: str) -> InputError:
     architectures = data.get("architectures")
     stated = f" (architectures: {architectures})" if architectures else ""
-    return InputError(f"{where}: no `model_type`{stated}", hint=f"families: {', '.join(sorted(FAMILIES))}")
+    return InputError(f"{where}: no `model_type`{stated}", hint=_ALL_FAMILIES)
 
 
 def _unknown_family(data: Mapping[str, Any], text: Mapping[str, Any], where: str) -> UnknownNameError:
     """What of the model has no formula. A family that only sounds alike is never suggested, the same name in another
     spelling is."""
     model_type = str(text["model_type"])
-    near = [name for name in FAMILIES if _letters(name) == _letters(model_type)]
+    near = families_spelt_as(model_type)
     error = UnknownNameError("model_type", model_type, near, where=where)
-    if without := parts_without_formula(text):
-        error.message += f": there is no formula for its {', '.join(without)}"
-    parts = [error.hint or f"families with formulas: {', '.join(sorted(FAMILIES))}", _EXPLICIT_FORM]
+    error.message += "" if near else not_understood(text)
+    parts = [error.hint or _ALL_FAMILIES, _EXPLICIT_FORM]
     if data.get("auto_map"):
         parts.append("its auto_map names custom code, and code in configs is never executed")
     error.hint = "; ".join(part for part in parts if part)
     return error
+
+
+def families_spelt_as(model_type: str) -> list[str]:
+    """The families of the same letters and digits."""
+    return [name for name in FAMILIES if _letters(name) == _letters(model_type)]
 
 
 def _letters(name: str) -> str:
