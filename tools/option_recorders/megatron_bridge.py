@@ -7,6 +7,7 @@ import importlib
 import os
 import runpy
 import typing
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -58,12 +59,24 @@ def _section(name: str, hint: object) -> list[str]:
     if name == "peft" or not kinds:  # classes for `peft` may be anywhere
         return [] if name.startswith("_") else [f"{name} any"]
     recipes = importlib.import_module("megatron.bridge.training.mixed_precision").MIXED_PRECISION_RECIPES
-    # Its fields are those of GPTModelProvider and more.
+    # MLAModelProvider has the fields of GPTModelProvider and more.
     latent = importlib.import_module("megatron.bridge.models.mla_provider").MLAModelProvider
+    hybrid = importlib.import_module("megatron.bridge.models.hybrid.hybrid_provider").HybridModelProvider
     classes = sorted({below.__name__ for kind in kinds for below in _with_subclasses(kind)})  # type: ignore[arg-type]
     words = [*classes, *(recipes if name == "mixed_precision" else ())]
-    block = latent if name == "model" else kinds[0]
-    return [f"{name} class {'|'.join(words)}", *of_dataclass(block, f"{name}.")]  # type: ignore[arg-type]
+    blocks = (latent, hybrid) if name == "model" else kinds[:1]
+    return [f"{name} class {'|'.join(words)}", *_joined(blocks, f"{name}.")]  # type: ignore[arg-type]
+
+
+def _joined(blocks: Sequence[type], prefix: str) -> list[str]:
+    """The fields that any of the classes has, with the values that any accepts."""
+    fields: dict[str, str] = {}
+    for line in chain.from_iterable(of_dataclass(block, prefix) for block in blocks):
+        name, kind, *values = line.split(" ")
+        _, _, *known = fields.get(name, line).split(" ")
+        every = dict.fromkeys("|".join(known + values).split("|")) if known and values else ()
+        fields[name] = " ".join([name, kind, *(["|".join(every)] if every else [])])
+    return list(fields.values())
 
 
 def _with_subclasses(kind: type) -> list[type]:

@@ -23,6 +23,7 @@ from ..options import Entry, Facts, Settings
 from ..setup import Setup
 
 PATTERN = "--hybrid-layer-pattern"
+_FLAG = "--is-hybrid-model"  # initial weights of layers of one block
 # Symbol -> its word in the explicit form.
 _WORDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
 _SPEC = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
@@ -30,7 +31,7 @@ _SPEC = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
 _SIZES = {"heads": "--mamba-num-heads", "head_dim": "--mamba-head-dim", "groups": "--mamba-num-groups",
           "state": "--mamba-state-dim"}  # fmt: skip
 # The defaults of MambaMixer for those that have none.
-_FIXED = {"conv_kernel": 4, "chunk": 128, "conv_bias": True, "in_bias": False, "out_bias": False, "gated_norm": True}
+FIXED = {"conv_kernel": 4, "chunk": 128, "conv_bias": True, "in_bias": False, "out_bias": False, "gated_norm": True}
 
 
 def is_hybrid(model: ModelSpec) -> bool:
@@ -46,11 +47,20 @@ def _letter(kind: Layer) -> str | None:
     return letters[0] if given == 1 and letters else None
 
 
+def symbols_of(text: str) -> str:
+    """The symbols of a pattern, one per layer. Raises InputError for one that a plan does not have."""
+    letters = text.replace("|", "")
+    if unknown := sorted(set(letters) - set(_WORDS)):
+        hint = f"a plan has the symbols {', '.join(_WORDS)}, and | between stages"
+        raise InputError(f"{PATTERN} {text}: `{unknown[0]}` has no counterpart in a plan", hint=hint)
+    return letters
+
+
 def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
     """A sentence for each reason why the layers of a hybrid model have no symbol or no argument."""
     other = [name_of(kind) for kind in model.kinds if _letter(kind) is None]
     mixers = {mixer for mixer in model.mixers if isinstance(mixer, Mamba2)}
-    differ = [f"{name} {getattr(mixer, name)}, not {value}" for mixer in mixers for name, value in _FIXED.items()
+    differ = [f"{name} {getattr(mixer, name)}, not {value}" for mixer in mixers for name, value in FIXED.items()
               if getattr(mixer, name) != value]  # fmt: skip
     symbols = "its symbols are layers of one block of Mamba-2, attention, feed-forward or experts"
     reasons = {
@@ -74,24 +84,21 @@ def _write(setup: Setup) -> Settings:
         return {}
     letters = "".join(_letter(setup.model.kinds[kind]) or "" for kind in setup.model.pattern)
     bounds = pairwise(accumulate(setup.chunk_sizes, initial=0))
-    out: Settings = {PATTERN: "|".join(letters[first:end] for first, end in bounds), "--spec": _SPEC}
+    out: Settings = {PATTERN: "|".join(letters[first:end] for first, end in bounds), "--spec": _SPEC, _FLAG: True}
     return out | {argument: getattr(mixer, size) for size, argument in _SIZES.items() if mixer is not None}
 
 
 def _read(settings: Settings, facts: Facts) -> Facts:
     if (text := settings.get(PATTERN)) is None:
         return {}
-    letters = str(text).replace("|", "")
-    if unknown := sorted(set(letters) - set("M*-E")):
-        hint = "a plan has the symbols M, *, - and E, and | between stages"
-        raise InputError(f"{PATTERN} {text}: `{unknown[0]}` has no counterpart in a plan", hint=hint)
+    letters = symbols_of(str(text))
     # The defaults of TransformerConfig.
     width = settings.get("--mamba-head-dim", 64)
     usual = {"heads": 2 * facts.get("model.hidden", 0) // width, "head_dim": width, "groups": 8, "state": 128}
     mixer = {size: settings.get(argument, usual[size]) for size, argument in _SIZES.items()}
     out: Facts = {"model.layers": len(letters), "model.pattern": [_WORDS[letter] for letter in letters]}
     if "M" in letters:
-        out["model.mixers"] = {_WORDS["M"]: {"kind": Mamba2.kind, "chunk": _FIXED["chunk"], **mixer}}
+        out["model.mixers"] = {_WORDS["M"]: {"kind": Mamba2.kind, "chunk": FIXED["chunk"], **mixer}}
     return out
 
 
@@ -119,4 +126,4 @@ def hybrid_rules(target: str) -> tuple[Rule, ...]:
     return (Rule(f"{target}: mixers in fp8", ("precision",), _in_fp8, text),)
 
 
-ENTRY = Entry(("model.pattern", "model.mixers"), (PATTERN, "--spec", *_SIZES.values()), _write, _read)
+ENTRY = Entry(("model.pattern", "model.mixers"), (PATTERN, "--spec", _FLAG, *_SIZES.values()), _write, _read)

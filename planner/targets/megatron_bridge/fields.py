@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..megatron.hybrid import PATTERN
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.muon import LAYER_WISE, NO_LAYOUT
 from ..options import Settings
+from . import hybrid
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
+# Class -> its module in megatron.bridge.models.
+PROVIDERS = {MODELS[False]: "gpt_provider", MODELS[True]: "mla_provider", hybrid.PROVIDER: "hybrid.hybrid_provider"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,10 @@ _TWINS = (
       for end in ("first", "last")),
     Twin("--cp-comm-type", ("model.cp_comm_type",), lambda value: value[0],
          lambda value: value if isinstance(value, list) else [value]),
+    _same(PATTERN, "model.hybrid_layer_pattern"),
+    _flag("--is-hybrid-model", "model.is_hybrid_model"),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim")),
     _same("--seq-length", "model.seq_length", "dataset.seq_length"),
     _same("--micro-batch-size", "train.micro_batch_size"),
     _same("--global-batch-size", "train.global_batch_size"),
@@ -164,10 +172,10 @@ BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
 _LATENT = tuple(f"model.{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 _YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 # Arguments that no field says: implied by others, or what Bridge does by itself.
-IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", NO_LAYOUT)
+IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", NO_LAYOUT, "--spec")
 # Fields that go along with an argument.
 BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model",
-          "--cpu-offloading-num-layers": "model.cpu_offloading"}  # fmt: skip
+          PATTERN: "model", "--cpu-offloading-num-layers": "model.cpu_offloading"}  # fmt: skip
 
 
 def to_fields(arguments: Mapping[str, Any]) -> Settings:
@@ -185,6 +193,8 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
         out["model.cpu_offloading"] = True
     if arguments.get("--multi-latent-attention"):
         out |= {"model": MODELS[True], "model.q_lora_rank": arguments.get("--q-lora-rank")}  # its default is 512
+    if PATTERN in arguments:
+        out["model"] = hybrid.PROVIDER
     if (half := next((name for name in ("bf16", "fp16") if arguments.get(f"--{name}")), "")) != "":
         out |= {f"mixed_precision.{part}_dtype": _DTYPES[half] for part in ("params", "pipeline")}
         out["mixed_precision.grad_reduce_in_fp32"] = half == "bf16"  # as its recipes bf16_mixed and fp16_mixed
@@ -193,7 +203,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
 
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_gpt.py that say what `settings` of Bridge do, its own defaults among them."""
-    out: Settings = {}
+    out = hybrid.defaults(settings)
     for twin in _TWINS:
         values = [settings[field] for field in twin.fields if settings.get(field) is not None]
         # A switch that is in two dataclasses is on if it is on in one: `validate` brings them together.

@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping
 
 from ....errors import InputError
-from ..megatron import hybrid
 from ..megatron import options as megatron
 from ..megatron.conflicts import conflicts as of_the_core
+from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, Settings, Table
 from ..setup import Setup
+from . import hybrid
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 
 _REDUCES_IN_FP32 = "mixed_precision.grad_reduce_in_fp32"
@@ -72,6 +73,8 @@ _SPEC = "model.transformer_layer_spec"
 
 def _spec_write(setup: Setup) -> Settings:
     kinds = setup.model.kinds
+    if is_hybrid(setup.model):  # whose class builds layers by their symbols
+        return {}
     mixed = len({kind.is_moe for kind in kinds}) > 1 or any(attention.is_mla for attention in setup.model.attentions)
     return {_SPEC: BLOCK_SPEC} if mixed else {}
 
@@ -95,8 +98,8 @@ def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
 
 
 TABLE = Table((
-    # GPTModelProvider has no fields of hybrids (`cannot` refuses them).
-    *(_translated(entry) for entry in megatron.TABLE.entries if entry is not hybrid.ENTRY),
+    *(_translated(entry) for entry in megatron.TABLE.entries),
+    hybrid.CHUNK,
     Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
@@ -130,7 +133,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
         shares = (f"{section}.use_distributed_optimizer" for section in ("ddp", "optimizer"))
         text = f"goes with adam; {LAYER_WISE} shares the states of muon"
         out += [(name, text) for name in shares if settings.get(name)]
-    return out + _virtual(settings)
+    return out + hybrid.conflicts(settings) + _virtual(settings)
 
 
 def _given(argument: str, known: set[str]) -> str:

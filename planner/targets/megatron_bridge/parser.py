@@ -102,8 +102,10 @@ def load(source: str) -> typing.Any:
 
 
 def whole_chunks(model: typing.Any) -> str | None:
-    """GPTModelProvider.provide, before it builds: layers of a stage must divide by its virtual stages."""
+    """`provide` of the model, before it builds: layers of a stage must divide by its virtual stages."""
     virtual = model.virtual_pipeline_model_parallel_size
+    if virtual and hasattr(model, "hybrid_layer_pattern"):
+        return "HybridModelProvider builds no virtual stages"
     uneven = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
               "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
               "pipeline_model_parallel_layout")  # fmt: skip

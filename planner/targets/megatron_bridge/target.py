@@ -26,9 +26,9 @@ from ..megatron.target import checkout as megatron_checkout
 from ..megatron.target import rules
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import other_layers
 from ..setup import Setup
-from .fields import MODELS, renamed
+from . import hybrid
+from .fields import MODELS, PROVIDERS, renamed
 from .options import BLOCK_SPEC, TABLE, conflicts
 
 _N = "megatron-bridge"
@@ -127,7 +127,7 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
             blocks += _block(name, kind, settings)
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
-        provider_module="mla_provider" if provider == MODELS[True] else "gpt_provider",
+        provider_module=PROVIDERS[provider],
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
         specs=_SPECS if BLOCK_SPEC in blocks else "",
@@ -150,9 +150,9 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that has no field."""
-    if other := other_layers(model, "GPTModelProvider"):
-        return other
-    out = [text.replace("pretrain_gpt.py", "its pretrain") for text in cannot_build(model, workload, options)]
+    reasons = cannot_build(hybrid.with_usual_chunks(model), workload, options)
+    out = [text.replace("pretrain_gpt.py", "its pretrain").replace("pretrain_hybrid.py", hybrid.PROVIDER)
+           for text in reasons]  # fmt: skip
     if model.learned_positions not in (0, workload.seq_len):
         rows = f"{model.learned_positions}, not seq_len {workload.seq_len}"
         out.append(f"model.learned_positions: GPTModelProvider learns as many as seq_length ({rows})")
@@ -192,7 +192,7 @@ TARGET = Target(
     "megatron-core",
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
-    rules=tuple(replace(rule, message=renamed(rule.message)) for rule in rules(_N)),
+    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE),
     axes=offload.axes,
     trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot),
 )  # fmt: skip

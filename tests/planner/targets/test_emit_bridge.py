@@ -9,7 +9,6 @@ from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.facts import layout_of
-from meshwright.planner.targets.megatron import hybrid
 from meshwright.planner.targets.megatron import options as megatron_options
 from meshwright.planner.targets.megatron_bridge.fields import BY_ARGUMENT, IMPLIED
 from meshwright.planner.targets.megatron_bridge.options import TABLE
@@ -35,8 +34,7 @@ def edited(plan: Plan, old: str, new: str) -> dict[str, str]:
 
 def test_every_argument_that_is_written_has_a_field() -> None:
     """The rest is only read from scripts of Megatron-LM: older spellings, and what `emit` counts otherwise."""
-    entries = [entry for entry in megatron_options.TABLE.entries if entry is not hybrid.ENTRY]
-    arguments = {option for entry in entries for option in entry.options}
+    arguments = megatron_options.TABLE.options
     assert arguments - set(BY_ARGUMENT) - set(IMPLIED) == {
         "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
         "--quick-geglu", "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",

@@ -14,11 +14,12 @@ from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.check import check_files
-from meshwright.planner.targets.emit import emit
-from meshwright.planner.targets.facts import request_part
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.facts import layout_of, request_part
 from meshwright.planner.targets.megatron.cannot_build import cannot_build
 from meshwright.planner.targets.megatron.hybrid import hybrid_rules
 from meshwright.planner.targets.megatron.options import TABLE
+from meshwright.planner.targets.megatron_bridge.options import TABLE as BRIDGE
 from meshwright.planner.targets.option_lists import option_list
 from meshwright.planner.targets.registry import target as load_target
 from meshwright.planner.targets.setup import Setup
@@ -27,14 +28,16 @@ from meshwright.profiles.model.load import load_model
 
 from meshwright.errors import InputError
 
+from .emit_plans import config_of
+
 BIG, NANO = "nemotron-h-56b", "nemotron-3-nano-30b-a3b"
 PLANS = [(BIG, "tp8-dp4-mbs1-z1-rfull", 4), (BIG, "tp8-pp2-dp2-mbs1-z1-rfull", 4), (NANO, "dp16-ep8-mbs1-z1-rfull", 2)]
 WORKLOAD = Workload(seq_len=8192, global_batch=64)
 
 
-def planned(model: Any, layout: str, nodes: int) -> Plan:
+def planned(model: Any, layout: str, nodes: int, target: str = "megatron") -> Plan:
     workload = {"seq_len": 8192, "global_batch": 768}
-    request = {"model": model, "cluster": f"dgx-h100:{nodes}", "target": "megatron", "workload": workload}
+    request = {"model": model, "cluster": f"dgx-h100:{nodes}", "target": target, "workload": workload}
     return api.evaluate(request_from_dict(request), layout)
 
 
@@ -49,15 +52,22 @@ def with_mixer(**sizes: Any) -> ModelSpec:
     return replace(model, kinds=kinds)
 
 
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
 @pytest.mark.parametrize(("model", "layout", "nodes"), PLANS)
-def test_files_are_right_and_describe_the_same_model(model: str, layout: str, nodes: int) -> None:
-    plan = planned(model, layout, nodes)
-    files = emit(plan, "megatron").files
+def test_files_are_right_and_describe_the_same_model(model: str, layout: str, nodes: int, target: str) -> None:
+    plan, config = planned(model, layout, nodes, target), config_of(target)
+    files = emit(plan, target).files
     assert check_files(files).problems == []
-    assert "pretrain_hybrid.py" in files["launch.sh"]
-    setup = Setup.of(plan, 1, "plan.json")
-    read, _ = read_explicit_form(request_part(TABLE.read(TABLE.write(setup)), "model"), model)
+    assert {"megatron": "pretrain_hybrid.py", "megatron-bridge": "HybridModelProvider("}[target] in "".join(
+        files.values()
+    )
+    setup, options = Setup.of(plan, 1, "plan.json"), option_list(target)[0]
+    bare = {name: "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+            for name, text in files.items()}  # fmt: skip
+    facts = config.table(options).read(config.read_folder(bare, options).settings)
+    read, _ = read_explicit_form(request_part(facts, "model"), model)
     assert (read.kinds, read.pattern) == (setup.model.kinds, setup.model.pattern)
+    assert layout_of(facts, setup.layout.num_gpus) == setup.layout
 
 
 def test_stages_are_parts_of_the_pattern() -> None:
@@ -128,6 +138,48 @@ def test_groups_of_mixers_bound_tensor_parallelism() -> None:
         planned(BIG, "tp16-dp2-mbs1-z1-rfull", 4)
 
 
-def test_bridge_refuses_hybrids_with_the_reason() -> None:
-    reasons = load_target("megatron-bridge").trainer.cannot_build(spec(BIG), WORKLOAD, None)  # type: ignore[union-attr]
-    assert "GPTModelProvider builds layers of attention" in "; ".join(reasons)
+def bridge_reasons(model: ModelSpec) -> str:
+    return "; ".join(load_target("megatron-bridge").cannot_build(model, WORKLOAD))
+
+
+def test_bridge_has_chunks_of_any_size_and_refuses_the_rest_by_its_own_names() -> None:
+    assert bridge_reasons(spec(BIG)) == bridge_reasons(with_mixer(chunk=256)) == ""
+    assert "HybridModelProvider has no argument for in_bias True" in bridge_reasons(with_mixer(in_bias=True))
+    assert "its symbols are layers of one block" in bridge_reasons(spec("bamba-9b"))
+    setup = Setup.of(planned(*PLANS[0], "megatron-bridge"), 1, "plan.json")
+    written = BRIDGE.write(replace(setup, model=with_mixer(chunk=256)))
+    assert BRIDGE.read(written)["model.mixers"]["mamba"]["chunk"] == 256
+
+
+def test_bridge_has_no_virtual_stages_of_hybrids() -> None:
+    with pytest.raises(LayoutRefusedError, match="HybridModelProvider has no virtual stages"):
+        emit(planned(BIG, "tp8-pp2-vpp2-dp2-mbs1-z1-rfull", 4, "megatron-bridge"), "megatron-bridge")
+    emit(planned(BIG, "tp8-pp2-vpp2-dp2-mbs1-z1-rfull", 4), "megatron")
+
+
+@pytest.mark.parametrize(("change", "field", "reason"), [
+    (("num_layers=118", "num_layers=96"), "model.hybrid_layer_pattern", "has 118 layers, model.num_layers is 96"),
+    (('="M-M-', '="G-M-'), "model.hybrid_layer_pattern", "`G` has no counterpart"),
+    (("model=HybridModelProvider(", "model=GPTModelProvider("), "model.hybrid_layer_pattern",
+     "is a field of HybridModelProvider, not of GPTModelProvider"),
+    (("            hybrid_layer_pattern=", "            hybrid_override_pattern="), "model",
+     "HybridModelProvider needs model.hybrid_layer_pattern"),
+    (("num_layers=118,", "num_layers=118, virtual_pipeline_model_parallel_size=2,"),
+     "model.virtual_pipeline_model_parallel_size", "together with model.hybrid_layer_pattern"),
+])  # fmt: skip
+def test_edits_that_bridge_finds_late_are_found(change: tuple[str, str], field: str, reason: str) -> None:
+    files = dict(emit(planned(*PLANS[0], "megatron-bridge"), "megatron-bridge").files)
+    assert change[0] in files["bridge_plan.py"]
+    files["bridge_plan.py"] = files["bridge_plan.py"].replace(*change)
+    found = [(problem.field, problem.message) for problem in check_files(files).problems]
+    assert any(name == field and reason in text for name, text in found), found
+
+
+def test_a_recipe_of_bridge_may_leave_its_defaults_out() -> None:
+    said = {"model": "HybridModelProvider", "model.hybrid_layer_pattern": "M*-E", "model.hidden_size": 256}
+    facts = BRIDGE.read(said)
+    assert facts["model.pattern"] == ["mamba", "attention", "mlp", "experts"]
+    assert (facts["model.rope_theta"], facts["model.norm_bias"], facts["model.ffn_bias"]) == (None, False, False)
+    assert (facts["model.tied_embeddings"], facts["model.dropout"]) == (False, False)
+    assert facts["model.mixers"]["mamba"] == {"kind": "mamba2", "heads": 8, "head_dim": 64, "groups": 8, "state": 128,
+                                              "chunk": 128}  # fmt: skip

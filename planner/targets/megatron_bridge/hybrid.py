@@ -1,0 +1,93 @@
+"""Models of Mamba-2 and other layers of one block in Megatron-Bridge: HybridModelProvider.
+
+Its pattern and sizes are those of pretrain_hybrid.py (megatron/hybrid.py). Here is what Bridge has beside them.
+Read in Megatron-Bridge 51885cf1, models/hybrid/hybrid_provider.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.layer_kinds.mamba2 import Mamba2
+from ....cost_models.layouts import SCHEDULES
+from ....cost_models.problem import Problem
+from ....cost_models.specs.model import ModelSpec
+from ...space.rules import Columns, Rule
+from ..megatron.hybrid import FIXED, is_hybrid
+from ..options import Entry, Facts, Settings
+from ..setup import Setup
+
+PROVIDER = "HybridModelProvider"
+_PATTERN, _CHUNK = "model.hybrid_layer_pattern", "model.mamba_chunk_size"
+# Fields that no other class has.
+_OWN = (_PATTERN, _CHUNK, "model.hybrid_stack_spec")
+# Argument -> its value by default in this class, and the field that says another.
+_DEFAULTS: Mapping[str, tuple[Any, str]] = {
+    "--spec": (True, "model.hybrid_stack_spec"),
+    "--normalization": ("RMSNorm", "model.normalization"),
+    "--position-embedding-type": ("none", "model.position_embedding_type"),
+    "--disable-bias-linear": (True, "model.add_bias_linear"),
+    "--untie-embeddings-and-output-weights": (True, "model.share_embeddings_and_output_weights"),
+    "--attention-dropout": (0.0, "model.attention_dropout"),
+    "--hidden-dropout": (0.0, "model.hidden_dropout"),
+}
+
+
+def defaults(settings: Mapping[str, Any]) -> Settings:
+    """Arguments of pretrain_hybrid.py that the class gives by default, where no field says otherwise."""
+    if settings.get("model") != PROVIDER:
+        return {}
+    return {name: value for name, (value, field) in _DEFAULTS.items() if field not in settings or name == "--spec"}
+
+
+def _chunks(model: ModelSpec) -> list[int]:
+    return [mixer.chunk for mixer in model.mixers if isinstance(mixer, Mamba2)]
+
+
+def _chunk_write(setup: Setup) -> Settings:
+    """pretrain_hybrid.py has no argument for the tokens that a mixer takes at a time."""
+    chunks = _chunks(setup.model)
+    return {_CHUNK: chunks[0]} if chunks else {}
+
+
+def _chunk_read(settings: Settings, facts: Facts) -> Facts:
+    if _CHUNK not in settings or "model.mixers" not in facts:
+        return {}
+    mixers = facts["model.mixers"].items()
+    return {"model.mixers": {name: {**mixer, "chunk": settings[_CHUNK]} for name, mixer in mixers}}
+
+
+def with_usual_chunks(model: ModelSpec) -> ModelSpec:
+    """The model with chunks that pretrain_hybrid.py has: here they may have any size, one for all mixers."""
+    kinds = (replace(kind, mixer=replace(kind.mixer, chunk=FIXED["chunk"])) if isinstance(kind.mixer, Mamba2) else kind
+             for kind in model.kinds)  # fmt: skip
+    return replace(model, kinds=tuple(kinds)) if len(set(_chunks(model))) == 1 else model
+
+
+CHUNK = Entry(("model.mixers",), (_CHUNK,), _chunk_write, _chunk_read)
+
+
+def conflicts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the class finds out when it is finished or built, and its fields in another class."""
+    if (name := settings.get("model")) != PROVIDER:
+        return [(field, f"is a field of {PROVIDER}, not of {name}") for field in _OWN if name and field in settings]
+    if (pattern := settings.get(_PATTERN)) is None:
+        return [("model", f"{PROVIDER} needs {_PATTERN}: which layers are of which kind")]
+    layers, counted = settings.get("model.num_layers"), len(str(pattern).replace("|", ""))
+    if layers not in (None, counted):
+        return [(_PATTERN, f"has {counted} layers, model.num_layers is {layers}: leave one of them out")]
+    return []
+
+
+def _plain_stages(columns: Columns, problem: Problem) -> Mask:
+    # HybridModelProvider.provide asserts it.
+    return np.asarray((columns["schedule"] != SCHEDULES.index("interleaved")) | (not is_hybrid(problem.model)))
+
+
+RULE = Rule("megatron-bridge: virtual stages", ("schedule",), _plain_stages,
+            f"{PROVIDER} has no virtual stages: plan with vpp 1, or for megatron")  # fmt: skip
