@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from ..specs.model import Mixer
-from . import gated_delta_net, gated_linear_attention, kimi_delta_attention, mamba, mamba2, rwkv7, short_convolution
+from . import (
+    compressed_attention,
+    gated_delta_net,
+    gated_linear_attention,
+    kimi_delta_attention,
+    mamba,
+    mamba2,
+    rwkv7,
+    short_convolution,
+)
 from .base import MixerKind
 
 MIXERS: tuple[MixerKind, ...] = (
     mamba.KIND, mamba2.KIND, gated_delta_net.KIND, kimi_delta_attention.KIND, gated_linear_attention.KIND,
-    rwkv7.KIND, short_convolution.KIND,
+    rwkv7.KIND, short_convolution.KIND, compressed_attention.KIND,
 )  # fmt: skip
 _BY_SPEC = {kind.spec: kind for kind in MIXERS}
 BY_NAME = {kind.name: kind for kind in MIXERS}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..layer_kinds.residual_streams import add_joined_streams
 from .operation_builder import Builder
 from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
 
 
 def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
     """Token lookup: memory-bound; its gradient is a scatter-add."""
-    moved = 2 * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
+    # Read once, written to every residual stream.
+    copies = 1 + builder.model.residual_streams
+    moved = copies * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
     ops = LayerOperations(name="embedding", trains=trains, kernels=3.0)
     ops.traffic.append(MemoryTraffic("embedding", moved, 2 * moved))
     if builder.model.dropout:
@@ -22,6 +25,7 @@ def head(builder: Builder, trains: Trains = "all") -> LayerOperations:
     """Final norm, output projection and loss, vocabulary split over tp. The logits are a buffer of their own."""
     ops = LayerOperations(name="head", trains=trains, kernels=10.0)
     _add_head(builder, ops)
+    add_joined_streams(builder, ops)
     return ops
 
 

@@ -42,4 +42,6 @@ def part_of_product(name: str, *, is_moe: bool) -> str:
         return "mixer"
     if name in ("up", "down"):
         return "shared" if is_moe else "mlp"
+    if name == "weights of streams":  # those of the feed-forward block, which all layers of such models have
+        return "router" if is_moe else "mlp"
     return "experts" if name.startswith("experts") else name if name == "router" else "attention"

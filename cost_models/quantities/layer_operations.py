@@ -17,6 +17,7 @@ from ..layer_kinds.attention import add_attention
 from ..layer_kinds.dense import add_dense, last_of_block
 from ..layer_kinds.experts import add_experts
 from ..layer_kinds.registry import kind_of
+from ..layer_kinds.residual_streams import add_streams
 from ..layer_kinds.sparse_attention import add_sparse_attention
 from ..offload_modules import mask_of_modules
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
@@ -33,16 +34,17 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     adapted = frozenset(lora_shapes(builder.model, kind, lora.targets)) if lora is not None else frozenset()
     ops = LayerOperations(name=name_of(kind), trains=trains, adapted=adapted)
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
-    ops.input_bytes = w * h * shard.sp_tokens
+    ops.input_bytes = w * h * builder.model.residual_streams * shard.sp_tokens
     ops.graph_output = kept_outputs(shard.graphs, kind) * ops.input_bytes
     # A block that mixes tokens and a feed-forward block launch half of a transformer layer's kernels each (assumed).
-    ops.kernels = builder.stack.kernels_per_layer * num_blocks(kind) / 2 * launched_beside_attention(shard.graphs)
+    ops.kernels = builder.stack.kernels_per_layer * kind.num_blocks / 2 * launched_beside_attention(shard.graphs)
     _add_norms(builder, ops, kind)
+    add_streams(builder, ops, kind.num_blocks)
     projections = _add_mixing(builder, ops, kind) + _add_feed_forward(builder, ops, kind)
     if builder.model.dropout:  # a one-byte mask after each block
-        ops.saved.append(Saved("dropout masks", num_blocks(kind) * h * shard.sp_tokens))
+        ops.saved.append(Saved("dropout masks", kind.num_blocks * h * shard.sp_tokens))
         # The mask written; backward, a pass of its own over it and the gradient (torch native_dropout_backward).
-        elements = num_blocks(kind) * h * shard.sp_tokens
+        elements = kind.num_blocks * h * shard.sp_tokens
         ops.traffic.append(MemoryTraffic("dropout", elements, (1 + 2 * w) * elements))
     ops.kernels = ops.kernels + np.where(shard.tp > 1, builder.stack.kernels_per_projection * projections, 0.0)
     if builder.workload.is_quantised:
@@ -63,11 +65,6 @@ def name_of(kind: Layer) -> str:
     names += [kind_of(kind.mixer).name] if kind.mixer is not None else []
     names += [] if kind.feed_forward is None else ["experts"] if kind.is_moe else ["mlp"]
     return f"{' + '.join(names)} layer"
-
-
-def num_blocks(kind: Layer) -> float:
-    """Blocks that add to the residual stream: one that mixes tokens, and a feed-forward block."""
-    return float(kind.mixes) + float(kind.feed_forward is not None)
 
 
 def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
@@ -123,9 +120,10 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
             ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with, sends))
             ops.saved.append(Saved(f"{block} norm output of graphs", num_bytes * pinned))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
-    added = num_blocks(kind) * w * h * tokens
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
-    ops.traffic.append(MemoryTraffic("residuals", 3 * added, 2 * added))
+    if builder.model.residual_streams == 1:
+        added = kind.num_blocks * w * h * tokens
+        ops.traffic.append(MemoryTraffic("residuals", 3 * added, 2 * added))
 
 
 def _inputs(kind: Layer) -> dict[str, tuple[str, ...]]:

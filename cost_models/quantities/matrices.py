@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..layer_kinds import attention, dense, experts, sparse_attention
+from ..layer_kinds import attention, dense, experts, residual_streams, sparse_attention
 from ..layer_kinds.registry import kind_of
 from ..specs.model import FeedForward, Layer, ModelSpec
 from .matrix import Matrix
@@ -27,6 +27,7 @@ def layer_matrices(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]
                 yield matrix, 1
     for matrix in kind_of(kind.mixer).matrices(kind.mixer, h) if kind.mixer is not None else ():
         yield matrix, 1
+    yield from residual_streams.matrices(model.residual_streams, h, kind.num_blocks)
     if isinstance(block, FeedForward):
         for matrix in dense.matrices(h, block.inner, block.gated):
             yield matrix, 1

@@ -9,7 +9,7 @@ Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases a
 from __future__ import annotations
 
 from ..layer_kinds import attention as attention_kind
-from ..layer_kinds import dense, experts, sparse_attention
+from ..layer_kinds import dense, experts, residual_streams, sparse_attention
 from ..layer_kinds.registry import kind_of
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 
@@ -43,6 +43,8 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
     if kind.feed_forward is not None:
         counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
     counts["norms"] = norm_parameters(kind.num_norms, model.hidden, kind.norm_bias)
+    if model.residual_streams > 1:
+        counts["streams"] = kind.num_blocks * residual_streams.block_parameters(model.residual_streams, model.hidden)
     return counts
 
 
@@ -84,8 +86,9 @@ def head_parameters(model: ModelSpec) -> int:
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
-    """The norm before the output projection: h, twice with bias."""
-    return norm_parameters(int(model.final_norm), model.hidden, model.norm_bias)
+    """The norm before the output projection: h, twice with bias; and the weights that sum several residual streams."""
+    streams = residual_streams.head_parameters(model.residual_streams, model.hidden)
+    return norm_parameters(int(model.final_norm), model.hidden, model.norm_bias) + streams
 
 
 def _outside_layers(model: ModelSpec) -> int:

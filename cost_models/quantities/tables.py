@@ -128,10 +128,11 @@ class Tables:
 
     @cached_property
     def message(self) -> Array:
-        """[key] bytes of a stage-to-stage message: the hidden states of a micro-batch, or a rank's part of them."""
+        """[key] bytes of a stage-to-stage message: all hidden states of a micro-batch, or a rank's part of them."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
         tokens = shard.tokens / shard.tp if self.problem.stack.split_messages else shard.sp_tokens
-        return np.asarray(activation_bytes(self.problem.workload) * self.problem.model.hidden * tokens)
+        width = self.problem.model.hidden * self.problem.model.residual_streams
+        return np.asarray(activation_bytes(self.problem.workload) * width * tokens)
 
     @cached_property
     def head_exchange(self) -> Array:

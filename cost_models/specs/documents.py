@@ -24,6 +24,7 @@ _SILENT = {
     "window_rope_theta": None,
     "unit_offset_norms": False,
     "embedding_scale": 1.0,
+    "residual_streams": 1,
     "residual_scale": 1.0,
     "logit_scale": 1.0,
     "logit_softcap": None,

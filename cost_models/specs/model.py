@@ -79,7 +79,8 @@ class MixtureOfExperts:
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
     groups: int = 1  # of neighbouring experts (DeepSeek-V2, arXiv 2405.04434, 2.2.2)
     top_groups: int = 1  # groups that the experts of a token are in; 1 of 1: a free choice
-    router_scores: Literal["softmax", "sigmoid"] = "softmax"  # function of the logits; no cost depends on it
+    # Function of the router's logits; no cost depends on it.
+    router_scores: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     router_normalised: bool = True  # whether a token's weights are its scores over their sum; no cost depends on it
     router_scale: float = 1.0  # factor of these weights; no cost depends on it
     # An expert gets this many times its even share of the tokens of each rank, (0, experts / top_k]: those with the
@@ -128,6 +129,11 @@ class Layer:
     def is_transformer(self) -> bool:
         """Whether it is attention and a feed-forward block, and nothing else."""
         return self.attention is not None and self.feed_forward is not None and self.mixer is None
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that add to the residual stream: one that mixes tokens, and a feed-forward block."""
+        return int(self.mixes) + int(self.feed_forward is not None)
 
     @property
     def mixes(self) -> bool:
@@ -209,6 +215,7 @@ class ModelSpec:
     window_rope_theta: float | None = None  # base in layers with a window, never scaled; None: as in the others
     unit_offset_norms: bool = False  # norms multiply by 1 + weight (Gemma)
     embedding_scale: float = 1.0  # factor of the rows of the token table
+    residual_streams: int = 1  # copies of the hidden state between blocks, mixed around each (DeepSeek-V4)
     residual_scale: float = 1.0  # factor of what each block adds to the residual stream
     logit_scale: float = 1.0  # factor of the logits
     logit_softcap: float | None = None  # c: logits become c tanh(logit / c)

@@ -42,7 +42,7 @@ def vocabulary_passes_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
 def vocabulary_messages_s(ledger: Ledger, rates: Rates) -> Array:
     """[3, n] seconds of C0, the input of S to all stages; C1, the statistics of its logits, and with one barrier
     the gradient of that input; C2, that gradient with two."""
-    problem, num_bytes = ledger.problem, ledger.tables.message[ledger.key]
+    problem, num_bytes = ledger.problem, _hidden_bytes(ledger)
     tokens = num_bytes / (activation_bytes(problem.workload) * problem.model.hidden)
     statistics = STATISTICS * _over_stages(ledger, rates, "all_reduce", STATISTIC_BYTES * tokens)
     gradient = _over_stages(ledger, rates, "all_reduce", num_bytes)
@@ -50,6 +50,11 @@ def vocabulary_messages_s(ledger: Ledger, rates: Rates) -> Array:
     if _barriers(ledger) == 1:
         return np.array([first, statistics + gradient, none])
     return np.array([first, statistics, gradient])
+
+
+def _hidden_bytes(ledger: Ledger) -> Array:
+    """[n] bytes of a hidden state per token of a micro-batch: the sum of residual streams, where there are several."""
+    return np.asarray(ledger.tables.message[ledger.key] / ledger.problem.model.residual_streams)
 
 
 def _over_stages(ledger: Ledger, rates: Rates, op: Op, num_bytes: Array) -> Array:
@@ -62,7 +67,7 @@ def vocabulary_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds per micro-batch that the messages cost a stage: those of tensor parallelism as far as they show,
     and what all others, hidden, slow compute by. The embedding's are one more message each way."""
     hidden = vocabulary_messages_s(ledger, rates).sum(axis=0)
-    hidden = hidden + 2 * _over_stages(ledger, rates, "broadcast", ledger.tables.message[ledger.key])
+    hidden = hidden + 2 * _over_stages(ledger, rates, "broadcast", _hidden_bytes(ledger))
     return np.asarray(rates.stack.contention * hidden + _gathers_s(ledger, rates))
 
 

@@ -103,7 +103,9 @@ def _mixer(data: Mapping[str, Any], where: str, name: str) -> Mixer:
         raise InputError.of([FieldProblem(text, file=name, field=f"{where}.kind")])
     mixer: Mixer = build(kind.spec, {key: value for key, value in data.items() if key != "kind"}, where, name)
     values, kinds = vars_of(mixer), get_type_hints(kind.spec)
-    _positive(values, tuple(key for key in values if kinds[key] is int), where, name)
+    absent = [field.name for field in fields(kind.spec) if field.default == 0]  # 0: the mixer lacks that part
+    counts = (key for key in values if kinds[key] is int and not (key in absent and values[key] == 0))
+    _positive(values, tuple(counts), where, name)
     numbers = [key for key in values if kinds[key] is float]
     bad = [key for key in numbers if not isinstance(values[key], int | float) or values[key] < 0]
     if bad:

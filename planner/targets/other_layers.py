@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...cost_models.arrays import Mask
+from ...cost_models.layer_kinds.compressed_attention import CompressedAttention
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.layer_operations import name_of
 from ...cost_models.specs.model import ModelSpec
@@ -16,6 +17,13 @@ def other_layers(model: ModelSpec, builder: str) -> list[str]:
     names = list(dict.fromkeys(name_of(kind) for kind in model.kinds if not kind.is_transformer))
     text = f"model.kinds: {builder} builds layers of attention and a feed-forward block, not {', '.join(names)}"
     return [text] if names else []
+
+
+def masked_squares(model: ModelSpec) -> list[str]:
+    """A sentence if the layers of transformers hold what no plan counts: the class of DeepSeek-V4 has no other kernel
+    than one that keeps the scores of all tokens by all tokens and entries (5.24, modeling_deepseek_v4.py)."""
+    text = "model.kinds: transformers keeps whole squares of scores of compressed attention, which plans do not count"
+    return [text] if any(isinstance(mixer, CompressedAttention) for mixer in model.mixers) else []
 
 
 def whole_mixers(target: str, framework: str) -> Rule:

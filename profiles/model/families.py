@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import sqrt
 
 from ...cost_models.specs.model import Attention, FeedForward, ModelSpec
+from . import families_compressed as compressed
 from . import families_hybrid as hybrid
 from . import families_layernorm as layernorm
 from . import families_linear_attention as linear
@@ -152,6 +153,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "deepseek_v2": moe.deepseek_v2,
     "deepseek_v3": moe.deepseek_v3,
     "deepseek_v32": moe.deepseek_v32,
+    "deepseek_v4": compressed.deepseek_v4,
     "dots1": shared.dots1,
     "ernie4_5": dense.ernie,
     "ernie4_5_moe": shared.ernie_moe,

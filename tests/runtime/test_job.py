@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from meshwright.cost_models.specs.documents import spec_to_dict
 from meshwright.planner.document.placement import Placement
 from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.document.specs import model_of
+from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
 from meshwright.runtime.agent import PARENT
 from meshwright.runtime.failures import RunFailed, diagnose
@@ -29,7 +31,7 @@ from meshwright.runtime.status import Status, read_all
 
 from meshwright.errors import InputError, UnsupportedError
 
-from ..snapshots import environment
+from ..snapshots import ROOT, environment
 from .jobs import job
 
 Edit = Callable[[dict[str, Any]], None]
@@ -135,6 +137,14 @@ def test_scaled_positions_survive_the_plan() -> None:
     for name in ("llama-3.1-8b", "deepseek-v3", "nemotron-4-340b"):
         spec, _ = load_model(name)
         assert model_of({"model": json.loads(json.dumps(spec_to_dict(spec)))}, "") == spec
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "minimax-text-01", "rwkv-7-2.9b"])
+def test_mixers_that_lack_a_part_survive_the_plan(name: str) -> None:
+    """Sizes of parts that they lack are 0."""
+    listed = yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
+    spec, _ = read_config(next(entry["config"] for entry in listed if entry["name"] == name), name)
+    assert model_of({"model": json.loads(json.dumps(spec_to_dict(spec)))}, "") == spec
 
 
 def test_a_newer_plan_is_refused(plan_file: Path) -> None:

@@ -22,7 +22,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import whole_mixers
+from ..other_layers import masked_squares, whole_mixers
 from ..setup import Setup
 from ..switch_options import rules_of
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
@@ -90,7 +90,7 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
         "workload.expert_capacity_factor: it has no capacity of experts": model.capacity_factor is not None,
         "workload.trains_layers: frozen layers belong to your script": workload.trains_layers is not None,
     }  # fmt: skip
-    return [text for text, applies in reasons.items() if applies]
+    return [*(text for text, applies in reasons.items() if applies), *masked_squares(model)]
 
 
 def _read(path: str, text: str, options: OptionList) -> Arguments:

@@ -220,6 +220,20 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
     "deepseek-v3.2": st.builds(lambda more: {k: v for k, v in more.items() if k != "indexer_types"}, _small_dsa),
+    "deepseek-v4-flash": st.builds(
+        lambda data, types: {**data, "layer_types": types, "num_hidden_layers": len(types)},
+        st.fixed_dictionaries({
+            **{name: st.sampled_from([8, 16]) for name in ("head_dim", "q_lora_rank", "o_lora_rank", "index_head_dim")},
+            "num_attention_heads": st.just(4), "num_key_value_heads": st.just(1), "qk_rope_head_dim": st.just(4),
+            "o_groups": st.sampled_from([1, 2, 4]), "index_n_heads": st.sampled_from([2, 4]),
+            "attention_bias": st.just(False),
+            "n_routed_experts": st.integers(2, 5), "num_experts_per_tok": st.just(2), "hc_mult": st.integers(2, 4),
+            "num_hash_layers": st.integers(0, 2), "index_topk": st.just(4), "compress_ratios": st.none(),
+            "compress_rate_csa": st.sampled_from([2, 4]), "compress_rate_hca": st.sampled_from([8, 16]),
+        }),
+        st.lists(st.sampled_from(["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"]),
+                 min_size=1, max_size=4),
+    ),
     "glm-5": _small_dsa,
     "gpt-oss-20b": _local,
     "llama-4-scout": st.fixed_dictionaries(
@@ -239,9 +253,9 @@ PERTURBED = [
 ]
 PERTURBED += [name for name in HYBRIDS if name not in PERTURBED]
 PERTURBED += [
-    "afm-4.5b", "command-r", "command-r7b", "deepseek-v3.2", "devstral-2-123b", "dots.llm1", "ernie-4.5-0.3b",
-    "ernie-4.5-21b-a3b", "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash", "glm-5",
-    "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
+    "afm-4.5b", "command-r", "command-r7b", "deepseek-v3.2", "deepseek-v4-flash", "devstral-2-123b", "dots.llm1",
+    "ernie-4.5-0.3b", "ernie-4.5-21b-a3b", "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash",
+    "glm-5", "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
     "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b", "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b",
     "stablelm-2-1.6b",
 ]  # fmt: skip
