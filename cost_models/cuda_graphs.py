@@ -7,18 +7,20 @@ Modules are those of Megatron Core (its CudaGraphModule). A graph of `moe` holds
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from ..errors import InputError
 from .arrays import Array, Ints, Mask
 
 _ATTENTION = ("", "attn")
+_MIXER = ("", "mamba")
 _DENSE = ("", "mlp")
 _EXPERTS = ("", "moe", "moe_router", "moe_router+moe_preprocess")
 _MODULES = tuple(
-    "+".join(part for part in (attention, dense, experts) if part)
-    for attention in _ATTENTION for dense in _DENSE for experts in _EXPERTS
-)[1:]  # fmt: skip
+    "+".join(part for part in parts if part) for parts in product(_ATTENTION, _MIXER, _DENSE, _EXPERTS)
+)[1:]
 # `layer`: all kernels of a layer. `full_iteration`: those of all passes of a step.
 CUDA_GRAPHS = ("none", *_MODULES, "layer", "full_iteration")
 # The same in the id of a layout.
@@ -31,9 +33,10 @@ WHOLE = ("layer", "full_iteration")
 # Share of the launches left where a graph holds a whole layer. FIDELITY 5: host time is divided by 2 to 5 by graphs of
 # layers; one launch replays a whole iteration (assumed: a twentieth remains, of the optimizer and the data).
 _OF_LAYER, _OF_ITERATION = 0.2, 0.05
-# Share of a layer's launches left by a graph of attention. Attention and norms are 11 of the 14 kernels of a layer with
-# TransformerEngine (stacks/megatron-core.yaml): the feed-forward block's three remain.
-_BESIDE_ATTENTION = 0.2
+# Share of a layer's launches left by a graph of attention, or of another block that mixes tokens. Attention and norms
+# are 11 of the 14 kernels of a layer with TransformerEngine (stacks/megatron-core.yaml): the feed-forward block's three
+# remain.
+_BESIDE_MIXING = 0.2
 # Kernels of an expert block that route and count: softmax, top-k, permutation maps, counts per expert and rank
 # (assumed: over a third of the 110 of stacks/generic.yaml).
 ROUTER_KERNELS = 40
@@ -58,7 +61,7 @@ def modules_of(name: str) -> tuple[str, ...]:
 
 
 _WHOLE_SHARE = np.array([{"layer": _OF_LAYER, "full_iteration": _OF_ITERATION}.get(name, 1.0) for name in CUDA_GRAPHS])
-_HOLDS_ATTENTION = np.array(["attn" in modules_of(name) for name in CUDA_GRAPHS])
+_HOLDS = {module: np.array([module in modules_of(name) for name in CUDA_GRAPHS]) for module in ("attn", "mamba")}
 _HOLDS_ROUTER = np.array(["moe_router" in modules_of(name) for name in CUDA_GRAPHS])
 
 
@@ -67,9 +70,12 @@ def launched_share(codes: Ints) -> Array:
     return _WHOLE_SHARE[codes]
 
 
-def launched_beside_attention(codes: Ints) -> Array:
-    """[n] of a layer's launches, the share that a graph of attention leaves."""
-    return np.where(_HOLDS_ATTENTION[codes], _BESIDE_ATTENTION, 1.0)
+def launched_beside_mixing(codes: Ints, *, attention: bool, mixer: bool) -> Array:
+    """[n] of a layer's launches, the share that graphs of the blocks that mix tokens leave. attention, mixer: whether
+    it has them."""
+    modules = ("attn",) * attention + ("mamba",) * mixer
+    held = np.all([_HOLDS[module][codes] for module in modules], axis=0) & bool(modules)
+    return np.where(held, _BESIDE_MIXING, 1.0)
 
 
 def router_launches(codes: Ints) -> Array:
@@ -82,9 +88,10 @@ def has_fixed_shapes(codes: Ints) -> Mask:
     return _WHOLE_SHARE[codes] < 1.0
 
 
-# The parts of layers whose products may be in a graph (graph_parts.parts_of). Graphs of modules hold no mixers.
+# The parts of layers whose products may be in a graph (graph_parts.parts_of). Of mixers, graphs of modules hold
+# Mamba-2's (`mamba`: Megatron Core's MambaLayer).
 PARTS = ("attention", "mixer", "mlp", "shared", "router", "experts")
-_PART_MODULES = {"attention": ("attn",), "mixer": (), "mlp": ("mlp",), "shared": ("moe_router", "moe"),
+_PART_MODULES = {"attention": ("attn",), "mixer": ("mamba",), "mlp": ("mlp",), "shared": ("moe_router", "moe"),
                  "router": ("moe_router", "moe"), "experts": ("moe",)}  # fmt: skip
 
 

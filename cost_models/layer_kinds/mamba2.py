@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..offload_modules import mask_of_modules
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
@@ -81,7 +80,7 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Mamba2) -> None:
     # The fused kernel keeps what it got and what the scan puts out before the gate, and makes all between again
     # (MambaSplitConv1dScanCombinedFn); the norm behind it keeps its input (mamba_mixer.py).
     if not builder.stack.recomputes_scans:
-        ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn"), mask_of_modules("core_attn")))
+        ops.saved.append(Saved("scan output", w * tokens * inner, tag("attn")))
     if mixer.gated_norm:
         ops.saved.append(Saved("gated norm input", w * tokens * inner))
 

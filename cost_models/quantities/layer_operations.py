@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..cuda_graphs import launched_beside_attention
+from ..arrays import Array
+from ..cuda_graphs import launched_beside_mixing
 from ..layer_kinds.attention import add_attention
 from ..layer_kinds.dense import add_dense, last_of_block
 from ..layer_kinds.experts import add_experts
@@ -37,7 +38,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     ops.input_bytes = w * h * builder.model.residual_streams * shard.sp_tokens
     ops.graph_output = kept_outputs(shard.graphs, kind) * ops.input_bytes
     # A block that mixes tokens and a feed-forward block launch half of a transformer layer's kernels each (assumed).
-    ops.kernels = builder.stack.kernels_per_layer * kind.num_blocks / 2 * launched_beside_attention(shard.graphs)
+    ops.kernels = builder.stack.kernels_per_layer * kind.num_blocks / 2 * _launched_beside_mixing(builder, kind)
     _add_norms(builder, ops, kind)
     add_streams(builder, ops, kind.num_blocks)
     projections = _add_mixing(builder, ops, kind) + _add_feed_forward(builder, ops, kind)
@@ -67,6 +68,11 @@ def name_of(kind: Layer) -> str:
     return f"{' + '.join(names)} layer"
 
 
+def _launched_beside_mixing(builder: Builder, kind: Layer) -> Array:
+    has = {"attention": kind.attention is not None, "mixer": kind.mixer is not None}
+    return launched_beside_mixing(builder.shard.graphs, **has)
+
+
 def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
     """Attention and another mixer, both of one input; the number of projections."""
     projections = 0
@@ -79,7 +85,7 @@ def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
     if kind.mixer is not None:
         mixer = kind_of(kind.mixer)
         mixer.add(builder, ops, kind.mixer)
-        ops.kernels = ops.kernels + mixer.kernels
+        ops.kernels = ops.kernels + mixer.kernels * _launched_beside_mixing(builder, kind)
         projections += 2
     if projections:
         builder.add_tensor_parallel(ops, inputs=projections - 1)

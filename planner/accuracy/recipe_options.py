@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...cost_models.layer_kinds.mamba2 import Mamba2
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.model.load import trained_with
 from ..targets.megatron.muon import LAYER_WISE
@@ -131,7 +132,7 @@ def _offload(row: RowReader) -> Settings:
     return out
 
 
-def features_of(row: RowReader, optimizer: str | None) -> dict[str, Any]:
+def features_of(row: RowReader, optimizer: str | None, model: ModelSpec) -> dict[str, Any]:
     """The switches of the software that the recipe sets, as features of a published run (`stack_features.py`)."""
     fp32 = row.flag("grad_reduce_fp32")
     dispatcher = row.text("dispatcher", default="")
@@ -151,15 +152,29 @@ def features_of(row: RowReader, optimizer: str | None) -> dict[str, Any]:
     }
     if name := _GATHERS.get(row.text("precision")):
         stated[name] = gathers is not False
-    return {name: value for name, value in stated.items() if value is not None} | _graphs(row)
+    return {name: value for name, value in stated.items() if value is not None} | _graphs(row, model)
 
 
-def _graphs(row: RowReader) -> dict[str, Any]:
+def _graphs(row: RowReader, model: ModelSpec) -> dict[str, Any]:
     """CUDA graphs: Transformer Engine's hold the modules of their scope, without one whole layers; the local ones hold
-    layers, or the iteration (`cuda_graph_impl` and `cuda_graph_scope` of Megatron Core's TransformerConfig)."""
+    layers, or the iteration (`cuda_graph_impl` and `cuda_graph_scope` of Megatron Core's TransformerConfig).
+
+    No graph of a whole layer holds experts. A recipe without a scope then names its modules in `cuda_graph_modules`,
+    which rows do not have."""
     kind, scope = row.text("cuda_graph", "impl", default="none"), row.get("cuda_graph", "scope") or []
     if kind == "none":
         return {"cuda_graphs": "none"}
     if kind == "full_iteration" or "full_iteration" in scope:
         return {"cuda_graphs": "full_iteration"}
+    if not scope and model.is_moe:
+        scope = _with_fixed_shapes(row, model)
     return {"cuda_graphs": "partial", "cuda_graph_modules": list(scope)} if scope else {"cuda_graphs": "layer"}
+
+
+def _with_fixed_shapes(row: RowReader, model: ModelSpec) -> list[str]:
+    """The modules of a model that graphs can hold while experts take as many tokens as there are. The router is
+    recomputed with its experts, and then in no graph."""
+    row.assume("CUDA graphs of all modules with fixed shapes (not stated)")
+    mamba = any(isinstance(mixer, Mamba2) for mixer in model.mixers)
+    router = [] if "moe" in (row.get("recompute", "modules") or ()) else ["moe_router", "moe_preprocess"]
+    return ["attn"] * bool(model.attentions) + ["mamba"] * mamba + router

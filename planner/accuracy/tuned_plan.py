@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...cost_models.layouts import Layout
-from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ...errors import InputError, UnknownNameError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.io import registry
@@ -92,7 +92,7 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
     if plan.checks:
         return plan
     optimizer = optimizer_of(row, model)
-    settings, features = arguments_of(row, optimizer), features_of(row, optimizer)
+    settings, features = arguments_of(row, optimizer), features_of(row, optimizer, model)
     _check_degrees(row)
     facts = {"model.layers": model.num_layers, "model.mtp_layers": _mtp_layers(row, model)}
     chunks = None if row.problems else _stages(row, settings, facts)
@@ -192,6 +192,8 @@ def _in_words_of_plans(
         raise InputError(f"{option} {value} has no counterpart in a plan")
     if model.is_moe:
         settings = {**settings, "--num-experts": 1}  # that there are some: how many is the model's to say
+        shared = max(block.shared_inner for block in model.feed_forwards if isinstance(block, MixtureOfExperts))
+        facts = {**facts, "model.moe": {"shared_ffn": shared}}
     facts = {**facts, **_TABLE.read(settings, facts), "dp": row.whole("dp")}
     if row.text("variant", default="") == "hsdp":
         facts["replicas"] = _replicas(row, node)

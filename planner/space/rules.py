@@ -16,6 +16,7 @@ from ...cost_models.arrays import Mask
 from ...cost_models.cuda_graphs import CUDA_GRAPHS
 from ...cost_models.cuda_graphs import modules_of as modules_of_graph
 from ...cost_models.degrees import sequence_parts
+from ...cost_models.layer_kinds.mamba2 import Mamba2
 from ...cost_models.layouts import (
     CP_ALGORITHMS,
     OFFLOADS,
@@ -101,7 +102,8 @@ def _layers(x: Columns, problem: Problem) -> Mask:
 
 def _graphs(x: Columns, problem: Problem) -> Mask:
     dense = any(not isinstance(block, MixtureOfExperts) for block in problem.model.feed_forwards)
-    has = {"attn": bool(problem.model.attentions), "mlp": dense}
+    mamba = any(isinstance(mixer, Mamba2) for mixer in problem.model.mixers)
+    has = {"attn": bool(problem.model.attentions), "mamba": mamba, "mlp": dense}
     known = [all(has.get(module, problem.model.is_moe) for module in modules_of_graph(name)) for name in CUDA_GRAPHS]
     return np.array(known)[x["cuda_graphs"]]
 

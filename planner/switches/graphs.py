@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...cost_models.cuda_graphs import CUDA_GRAPHS as VALUES
 from ...cost_models.cuda_graphs import modules_of
+from ...cost_models.layer_kinds.mamba2 import Mamba2
 from .base import Options, Situation, Switch
 from .megatron import of_megatron
 
@@ -26,11 +27,14 @@ def _options(value: str, implementation: str, names: str) -> Options:
 def _choices(situation: Situation) -> tuple[str, ...]:
     """All of a dense model; of a mixture of experts what has fixed shapes: all of it where HybridEP stashes in pages.
     The preprocessing of tokens has none where the all-to-all drops some (core/transformer/transformer_config.py)."""
-    if not situation.problem.model.is_moe:
+    model = situation.problem.model
+    if not model.is_moe:
         return ("none", "full_iteration")
-    if situation.problem.model.capacity_factor is not None:
-        return ("none", "attn+moe_router")
-    return ("none", "attn+moe_router+moe_preprocess", "full_iteration")
+    mamba = any(isinstance(mixer, Mamba2) for mixer in model.mixers)
+    mixing = "+".join(("attn",) * bool(model.attentions) + ("mamba",) * mamba)
+    if model.capacity_factor is not None:
+        return ("none", f"{mixing}+moe_router".strip("+"))
+    return ("none", f"{mixing}+moe_router+moe_preprocess".strip("+"), "full_iteration")
 
 
 # `--cuda-graph-scope` until 0.17; Megatron's own graphs (`local`) hold the same modules, and are only read.

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....cost_models.arrays import Mask
 from ....cost_models.layer_kinds.mamba2 import Mamba2
-from ....cost_models.layouts import PRECISIONS
+from ....cost_models.layouts import MODULES, PRECISIONS
 from ....cost_models.problem import Problem
 from ....cost_models.quantities.layer_operations import name_of
 from ....cost_models.specs.model import Layer, ModelSpec
@@ -120,10 +120,34 @@ def _in_fp8(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["precision"] != PRECISIONS.index("fp8")) | (not odd))
 
 
+def _beside_another(columns: Columns, problem: Problem) -> Mask:
+    # core/models/hybrid/hybrid_model.py has no build_schedule_plan, which combined_1f1b.py calls.
+    return np.asarray((columns["ep_overlap"] == 0) | (not is_hybrid(problem.model)))
+
+
+def _layers_on_host(columns: Columns, problem: Problem) -> Mask:
+    # core/models/hybrid/hybrid_block.py enters no get_cpu_offload_context, as TransformerBlock does.
+    return np.asarray((columns["offload_layers"] == 0) | (not is_hybrid(problem.model)))
+
+
+def _attention_only(columns: Columns, problem: Problem) -> Mask:
+    # core/ssm/mamba_mixer.py recomputes nothing.
+    again = columns["recompute_modules"] & 1 << MODULES.index("attn") > 0
+    return np.asarray(~again | (not is_hybrid(problem.model)))
+
+
 def hybrid_rules(target: str) -> tuple[Rule, ...]:
     """Rules of Mamba-2 in the core beside those of any framework that splits heads."""
-    text = "the first projection of Mamba-2 has no multiple of 16 columns, which fp8 needs"
-    return (Rule(f"{target}: mixers in fp8", ("precision",), _in_fp8, text),)
+    return (
+        Rule(f"{target}: mixers in fp8", ("precision",), _in_fp8,
+             "the first projection of Mamba-2 has no multiple of 16 columns, which fp8 needs"),
+        Rule(f"{target}: hybrids and ep_overlap", ("ep_overlap",), _beside_another,
+             "--overlap-moe-expert-parallel-comm: HybridModel does not compute beside the messages of experts"),
+        Rule(f"{target}: hybrids and offload_layers", ("offload_layers",), _layers_on_host,
+             "--cpu-offloading-num-layers: HybridModel offloads no layers ({offload_layers})"),
+        Rule(f"{target}: hybrids and recompute", ("recompute_modules",), _attention_only,
+             "--recompute-modules core_attn does not compute the scan of Mamba-2 again, which plans count with it"),
+    )  # fmt: skip
 
 
 ENTRY = Entry(("model.pattern", "model.mixers"), (PATTERN, "--spec", _FLAG, *_SIZES.values()), _write, _read)

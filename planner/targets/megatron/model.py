@@ -15,6 +15,10 @@ GATED_ACTIVATIONS = {"silu": "--swiglu"}
 PLAIN_ACTIVATIONS = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
 
 
+# Experts of squared ReLU multiply by their weights in its kernel.
+_FUSED_EXPERTS = "--use-fused-weighted-squared-relu"
+
+
 def blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
     """The distinct dense and routed blocks."""
     distinct = list(dict.fromkeys(model.feed_forwards))
@@ -109,6 +113,8 @@ def _feed_forward_write(setup: Setup) -> Settings:
     inner = dense[0].inner if dense else routed[0].expert_inner
     argument = (GATED_ACTIVATIONS if model.feed_forwards[0].gated else PLAIN_ACTIVATIONS)[model.activation]
     out: Settings = {"--ffn-hidden-size": inner} | ({argument: True} if argument else {})
+    if argument == "--squared-relu" and routed:  # without it experts are not fused (experts.py)
+        out[_FUSED_EXPERTS] = True
     # Megatron fuses biases with GELU by itself, and refuses to with another function.
     return out | ({"--no-bias-gelu-fusion": True} if argument == "--squared-relu" and _biased(model) else {})
 
@@ -260,7 +266,7 @@ MODEL = (
            "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",
            "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
     Entry(("model.feed_forward",),
-          ("--ffn-hidden-size", "--swiglu", "--quick-geglu", "--squared-relu", "--no-bias-gelu-fusion"),
+          ("--ffn-hidden-size", "--swiglu", "--quick-geglu", "--squared-relu", _FUSED_EXPERTS, "--no-bias-gelu-fusion"),
           _feed_forward_write, _feed_forward_read),
     Entry(("model.moe",),
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",

@@ -20,7 +20,8 @@ from ...snapshots import check, run_here
 
 DENSE: dict[str, Any]
 EXPERTS: dict[str, Any]
-DENSE, EXPERTS = read_document(Path(__file__).parents[2] / "data" / "tuned_plans.yaml").data
+HYBRID: dict[str, Any]
+DENSE, EXPERTS, HYBRID = read_document(Path(__file__).parents[2] / "data" / "tuned_plans.yaml").data
 
 
 def write(tmp_path: Path, *rows: dict[str, Any]) -> Path:
@@ -82,7 +83,28 @@ def test_graphs_are_of_modules_layers_or_the_iteration(tmp_path: Path) -> None:
         "partial": {"impl": "transformer_engine", "scope": ["attn"]},
     }
     for name, stated in graphs.items():
-        assert one(tmp_path, EXPERTS, cuda_graph=stated).features["cuda_graphs"] == name
+        row = DENSE if name == "layer" else EXPERTS  # no graph of a layer holds experts
+        assert one(tmp_path, row, cuda_graph=stated).features["cuda_graphs"] == name
+
+
+def test_graphs_of_experts_without_a_scope_hold_what_has_fixed_shapes(tmp_path: Path) -> None:
+    """No graph of a layer holds experts, so such a recipe names modules. A recomputed router is in none."""
+    plan = one(tmp_path, HYBRID)
+    assert plan.features["cuda_graph_modules"] == ["attn", "mamba"]
+    assert "CUDA graphs of all modules with fixed shapes (not stated)" in plan.assumptions
+    plan = one(tmp_path, HYBRID, recompute={})
+    assert plan.features["cuda_graph_modules"] == ["attn", "mamba", "moe_router", "moe_preprocess"]
+    stated = one(tmp_path, HYBRID, cuda_graph={"impl": "transformer_engine", "scope": ["attn"]})
+    assert stated.features["cuda_graph_modules"] == ["attn"]
+    assert not stated.assumptions
+
+
+def test_a_plan_of_a_hybrid_is_in_the_space(tmp_path: Path) -> None:
+    (outcome,) = outcomes_of([one(tmp_path, HYBRID)])
+    assert outcome.layout == "dp16-ep8-g(attn+mamba)-mbs1-z1-rsel(norm+moe+shared)"
+    assert (outcome.refused, outcome.fits, outcome.described) == (None, True, True)
+    assert outcome.ratio is not None
+    assert outcome.ratio >= 1
 
 
 def test_modules_without_a_granularity_are_inactive(tmp_path: Path) -> None:

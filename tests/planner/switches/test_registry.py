@@ -54,7 +54,7 @@ def test_changes_by_hand() -> None:
 
 def test_modules_of_graphs() -> None:
     """A graph of the experts holds their router; what follows the router is held with it only (Megatron Core)."""
-    assert len(CUDA_GRAPHS) == 2 * 2 * 4 + 2  # with none, layer, full_iteration
+    assert len(CUDA_GRAPHS) == 2 * 2 * 2 * 4 + 2  # with none, layer, full_iteration
     assert modules_of("attn+moe_router+moe_preprocess") == ("attn", "moe_router", "moe_preprocess")
     assert modules_of("full_iteration") == modules_of("none") == ()
 

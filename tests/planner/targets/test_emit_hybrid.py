@@ -35,6 +35,9 @@ PLANS = [(BIG, "tp8-dp4-mbs1-z1-rfull", 4), (BIG, "tp8-pp2-dp2-mbs1-z1-rfull", 4
 WORKLOAD = Workload(seq_len=8192, global_batch=64)
 
 
+REQUEST = {"cluster": "dgx-h100:2", "target": "megatron", "workload": {"seq_len": 8192, "global_batch": 768}}
+
+
 def planned(model: Any, layout: str, nodes: int, target: str = "megatron") -> Plan:
     workload = {"seq_len": 8192, "global_batch": 768}
     request = {"model": model, "cluster": f"dgx-h100:{nodes}", "target": target, "workload": workload}
@@ -125,8 +128,30 @@ def test_arguments_that_go_ill_with_a_pattern_are_found(change: tuple[str, str],
     assert (field, True) in [(problem.field, reason in problem.message) for problem in check_files(files).problems]
 
 
+@pytest.mark.parametrize(("token", "reason"), [
+    ("ep8-epo-mbs1-z1-rnone", "HybridModel does not compute beside the messages of experts"),
+    ("ep8-mbs1-z1-rnone-off3", "HybridModel offloads no layers"),
+    ("ep8-mbs1-z1-rsel(attn)", "does not compute the scan of Mamba-2 again"),
+])  # fmt: skip
+def test_what_hybrid_models_of_the_core_do_not_do_is_refused(token: str, reason: str) -> None:
+    for target in ("megatron", "megatron-bridge"):
+        with pytest.raises(LayoutRefusedError, match=reason):
+            emit(planned(NANO, f"dp16-{token}", 2, target), target)
+    moe = api.evaluate(request_from_dict({**REQUEST, "model": "qwen3-30b-a3b"}), f"dp16-{token}")
+    assert not load_target("megatron").broken(Setup.of(moe, 1))
+
+
+def test_graphs_hold_the_mixers_and_experts_are_fused() -> None:
+    plan = planned(NANO, "dp16-ep8-g(attn+mamba+router+pre)-mbs1-z1-rnone", 2)
+    arguments = emit(plan, "megatron").files["megatron.args"]
+    assert "--cuda-graph-modules attn mamba moe_router moe_preprocess" in arguments
+    assert "--use-fused-weighted-squared-relu" in arguments
+    module = emit(planned(NANO, "dp16-ep8-mbs1-z1-rnone", 2, "megatron-bridge"), "megatron-bridge").files
+    assert "use_fused_weighted_squared_relu=True," in module["bridge_plan.py"]
+
+
 def test_odd_projections_are_not_in_fp8() -> None:
-    (rule,) = hybrid_rules("megatron")
+    (rule,) = (rule for rule in hybrid_rules("megatron") if rule.name == "megatron: mixers in fp8")
     columns = {"precision": np.array([PRECISIONS.index(name) for name in ("bf16", "fp8")])}
     for model, allowed in ((spec(BIG), [True, True]), (with_mixer(heads=264, groups=8), [True, False])):
         problem = replace(Setup.of(planned(*PLANS[0]), 1, "plan.json").problem, model=model)
