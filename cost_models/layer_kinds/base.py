@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from typing import Any
 
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations
 from ..specs.model import Mixer
+
+
+def least(size: Field[Any]) -> int:
+    """The least number that a size of a mixer may be: 0 where that means that a part is not there."""
+    return int(size.metadata.get("least", 0 if size.default == 0 else 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from . import (
     kimi_delta_attention,
     mamba,
     mamba2,
+    pararnn,
     rwkv7,
     short_convolution,
 )
@@ -17,7 +18,7 @@ from .base import MixerKind
 
 MIXERS: tuple[MixerKind, ...] = (
     mamba.KIND, mamba2.KIND, gated_delta_net.KIND, kimi_delta_attention.KIND, gated_linear_attention.KIND,
-    rwkv7.KIND, short_convolution.KIND, compressed_attention.KIND,
+    rwkv7.KIND, short_convolution.KIND, compressed_attention.KIND, pararnn.KIND,
 )  # fmt: skip
 _BY_SPEC = {kind.spec: kind for kind in MIXERS}
 BY_NAME = {kind.name: kind for kind in MIXERS}

@@ -69,13 +69,15 @@ class BatchedProduct:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTraffic:
-    """A memory-bound operation: bytes read and written, forward and backward."""
+    """An operation without products of matrices: bytes read and written, forward and backward."""
 
     name: str  # for Rates.passes
     forward_bytes: Array  # [key]
     backward_bytes: Array  # [key]
     tag: int = 0  # recompute modules that run it again
     fusable: bool = True  # one kernel at best: eager stacks move more bytes for it
+    forward_flops: Array | float = 0.0  # [key] arithmetic of vector units, which may take longer; no part of MFU
+    backward_flops: Array | float = 0.0  # [key] the same backward
 
 
 @dataclass(frozen=True, slots=True)

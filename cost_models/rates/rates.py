@@ -61,6 +61,7 @@ class Rates:
     attention: AttentionSurface | UnfusedSurface  # core attention
     memory_bw_bytes_per_s: float  # achieved by memory-bound kernels
     peak_flops_per_s: float  # dense, of the compute dtype: the denominator of MFU
+    vector_flops_per_s: float | None = None  # of vector units in fp32 (datasheet), None: not known, none is priced
     collectives: CollectiveRates  # constants of collectives
     levels: tuple[NetworkLevel, ...]  # network from the innermost level
     pcie_bw_bytes_per_s: float  # per GPU, one direction
@@ -216,8 +217,12 @@ def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, back
         eager = traffic.fusable and traffic.name not in rates.passes
         factor = rates.stack.elementwise_traffic if eager else 1.0
         into, back = rates.bandwidth(traffic.name)
-        forward.add(2, traffic.forward_bytes * (factor / into), traffic.tag)
-        backward.add(2, traffic.backward_bytes * (factor / back), 0)
+        forward_s, backward_s = traffic.forward_bytes * (factor / into), traffic.backward_bytes * (factor / back)
+        if rates.vector_flops_per_s is not None:
+            forward_s = np.maximum(forward_s, traffic.forward_flops / rates.vector_flops_per_s)
+            backward_s = np.maximum(backward_s, traffic.backward_flops / rates.vector_flops_per_s)
+        forward.add(2, forward_s, traffic.tag)
+        backward.add(2, backward_s, 0)
 
 
 def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:

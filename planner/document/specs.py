@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, get_args, get_type_hints
 
+from ...cost_models.layer_kinds.base import least
 from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec, RopeScaling
 from ...cost_models.specs.stack import StackSpec
@@ -103,9 +104,13 @@ def _mixer(data: Mapping[str, Any], where: str, name: str) -> Mixer:
         raise InputError.of([FieldProblem(text, file=name, field=f"{where}.kind")])
     mixer: Mixer = build(kind.spec, {key: value for key, value in data.items() if key != "kind"}, where, name)
     values, kinds = vars_of(mixer), get_type_hints(kind.spec)
-    absent = [field.name for field in fields(kind.spec) if field.default == 0]  # 0: the mixer lacks that part
+    absent = [field.name for field in fields(kind.spec) if least(field) == 0]
     counts = (key for key in values if kinds[key] is int and not (key in absent and values[key] == 0))
     _positive(values, tuple(counts), where, name)
+    for key, word in values.items():
+        if (words := get_args(kinds[key])) and word not in words:
+            text = f"`{word}` is none of {', '.join(words)}"
+            raise InputError.of([FieldProblem(text, file=name, field=f"{where}.{key}")])
     numbers = [key for key in values if kinds[key] is float]
     bad = [key for key in numbers if not isinstance(values[key], int | float) or values[key] < 0]
     if bad:

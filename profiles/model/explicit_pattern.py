@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
+from typing import Any, get_args, get_type_hints
 
+from ...cost_models.layer_kinds.base import least
 from ...cost_models.layer_kinds.registry import BY_NAME
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts
 from ...errors import did_you_mean, nearest
 from .fields import Fields
 
-_SHARED = (("groups", "heads"), ("key_heads", "value_heads"))  # sizes of mixers of which the first divides the second
+# Sizes of mixers of which the first divides the second.
+_SHARED = (("groups", "heads"), ("key_heads", "value_heads"), ("output_groups", "heads"), ("heads", "channels"))
 _BLOCKS = ("attention", "mlp", "experts")
 Blocks = Mapping[str, Attention | Mixer | FeedForward | MixtureOfExperts]
 
@@ -48,19 +51,29 @@ def _mixer(sizes: Fields) -> Mixer | None:
         sizes.problem("kind", f"{missing}; known are {', '.join(BY_NAME)}", guess)
         return None
     spec = BY_NAME[kind].spec
-    values: dict[str, int | bool] = {}
+    values: dict[str, int | bool | str] = {}
+    types = get_type_hints(spec)
     for field in fields(spec):
-        if field.type == "bool":
+        if words := get_args(types[field.name]):
+            values[field.name] = _word(sizes, field.name, words, field.default)
+        elif field.type == "bool":
             values[field.name] = sizes.flag(field.name, field.default is True)
         elif field.default is MISSING:
             values[field.name] = sizes.count(field.name)
         else:
-            values[field.name] = sizes.count(field.name, default=field.default, minimum=min(int(field.default), 1))
+            values[field.name] = sizes.count(field.name, default=field.default, minimum=least(field))
     sizes.reject_unknown()
     for few, many in _SHARED:
-        if sizes.sound and few in values and many in values and values[many] % values[few]:
+        if sizes.sound and few in values and many in values and int(values[many]) % int(values[few]):
             sizes.problem(few, f"{values[few]} {few} do not divide {values[many]} {many}")
     return spec(**values) if sizes.sound else None
+
+
+def _word(sizes: Fields, name: str, words: tuple[str, ...], default: Any) -> str:
+    word = sizes.get(name)
+    if word is not None and word not in words:
+        sizes.problem(name, f"`{word}` is none of {', '.join(words)}", did_you_mean(nearest(str(word), words)))
+    return str(default if word is None else word)
 
 
 def read_pattern(f: Fields, num_layers: int, blocks: Blocks, layer: Layer) -> list[Layer]:

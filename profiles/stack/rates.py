@@ -57,6 +57,7 @@ def rates_for(
         attention=fused or _unfused(wide_gemm, memory_bw, OPERAND_BYTES[wide]),
         memory_bw_bytes_per_s=memory_bw,
         peak_flops_per_s=gpu.peak_flops_per_s[dtype],
+        vector_flops_per_s=gpu.peak_flops_per_s.get("fp32"),
         collectives=with_measured(collective_rates(fitted, stack.nics_per_ring), cluster.collectives),
         levels=cluster.levels,
         pcie_bw_bytes_per_s=device_files.to_host(gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY, cluster),

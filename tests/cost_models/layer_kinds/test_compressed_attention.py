@@ -11,6 +11,7 @@ import torch
 import yaml
 from meshwright.cost_models.layouts import Layout, Layouts
 from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities.memory import layer_parameters as memory_parameters
 from meshwright.cost_models.quantities.params import head_parameters, layer_parameters
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.specs.model import Layer, ModelSpec
@@ -108,6 +109,18 @@ def test_ranks_split_heads_and_groups_but_have_the_key_entries_and_index_whole()
     broken = [text for text in violations(Layout(tp=16, sequence_parallel=1), problem) if "output groups" in text]
     assert broken
     assert not any("output groups" in text for text in violations(Layout(tp=8, sequence_parallel=1), problem))
+
+
+def test_tensor_parallel_ranks_hold_the_key_entries_and_index_whole() -> None:
+    model = model_of()
+    h, rank, d, heads, index = 4096, 1024, 512, 64, 128
+    key, entries = h * d, (2 * h + 4) * 2 * d + d
+    own_index = (2 * h + 4) * 2 * index + index + rank * 64 * index + h * 64
+    streams = (2 + 4) * 4 * (4 * h + 1) + 3
+    workload = Workload(seq_len=8192, global_batch=64)
+    held = memory_parameters(model, layer_of(model, "compressed_sparse_attention"), "all", workload)
+    assert held.replicated == h * rank + key + (rank + d) + entries + own_index + streams + 2 * h
+    assert held.sharded == rank * heads * d + heads * d * 1024 + 8 * 1024 * h + heads
 
 
 def test_context_parallel_ranks_get_a_window_of_keys_and_all_entries() -> None:
