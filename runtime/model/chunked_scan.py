@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..parallel.recompute import wholes
+from ..parallel.recompute import whole
 
 # Tokens whose scores and states are there at a time. A block keeps its inputs only.
 BLOCK = 1024
@@ -37,7 +37,7 @@ def in_blocks(
     of the next one. Each keeps its inputs and its state only."""
     outs, tokens = [], max(BLOCK // chunk, 1) * chunk
     for block in zip(*(torch.split(x, tokens, dim=1) for x in inputs), strict=True):
-        out, *state = wholes(step, *block, *state)
+        out, *state = whole(step, *block, *state)
         outs.append(out)
     return torch.cat(outs, dim=1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from .offload import Offload, address, unpack
 
 Function = Callable[..., Tensor]
+_Result = TypeVar("_Result", Tensor, tuple[Tensor, ...])
 
 
 class _Recipe:
@@ -101,13 +102,7 @@ def _unpack(packed: Any) -> Tensor:
     return torch.as_strided(recipe.cook(index), size, stride, offset)
 
 
-def whole(function: Function, *inputs: Tensor) -> Tensor:
-    """`function(*inputs)`, keeping the inputs only. Nothing in a layer draws random numbers."""
-    result: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+def whole(function: Callable[..., _Result], *inputs: Tensor) -> _Result:
+    """`function(*inputs)`, one tensor or several, keeping the inputs only. Nothing in a layer draws random numbers."""
+    result: _Result = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result
-
-
-def wholes(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The same of several outputs."""
-    results: tuple[Tensor, ...] = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
-    return results

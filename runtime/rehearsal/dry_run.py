@@ -34,6 +34,7 @@ from ..parallel.strategies import HEAD
 from ..status import Status
 from ..trainer import Trainer
 from .memory import PeakMemory
+from .replay import replayed_scans
 from .traced import Trace
 
 # A number that is read from a tensor: there is none. 2 is over every clipping norm, so that gradients are clipped.
@@ -76,7 +77,7 @@ def _trace(job: Job, rank: int, gpu: bool) -> Trace:
     with FakeTensorMode(), _gpu_kernels() if gpu else nullcontext():
         trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
         tracer = _Tracer(job, trainer, status)
-        with tracer.following():
+        with tracer.following(), replayed_scans(tracer):
             # The states of the optimizer are there from the second step on.
             trainer.update()
             tracer.begin()

@@ -30,6 +30,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, resident: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.current, self.peak, self.kind = 0, 0, "other"
+        self._is_paused = False
         self.at_peak: dict[str, int] = {}
         self._kinds: Counter[str] = Counter()
         self._live: Any = WeakIdKeyDictionary()
@@ -68,8 +69,19 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._change(-record[0], record[1])
         record[0] = 0
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Does not count what operations make inside."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if self._is_paused:
+            return out
         for made in tree_iter(out):
             if isinstance(made, Tensor):
                 self._follow(made)

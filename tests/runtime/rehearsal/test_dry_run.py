@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
+from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.quantities import moments
+from meshwright.cost_models.specs.model import FeedForward, Layer
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.profiles.model.load import load_model
@@ -57,6 +61,40 @@ def test_equals_a_real_run(layout_id: str) -> None:
     peaks = run(wanted)[1]
     more = [peaks[stage * wanted.world_size // layout.pp] - planned - others for stage, planned in enumerate(traced)]
     assert set(more) <= {0, early}, "bytes that a real run has and the trace has not, by stage"
+
+
+@pytest.mark.parametrize("layout_id", ["dp2-mbs1-z0-rnone", "tp2-pp2-zbh1-dp1-mbs1-z1-rnone", "cp2u-dp2-mbs1-z3-rsel"])
+def test_equals_a_real_run_of_mixers(layout_id: str) -> None:
+    """To the byte, although the scans of most layers and micro-batches are replayed."""
+    wide = Mamba2(heads=16, head_dim=16, groups=4, state=32, chunk=32)
+    delta = GatedDeltaNet(key_heads=4, value_heads=8, key_head_dim=32, value_head_dim=32)
+    block = Layer(attention=None, feed_forward=FeedForward(inner=64))
+    kinds = tuple(replace(block, mixer=mixer) for mixer in (wide, delta))
+    model = llama(kinds=kinds, pattern=(0, 1, 0, 1), max_positions=256)
+    wanted = job(layout_id, model, seq_len=256, dtype="fp32", steps=2, extra=1)
+    others = 8 * (wanted.global_batch - wanted.global_batch // wanted.layout.dp) * (wanted.seq_len + 1)
+    stages, ranks = range(wanted.layout.pp), wanted.world_size // wanted.layout.pp
+    early = 4 * wanted.layout.micro_batch * wanted.seq_len * model.hidden if wanted.layout.pp > 1 else 0
+    traced = [dry_run.trace(wanted, stage, gpu=False).allocated_bytes for stage in stages]
+    peaks = run(wanted)[1]
+    assert {peaks[stage * ranks] - traced[stage] - others for stage in stages} <= {0, early}
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "tolerance"), [("tp2-cp2u-dp1-mbs1-z3-rsel(norm)", 0.0), ("dp4-mbs1-z2-rfull", 2e-3)]
+)
+def test_replayed_scans_need_what_scans_need(
+    layout_id: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Nemotron-H 56B, two blocks of tokens, with the kernels of a GPU. Where whole layers are made again, the last
+    block lets the inputs go earlier than the replay."""
+    model, _ = load_model("nemotron-h-56b")
+    few = replace(model, pattern=model.pattern[:4], vocab=1024)
+    wanted = job(layout_id, few, seq_len=2048, dtype="bf16", optimizer="adamw", clip=1.0, extra=1)
+    replayed = dry_run.trace(wanted, 0)
+    assert "layers" in replayed.doing
+    monkeypatch.setattr(dry_run, "replayed_scans", nullcontext)
+    assert replayed.allocated_bytes == pytest.approx(dry_run.trace(wanted, 0).allocated_bytes, rel=tolerance, abs=0)
 
 
 @pytest.mark.parametrize(
