@@ -47,6 +47,11 @@ class KernelSeconds:
         """[kind, key] seconds of the products for weight gradients, which a schedule may put off."""
         return np.array([kind.weight for kind in self.layers])
 
+    @cached_property
+    def alone_s(self) -> Array:
+        """[kind, key] seconds that both passes take longer where no other micro-batch runs beside them."""
+        return np.array([kind.alone + np.zeros(self.num_keys) for kind in self.layers])
+
     def recompute_s(self, mode: int, modules: int) -> Array:
         """[kind, component, key] seconds of recomputation; the edges are never recomputed."""
         zeros = np.zeros((len(self.layers), len(COMPONENTS), self.num_keys))

@@ -108,6 +108,8 @@ class LayerSeconds:
     weight: Array  # [key] the part of `backward` that makes weight gradients
     recompute_by_tag: Mapping[int, Array]  # recompute tag -> [component, key] of operations with exactly that tag
     full_recompute_s: float = 0.0  # of recomputing the whole layer, beyond its forward pass
+    # [key] that a forward and a backward pass take longer where no other micro-batch runs beside them (`ep_overlap`).
+    alone: Array | float = 0.0
 
     def recompute(self, modules: int) -> Array:
         """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
@@ -127,6 +129,12 @@ class _Sums:
         if tag:
             self.tagged.setdefault(tag, np.zeros_like(self.all))[component] += seconds
 
+    def untagged(self) -> _Sums:
+        """The same in all, to change apart from these."""
+        other = _Sums(self.all.shape[1])
+        other.all += self.all
+        return other
+
 
 def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSeconds:
     """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
@@ -142,12 +150,15 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
         backward.add(_AXES[exchange.axis], call_s * exchange.backward_calls, 0)
     if ops.trains == "frozen":
         backward = _Sums(num_keys)
+    host_s = ops.kernels * rates.stack.host_s_per_kernel
+    forward_s, backward_s = rates.latency_s.get(ops.name, (host_s, 2 * host_s))
+    exponent = np.where(ops.host_waits, 1.0, rates.host_exponent)
+    alone = _alone_s(forward, rates.stack, ops, forward_s, exponent)
+    alone = alone + _alone_s(backward, rates.stack, ops, backward_s, rates.host_exponent)
     _hide(forward, rates.stack, ops)
     # What hides behind weight gradients takes them from the bubbles that they could fill (`step`).
     weight = np.maximum(weight - _hide(backward, rates.stack, ops), 0.0)
-    host_s = ops.kernels * rates.stack.host_s_per_kernel
-    forward_s, backward_s = rates.latency_s.get(ops.name, (host_s, 2 * host_s))
-    _host_floor(forward, forward_s, np.where(ops.host_waits, 1.0, rates.host_exponent))
+    _host_floor(forward, forward_s, exponent)
     if ops.trains != "frozen":
         _host_floor(backward, backward_s, rates.host_exponent)
     if ops.name in _LAYERS and ops.trains == "all":
@@ -156,7 +167,7 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     for bit, module in enumerate(MODULES if rates.latency_s else ()):
         if (more := _recompute_overhead_s(rates, module)) and any(tag >> bit & 1 for tag in recompute):
             recompute[1 << bit] = recompute.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
-    return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"))
+    return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"), alone)
 
 
 def _recompute_overhead_s(rates: Rates, recomputed: str) -> float:
@@ -261,6 +272,19 @@ def _hide(sums: _Sums, stack: StackSpec, ops: LayerOperations) -> Array:
         for seconds in sums.tagged.values():
             seconds[index] *= exposed_share
     return np.asarray(every)
+
+
+def _alone_s(
+    sums: _Sums, stack: StackSpec, ops: LayerOperations, host_s: Array | float, exponent: Array | float
+) -> Array:
+    """[key] seconds that a pass takes longer without another micro-batch beside it, where a layout has such a one."""
+    if not np.any(ops.ep_overlap):
+        return np.zeros(sums.all.shape[1])
+    beside, alone = sums.untagged(), sums.untagged()
+    for passed, operations in ((beside, ops), (alone, replace(ops, ep_overlap=False))):
+        _hide(passed, stack, operations)
+        _host_floor(passed, host_s, exponent)
+    return np.asarray(np.sum(alone.all - beside.all, axis=0))
 
 
 def _host_floor(sums: _Sums, host_s: Array | float, exponent: Array | float) -> None:

@@ -24,6 +24,7 @@ from .reserved_memory import fullest_stage
 from .stage_messages import messages_once_s
 from .stage_seconds import component_s, stage_seconds
 from .stragglers import straggler_share
+from .unpaired_passes import unpaired_s
 from .vocabulary_seconds import exposed_vocabulary_s
 
 # name -> (words for people, what it may hide behind)
@@ -34,6 +35,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tp": ("tp comm, exposed", ("matmul",)),
     "cp": ("cp comm, exposed", ("attention",)),
     "ep": ("ep comm, exposed", ("matmul", "attention", "memory")),
+    "unpaired": ("ep comm of first and last passes", ()),
     "host": ("kernel launches", ("matmul",)),
     "accumulate": ("gradient accumulation", ()),
     "imbalance": ("uneven lengths", ()),
@@ -50,7 +52,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 # name -> [n] seconds that every step has once, whichever stage is slowest and whatever runs the pipeline. Each place
 # that adds up a step adds all of these: here, the bounds, the simulated step, the integer program, strategies by layer.
-ONCE_TERMS: Mapping[str, Callable[[Ledger, Rates], Array]] = {"pp": messages_once_s}
+ONCE_TERMS: Mapping[str, Callable[[Ledger, Rates], Array]] = {"pp": messages_once_s, "unpaired": unpaired_s}
 
 
 @dataclass(frozen=True, eq=False)
