@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ....cost_models.cuda_graphs import GRAPH_CODE
 from ..options import Settings
 from ..setup import Setup
 from ..switch_options import turned
@@ -16,6 +17,12 @@ _FUSER = "--use-transformer-engine-op-fuser"
 # _is_fused_impl_supported): an AssertionError as the model is built.
 FUSED_EXPERTS = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 
+# Without it a graph holds what another stream read until its capture ends (torch, notes on CUDA, `memory management`):
+# nodes of --overlap-moe-expert-parallel-comm and copies to the host mark all that they free (pipeline_parallel/utils.py,
+# fine_grained_activation_offload.py, record_stream). As Megatron-Bridge 067f987d has it beside graphs of the iteration.
+_REUSED = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,graph_capture_record_stream_reuse:True",
+           "NCCL_GRAPH_REGISTER": "0"}  # fmt: skip
+
 
 def environment(setup: Setup, target: str) -> dict[str, str | None]:
     """Variable -> value, None for one that may be unset."""
@@ -24,6 +31,9 @@ def environment(setup: Setup, target: str) -> dict[str, str | None]:
         out[offload.VARIABLE] = "1"
     if turned(setup, target).get("moe_paged_stash") == "on":
         out[FUSED_EXPERTS] = "1"
+    layout = setup.layout
+    if layout.cuda_graphs == GRAPH_CODE["full_iteration"] and (layout.ep_overlap or layout.offload_modules):
+        out |= _REUSED
     return out
 
 

@@ -80,6 +80,17 @@ def test_the_variable_that_fused_experts_need(target: str) -> None:
     assert "NVTE_CUTEDSL_FUSED_GROUPED_MLP is not set" in said(without)
 
 
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+def test_a_graph_of_the_iteration_lets_go_of_what_other_streams_read(target: str) -> None:
+    asked = {**MOE, "target": target, "fix": {"moe_dispatcher": "hybridep"}}
+    layouts = ("dp8-ep8-epo-mbs1-z1-rnone", "dp8-ep8-gfull-mbs1-z1-rnone", "dp8-ep8-epo-gfull-mbs1-z1-rnone")
+    plain, alone, beside = (emit(api.evaluate(request_from_dict(asked), layout), target).files["launch.sh"]
+                            for layout in layouts)  # fmt: skip
+    assert "graph_capture_record_stream_reuse" not in plain + alone
+    assert "graph_capture_record_stream_reuse:True" in beside
+    assert "export NCCL_GRAPH_REGISTER=0\n" in beside
+
+
 def test_a_graph_of_the_iteration_bounds_the_copies() -> None:
     layout = "tp8-dp8-gfull-mbs1-z1-rnone-off(core_attn)"
     assert "--fine-grained-offloading-max-inflight-offloads 1\n" in files_of(layout)["megatron.args"]
