@@ -148,11 +148,22 @@ def features_of(row: RowReader, optimizer: str | None, model: ModelSpec) -> dict
         "moe_dispatcher": dispatcher or None,
         "moe_a2a_overlap": row.flag("ep_overlap"),
         "delay_wgrad": row.flag("delay_wgrad"),
+        "moe_force_balance": _balanced(row, model),
         "layer_wise_layout": None if optimizer is None else False,  # Megatron-Bridge has none
     }
     if name := _GATHERS.get(row.text("precision")):
         stated[name] = gathers is not False
     return {name: value for name, value in stated.items() if value is not None} | _graphs(row, model)
+
+
+def _balanced(row: RowReader, model: ModelSpec) -> bool | None:
+    """Whether tokens are spread over experts at random, evenly. Every recipe for pre-training does so
+    (Megatron-Bridge 067f987d, perf_recipes: moe_router_force_load_balancing), those for tuning do not."""
+    stated = row.flag("force_balance")
+    if stated is not None or not model.is_moe or row.text("task") != "pretrain":
+        return stated
+    row.assume("tokens spread evenly over experts by force, as recipes for pre-training have it (not stated)")
+    return True
 
 
 def _graphs(row: RowReader, model: ModelSpec) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ..request.resolve import Resolved, resolve
 from ..search.run import search_of
 from ..space.rules import WELL_FORMED, Rule, legality
 from ..switches.dtypes import NUMERICS
+from ..switches.experts import MOE_FORCE_BALANCE
 from ..switches.registry import SWITCHES
 from .stack_features import NoNotes, settings_of, switched_layout, with_features
 from .tuned_plan import Refusal, TunedPlan
@@ -91,13 +92,13 @@ def _explained(plan: TunedPlan, outcome: PlanOutcome) -> PlanOutcome:
 
 def request_key(plan: TunedPlan) -> str:
     """Equal for plans that train the same, in the same numerics, on the same machines."""
-    return repr((plan.request, plan.seq_len, plan.mtp_layers, sorted(_numerics(plan).items())))
+    return repr((plan.request, plan.seq_len, plan.mtp_layers, sorted(_trained(plan).items())))
 
 
-def _numerics(plan: TunedPlan) -> dict[str, str]:
+def _trained(plan: TunedPlan) -> dict[str, str]:
     """The switches that change what is trained: a search may not choose others to be faster."""
     settings = settings_of(plan.features)
-    return {switch.name: settings[switch.name] for switch in NUMERICS if switch.name in settings}
+    return {switch.name: settings[switch.name] for switch in (*NUMERICS, MOE_FORCE_BALANCE) if switch.name in settings}
 
 
 def _requested(plan: TunedPlan) -> Resolved:
@@ -105,7 +106,7 @@ def _requested(plan: TunedPlan) -> Resolved:
     if plan.request is None:
         raise RuntimeError(f"{plan.id} has no request")
     resolved = resolve(plan.request)
-    fix = {name: value for name, value in _numerics(plan).items() if SWITCHES[name].concerns(resolved.problem)}
+    fix = {name: value for name, value in _trained(plan).items() if SWITCHES[name].concerns(resolved.problem)}
     resolved = resolve(plan.request.model_copy(update={"fix": {**plan.request.fix, **fix}}))
     model = replace(
         resolved.model,

@@ -17,8 +17,8 @@ _FUSER = "--use-transformer-engine-op-fuser"
 # _is_fused_impl_supported): an AssertionError as the model is built.
 FUSED_EXPERTS = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 
-# Without it a graph holds what another stream read until its capture ends (torch, notes on CUDA, `memory management`):
-# nodes of --overlap-moe-expert-parallel-comm and copies to the host mark all that they free (pipeline_parallel/utils.py,
+# Without it a graph holds what another stream read until its capture ends (torch, notes on CUDA): nodes of
+# --overlap-moe-expert-parallel-comm and copies to the host mark all that they free (core/pipeline_parallel/utils.py and
 # fine_grained_activation_offload.py, record_stream). As Megatron-Bridge 067f987d has it beside graphs of the iteration.
 _REUSED = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,graph_capture_record_stream_reuse:True",
            "NCCL_GRAPH_REGISTER": "0"}  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models.layouts import parse
+from meshwright.planner.accuracy import tuned_plan_outcome as outcomes
 from meshwright.planner.accuracy.runs import Problems, read_rows
 from meshwright.planner.accuracy.tuned_plan import TunedPlan, read_tuned_plan
 from meshwright.planner.accuracy.tuned_plan_gains import Gains
@@ -147,6 +148,23 @@ def test_a_recipe_without_the_distributed_optimizer_of_adam_has_that_of_muon(tmp
     assert stated.request is not None
     assert (stated.request.workload.optimizer, stated.assumptions) == ("muon", ())
     assert "-z0-" in str(stated.layout)
+
+
+def test_tokens_are_spread_evenly_in_recipes_for_pre_training(tmp_path: Path) -> None:
+    """By force, and in what is searched beside them: it changes what is trained."""
+    label = "tokens spread evenly over experts by force, as recipes for pre-training have it (not stated)"
+    cases: tuple[tuple[dict[str, Any], dict[str, Any], bool | None, bool], ...]
+    cases = ((EXPERTS, {}, True, False), (EXPERTS, {"force_balance": None}, True, True),
+             (EXPERTS, {"force_balance": False}, False, False), (DENSE, {}, None, False),
+             (EXPERTS, {"force_balance": None, "task": "sft"}, None, False))  # fmt: skip
+    for row, changed, balanced, assumed in cases:
+        plan = one(tmp_path, row, **changed)
+        assert plan.features.get("moe_force_balance") is balanced
+        assert (label in plan.assumptions) is assumed
+    forced, free = (one(tmp_path, EXPERTS, force_balance=flag) for flag in (True, False))
+    assert request_key(forced) != request_key(free)
+    for priced in (outcomes._as_written, outcomes._requested):
+        assert [priced(plan).stack.moe_imbalance for plan in (forced, free)] == [1.0, 1.1]
 
 
 def test_muon_is_priced_with_fewer_bytes_than_adam(tmp_path: Path) -> None:
