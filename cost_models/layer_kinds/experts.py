@@ -75,6 +75,7 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     computed, kept = _room_of_rows(builder, block, load)
     add_activation(builder, ops, rows * inner, block.gated, tag("act", "moe"), w, ops.keeps_input(),
                     weighted=builder.stack.weighs_activations, room=computed)  # fmt: skip
+    _add_activation_steps(builder, ops, block, rows * inner * (1 + computed))
     if ops.keeps_input():
         sends = mask_of_modules("expert_fc1")
         ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * width, moe, sends))
@@ -119,12 +120,34 @@ def _room_of_rows(builder: Builder, block: MixtureOfExperts, load: Array) -> tup
     other numerics the products know the rows in use (basic/grouped_linear.py), but the activation does not
     (basic/swiglu.py), and what they save stays in buffers with all of the room.
     """
-    dropless = builder.stack.dropless and block.capacity_factor is None
-    fixed = np.where(IS_ITERATION[builder.shard.graphs] & dropless, 1.0, 0.0)
-    fused = builder.stack.fuses_expert_blocks or builder.workload.precision == "fp4"
     unused = np.maximum(RANK_CAPACITY / load - 1.0, 0.0)
-    computed, kept = (np.zeros_like(unused), STASH_FACTOR - 1.0) if fused else (unused, unused)
-    return fixed * computed, fixed * kept
+    computed, kept = (np.zeros_like(unused), STASH_FACTOR - 1.0) if _is_fused(builder) else (unused, unused)
+    return _has_room(builder, block) * computed, _has_room(builder, block) * kept
+
+
+def _has_room(builder: Builder, block: MixtureOfExperts) -> Array:
+    """[key] 1 where a graph holds the iteration and no token is dropped, else 0."""
+    dropless = builder.stack.dropless and block.capacity_factor is None
+    return np.where(IS_ITERATION[builder.shard.graphs] & dropless, 1.0, 0.0)
+
+
+def _is_fused(builder: Builder) -> bool:
+    """Whether products and activation of experts are one kernel where a graph holds the iteration."""
+    return builder.stack.fuses_expert_blocks or builder.workload.precision == "fp4"
+
+
+def _add_activation_steps(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:
+    """What the operations of TransformerEngine that no kernel fuses move beside the activation itself (e7c550c5,
+    pytorch/ops/basic/swiglu.py; ScaledSReLU): gates and values are put apart, and the output is multiplied by
+    the token's weight. Backward: put apart again, the product, gradients put together again, the activation again for
+    the gradient of the weight, and that.
+    """
+    if _is_fused(builder):
+        return
+    parts, order = (2, 4) if block.gated else (1, 0)  # order: to put apart or together
+    forward, backward = order + 2, 2 * order + 2 + (parts + 1) + 2
+    moved = builder.activation_bytes * elements * _has_room(builder, block)
+    ops.traffic.append(MemoryTraffic("activation in steps", forward * moved, backward * moved, tag("moe")))
 
 
 def _add_dispatch(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array) -> None:

@@ -73,6 +73,14 @@ def _graphs_recipe(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(~_stashes(columns, problem) | ~fp8 | takes)
 
 
+def _graphs_activations(columns: Columns, problem: Problem) -> Mask:
+    """Only the kernel that fuses the products of experts with their activation makes that again (TransformerEngine
+    e7c550c5, pytorch/ops/basic/swiglu.py, fuser_forward)."""
+    fp8, fp4 = (columns["precision"] == PRECISIONS.index(name) for name in ("fp8", "fp4"))
+    again = columns["recompute_modules"] & 1 << MODULES.index("act") > 0
+    return np.asarray(~_stashes(columns, problem) | ~again | fp4 | fp8 & np.array(problem.stack.fuses_expert_blocks))
+
+
 def _graphs_recompute(columns: Columns, problem: Problem) -> Mask:
     none, iteration = GRAPH_CODE["none"], GRAPH_CODE["full_iteration"]
     return np.asarray((columns["recompute"] != _FULL) | np.isin(columns["cuda_graphs"], (none, iteration)))
@@ -116,6 +124,9 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
              "cuda_graphs {graphs_name} fuses the products of experts, which takes no split over etp {etp}"),
         Rule(f"{target}: graphs and fp8_recipe", ("cuda_graphs", "precision"), _graphs_recipe,
              "cuda_graphs {graphs_name} holds experts, whose counts stay on the GPU under mxfp8 or current scaling"),
+        Rule(f"{target}: graphs and activations", ("cuda_graphs", "precision", "recompute_modules"),
+             _graphs_activations,
+             "cuda_graphs {graphs_name} recomputes activations of experts under mxfp8 and fp4 only"),
         Rule(f"{target}: graphs and recompute", ("cuda_graphs", "recompute"), _graphs_recompute,
              "full recomputation goes with a graph of the whole iteration or with none ({graphs_name})"),
         Rule(f"{target}: graphs and dropout", ("cuda_graphs", "recompute_modules"), _graphs_dropout,

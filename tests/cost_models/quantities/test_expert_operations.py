@@ -109,6 +109,26 @@ def test_scaled_positions_of_megatron() -> None:
 
 
 @pytest.mark.parametrize(
+    ("precision", "changed"), [("bf16", {}), ("fp8", {}), ("fp8", {"fuses_expert_blocks": True}), ("fp4", {})]
+)
+def test_activation_of_experts_in_a_graph_of_the_iteration(precision: Precision, changed: dict[str, Any]) -> None:
+    """Where no kernel fuses it with the products: the activation moves 3 values per output forward and 5 backward, by
+    itself. Forward: gates and values apart 4, product with the weight 2. Backward: apart 4, product 2, gradients
+    together 4, activation again 3, gradient of the weight 2. All on 1.5 times the rows."""
+    of = {graphs: operations(MIXTRAL, Layout(dp=4, shard=4, ep=4, cuda_graphs=GRAPH_CODE[graphs]), precision,
+                             dropless=True, moe_imbalance=1.0, **changed)
+          for graphs in ("none", "full_iteration")}  # fmt: skip
+    one = traffic(of["none"], "activation").forward_bytes[0] / 3
+    assert not any(each.name == "activation in steps" and each.forward_bytes.any() for each in of["none"].traffic)
+    found = [each for each in of["full_iteration"].traffic if each.name == "activation in steps"]
+    if changed or precision == "fp4":
+        assert not found
+    else:
+        (steps,) = found
+        assert (steps.forward_bytes[0], steps.backward_bytes[0]) == pytest.approx((1.5 * 6 * one, 1.5 * 15 * one))
+
+
+@pytest.mark.parametrize(
     ("precision", "changed", "kept", "computed"),
     [
         ("fp8", {"fuses_expert_blocks": True}, 1.2, 1.0),

@@ -110,6 +110,26 @@ def test_experts_in_a_graph_of_the_iteration() -> None:
         assert (GRAPH_CODE["full_iteration"] in resolved.switches.axes["cuda_graphs"]) == legal
 
 
+@pytest.mark.parametrize(
+    ("precision", "suffix", "fix", "legal"),
+    [("bf16", "", {}, False), ("fp8", "-fp8", {"fp8_recipe": "current"}, False),
+     ("fp8", "-fp8", {"fp8_recipe": "mxfp8"}, True), ("fp4", "-fp4", {}, True)],
+)  # fmt: skip
+def test_activations_of_experts_in_a_graph_of_the_iteration(
+    precision: str, suffix: str, fix: dict[str, str], legal: bool
+) -> None:
+    """TransformerEngine, ops/basic/swiglu.py: "... requires the fused grouped MLP path" as the first step runs."""
+    problem = resolve(request_from_dict({
+        "model": "mixtral-8x7b", "cluster": "dgx-b200:1", "target": "megatron", "fix": fix,
+        "workload": {"seq_len": 4096, "global_batch": 64, "precision": precision},
+    })).problem  # fmt: skip
+    rule = next(rule for rule in TARGETS["megatron"].rules if rule.name == "megatron: graphs and activations")
+    for graphs, recompute, allowed in (("gfull", "rsel(act)", legal), ("gfull", "rsel(norm)", True),
+                                       ("g(attn)", "rsel(act)", True)):  # fmt: skip
+        layout = Layouts.of([parse(f"dp8-ep4-{graphs}-mbs1-z1-{recompute}{suffix}")])
+        assert rule.allows(layout, problem).tolist() == [allowed]
+
+
 def test_gathers_of_mxfp8_in_bridge() -> None:
     """Megatron-Bridge: "reuse_grad_buf_for_mxfp8_param_ag must be set to True"; pretrain_gpt.py has no such check."""
     asked = {"model": "llama-3.1-8b", "cluster": "dgx-b200:1", "fix": {"fp8_param_gather": "on", "fp8_recipe": "mxfp8"},

@@ -88,8 +88,11 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
         assert workload == {name: getattr(setup.workload, name) for name in ("seq_len", "global_batch", "optimizer")}
 
 
-# A graph of the whole iteration needs it to offload modules, and `emit` refuses these releases for it.
-NEWER = {version: {"--fine-grained-offloading-max-inflight-offloads"} for version in ("0.16.1", "0.17.0")}
+# A graph of the whole iteration needs these to offload modules and to hold experts, and `emit` refuses these releases
+# for them.
+PAGES = {"--moe-paged-stash", *(f"--moe-paged-stash-buffer-size-factor-{place}" for place in ("cuda", "cpu")),
+         "--moe-expert-rank-capacity-factor", "--use-transformer-engine-op-fuser", "--moe-mlp-glu-interleave-size"}
+NEWER = {version: {"--fine-grained-offloading-max-inflight-offloads", *PAGES} for version in ("0.16.1", "0.17.0")}
 
 
 def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Plan]) -> None:

@@ -78,6 +78,9 @@ def test_the_variable_that_fused_experts_need(target: str) -> None:
     assert check_files(whole).problems == []
     without = {**whole, "launch.sh": whole["launch.sh"].replace(line, "")}
     assert "NVTE_CUTEDSL_FUSED_GROUPED_MLP is not set" in said(without)
+    if target == "megatron":
+        with pytest.raises(LayoutRefusedError, match="has no --moe-"):
+            emit(api.evaluate(request_from_dict(asked), "dp8-ep8-gfull-mbs1-z1-rnone"), target, version="0.17.0")
 
 
 @pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
