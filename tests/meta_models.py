@@ -9,6 +9,8 @@ import torch
 from meshwright.cost_models.quantities.params import expert_parameters, layer_parameters, total_parameters
 from meshwright.profiles.model.huggingface import read_config
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
+from transformers.models.step3p7.modeling_step3p7 import Step3p7TextModel
 
 # Where transformers keeps its list of layers.
 LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "backbone.layers", "model.decoder.layers")
@@ -36,9 +38,23 @@ def expert_count(module: torch.nn.Module) -> int:
 
 
 def build(data: dict[str, Any]) -> torch.nn.Module:
+    config = text_config(data)
+    if isinstance(config, Step3p7TextConfig):
+        return _text_of_step(config)
     with torch.device("meta"):
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(text_config(data))  # type: ignore[no-untyped-call]
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.tie_weights()  # type: ignore[operator]  # the method of transformers, not a submodule
+    return model
+
+
+def _text_of_step(config: Step3p7TextConfig) -> torch.nn.Module:
+    """Step-3.5 is a part of a model that sees: its layers and its head."""
+    with torch.device("meta"):
+        model = torch.nn.Module()
+        model.model = Step3p7TextModel(config)
+        model.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
     return model
 
 

@@ -31,17 +31,22 @@ def parameters(attention: Attention, hidden: int) -> dict[str, int]:
     return counts
 
 
-def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
+def _widths(attention: Attention) -> dict[str, int]:
+    """Of what the projections of grouped-query attention make, by name."""
     widths = {
         "q": attention.heads * attention.head_dim,
         "k": attention.kv_heads * attention.head_dim,
-        "v": attention.kv_heads * attention.value_head_dim,
+        "v": attention.kv_heads * attention.value_head_dim * (not attention.values_from_keys),
+        "q_gate": attention.gates,
     }
-    if attention.output_gate:
-        widths["q_gate"] = attention.heads * attention.value_head_dim
+    return {name: width for name, width in widths.items() if width}
+
+
+def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
+    widths = _widths(attention)
     counts = {name: hidden * width for name, width in widths.items()}
-    if attention.qkv_bias:
-        counts["qkv_bias"] = sum(widths.values())
+    if attention.qkv_bias:  # a gate of heads is a projection of its own, without one
+        counts["qkv_bias"] = sum(widths.values()) - attention.gates * attention.gates_heads
     return counts
 
 
@@ -54,10 +59,11 @@ def projection_shapes(attention: Attention, h: int) -> dict[str, tuple[int, int,
         q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
         k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
         v_width = attention.heads * attention.value_head_dim
+    values = {} if attention.values_from_keys else {"v": (kv_in, v_width, True)}
     return {
         "q": (q_in, attention.heads * attention.head_dim, True),
         "k": (kv_in, k_width, True),
-        "v": (kv_in, v_width, True),
+        **values,
         "o": (attention.heads * attention.value_head_dim, h, False),
     }
 
@@ -67,10 +73,7 @@ def matrices(attention: Attention, hidden: int) -> Iterator[Matrix]:
     if attention.is_mla:
         yield from latent_attention.matrices(attention, hidden)
     else:
-        keys, values = (attention.kv_heads * dim for dim in (attention.head_dim, attention.value_head_dim))
-        gate = ((attention.heads * attention.value_head_dim, hidden),) * attention.output_gate
-        queries = (attention.heads * attention.head_dim, hidden)
-        yield Matrix((queries, (keys, hidden), (values, hidden), *gate))
+        yield Matrix(tuple((width, hidden) for width in _widths(attention).values()))
     yield Matrix(((hidden, attention.heads * attention.value_head_dim),))
 
 
@@ -83,9 +86,9 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         latent_attention.add_projections(builder, ops, attention)
         g = a  # MLA decompresses keys and values for every head before the core
     else:
-        gate = a * dv if attention.output_gate else 0.0
-        builder.add_gemm(ops, "qkv", tokens, a * d + g * (d + dv) + gate, h)
-        ops.wgrad_stash.append(w * tokens * (a * d + g * (d + dv) + gate))
+        made = a * d + g * (d + dv * (not attention.values_from_keys)) + attention.gates / shard.tp
+        builder.add_gemm(ops, "qkv", tokens, made, h)
+        ops.wgrad_stash.append(w * tokens * made)
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
     ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
     context = _context(builder, attention)
@@ -95,9 +98,11 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
     if attention.norm_parameters:
         add_head_norms(builder, ops, attention, tokens * (a + g) * d)
+    if attention.value_norm:
+        _add_value_norm(builder, ops, attention, tokens * g * dv)
     add_kept_output(builder, ops, tokens * a * dv)
     if attention.output_gate:
-        _add_output_gate(builder, ops, tokens * a * dv)
+        _add_output_gate(builder, ops, tokens * a * dv, attention.gates / (attention.heads * dv))
     if not builder.model.learned_positions and attention.rotary:
         add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
@@ -124,12 +129,22 @@ def add_kept_output(builder: Builder, ops: LayerOperations, elements: Array) -> 
         ops.saved.append(Saved("quantised attention output", builder.kept_input * elements, offload=projection))
 
 
-def _add_output_gate(builder: Builder, ops: LayerOperations, elements: Array) -> None:
-    """The output of attention times a sigmoid of the gate: both are kept beside their product. Sigmoid 2, product 3;
-    backward: two products 3 each, sigmoid 3."""
-    w = builder.activation_bytes
-    ops.saved.append(Saved("gate of the output, its sigmoid, gated output", 3 * w * elements))
-    ops.traffic.append(MemoryTraffic("output gate", 5 * w * elements, 9 * w * elements, fusable=False))
+def _add_value_norm(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:
+    """It keeps what goes in, which is what the norm of keys keeps where one projection makes both."""
+    if not attention.values_from_keys:
+        inputs = builder.activation_bytes * elements
+        ops.saved.append(Saved("input of the norm of values", inputs, offload=mask_of_modules("qkv_linear")))
+    ops.traffic.append(builder.norm_traffic("norm of values", elements))
+
+
+def _add_output_gate(builder: Builder, ops: LayerOperations, elements: Array, gates: float) -> None:
+    """The output of attention times a sigmoid of the gate: both are kept beside their product. gates: of an element, 1
+    or its share of a gate of its head. Sigmoid 2, product 3; backward: two products 3 each, sigmoid 3; for a gate of a
+    head the second product is summed over the head, which reads it once more."""
+    w, own = builder.activation_bytes, gates < 1
+    ops.saved.append(Saved("gate of the output, its sigmoid, gated output", (1 + 2 * gates) * w * elements))
+    forward, backward = 2 + 3 * gates, 5 + 4 * gates + (1 - gates) * own
+    ops.traffic.append(MemoryTraffic("output gate", forward * w * elements, backward * w * elements, fusable=False))
 
 
 def add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:

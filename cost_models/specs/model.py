@@ -34,6 +34,9 @@ class Attention:
     qkv_bias: bool = False  # of the projections of queries, keys and values
     output_bias: bool = False  # of the output projection
     output_gate: bool = False  # whether a sigmoid of a second query projection multiplies the output (Qwen3-Next)
+    gates_heads: bool = False  # whether that gate is one number of a head, not one of an element (Step-3.5)
+    values_from_keys: bool = False  # whether keys and values come out of one projection (Gemma 4)
+    value_norm: bool = False  # whether values are normed, without weights (Gemma 4)
     rotary: bool = True  # whether queries and keys are turned, where the model has such positions
     norm_parameters: int = 0  # elements of query/key (and MLA latent) norms
     sink_parameters: int = 0  # learned attention sinks (gpt-oss: one per head)
@@ -47,6 +50,11 @@ class Attention:
     @property
     def is_mla(self) -> bool:
         return self.kv_lora_rank is not None
+
+    @property
+    def gates(self) -> int:
+        """Numbers of the gate of a token."""
+        return self.output_gate * self.heads * (1 if self.gates_heads else self.value_head_dim)
 
     @property
     def suits_flash(self) -> bool:

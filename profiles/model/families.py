@@ -8,11 +8,10 @@ leave them out (gemma3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from math import sqrt
 
-from ...cost_models.specs.model import Attention, FeedForward, ModelSpec
+from ...cost_models.specs.model import FeedForward, ModelSpec
 from . import families_compressed as compressed
+from . import families_gemma as gemma
 from . import families_hybrid as hybrid
 from . import families_layernorm as layernorm
 from . import families_linear_attention as linear
@@ -22,7 +21,6 @@ from . import families_shared_experts as shared
 from . import families_state_space as state_space
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
-from .rope import window_rope_theta
 
 
 def _falcon(f: Fields) -> ModelSpec:
@@ -77,58 +75,6 @@ def _qwen3(f: Fields) -> ModelSpec:
     return dense_model(f, "qwen3", attention, hidden, windows=_qwen_windows(f, layers))
 
 
-def _as_gemma(spec: ModelSpec) -> ModelSpec:
-    """All generations scale embeddings by the root of their width, and their norms multiply by 1 + weight."""
-    return replace(spec, embedding_scale=sqrt(spec.hidden), unit_offset_norms=True)
-
-
-def _gemma(f: Fields) -> ModelSpec:
-    hidden = f.count("hidden_size")
-    bias = f.flag("attention_bias", False)
-    attention = attention_of(f, hidden, head_dim=256, bias=(bias, bias))
-    return _as_gemma(dense_model(f, "gemma", attention, hidden, tied=True))
-
-
-def _capped(
-    f: Fields, attention: Attention, softcaps: tuple[float | None, float | None]
-) -> tuple[Attention, float | None]:
-    """Scores of Gemma 2 and 3 by a width of their own, with a cap; and the cap of the logits. softcaps: of scores and
-    logits where the config has none."""
-    scores, logits = (
-        f.positive(name) if name in f.data else default
-        for name, default in zip(("attn_logit_softcapping", "final_logit_softcapping"), softcaps, strict=True)
-    )
-    width = f.positive("query_pre_attn_scalar") or 256.0
-    scale = None if width == attention.head_dim else width**-0.5
-    return replace(attention, score_scale=scale, score_softcap=scores), logits
-
-
-def _gemma2(f: Fields) -> ModelSpec:
-    """Norms before and after both blocks; every other layer slides, the first one included."""
-    hidden, layers = f.count("hidden_size"), num_layers_of(f)
-    bias = f.flag("attention_bias", False)
-    attention = attention_of(f, hidden, head_dim=256, bias=(bias, bias))
-    attention, softcap = _capped(f, attention, (50.0, 30.0))
-    windows = windows_of(f, layers, window_size(f, "sliding_window", 4096), lambda index: index % 2 == 0)
-    spec = dense_model(f, "gemma2", attention, hidden, windows=windows, num_norms=4, tied=True)
-    return replace(_as_gemma(spec), logit_softcap=softcap)
-
-
-def _gemma3(f: Fields) -> ModelSpec:
-    """Five sliding layers, then a full one. Published 4B configs leave out sizes that are the family's defaults."""
-    hidden, layers = f.count("hidden_size"), num_layers_of(f)
-    bias = f.flag("attention_bias", False)
-    attention = attention_of(f, hidden, heads=f.count("num_attention_heads", default=8),
-                           kv_heads=f.count("num_key_value_heads", default=4), head_dim=256, bias=(bias, bias),
-                           head_norms=True)  # fmt: skip
-    attention, softcap = _capped(f, attention, (None, None))
-    every = f.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    windows = windows_of(f, layers, window_size(f, "sliding_window", 4096), lambda index: (index + 1) % every != 0)
-    spec = dense_model(f, "gemma3", attention, hidden, windows=windows, num_norms=4, tied=True, vocab=262_208,
-                       max_positions=f.count("max_position_embeddings", default=131_072))  # fmt: skip
-    return replace(_as_gemma(spec), logit_softcap=softcap, window_rope_theta=window_rope_theta(f, 10_000.0))
-
-
 def _olmo2(f: Fields) -> ModelSpec:
     """Norms after the blocks; query and key norms span all heads."""
     hidden = f.count("hidden_size")
@@ -161,10 +107,12 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "falcon": _falcon,
     "falcon_h1": state_space.falcon_h1,
     "falcon_mamba": state_space.falcon_mamba,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3": _gemma3,
-    "gemma3_text": _gemma3,
+    "gemma": gemma.gemma,
+    "gemma2": gemma.gemma2,
+    "gemma3": gemma.gemma3,
+    "gemma3_text": gemma.gemma3,
+    "gemma4": gemma.gemma4,
+    "gemma4_text": gemma.gemma4,
     "glm": dense.glm,
     "glm4": dense.glm4,
     "glm4_moe": shared.glm4_moe,
@@ -227,4 +175,5 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "smollm3": dense.smollm3,
     "stablelm": layernorm.stablelm,
     "starcoder2": layernorm.starcoder2,
+    "step3p5": shared.step3p5,
 }

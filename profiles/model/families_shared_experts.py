@@ -15,7 +15,7 @@ from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts,
 from .blocks import attention_of, expert_model, num_layers_of, window_size, windows_of
 from .families_moe import expert_groups, latent_attention
 from .fields import Fields
-from .rope import window_rope_theta
+from .rope import of_layers, window_rope_theta
 
 
 def _model(
@@ -157,6 +157,66 @@ def _same(f: Fields, name: str) -> int:
     if set(map(str, value)) != {str(value[0])}:
         f.problem(name, "differs between layers, for which there is no formula")
     return value[0] if isinstance(value[0], int) and value[0] > 0 else 1
+
+
+def step3p5(f: Fields) -> ModelSpec:
+    """Step-3.5 (the text model of Step3p7 in transformers 5.24): a sigmoid per head gates what attention puts out,
+    sliding layers may have more heads, norms multiply by 1 + weight. Lists may have entries for MTP modules behind."""
+    layers, bias = num_layers_of(f), f.flag("attention_bias", False)
+    mtp = f.count("num_nextn_predict_layers", default=0, minimum=0)
+    if f.flag("mlp_bias", False):
+        f.problem("mlp_bias", "there is no formula for shared experts with biases")
+    kv_heads = f.count("num_attention_groups", "num_key_value_heads", default=8)
+    full = attention_of(f, f.count("hidden_size"), kv_heads=kv_heads, head_dim=128, bias=(bias, bias), head_norms=True)
+    gated, width = f.flag("use_head_wise_attn_gate", True), f.positive("query_pre_attn_scalar") or full.head_dim
+    scale = None if width == full.head_dim else width**-0.5
+    full = replace(full, output_gate=gated, gates_heads=gated, score_scale=scale)
+    words = Fields({"layer_types": _of_model(f, "layer_types", layers, mtp)})
+    moe = MixtureOfExperts(
+        experts=f.count("n_routed_experts", "moe_num_experts", default=288),
+        top_k=f.count("num_experts_per_tok", "moe_top_k", default=8), expert_inner=f.count("moe_intermediate_size"),
+        shared_inner=f.count("share_expert_dim", "share_expert_dims", default=1280), router_scores="sigmoid",
+        router_scale=f.number("moe_router_scaling_factor", 1.0),
+    )  # fmt: skip
+    windows = windows_of(words, layers, window_size(f, "sliding_window", None), lambda index: False)
+    f.absorb(words)
+    spec = _model(f, "step3p5", full, moe, _sparse(f, layers, mtp), windows=windows)
+    other = f.part("attention_other_setting") or Fields({})
+    heads = f.count("num_sliding_attention_heads", default=other.count("num_attention_heads", default=full.heads))
+    f.absorb(other)
+    if f.sound and heads % kv_heads:
+        f.problem("num_sliding_attention_heads", f"{heads} heads are not divisible by {kv_heads} key/value heads")
+    kinds = tuple(
+        kind if attention.window is None else replace(kind, attention=replace(attention, heads=heads))
+        for kind, attention in zip(spec.kinds, spec.attentions, strict=True)
+    )
+    clamped = [name for name in ("swiglu_limits", "swiglu_limits_shared") if any(f.get(name) or ())]
+    return replace(
+        spec, kinds=kinds, unit_offset_norms=True, unmodelled=tuple(clamped),
+        partial_rotary_factor=of_layers(f, "partial_rotary_factors", "full_attention") or 1.0,
+        window_rope_theta=of_layers(f, "rope_theta", "sliding_attention") or window_rope_theta(f, 10_000.0),
+    )  # fmt: skip
+
+
+def _of_model(f: Fields, name: str, layers: int, mtp: int) -> Any:
+    """A list per layer without the entries of `mtp` modules behind them."""
+    values = f.get(name)
+    return values[:layers] if isinstance(values, list) and len(values) == layers + mtp else values
+
+
+def _sparse(f: Fields, layers: int, mtp: int) -> list[bool]:
+    """Which layers have experts: `mlp_layer_types`, else the numbers in `moe_layers_enum`, else all from the fourth."""
+    words = Fields({"mlp_layer_types": _of_model(f, "mlp_layer_types", layers, mtp)})
+    kinds, numbers = words.words("mlp_layer_types", layers, ("dense", "sparse")), f.get("moe_layers_enum")
+    f.absorb(words)
+    if kinds is not None:
+        return [kind == "sparse" for kind in kinds]
+    if numbers is None:
+        return [index >= 3 for index in range(layers)]
+    parts = {str(part).strip() for part in (numbers.split(",") if isinstance(numbers, str) else numbers)}
+    if not all(part.isdecimal() for part in parts - {""}):
+        f.problem("moe_layers_enum", "must be the numbers of the layers with experts, as a list or with commas between")
+    return [str(index) in parts for index in range(layers)]
 
 
 def ernie_moe(f: Fields) -> ModelSpec:

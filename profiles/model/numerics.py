@@ -39,6 +39,8 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "gemma2": _Defaults(activation="gelu_tanh"),
     "gemma3": _Defaults(1e6, activation="gelu_tanh"),
     "gemma3_text": _Defaults(1e6, activation="gelu_tanh"),
+    "gemma4": _Defaults(1e6, activation="gelu_tanh"),
+    "gemma4_text": _Defaults(1e6, activation="gelu_tanh"),
     "glm": _Defaults(norm_epsilon=1.5625e-7),
     "glm4": _Defaults(norm_epsilon=1.5625e-7),
     "glm4_moe": _Defaults(norm_epsilon=1e-5),
@@ -81,6 +83,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "smollm3": _Defaults(2e6),
     "stablelm": _Defaults(norm_epsilon=1e-5),
     "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
+    "step3p5": _Defaults(norm_epsilon=1e-5),
 }
 # Numbers that are in the code of the family, so that its config has none of them.
 _FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}

@@ -15,7 +15,9 @@ from ...errors import did_you_mean, nearest
 from .fields import Fields
 
 _KINDS: tuple[str, ...] = get_args(get_type_hints(RopeScaling)["kind"])
-_UNSCALED = ("default", "mrope")  # mrope is the usual rotation wherever there is only text (Qwen2-VL, arXiv 2409.12191)
+# mrope is the usual rotation wherever there is only text (Qwen2-VL, arXiv 2409.12191); proportional turns a share of a
+# head by the frequencies of the whole one (Gemma 4, which its family calls unmodelled).
+_UNSCALED = ("default", "mrope", "proportional")
 _NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor")
 
 
@@ -28,7 +30,22 @@ def rope_fields(f: Fields) -> Fields | None:
 def rope_theta(f: Fields, part: Fields | None) -> float | None:
     if part is not None and part.has("rope_theta"):
         return part.positive("rope_theta")
+    if isinstance(f.get("rope_theta"), list):
+        return of_layers(f, "rope_theta", "full_attention")
     return f.positive("rope_theta", "rotary_emb_base")
+
+
+def of_layers(f: Fields, name: str, kind: str) -> float | None:
+    """The number of the layers of a kind, out of a list with one for each layer (Step-3.5); None: there is no list."""
+    numbers, words = f.get(name), f.get("layer_types")
+    if not isinstance(numbers, list):
+        return None
+    place = words.index(kind) if isinstance(words, list) and kind in words else 0
+    number = numbers[place] if place < len(numbers) else None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+        f.problem(name, f"must have a number above 0 for each layer, layer {place} has {number!r}")
+        return None
+    return float(number)
 
 
 def window_rope_theta(f: Fields, default: float) -> float:

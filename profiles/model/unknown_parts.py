@@ -16,12 +16,12 @@ from .unmodelled import unmodelled
 # Part -> fields that only a config with this part has, set to something.
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "shared attention blocks": ("num_mem_blocks", "use_shared_attention_adapter"),
-    "keys that are values, too": ("attention_k_eq_v",),
-    "gates of attention": ("use_head_wise_attn_gate",),
     "sparse attention of blocks": ("sparse_attention_config",),
-    "compressed attention": ("compress_rates", "compress_ratios"),
-    "several residual streams": ("altup_num_inputs", "hc_mult"),
+    "several residual streams": ("altup_num_inputs",),
     "embeddings of each layer": ("hidden_size_per_layer_input",),
+    "keys and values of an earlier layer": ("num_kv_shared_layers",),
+    "residuals of low rank": ("laurel_rank",),
+    "sparse activations": ("activation_sparsity_pattern",),
     "projected experts": ("routed_expert_hidden_size",),
 }  # fmt: skip
 # Fields of any config that say nothing of its network.

@@ -74,6 +74,8 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
         "model.unit_offset_norms: norms multiply by their weight": model.unit_offset_norms,
         "model.kinds.output_gate: a gate of what attention puts out is not written":
             any(attention.output_gate for attention in model.attentions),
+        "model.kinds.values_from_keys: keys and values have projections of their own, and values no norm":
+            any(attention.values_from_keys or attention.value_norm for attention in model.attentions),
         "model.kinds.rotary: attention without positions is not written":
             not is_hybrid(model) and not all(attention.rotary for attention in model.attentions),
     }  # fmt: skip

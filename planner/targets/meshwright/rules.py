@@ -151,6 +151,9 @@ def _lacks_attention(attention: Attention) -> list[str]:
         "the runtime's latent attention has no windows, softcaps or sinks": attention.is_mla and other_scores,
         "the runtime's latent attention has no gate of its output": attention.is_mla and attention.output_gate,
         "the runtime has no attention to tokens that an index chooses": attention.index is not None,
+        "the runtime has no gates of whole heads": attention.gates_heads,
+        "the runtime has no values out of the projection of keys": attention.values_from_keys,
+        "the runtime has no norms of values": attention.value_norm,
         "the runtime's latent attention has positions": attention.is_mla and not attention.rotary,
         f"the runtime's norms in attention have one weight per {unit}": attention.norm_parameters not in norms,
     }  # fmt: skip

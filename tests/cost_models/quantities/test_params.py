@@ -220,6 +220,27 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
     "deepseek-v3.2": st.builds(lambda more: {k: v for k, v in more.items() if k != "indexer_types"}, _small_dsa),
+    "gemma-4-31b": st.builds(
+        lambda data, types: {**data, "layer_types": types, "num_hidden_layers": len(types)},
+        st.fixed_dictionaries({
+            "head_dim": st.sampled_from([8, 16]), "global_head_dim": st.sampled_from([8, 32]),
+            "attention_k_eq_v": st.booleans(), "num_global_key_value_heads": st.sampled_from([None, 1, 2]),
+            "rope_parameters": st.none(), "vocab_size_per_layer_input": st.just(50),
+        }),
+        st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=1, max_size=4),
+    ),
+    "step-3.5-flash": st.builds(
+        lambda data, types, sparse: {**data, "layer_types": types, "num_hidden_layers": len(types),
+                                     "mlp_layer_types": sparse[: len(types)], "num_nextn_predict_layers": 0},
+        st.fixed_dictionaries({
+            "head_dim": st.sampled_from([8, 16]), "num_attention_groups": st.sampled_from([1, 2]),
+            "num_sliding_attention_heads": st.sampled_from([None, 4, 6]), "sliding_window": st.just(4),
+            "moe_num_experts": st.integers(2, 5), "moe_top_k": st.just(2), "share_expert_dim": st.integers(8, 40),
+            "attention_bias": st.booleans(), "tie_word_embeddings": st.booleans(),
+        }),
+        st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=1, max_size=4),
+        st.lists(st.sampled_from(["dense", "sparse"]), min_size=4, max_size=4),
+    ),
     "deepseek-v4-flash": st.builds(
         lambda data, types: {**data, "layer_types": types, "num_hidden_layers": len(types)},
         st.fixed_dictionaries({
@@ -257,7 +278,7 @@ PERTURBED += [
     "ernie-4.5-0.3b", "ernie-4.5-21b-a3b", "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash",
     "glm-5", "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
     "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b", "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b",
-    "stablelm-2-1.6b",
+    "stablelm-2-1.6b", "gemma-4-31b", "step-3.5-flash",
 ]  # fmt: skip
 
 

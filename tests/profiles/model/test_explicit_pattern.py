@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from meshwright.cost_models.layer_kinds.registry import MIXERS
@@ -48,7 +48,9 @@ def test_nemotron_h_by_its_sizes_is_nemotron_h_by_its_config() -> None:
 def test_every_kind_of_mixer_can_be_stated(kind: Any) -> None:
     sizes = {name: 4 for name in kind.spec.__dataclass_fields__ if name != "kind"}
     flags = {name: True for name, field in kind.spec.__dataclass_fields__.items() if field.type == "bool"}
-    data = {**SMALL, "mixers": {"own": {"kind": kind.name, **sizes, **flags}}, "pattern": ["own+mlp", "own"]}
+    words = {name: options[-1] for name, of in get_type_hints(kind.spec).items() if (options := get_args(of))}
+    words.pop("kind", None)  # the class of a ClassVar
+    data = {**SMALL, "mixers": {"own": {"kind": kind.name, **sizes, **flags, **words}}, "pattern": ["own+mlp", "own"]}
     del data["heads"]
     spec, _ = read_explicit_form(data, "own")
 
