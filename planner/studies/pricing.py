@@ -33,7 +33,7 @@ from ..space.rules import violations
 _LABELS = ("source", "sources", "name")  # of where a number comes from: they change no price
 # What knobs of the hardware turn: the formulas only multiply and divide by these, so they may be arrays.
 _TURNED = ("peak_flops_per_s", "memory_bw_bytes_per_s", "bw_bytes_per_s", "latency_s", "pcie_bw_bytes_per_s",
-           "host_memory_bw_bytes_per_s", "ramp_k")  # fmt: skip
+           "host_memory_bw_bytes_per_s", "ramp_k", "vector_flops_per_s")  # fmt: skip
 _SECONDS_PER_HOUR, _TRILLION = 3600.0, 1e12
 
 

@@ -328,10 +328,11 @@ def test_points_are_single_changes_and_the_plan_is_among_them() -> None:
     assert at_plan == pytest.approx(closed_s(), rel=1e-8)
 
 
-def test_four_hundred_prices_take_one_table() -> None:
+@pytest.mark.parametrize("vary", ["gpu.memory.bandwidth=1TB/s..9TB/s:400", "gpu.peak=200TFLOP/s..2000TFLOP/s:400"])
+def test_four_hundred_prices_take_one_table(vary: str) -> None:
     """The order of growth, not a time: 400 points build the tables once."""
     with patch("meshwright.planner.studies.pricing.build", wraps=tables.build) as built:
-        swept("gpu.memory.bandwidth=1TB/s..9TB/s:400")
+        swept(vary)
     assert built.call_count < 10
 
 
