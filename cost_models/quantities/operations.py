@@ -6,8 +6,11 @@ seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from ..arrays import Array, Ints, Mask
 from ..layouts import MODULES
@@ -129,6 +132,15 @@ class LayerOperations:
     sequence_parallel: Mask | bool = False  # whether its collectives over tp gather and scatter a sequence
     ep_overlap: Mask | bool = False  # whether tokens travel to experts beside another micro-batch
     adapted: frozenset[str] = frozenset()  # projections with adapters
+    # The first key of those whose products and exchanges are alike, and [key] which of these it is; None: each its own.
+    alike: tuple[Ints, Ints] | None = None
+
+    def products_of(self, keys: Ints) -> LayerOperations:
+        """The products and exchanges alone, of some keys."""
+        return LayerOperations(
+            name=self.name, trains=self.trains, gemms=_rows(self.gemms, keys), cores=_rows(self.cores, keys),
+            batched=_rows(self.batched, keys), exchanges=_rows(self.exchanges, keys),
+        )  # fmt: skip
 
     def keeps_input(self, *projections: str) -> bool:
         """Whether the input of any of these projections (none: of products that take no adapters) is kept: only the
@@ -150,6 +162,20 @@ class LayerOperations:
         cores = sum(float(core.flops[0]) for core in self.cores)
         cores += sum(float(product.flops[0]) for product in self.batched if product.has_gradients)
         return inputs + weights + 2 * cores
+
+
+_Operation = TypeVar("_Operation", Gemm, Core, BatchedProduct, Exchange)
+
+
+def _rows(operations: Sequence[_Operation], keys: Ints) -> list[_Operation]:
+    """Operations of some keys."""
+    return [_row(operation, keys) for operation in operations]
+
+
+def _row(operation: _Operation, keys: Ints) -> _Operation:
+    fields = {name: getattr(operation, name) for name in operation.__slots__}
+    columns: dict[str, Any] = {name: column[keys] for name, column in fields.items() if isinstance(column, np.ndarray)}
+    return replace(operation, **columns)
 
 
 def tag(*modules: str) -> int:

@@ -16,6 +16,8 @@ from ..specs.workload import Workload
 
 KEY_FIELDS = ("tp", "sequence_parallel", "cp", "cp_algorithm", "ep", "etp", "micro_batch", "ep_overlap", "cuda_graphs",
               "offload_modules")  # fmt: skip
+# Those of them that no product and no exchange depends on: a switch has no part in what is computed and sent.
+KEY_SWITCHES = ("ep_overlap", "cuda_graphs", "offload_modules")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .graph_parts import kept_gradients, part_of_product, parts_of
 from .layer_operations import decoder_layer
 from .operation_builder import Builder
 from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
-from .shards import KEY_FIELDS, Shard
+from .shards import KEY_FIELDS, KEY_SWITCHES, Shard
 from .stages import HEAD
 
 
@@ -279,7 +279,9 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
     ops.append(mtp(builder, edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
     launched, gathers = launched_share(builder.shard.graphs), builder.shard.sp > 0
-    return tuple(replace(kind, kernels=kind.kernels * launched, sequence_parallel=gathers) for kind in ops)
+    first, index = group_rows(keys[name] for name in KEY_FIELDS if name not in KEY_SWITCHES)
+    alike = (first, index) if len(first) < len(index) else None
+    return tuple(replace(kind, kernels=kind.kernels * launched, sequence_parallel=gathers, alike=alike) for kind in ops)
 
 
 def index_keys(columns: Mapping[str, NDArray[np.int64]]) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:

@@ -6,27 +6,26 @@ what-if share this path: a changed constant needs only this step again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import numpy as np
 
-from ..arrays import Array, Mask
+from ..arrays import Array, Ints, Mask
 from ..layouts import MODULES
-from ..quantities.operations import BatchedProduct, Exchange, Gemm, LayerOperations
+from ..quantities.operations import Exchange, LayerOperations
 from ..specs.cluster import NetworkLevel
 from ..specs.stack import StackSpec
 from . import collectives
 from .collectives import CollectiveRates, Levels
-from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface, attention_seconds, gemm_seconds
+from .products import batched, products
+from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface, attention_seconds
 
 # What the seconds of a layer are made of, in the order of the component axis.
 COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
 _ON_HOST = np.array([[float(name == "host")] for name in COMPONENTS])  # [component, 1]
 # Kinds of groups of ranks that communicate, each over links of its own once nodes are placed (Rates.links).
 GROUPS = ("tp", "cp", "ep", "pp", "tied", "shard", "replicate", "expert_shard", "expert_replicate")
-_STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)
 _AXES = {"tp": 3, "cp": 4, "ep": 5}
 _HOST = 6
 
@@ -135,19 +134,25 @@ class _Sums:
         other.all += self.all
         return other
 
+    def at(self, keys: Ints) -> _Sums:
+        """Those of `keys`."""
+        out = _Sums(len(keys))
+        out.all = self.all[:, keys]
+        out.tagged = {tag: seconds[:, keys] for tag, seconds in self.tagged.items()}
+        return out
+
 
 def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSeconds:
     """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
-    forward, backward = _Sums(num_keys), _Sums(num_keys)
-    weight = np.zeros(num_keys)
     if not (ops.gemms or ops.traffic or ops.exchanges or np.any(ops.kernels)):
-        return LayerSeconds(forward.all, backward.all, weight, {})
-    _price_gemms(ops, rates, forward, backward, weight)
+        return LayerSeconds(_Sums(num_keys).all, _Sums(num_keys).all, np.zeros(num_keys), {})
+    if ops.alike is None:
+        forward, backward, weight = _products_and_exchanges(ops, rates, num_keys)
+    else:
+        first, index = ops.alike
+        few = _products_and_exchanges(ops.products_of(first), rates, len(first))
+        forward, backward, weight = few[0].at(index), few[1].at(index), few[2][index]
     _price_memory_bound(ops, rates, forward, backward)
-    for exchange in ops.exchanges:
-        call_s = exchange_seconds(exchange, rates)
-        forward.add(_AXES[exchange.axis], call_s * exchange.forward_calls, exchange.tag)
-        backward.add(_AXES[exchange.axis], call_s * exchange.backward_calls, 0)
     if ops.trains == "frozen":
         backward = _Sums(num_keys)
     host_s = ops.kernels * rates.stack.host_s_per_kernel
@@ -170,13 +175,24 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"), alone)
 
 
+def _products_and_exchanges(ops: LayerOperations, rates: Rates, num_keys: int) -> tuple[_Sums, _Sums, Array]:
+    """Forward and backward, and [key] seconds of weight gradients."""
+    forward, backward, weight = _Sums(num_keys), _Sums(num_keys), np.zeros(num_keys)
+    _price_gemms(ops, rates, forward, backward, weight)
+    for exchange in ops.exchanges:
+        call_s = exchange_seconds(exchange, rates)
+        forward.add(_AXES[exchange.axis], call_s * exchange.forward_calls, exchange.tag)
+        backward.add(_AXES[exchange.axis], call_s * exchange.backward_calls, 0)
+    return forward, backward, weight
+
+
 def _recompute_overhead_s(rates: Rates, recomputed: str) -> float:
     """Seconds that recomputing takes beside its work, where that was measured."""
     return sum(rates.latency_s.get(f"recompute {recomputed}", (0.0, 0.0)))
 
 
 def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:
-    for gemm, (output, dgrad, wgrad) in zip(ops.gemms, _products(ops.gemms, rates), strict=True):
+    for gemm, (output, dgrad, wgrad) in zip(ops.gemms, products(ops.gemms, rates), strict=True):
         forward.add(0, gemm.count * output, gemm.tag)
         backward.add(0, gemm.count * dgrad, 0)
         if gemm.has_wgrad:
@@ -187,40 +203,10 @@ def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _
         forward.add(1, attention_seconds(rates.attention, flops, context, head, False), core.tag)
         backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
     for product in ops.batched:
-        output, left, right = _batched(product, rates)
+        output, left, right = batched(product, rates)
         forward.add(1, output, product.tag)
         gradients = left + right if product.has_gradients else 0.0 * output
         backward.add(1, gradients + product.remade * output, 0)
-
-
-def _batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]:
-    """Seconds of a batch of products: its output, and the gradients of both operands. Nothing of activations is fp8."""
-    m, n, k = product.m, product.n, product.k
-    output, left, right = (
-        gemm_seconds(rates.wide_gemm, *dims, rates.wide_element_bytes, batch=product.batch)
-        for dims in ((m, n, k), (m, k, n), (k, n, m))
-    )
-    return output, left, right
-
-
-def _products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
-    """Seconds of every product: its output, the gradient of its input, that of its weight.
-
-    Weights, inputs and gradients are contiguous along n or k in all three products and never along the tokens m
-    (row-major, as in torch), whose number for an expert is a mean anyway. Products are stacked up to _STACKED elements:
-    with few keys the calls cost more than what they work on.
-    """
-    for wide, run in groupby(gemms, key=lambda gemm: gemm.wide):
-        surface, w = (rates.wide_gemm, rates.wide_element_bytes) if wide else (rates.gemm, rates.element_bytes)
-        few = list(run)
-        at_once = max(_STACKED // (3 * len(few[0].m)), 1)
-        for start in range(0, len(few), at_once):
-            part = few[start : start + at_once]
-            m, n, k = (np.array([getattr(gemm, dim) for gemm in part]) for dim in ("m", "n", "k"))
-            rows, columns, depth = (np.concatenate(dims) for dims in ((m, m, n), (n, k, k), (k, n, m)))
-            along = (np.concatenate((n, n, n)), np.concatenate((k, k, k)))
-            seconds = gemm_seconds(surface, rows, columns, depth, w, contiguous=along)
-            yield from zip(seconds[: len(part)], seconds[len(part) : -len(part)], seconds[-len(part) :], strict=True)
 
 
 def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums) -> None:

@@ -24,7 +24,7 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns
 from .limits import ShouldStop, stop_if_late
 
-KEYS = 1 << 13  # shard keys per table: the working arrays of one stay in the cache
+KEYS = 1 << 14  # shard keys per table: few calls for millions of keys, in tens of megabytes
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,11 @@ class MeshBounds:
         """
         pp = meshes["pp"].astype(np.float64)
         m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
-        passing = self.counts.num_schedules.at(self.counts.signature)
+        schedules = self.counts.num_schedules  # few of its rows are distinct
+        row = schedules.row[self.counts.signature]
         any_size = self.any_split or self._problem.stages is not None
-        without_bubble = passing[:, SPLITS_BACKWARD].any(axis=1) | any_size
-        interleaves = passing[:, INTERLEAVED].any(axis=1)
+        without_bubble = np.asarray(schedules.table[:, SPLITS_BACKWARD].any(axis=1))[row] | any_size
+        interleaves = np.asarray(schedules.table[:, INTERLEAVED].any(axis=1))[row]
         deepest = np.maximum(most_chunks(self._problem.model.num_layers) // meshes["pp"], 1)
         chunks = np.where(interleaves, deepest, 1)
         fill_s = np.where(without_bubble, 0.0, 1.0 / chunks) * (filling_s - filling_s / pp)

@@ -1,0 +1,48 @@
+"""Seconds of products of matrices, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arrays import Array
+from ..quantities.operations import BatchedProduct, Gemm
+from .surfaces import gemm_seconds
+
+if TYPE_CHECKING:
+    from .rates import Rates
+
+_STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)
+
+
+def batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]:
+    """Seconds of a batch of products: its output, and the gradients of both operands. Nothing of activations is fp8."""
+    m, n, k = product.m, product.n, product.k
+    output, left, right = (
+        gemm_seconds(rates.wide_gemm, *dims, rates.wide_element_bytes, batch=product.batch)
+        for dims in ((m, n, k), (m, k, n), (k, n, m))
+    )
+    return output, left, right
+
+
+def products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
+    """Seconds of every product: its output, the gradient of its input, that of its weight.
+
+    Weights, inputs and gradients are contiguous along n or k in all three products and never along the tokens m
+    (row-major, as in torch), whose number for an expert is a mean anyway. Products are stacked up to _STACKED elements:
+    with few keys the calls cost more than what they work on.
+    """
+    for wide, run in groupby(gemms, key=lambda gemm: gemm.wide):
+        surface, w = (rates.wide_gemm, rates.wide_element_bytes) if wide else (rates.gemm, rates.element_bytes)
+        few = list(run)
+        at_once = max(_STACKED // (3 * len(few[0].m)), 1)
+        for start in range(0, len(few), at_once):
+            part = few[start : start + at_once]
+            m, n, k = (np.array([getattr(gemm, dim) for gemm in part]) for dim in ("m", "n", "k"))
+            rows, columns, depth = (np.concatenate(dims) for dims in ((m, m, n), (n, k, k), (k, n, m)))
+            along = (np.concatenate((n, n, n)), np.concatenate((k, k, k)))
+            seconds = gemm_seconds(surface, rows, columns, depth, w, contiguous=along)
+            yield from zip(seconds[: len(part)], seconds[len(part) : -len(part)], seconds[-len(part) :], strict=True)
