@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,7 +14,7 @@ Mask = NDArray[np.bool_]
 
 _WORTH_RUNS = 2  # a mean run at least so long makes the sort of run heads and its way back faster than one sort
 _SPARSE = 4  # a table of at most so many values per code is faster than a sort
-_SMALL = 64  # values below this are digits as they are
+_SMALL = 2  # values below this are their own ranks, or nearly
 
 
 def distinct(codes: Ints, size: int | None = None) -> tuple[Ints, Ints]:
@@ -47,17 +48,20 @@ def group_rows(columns: Iterable[Ints]) -> tuple[Ints, Ints]:
 def _row_codes(columns: Iterable[Ints]) -> tuple[Ints, int]:
     """[n] a number per row, equal where the rows are and in their order, and a number that all are below.
 
-    Mixed radix: a digit is the value, or its rank among the values of its column where these are large. Raises
-    OverflowError where int64 has no room.
+    Mixed radix: a digit is the value, or its rank among the values of its column where the values would need more
+    numbers than a table of them may have. Raises OverflowError where int64 has no room.
     """
+    columns = list(columns)
+    radices = [int(column.max(initial=0)) + 1 for column in columns]
+    sparse = math.prod(radices) > _SPARSE * max((len(column) for column in columns), default=0)
     codes, size = np.zeros(1, dtype=np.int64), 1
-    for column in columns:
-        digits, radix = column, int(column.max(initial=0)) + 1
-        if radix > _SMALL:
+    for column, radix in zip(columns, radices, strict=True):
+        digits, number = column, radix
+        if sparse and radix > _SMALL:
             values, digits = distinct(column, radix)
-            radix = max(len(values), 1)
-        size *= radix
+            number = max(len(values), 1)
+        size *= number
         if size > np.iinfo(np.int64).max:
             raise OverflowError("rows of more combinations than int64 numbers")
-        codes = codes * radix + digits
+        codes = codes * number + digits
     return codes, size

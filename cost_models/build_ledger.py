@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import Array, Ints, distinct
-from .layouts import Layouts
+from .arrays import Array, Ints, distinct, group_rows
+from .layouts import RECOMPUTE_MODES, Layouts
 from .problem import Problem
 from .quantities.interleaving_stalls import Stalls
 from .quantities.ledger import Ledger
@@ -19,9 +19,10 @@ from .techniques import registry
 def split_keys(layouts: Layouts) -> tuple[list[SplitKey], Ints]:
     """Distinct split keys of a batch and the index of each row's."""
     vpp = np.where(layouts["pp"] > 1, layouts["vpp"], 1)
-    code = (layouts["pp"] << 21 | vpp << 1) + FOLDED[layouts["schedule"]]
-    codes, index = distinct(code)
-    return [(int(c >> 21), int(c >> 1 & 0xFFFFF), bool(c & 1)) for c in codes], index
+    columns = (layouts["pp"], vpp, FOLDED[layouts["schedule"]].astype(np.int64))
+    first, index = group_rows(columns)
+    pps, vpps, folded = (column[first].tolist() for column in columns)
+    return list(zip(pps, vpps, map(bool, folded), strict=True)), index
 
 
 def build_totals(problem: Problem) -> Array:
@@ -42,7 +43,7 @@ def build(
     else:
         splits = mean_splits(*ends, keys) if mean else build_splits(*ends, keys, problem.stages)
     code = layouts["recompute"] << 8 | layouts["recompute_modules"]
-    codes, index = distinct(code)
+    codes, index = distinct(code, len(RECOMPUTE_MODES) << 8)
     plain = Ledger(
         problem=problem, tables=tables, layouts=layouts, key=key,
         codes=tuple((int(c >> 8), int(c & 0xFF)) for c in codes), code=index,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays import Array, Ints, distinct
+from ..arrays import Array, Ints, group_rows
 from ..degrees import interleaving_group
 from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, most_chunks, recomputed_rows
 
@@ -54,8 +54,9 @@ class Stalls:
         rows, waits = np.flatnonzero(several[split]), np.zeros(len(split))
         if not len(rows):
             return waits
-        code, which = distinct(split[rows] << 32 | np.rint(m[rows]).astype(np.int64))
-        keys, number = [self.keys[index] for index in (code >> 32).tolist()], code & 0xFFFFFFFF
+        columns = split[rows], np.rint(m[rows]).astype(np.int64)
+        first, which = group_rows(columns)
+        keys, number = [self.keys[index] for index in columns[0][first].tolist()], columns[1][first]
         pp = np.array([key[0] for key in keys])
         group = np.where(number < pp, pp, interleaving_group(pp, number))
         last = np.where(number < pp, number, (number - 1) % group + 1)
@@ -65,10 +66,13 @@ class Stalls:
         waits[rows] = np.where(groups > 1, third + (groups - 3) * further, once)[which]
         return waits
 
+    @cached_property
+    def _ends(self) -> Ends:
+        problem, (forward, backward) = self.problem, self.problem.flops.tolist()
+        return problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward))
+
     def _shares(self, key: SplitKey, turns: Turns) -> Array:
-        problem, (pp, vpp, _) = self.problem, key
-        forward, backward = problem.flops.tolist()
-        ends = (problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward)))
+        problem, ends, (pp, vpp, _) = self.problem, self._ends, key
         if self.partition is not None and self.partition != _even(len(problem.pattern), len(self.partition.sizes)):
             return np.asarray(_of_splits(ends, pp, [self.partition], turns)[0])
         if problem.stages is not None and len(problem.stages) == pp * vpp:

@@ -150,7 +150,14 @@ def build_splits(
     given: tuple[int, ...] | None = None,
 ) -> Splits:  # fmt: skip
     """Splits for each of `keys`. given: layers of each chunk, for keys of as many chunks."""
-    splits = [_profiles(tuple(pattern), num_kinds, edges, *key, given if _fits(given, key) else None) for key in keys]
+    return _even_splits(tuple(pattern), num_kinds, edges, tuple(keys), given)
+
+
+@lru_cache(maxsize=256)  # batches of a search that follow one another have mostly the same splits
+def _even_splits(
+    pattern: tuple[int, ...], num_kinds: int, edges: Edges, keys: tuple[SplitKey, ...], given: tuple[int, ...] | None
+) -> Splits:
+    splits = [_profiles(pattern, num_kinds, edges, *key, given if _fits(given, key) else None) for key in keys]
     profiles, coming_back, firsts, lasts, shared_by, totals = zip(*splits, strict=True)
     width = max(len(rows) for rows in profiles)
     counts, back = np.zeros((2, len(keys), width, num_kinds + EXTRA_KINDS))

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..arrays import Array, Ints, distinct
+from ..arrays import Array, Ints, group_rows
 from ..quantities.exchanges import Op
 from ..quantities.token_dispatch import distinct_share
 from ..specs.cluster import NetworkLevel
@@ -182,11 +182,11 @@ def curve_of_rows(
     size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     if any(np.ndim(level.bw_bytes_per_s) or np.ndim(level.latency_s) for level in levels):
         return curve(rates, levels, op, size, stride, copies, groups)
-    code = size << 32 | stride
-    if code.size <= _REMEMBERED:
+    if size.size <= _REMEMBERED:
+        code = size << 32 | stride
         return _remembered(rates, levels, op, copies, groups, np.ascontiguousarray(code).tobytes())
-    codes, inverse = distinct(code)
-    of_distinct = curve(rates, levels, op, codes >> 32, codes & 0xFFFFFFFF, copies, groups)
+    first, inverse = group_rows(np.broadcast_arrays(size, stride))
+    of_distinct = curve(rates, levels, op, size[first], stride[first], copies, groups)
     return Curve(of_distinct.latency_s[inverse], of_distinct.s_per_byte[inverse], of_distinct.ramp[inverse])
 
 

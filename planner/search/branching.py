@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...cost_models.arrays import Ints, Mask
+from ...cost_models.arrays import Ints, Mask, group_rows
 from ..space.counting import LayoutCounts, recompute_category
 from ..space.tree import RECOMPUTE_FIELDS, Columns, allowed, cross, grow, paired, select
 
@@ -65,10 +65,11 @@ class Branching:
 
     def shards(self, nodes: Columns) -> Columns:
         """Every size of the shard group for each node: rows repeat by their number of options."""
-        code = nodes["dp"] << 34 | nodes["cp"] << 2 | nodes["zero"]
-        distinct, index = np.unique(code, return_inverse=True)
+        depends = [nodes[name] for name in ("dp", "cp", "zero")]
+        first, index = group_rows(depends)
         space = self.counts.space
-        options = [space.shards(int(c >> 34), int(c >> 2 & 0xFFFFFFFF), int(c & 3)) for c in distinct]
+        values = zip(*(column[first].tolist() for column in depends), strict=True)
+        options = [space.shards(*some) for some in values]
         return grow(nodes, "shard", options, index)
 
     def relaxed(self, nodes: Columns, level: int) -> Columns:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cost_models import build_ledger
-from ...cost_models.arrays import Ints, Mask
+from ...cost_models.arrays import Ints, Mask, group_rows
 from ...cost_models.layouts import Layouts
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
@@ -57,15 +57,15 @@ class MemoryCuts:
         for every number of recomputed layers, of which there are many.
         """
         some = np.logical_and(children["recompute_layers"] > 0, children["offload_modules"] == 0)
-        nodes, first = np.unique(children["_node"][some], return_index=True)
-        if not len(nodes):
+        rows = np.flatnonzero(some)
+        if not len(rows):
             return np.asarray(some)
-        whole = select(children, np.flatnonzero(some)[first])
+        whole = select(children, rows[group_rows((children["_node"][rows],))[0]])
         free = {**self.branching.relaxed(whole, 0), "recompute": whole["recompute"]}
         memory = DeviceMemory(self._ledger(free, whole["_key"]))
         needed = reserved_memory.fullest_stage(memory, self.rates, gathered=False)[0]
         out = np.zeros(int(children["_node"].max()) + 1, dtype=bool)
-        out[nodes] = needed * _STAY > self.memory_bytes
+        out[whole["_node"]] = needed * _STAY > self.memory_bytes
         return np.asarray(some & out[children["_node"]])
 
     def states_fit(self, nodes: Columns, options: Columns) -> Mask:
@@ -75,7 +75,7 @@ class MemoryCuts:
         States depend on no recomputation, and activations on no ZeRO stage and on no place of the optimizer. So both
         are worked out once for all pairs that share them (`_node`: that of level 0), and only added up for each.
         """
-        _, first, node = np.unique(nodes["_node"], return_index=True, return_inverse=True)
+        first, node = group_rows((nodes["_node"],))
         with_states = self._memory(cross(select(nodes, first), options))
         moved = options["offload"] >> 1  # whether activations are (bits of OFFLOADS)
         with_activations = self._memory(cross(nodes, {"zero": np.zeros(2, np.int64), "offload": np.array([0, 2])}))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost_models.arrays import Ints, Mask, group_rows
+from ...cost_models.arrays import Ints, Mask, distinct, group_rows
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, SCHEDULES
 from .rules import Rule
 from .tree import MESH_FIELDS, RECOMPUTE_FIELDS, SCHEDULE_FIELDS, Columns, Count, Space, allowed, cross, select
@@ -170,14 +170,14 @@ class LayoutCounts:
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
         """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
         read = set(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
-        return distinct_rows(self.signatures[0], read)
+        return distinct_rows({name: self.signatures[0][name] for name in sorted(read | {"tp"})}, read)
 
     @cached_property
     def num_shards(self) -> PerSignature:
         """[zero] sizes of the shard group that pass."""
         rules = self.level_rules["state"]
         rows, of_signature = self._read_by(rules, "dp", "cp")
-        out = np.zeros((len(rows["pp"]), 4), dtype=np.int64)
+        out = np.zeros((len(rows["dp"]), 4), dtype=np.int64)
         pairs, inverse = np.unique(rows["dp"] << 32 | rows["cp"], return_inverse=True)
         for index, pair in enumerate(pairs.tolist()):
             dp, cp = pair >> 32, pair & 0xFFFFFFFF
@@ -203,7 +203,8 @@ class LayoutCounts:
         """[pair, schedule, mode, zero, offload] as in `_joint` and [pair, zero] as in `num_shards`, of the pairs that
         signatures have, and [signature] its pair."""
         (passing, which), shards = self._joint, self.num_shards
-        pairs, pair = np.unique(which * len(shards.table) + shards.row, return_inverse=True)
+        size = (int(which.max()) + 1) * len(shards.table)
+        pairs, pair = distinct(which * len(shards.table) + shards.row, size)
         return passing[pairs // len(shards.table)], shards.table[pairs % len(shards.table)], pair
 
     @cached_property
@@ -231,8 +232,7 @@ class LayoutCounts:
     def _total(self, recomputes: PerSignature) -> Counts:
         """[signature] layouts that pass every rule, with these recomputations."""
         schedules, states = self.num_schedules, self.num_states
-        code = (schedules.row * len(recomputes.table) + recomputes.row) * len(states.table) + states.row
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        first, inverse = group_rows((schedules.row, recomputes.row, states.row))
         rows = (each.at(first) for each in (schedules, recomputes, states))
         return np.asarray(np.einsum("us,ur,usr->u", *rows)[inverse])
 
