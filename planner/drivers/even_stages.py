@@ -31,6 +31,7 @@ def plan_even_stages(resolved: Resolved, watch: Watch, *, fastest: bool = False)
     own = candidates(resolved, [Staged.of(resolved, choice[2])])[0]
     if not (fastest or outcome.stopped or in_bytes):
         choice, preference = prefer(resolved, outcome, watch)
+    outcome.start = None  # there may be millions of meshes, and no later step needs them
     chosen = [Listed(row) for row in rows] if in_bytes else listed_rows(resolved, choice, rows)
     staged = [Staged.of(resolved, one.row[2]) for one in chosen]
     listed = tuple(candidate.model_copy(update={"merits": tuple(one.merits), "near_run": one.near_run})

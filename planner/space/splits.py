@@ -85,7 +85,7 @@ def ulysses(x: Columns, problem: Problem) -> Mask:
 
 
 def experts(x: Columns, problem: Problem) -> Mask:
-    ok = np.ones(len(x["tp"]), dtype=bool)
+    ok = np.ones(len(x["ep"]), dtype=bool)
     for block in problem.model.feed_forwards:
         if isinstance(block, MixtureOfExperts):
             ok &= (block.experts % x["ep"] == 0) & (block.expert_inner % x["etp"] == 0)

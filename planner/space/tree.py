@@ -99,38 +99,42 @@ class Space:
         """The legal meshes. Every factorisation of the GPUs is in `count`, with all that would grow from it; rules
         are applied as soon as their fields are bound, and what they exclude is counted, never formed."""
         num_gpus = self.problem.num_gpus
-        rows = [
+        degrees = [
             (tp, cp, pp, num_gpus // (tp * cp * pp))
             for tp in divisors(num_gpus)
             for cp in divisors(num_gpus // tp)
             for pp in divisors(num_gpus // (tp * cp))
         ]
-        columns: Columns = dict(zip(("tp", "cp", "pp", "dp"), np.array(rows, dtype=np.int64).T, strict=True))
-        columns["precision"] = np.full(len(rows), PRECISIONS.index(self.problem.workload.precision), dtype=np.int64)
+        columns: Columns = dict(zip(("tp", "cp", "pp", "dp"), np.array(degrees, dtype=np.int64).T, strict=True))
+        columns["precision"] = np.full(len(degrees), PRECISIONS.index(self.problem.workload.precision), dtype=np.int64)
         weight = self.num_below(columns)
         for _, options, needs in self.mesh_steps:
             weight = weight * (np.where(columns[needs] > 1, len(options), 1) if needs else len(options))
         count.total = int(weight.sum())
         pending = [rule for rule in self.rules if set(rule.fields) <= set(MESH_FIELDS)]
-        columns, weight = self._apply(pending, columns, weight, count)
+        rows, _ = self._apply(pending, columns, weight, count, np.arange(len(weight)), {})
+        columns, weight = select(columns, rows), weight[rows]
         for name, options, needs in self.mesh_steps:
             which = columns[needs] > 1 if needs else np.ones(len(columns["tp"]), dtype=bool)
-            before = len(columns["tp"])
-            grown = grow({**columns, "_weight": weight}, name, [options[:1], options], which)
-            share = np.where(which, len(options), 1)[np.repeat(np.arange(before), np.where(which, len(options), 1))]
-            weight = grown.pop("_weight") // share
-            columns, weight = self._apply(pending, grown, weight, count)
+            weight = weight // np.where(which, len(options), 1)
+            rows, values = options_of_rows([options[:1], options], which)
+            rows, more = self._apply(pending, columns, weight, count, rows, {name: values})
+            columns, weight = {**select(columns, rows), **more}, weight[rows]
         return columns
 
-    def _apply(self, pending: list[Rule], columns: Columns, weight: Ints, count: Count) -> tuple[Columns, Ints]:
-        """Apply, count and cross off the rules of `pending` whose fields are all bound."""
-        for rule in [rule for rule in pending if set(rule.fields) <= set(columns)]:
+    def _apply(
+        self, pending: list[Rule], columns: Columns, weight: Ints, count: Count, rows: Ints, more: Columns
+    ) -> tuple[Ints, Columns]:
+        """Apply, count and cross off the rules of `pending` whose fields are all bound: to `rows` of `columns` and of
+        `weight`, with `more` columns beside them. Only what a rule reads is formed of rows that it may exclude."""
+        for rule in [rule for rule in pending if set(rule.fields) <= {*columns, *more}]:
             pending.remove(rule)
-            ok = rule.allows(columns, self.problem)
+            read = {name: more[name] if name in more else columns[name][rows] for name in rule.fields}
+            ok = rule.allows(read, self.problem)
             if not ok.all():
-                count.exclude(rule.name, int(weight[~ok].sum()))
-                columns, weight = select(columns, ok), weight[ok]
-        return columns, weight
+                count.exclude(rule.name, int(weight[rows[~ok]].sum()))
+                rows, more = rows[ok], select(more, ok)
+        return rows, more
 
     def axis_sizes(self) -> dict[str, int]:
         """How many values each axis takes, before any rule."""
@@ -201,15 +205,19 @@ class Space:
 
 def grow(columns: Columns, name: str, choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> dict[str, Ints]:
     """Repeat each row once per option of `choices[which]` and add the option as column `name`."""
+    rows, values = options_of_rows(choices, which)
+    return {**select(columns, rows), name: values}
+
+
+def options_of_rows(choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> tuple[Ints, Ints]:
+    """Each row as often as `choices[which]` has options, and the option."""
     which = np.asarray(which).astype(np.int64)
     lengths = np.array([len(options) for options in choices], dtype=np.int64)[which]
     flat = np.concatenate([np.array(options, dtype=np.int64) for options in choices])
     starts = np.cumsum([0, *(len(options) for options in choices)])[:-1][which]
     rows = np.repeat(np.arange(len(which)), lengths)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    out: Columns = {key: column[rows] for key, column in columns.items()}
-    out[name] = flat[starts[rows] + within]
-    return out
+    shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return rows, flat[np.arange(len(rows)) + shift]
 
 
 def cross(left: Columns, right: Columns) -> dict[str, Ints]:
@@ -226,8 +234,8 @@ def paired(left: Columns, right: Columns, which: Mask) -> dict[str, Ints]:
     return {**select(left, of_left), **select(right, of_right)}
 
 
-def select(columns: Columns, rows: Ints | Mask) -> dict[str, Ints]:
-    """The rows (indices or mask) of all columns."""
+def select(columns: Columns, rows: Ints | Mask | slice) -> dict[str, Ints]:
+    """The rows (indices, mask, or slice) of all columns."""
     return {name: column[rows] for name, column in columns.items()}
 
 
