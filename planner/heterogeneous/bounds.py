@@ -36,7 +36,7 @@ from ..search.exhaustive import ROWS, Search
 from ..search.mesh_bounds import KEYS
 from ..space.rules import Columns as Fields
 from ..space.rules import Rule
-from ..space.tree import Columns, Space, select
+from ..space.tree import Columns, Space
 from ..stages.relaxed_search import AnySplit
 from .islands import IslandPart, bridged, crossing, gradient_bytes
 
@@ -64,14 +64,6 @@ class _Shared(Search):
         self.shares = [part.num_gpus / total for part in parts]  # [island] of all GPUs
         self.mean = self.problem.num_gpus / total  # share of the ledger's micro-batches that the mean replica runs
         self.growth = 1.0 + stragglers.straggler_share_of(self.problem.stack, total)
-
-    def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
-        keys, index = index_keys(meshes)
-        for start in range(0, len(keys["tp"]), KEYS):
-            chosen = (index >= start) & (index < start + KEYS)
-            tables = build(self.problem, {n: c[start : start + KEYS] for n, c in keys.items()})
-            part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
-            self._expand(tables, part, 0)
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         _, needed = super()._mesh_bounds(meshes)

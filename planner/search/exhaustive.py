@@ -20,7 +20,7 @@ from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
-from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import lower_bounds, reserved_memory, step
 from ..space.counting import LayoutCounts
@@ -29,15 +29,16 @@ from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
-from .mesh_bounds import KEYS, MeshBounds
+from .mesh_bounds import MeshBounds
 from .roots import Roots, Start
+from .tables_ahead import TablesAhead
 from .top_k import TopK
 from .warm_start import WARM_START_FROM, plain_part
 
 ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
 # Meshes, and nodes of each level, that are expanded at once: few at first, so that a good layout is found early and
 # cuts the rest; then ever more, since the order matters less and numpy's calls shall cost less than their work.
-_FIRST_MESHES, _MOST_MESHES = 256, 1024
+_FIRST_MESHES, _MOST_MESHES = 256, 8192
 _FIRST_ROWS = (512, 1024, 2048)
 _MOST_ROWS = (2048, 8192, 16384)
 _LATE = 0.2  # weight of the last batch in what a bound has cut of late
@@ -157,7 +158,7 @@ class Search:
         order = np.flatnonzero(roots.needed <= self.memory_bytes)
         self.count.out_of_memory += int(roots.weight.sum() - roots.weight[order].sum())
         order = order[np.argsort(bounds[order], kind="stable")]
-        start, size = 0, self.first_meshes
+        start, size, ahead = 0, self.first_meshes, TablesAhead(self.problem, roots.meshes, order)
         while start < len(order):
             batch = order[start : start + size]
             self.open_bound = float(bounds[batch[0]])
@@ -166,13 +167,20 @@ class Search:
                 break
             alive = self._worth(roots.seconds[batch], roots.needed[batch], roots.meshes, batch)
             self.count.bounded += int(roots.weight[batch[~alive]].sum())
-            self._expand_meshes(select(roots.meshes, batch[alive]), roots.signature[batch[alive]])
+            tables, keys = ahead.of(start, start + len(batch), self._known_end(bounds, order))
+            rows = {"_key": keys[alive], "_signature": roots.signature[batch[alive]]}
+            self._expand(tables, {**select(roots.meshes, batch[alive]), **rows}, 0)
             self.has_expanded = True
             start, size = start + size, min(2 * size, _MOST_MESHES)
             if self.progress is not None:
                 self.progress(self.count, self.top.rows[0][0] if self.top.rows else np.inf)
             stop_if_late(self._limit)
         self.open_bound = np.inf
+
+    def _known_end(self, bounds: Array, order: Ints) -> int:
+        """How many of `order` the search expands at most; none is known before the list is full."""
+        limit = self.threshold
+        return int(np.searchsorted(bounds[order], limit, side="right")) if np.isfinite(limit) else 0
 
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
         """[row] whether something below these `rows` of `columns`, with these bounds, may enter the list."""
@@ -182,16 +190,6 @@ class Search:
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         """[mesh] seconds and bytes that no layout on the mesh beats."""
         return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes, self._limit)
-
-    def _expand_meshes(self, meshes: Columns, signature: Ints) -> None:
-        """Schedules for each mesh, then recomputes, states and shards."""
-        keys, index = index_keys(meshes)
-        for start in range(0, len(keys["tp"]), KEYS):
-            stop_if_late(self._limit)
-            chosen = (index >= start) & (index < start + KEYS)
-            tables = build(self.problem, {n: c[start : start + KEYS] for n, c in keys.items()})
-            part = {**select(meshes, chosen), "_key": index[chosen] - start, "_signature": signature[chosen]}
-            self._expand(tables, part, 0)
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
@@ -249,7 +247,7 @@ class Search:
         open_rows = np.flatnonzero(~known)
         for start in range(0, len(open_rows), ROWS):
             stop_if_late(self._limit)
-            part = open_rows[start : start + ROWS]
+            part = open_rows[start : start + ROWS] if known.any() else slice(start, start + ROWS)  # a view of columns
             seconds[part], needed[part] = self._bounds(tables, select(children, part), level)
         weight = self.branching.num_below(children, level)
         too_big = needed > self.memory_bytes
