@@ -8,6 +8,7 @@ import pytest
 import yaml
 from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.profiles.model.huggingface import read_config
+from meshwright.profiles.model.load import load_model, model_names
 from transformers import CONFIG_MAPPING
 
 from meshwright.errors import InputError
@@ -62,6 +63,12 @@ def test_a_config_has_the_published_parameters(entry: dict[str, Any]) -> None:
     spec, _ = read_config(entry["config"], entry["name"])
 
     assert total_parameters(spec) / 1e9 == pytest.approx(entry["billions"], rel=NEAR)
+
+
+@named([entry for entry in ENTRIES if "refused" not in entry and entry["name"] in model_names()])
+def test_the_catalogue_has_the_parameters_of_the_published_config(entry: dict[str, Any]) -> None:
+    published, listed = read_config(entry["config"], entry["name"])[0], load_model(entry["name"])[0]
+    assert total_parameters(listed) == total_parameters(published)
 
 
 def test_every_config_is_checked_against_something() -> None:
