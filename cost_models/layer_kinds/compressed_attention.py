@@ -75,12 +75,13 @@ def _parameters(mixer: CompressedAttention, hidden: int) -> dict[str, int]:
         "mixer_out_groups": width * mixer.output_rank,
         "mixer_out": mixer.output_groups * mixer.output_rank * hidden,
     }
-    if mixer.rate:  # values and gates, gates of positions, a norm
-        counts["mixer_entries"] = (2 * hidden + mixer.rate) * mixer.pooled + mixer.head_dim
+    if mixer.rate:  # values and gates; gates of positions, a norm
+        counts["mixer_entries"] = 2 * hidden * mixer.pooled
+        counts["mixer_entry_norm"] = mixer.rate * mixer.pooled + mixer.head_dim
     if mixer.index_heads:  # the same, queries, a weight per head
-        entries = (2 * hidden + mixer.rate) * mixer.indexed + mixer.index_head_dim
         queries = mixer.query_rank * mixer.index_heads * mixer.index_head_dim
-        counts["mixer_index"] = entries + queries + hidden * mixer.index_heads
+        counts["mixer_index"] = hidden * (2 * mixer.indexed + mixer.index_heads) + queries
+        counts["mixer_index_norm"] = mixer.rate * mixer.indexed + mixer.index_head_dim
     return counts
 
 
@@ -210,8 +211,8 @@ def _add_context(builder: Builder, ops: LayerOperations, mixer: CompressedAttent
 
 KIND = MixerKind(
     spec=CompressedAttention, parameters=_parameters,
-    replicated=("mixer_query_down", "mixer_key", "mixer_norm", "mixer_entries", "mixer_index"), matrices=_matrices,
-    add=_add,
+    replicated=("mixer_query_down", "mixer_key", "mixer_norm", "mixer_entries", "mixer_entry_norm", "mixer_index",
+                "mixer_index_norm"), matrices=_matrices, add=_add,
     # Ranks of cp keep their tokens whatever the stack says, so only tp splits heads.
     heads=lambda mixer: {"heads of compressed attention": (mixer.heads, True),
                          "output groups": (mixer.output_groups, True)},

@@ -19,10 +19,10 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
 
 
-def block_parameters(streams: int, hidden: int) -> int:
-    """Of one block: the product, a bias for each weight, three factors. 0 for one stream."""
+def block_parameters(streams: int, hidden: int) -> dict[str, int]:
+    """Of one block: the product; a bias for each weight, three factors. Nothing for one stream."""
     weights = (2 + streams) * streams
-    return weights * (streams * hidden + 1) + 3 if streams > 1 else 0
+    return {"streams": weights * streams * hidden, "stream_biases": weights + 3} if streams > 1 else {}
 
 
 def head_parameters(streams: int, hidden: int) -> int:

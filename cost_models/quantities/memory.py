@@ -26,7 +26,7 @@ GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it
 # nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
 BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 4.127 / 8}
 REPLICATED = ("norms", "qk_norm", "router", "router_bias", "o_bias", "q_a", "kv_a", "shared_gate", "activation",
-              "latent", "streams", "index_q", "index_k", "index_norm", "index_weights")  # fmt: skip
+              "latent", "streams", "stream_biases", "index_q", "index_k", "index_norm", "index_weights")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
     if kind.feed_forward is not None:
         counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
     counts["norms"] = norm_parameters(kind.num_norms, model.hidden, kind.norm_bias)
-    if model.residual_streams > 1:
-        counts["streams"] = kind.num_blocks * residual_streams.block_parameters(model.residual_streams, model.hidden)
+    for name, number in residual_streams.block_parameters(model.residual_streams, model.hidden).items():
+        counts[name] = kind.num_blocks * number
     return counts
 
 

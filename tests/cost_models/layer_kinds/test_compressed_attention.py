@@ -157,7 +157,7 @@ def test_streams_are_as_many_hidden_states_between_blocks_and_stages() -> None:
     assert many_tables.operations[0].input_bytes == n * one_tables.operations[0].input_bytes
     weights = (2 + n) * n * (n * h + 1) + 3
     counts = [layer_parameters(spec, spec.kinds[0]) for spec in (model, one)]
-    assert counts[0]["streams"] == 2 * weights
+    assert counts[0]["streams"] + counts[0]["stream_biases"] == 2 * weights
     assert "streams" not in counts[1]
     assert head_parameters(model) == head_parameters(one)
 

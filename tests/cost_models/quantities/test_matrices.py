@@ -15,7 +15,9 @@ from meshwright.cost_models.specs.model import MixtureOfExperts
 from meshwright.profiles.model.load import load_model, model_names
 
 NAMES = ("q", "k", "v", "o", "q_a", "q_b", "kv_a", "kv_b", "gate", "up", "down", "router", "experts", "shared",
-         "shared_gate", "q_gate", "latent", "mixer_in", "mixer_out", "index_q", "index_k", "index_weights")  # fmt: skip
+         "shared_gate", "q_gate", "latent", "mixer_in", "mixer_out", "index_q", "index_k", "index_weights",
+         "mixer_query_down", "mixer_query_up", "mixer_key", "mixer_out_groups", "mixer_entries", "mixer_index",
+         "streams", "mixer_cell")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", model_names())
